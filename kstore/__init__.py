@@ -1,0 +1,1 @@
+"""kstore: Kafka's commit log inside a Python process."""

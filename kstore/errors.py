@@ -1,0 +1,180 @@
+"""Every exception that kstore raises, as one tree under `KStoreError`.
+
+Each class is also the built-in that a caller would catch (a refused record is a `ValueError`, a failing disk an
+`OSError`), and bears the name of Kafka's exception where Kafka has one (SEMANTICS.md section 14).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kstore.log import AppendInfo
+
+__all__ = [
+    "ConfigError",
+    "CorruptIndexError",
+    "CorruptRecordError",
+    "InvalidProducerEpochError",
+    "InvalidRecordError",
+    "InvalidTimestampError",
+    "InvalidTxnStateError",
+    "InvalidTopicError",
+    "KStoreError",
+    "LogClosedError",
+    "LogLockedError",
+    "OffsetOutOfRangeError",
+    "OffsetsOutOfOrderError",
+    "OutOfOrderSequenceError",
+    "PolicyViolationError",
+    "RecordBatchTooLargeError",
+    "RecordTooLargeError",
+    "StorageError",
+    "TransactionCoordinatorFencedError",
+    "UnexpectedAppendOffsetError",
+    "UnsupportedCompressionError",
+]
+
+
+class KStoreError(Exception):
+    """The root of all that kstore raises."""
+
+
+class ConfigError(KStoreError, ValueError):
+    """A setting is unknown, or its value is of the wrong type or out of range."""
+
+
+class InvalidTopicError(KStoreError, ValueError):
+    """A topic or partition directory name that Kafka forbids (FORMAT.md 1.2)."""
+
+
+class OffsetOutOfRangeError(KStoreError, ValueError):
+    """An offset below the log start or above the log end; carries both marks."""
+
+    def __init__(self, message: str, *, log_start_offset: int = -1, log_end_offset: int = -1) -> None:
+        super().__init__(message)
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class _RefusedRecord(KStoreError, ValueError):
+    """A record or batch that was not appended; `appended` is what the same call had already stored."""
+
+    appended: AppendInfo | None = None
+
+
+class InvalidRecordError(_RefusedRecord):
+    """A record or batch that breaks a rule of the format or of the topic; `record_errors` lists (index, reason)."""
+
+    def __init__(self, message: str, *, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = record_errors
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """A record's timestamp is negative, or too far from the clock (SEMANTICS.md 1.17)."""
+
+
+class RecordTooLargeError(_RefusedRecord):
+    """A written batch would be larger than `max.message.bytes`."""
+
+
+class RecordBatchTooLargeError(_RefusedRecord):
+    """An append would be larger than `segment.bytes`."""
+
+
+class OffsetsOutOfOrderError(_RefusedRecord):
+    """Batches of a follower's append do not have increasing offsets."""
+
+
+class OutOfOrderSequenceError(_RefusedRecord):
+    """A producer's batch does not follow the last one of its producer id."""
+
+
+class InvalidProducerEpochError(_RefusedRecord):
+    """A producer's batch carries an epoch older than the newest known of its producer id."""
+
+
+class InvalidTxnStateError(_RefusedRecord):
+    """A batch does not fit the state of its producer's transaction."""
+
+
+class TransactionCoordinatorFencedError(_RefusedRecord):
+    """A transaction marker comes from a coordinator that has been replaced."""
+
+
+class UnexpectedAppendOffsetError(_RefusedRecord):
+    """A follower's append starts below the log end offset; carries its first and last offset."""
+
+    def __init__(self, message: str, *, first_offset: int = -1, last_offset: int = -1) -> None:
+        super().__init__(message)
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class PolicyViolationError(KStoreError, ValueError):
+    """The log's cleanup policy forbids the operation (SEMANTICS.md 11.9)."""
+
+
+class UnsupportedCompressionError(KStoreError, ValueError):
+    """A compression type that the format or this call does not know."""
+
+
+class CorruptRecordError(KStoreError, ValueError):
+    """Bytes that are no record batch, or not the one that was written.
+
+    `path` is the file or None for bytes in memory, `position` the byte where the bad batch starts, `reason` what was
+    found and what was allowed.
+    """
+
+    def __init__(self, reason: str, *, path: str | os.PathLike[str] | None = None, position: int = 0) -> None:
+        where = f"{os.fspath(path)} at position {position}" if path is not None else f"position {position}"
+        super().__init__(f"{where}: {reason}")
+        self.reason = reason
+        self.path = None if path is None else os.fspath(path)
+        self.position = position
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class CorruptIndexError(KStoreError, ValueError):
+    """An index file whose contents break the index's own rules; carries `path` and `reason`."""
+
+    def __init__(self, reason: str, *, path: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(reason if path is None else f"{os.fspath(path)}: {reason}")
+        self.reason = reason
+        self.path = None if path is None else os.fspath(path)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class StorageError(KStoreError, OSError):
+    """The operating system refused an operation; `errno`, `strerror` and `filename` are the system's."""
+
+
+class LogLockedError(StorageError):
+    """Another writer, or a broker, holds the directory; names the path, and the pid where the kernel knows it."""
+
+
+class LogClosedError(KStoreError, ValueError):
+    """The log, store or iterator has been closed."""
+
+
+def _rebuild(kind: type[KStoreError], args: tuple[object, ...], state: dict[str, object]) -> KStoreError:
+    """Make the error again without its constructor's arithmetic, so that it survives pickling."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
