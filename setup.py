@@ -1,29 +1,41 @@
-"""The compiled modules; everything else about the package is in pyproject.toml."""
+"""The compiled modules; everything else about the package is in pyproject.toml.
+
+Two environment variables, read by `make debug` and `make sanitize`, ask for other builds. KSTORE_DEBUG=1 turns Cython's
+bounds checks on, KSTORE_SANITIZE=1 the compiler's address and undefined-behaviour checks; each keeps its generated C in
+a directory of its own, so that no two builds share a file.
+"""
 
 import os
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 DEBUG = os.environ.get("KSTORE_DEBUG") == "1"
 SANITIZE = os.environ.get("KSTORE_SANITIZE") == "1"
-flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-omit-frame-pointer"] if SANITIZE else ["-O3", "-g1"]
-links = ["-fsanitize=address,undefined"] if SANITIZE else []
-names = ("_core", "_index", "_writer")
+CHECKS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+
+if SANITIZE:
+    build_dir, compile_args, link_args = "build/sanitize/c", ["-O1", "-g", *CHECKS], ["-fsanitize=address,undefined"]
+elif DEBUG:
+    build_dir, compile_args, link_args = "build/debug/c", ["-O1", "-g"], []
+else:
+    build_dir, compile_args, link_args = None, ["-O3", "-g1"], []
 
 setup(
     ext_modules=cythonize(
         [
             Extension(
-                f"kstore.{name}",
-                [f"kstore/{name}.pyx"],
+                f"kstore.{source.stem}",
+                [str(source)],
                 depends=["kstore/_wire.pxd", "kstore/crc32c.h"],
-                extra_compile_args=[*flags, "-Wall", "-Wno-unused-function"],
-                extra_link_args=links,
+                include_dirs=["kstore"],
+                extra_compile_args=[*compile_args, "-Wall", "-Wno-unused-function"],
+                extra_link_args=link_args,
             )
-            for name in names
-            if os.path.exists(f"kstore/{name}.pyx")
+            for source in sorted(Path("kstore").glob("*.pyx"))
         ],
+        build_dir=build_dir,
         compiler_directives={
             "language_level": "3",
             "boundscheck": DEBUG,

@@ -1,0 +1,143 @@
+"""Fixtures that every test file shares: a clock to move, directories to write in, golden sets to damage, time to spend.
+
+Settings of a run come from the environment: `KSTORE_SEED` replays a run's random choices (the header prints it),
+`KSTORE_BUDGET` multiplies the seconds that time-boxed tests take (`make soak` and `make fuzz` set it), `KSTORE_BUILD`
+names the directory that the package must have come from (so that a sanitizer run cannot test the wrong build), and
+`KSTORE_KAFKA_REQUIRED=1` turns a skip of a test marked `kafka` into a failure (CI installs what they need).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import goldensets
+import pytest
+from hypothesis import HealthCheck, settings
+
+import kstore
+
+SEED = os.environ.get("KSTORE_SEED") or secrets.token_hex(4)
+BUDGET = float(os.environ.get("KSTORE_BUDGET", "1"))
+
+# Seconds that each part may take on two cores, summed over its tests; what is not named gets DEFAULT_PART. The last table
+# of a run shows what was used. A part that wants more asks `budget`, and gets it in `make soak` and `make fuzz`.
+DEFAULT_PART = 30
+PARTS = {
+    "test_crash.py": 90,
+    "test_fuzz.py": 90,
+    "test_golden.py": 60,
+    "test_machine.py": 90,
+    "test_kafka_history.py": 180,
+    "test_kafka_dump.py": 90,
+    "test_processes.py": 60,
+    "test_recovery.py": 90,
+}
+
+# No deadlines: a busy machine is no bug. A failing example prints the blob that replays it.
+settings.register_profile(
+    "test",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.register_profile("long", settings.get_profile("test"), max_examples=5_000)
+settings.load_profile("long" if BUDGET > 1 else "test")
+
+_seconds: dict[str, float] = defaultdict(float)
+
+
+class ManualClock:
+    """Milliseconds that move only when told: pass it as `clock=` to `Log.open`."""
+
+    def __init__(self, now: int = 1_700_000_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, milliseconds: int) -> int:
+        """Move by `milliseconds`, back if negative; the new now."""
+        self.now += milliseconds
+        return self.now
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock at 1,700,000,000,000 ms that only the test moves."""
+    return ManualClock()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty directory of logs, as one entry of `log.dirs`."""
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def partition(root: Path) -> Path:
+    """The path of a partition `events-0` that does not exist yet."""
+    return root / "events-0"
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Callable[[str], Path]:
+    """`golden("canary-16k")`: a private copy of that set, unpacked where the test may damage it."""
+
+    def unpack(name: str) -> Path:
+        into = tmp_path / "golden"
+        into.mkdir(exist_ok=True)
+        return goldensets.copy_set(name, into)
+
+    return unpack
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Random choices that depend only on the run's seed and the test's name."""
+    return random.Random(f"{SEED}:{request.node.nodeid}")
+
+
+@pytest.fixture(scope="session")
+def budget() -> Callable[[float], float]:
+    """`budget(20)`: how many seconds a time-boxed test may take that takes 20 in `make test`."""
+    return lambda seconds: seconds * BUDGET
+
+
+def pytest_report_header() -> list[str]:
+    return [f"kstore: {Path(kstore.__file__).parent}", f"KSTORE_SEED={SEED} KSTORE_BUDGET={BUDGET:g}"]
+
+
+def pytest_configure() -> None:
+    wanted = os.environ.get("KSTORE_BUILD")
+    found = Path(kstore.__file__).resolve()
+    if wanted and not found.is_relative_to(Path(wanted).resolve()):
+        raise pytest.UsageError(f"the tests would run against {found}, not against the build in {wanted}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _seconds[item.path.name] += report.duration
+    if report.skipped and item.get_closest_marker("kafka") and os.environ.get("KSTORE_KAFKA_REQUIRED") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"skipped where it must not: {report.longrepr}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    long = {name: used for name, used in _seconds.items() if used >= 2}
+    if not long:
+        return
+    terminalreporter.section("seconds by part (budget)")
+    for name, used in sorted(long.items(), key=lambda pair: -pair[1]):
+        allowed = PARTS.get(name, DEFAULT_PART) * max(BUDGET, 1)
+        terminalreporter.write_line(f"{name:32} {used:8.1f}  ({allowed:g}){'  OVER' if used > allowed else ''}")
