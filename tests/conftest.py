@@ -24,8 +24,8 @@ import kstore
 SEED = os.environ.get("KSTORE_SEED") or secrets.token_hex(4)
 BUDGET = float(os.environ.get("KSTORE_BUDGET", "1"))
 
-# Seconds that each part may take on two cores, summed over its tests; what is not named gets DEFAULT_PART. The last table
-# of a run shows what was used. A part that wants more asks `budget`, and gets it in `make soak` and `make fuzz`.
+# Seconds that each part may take on two cores, summed over its tests; what is not named gets DEFAULT_PART. The last
+# table of a run shows what was used. A part that wants more asks `budget`, and gets it in `make soak` and `make fuzz`.
 DEFAULT_PART = 30
 PARTS = {
     "test_crash.py": 90,
