@@ -167,6 +167,8 @@ class StorageError(KStoreError, OSError):
 class LogLockedError(StorageError):
     """Another writer, or a broker, holds the directory; names the path, and the pid where the kernel knows it."""
 
+    pid: int | None = None
+
 
 class LogClosedError(KStoreError, ValueError):
     """The log, store or iterator has been closed."""
