@@ -1,0 +1,241 @@
+"""`BrokerConfig`: the settings of a store that no topic overrides, one row each (SEMANTICS.md 13.15).
+
+As `config` otherwise: the rows are the documentation, and nothing is applied here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kstore.errors import ConfigError
+from kstore.settings import LONG_MAX, Settings, read_properties, row, table, text
+
+
+@table
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class BrokerConfig(Settings):
+    """The settings of a store, under the broker's names with dots turned into underscores; as `LogConfig` otherwise.
+
+    Thread-safe, since it never changes.
+    """
+
+    log_dir: tuple[str, ...] = row(
+        "log.dir",
+        "list",
+        ("/tmp/kafka-logs",),
+        doc="The directory of logs where `log.dirs` is not set; a `Store` is given its directories when it is opened.",
+        danger="A temporary directory is emptied by some systems at each start.",
+    )
+    log_dirs: tuple[str, ...] | None = row(
+        "log.dirs",
+        "list",
+        None,
+        doc="The directories of logs; a new partition goes where the fewest are.",
+        danger="Each holds the only copy of its partitions.",
+    )
+    cordoned_log_dirs: tuple[str, ...] = row(
+        "cordoned.log.dirs",
+        "list",
+        (),
+        doc="Directories out of `log.dirs`, or `*`, that are given no new partitions.",
+        danger="With all of them cordoned new partitions go to the first.",
+    )
+    log_retention_check_interval_ms: int = row(
+        "log.retention.check.interval.ms",
+        "long",
+        300_000,
+        unit="milliseconds",
+        minimum=1,
+        doc="How often retention looks at every log.",
+        danger="Data outlives its retention by up to this.",
+    )
+    log_flush_scheduler_interval_ms: int = row(
+        "log.flush.scheduler.interval.ms",
+        "long",
+        LONG_MAX,
+        unit="milliseconds",
+        doc="How often the flusher looks for logs that are due by `flush.ms`; also the default of `flush.ms`.",
+        danger="`flush.ms` has no lasting effect in Kafka while this is unlimited.",
+    )
+    log_flush_offset_checkpoint_interval_ms: int = row(
+        "log.flush.offset.checkpoint.interval.ms",
+        "int",
+        60_000,
+        unit="milliseconds",
+        minimum=0,
+        doc="How often recovery points are written to their checkpoint file.",
+        danger="Large values make recovery after a crash read more.",
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = row(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        "int",
+        60_000,
+        unit="milliseconds",
+        minimum=0,
+        doc="How often log start offsets are written to their checkpoint file.",
+        danger="None here: a log start that was moved is on disk before the call returns.",
+    )
+    log_initial_task_delay_ms: int = row(
+        "log.initial.task.delay.ms",
+        "long",
+        30_000,
+        unit="milliseconds",
+        minimum=0,
+        doc="How long after opening the housekeeping begins.",
+        danger="Small values add housekeeping to the work of opening.",
+    )
+    num_recovery_threads_per_data_dir: int = row(
+        "num.recovery.threads.per.data.dir",
+        "int",
+        2,
+        unit="threads",
+        minimum=1,
+        doc="How many threads open, recover and close the logs of one directory.",
+        danger="More than the disk has use for make each other wait.",
+    )
+    log_dir_failure_timeout_ms: int = row(
+        "log.dir.failure.timeout.ms",
+        "long",
+        30_000,
+        unit="milliseconds",
+        minimum=1,
+        doc="Kept for brokers that share the configuration.",
+        danger="None here.",
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = row(
+        "replica.high.watermark.checkpoint.interval.ms",
+        "long",
+        5_000,
+        unit="milliseconds",
+        doc="How often high watermarks are written to their checkpoint file.",
+        danger="None here: the high watermark is the log's end.",
+    )
+    log_cleaner_enable: bool = row(
+        "log.cleaner.enable",
+        "bool",
+        True,
+        doc="Whether housekeeping compacts.",
+        danger="Without it logs with the policy `compact` grow for ever.",
+    )
+    log_cleaner_threads: int = row(
+        "log.cleaner.threads",
+        "int",
+        1,
+        unit="threads",
+        minimum=0,
+        doc="How many threads compact.",
+        danger="0 means that nothing is compacted.",
+    )
+    log_cleaner_dedupe_buffer_size: int = row(
+        "log.cleaner.dedupe.buffer.size",
+        "long",
+        128 << 20,
+        unit="bytes",
+        doc="Memory for the keys that one pass of all cleaner threads can hold, 24 bytes a key.",
+        danger="A small one takes more passes over a log; more than 1048576 for each thread is needed.",
+    )
+    log_cleaner_io_buffer_size: int = row(
+        "log.cleaner.io.buffer.size",
+        "int",
+        512 << 10,
+        unit="bytes",
+        minimum=0,
+        doc="Memory for reading and writing of all cleaner threads; it grows to the largest batch.",
+        danger="Small ones mean many small reads.",
+    )
+    log_cleaner_io_buffer_load_factor: float = row(
+        "log.cleaner.io.buffer.load.factor",
+        "double",
+        0.9,
+        doc="How full the buffer of keys may get.",
+        danger="Near 1 lookups in it are slow.",
+    )
+    log_cleaner_io_max_bytes_per_second: float = row(
+        "log.cleaner.io.max.bytes.per.second",
+        "double",
+        sys.float_info.max,
+        unit="bytes per second",
+        doc="Bounds what compaction reads and writes.",
+        danger="A bound below the rate of appends lets compaction fall behind.",
+    )
+    log_cleaner_backoff_ms: int = row(
+        "log.cleaner.backoff.ms",
+        "long",
+        15_000,
+        unit="milliseconds",
+        minimum=0,
+        doc="How long a cleaner that found nothing to do waits.",
+        danger="0 looks again without a pause.",
+    )
+    producer_id_expiration_ms: int = row(
+        "producer.id.expiration.ms",
+        "int",
+        86_400_000,
+        unit="milliseconds",
+        minimum=1,
+        doc="How long a producer's state is kept after its last batch.",
+        danger="A producer that pauses for longer is no more protected from duplicates.",
+    )
+    producer_id_expiration_check_interval_ms: int = row(
+        "producer.id.expiration.check.interval.ms",
+        "int",
+        600_000,
+        unit="milliseconds",
+        minimum=1,
+        doc="How often producers' states are looked at for expiry.",
+        danger="Producers' states outlive their time by up to this.",
+    )
+    transaction_partition_verification_enable: bool = row(
+        "transaction.partition.verification.enable",
+        "bool",
+        True,
+        doc="Kept for brokers that share the configuration.",
+        danger="None here.",
+    )
+    transaction_max_timeout_ms: int = row(
+        "transaction.max.timeout.ms",
+        "int",
+        900_000,
+        unit="milliseconds",
+        doc="The longest timeout that a transaction may ask for.",
+        danger="An open transaction holds back readers with `read_committed` for that long.",
+    )
+    explicit: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
+
+    def __init__(self, **settings: object) -> None:
+        values = self._defaults() | {name: self._find(name).parse(value) for name, value in settings.items()}
+        self._fill(values, settings)
+
+    @classmethod
+    def resolve(cls, config: object = None) -> BrokerConfig:
+        """Take the store's settings out of what `Store.open(..., config=config)` was given: a mapping or a path.
+
+        Other names are passed over: `LogConfig.resolve`, given the same, refuses the unknown ones.
+        """
+        if isinstance(config, Mapping):
+            return cls._from_names(config, cls._defaults())
+        if isinstance(config, str | os.PathLike):
+            return cls._from_names(read_properties(config), cls._defaults())
+        return cls()
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """The directories that hold: `log.dirs`, else `log.dir` (SEMANTICS.md 13.1)."""
+        return self.log_dir if self.log_dirs is None else self.log_dirs
+
+    def _check_together(self) -> None:
+        if not self.directories:
+            raise ConfigError("log.dirs is empty: at least one directory is needed")
+        wrong = [each for each in self.cordoned_log_dirs if each not in self.directories]
+        if wrong and self.cordoned_log_dirs != ("*",):
+            raise ConfigError(f"cordoned.log.dirs = {text(self.cordoned_log_dirs)!r}: {wrong[0]!r} is not in log.dirs")
+        share = self.log_cleaner_dedupe_buffer_size // max(self.log_cleaner_threads, 1)
+        if share <= 1 << 20:
+            raise ConfigError(
+                f"log.cleaner.dedupe.buffer.size = {self.log_cleaner_dedupe_buffer_size} gives each of the "
+                f"{self.log_cleaner_threads} threads {share} bytes: more than {1 << 20} is allowed"
+            )

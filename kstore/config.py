@@ -1,0 +1,434 @@
+"""`LogConfig`: the settings of one log, one row each (SEMANTICS.md 13.14); the documentation is made from the rows.
+
+Owns names, defaults, ranges and what goes together; applies nothing. The hardest rule: `retention_ms` is -1 unless
+somebody names it, and only `from_kafka` brings Kafka's seven days.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kstore.brokerconfig import BrokerConfig
+from kstore.errors import ConfigError
+from kstore.settings import (
+    HOURS,
+    LONG_MAX,
+    MINUTES,
+    BrokerName,
+    Settings,
+    check_known,
+    read_properties,
+    row,
+    table,
+    text,
+)
+
+KAFKA_RETENTION_MS = 7 * 24 * HOURS
+
+
+@table
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class LogConfig(Settings):
+    """The settings of one log under Kafka's topic names, dots turned into underscores; frozen, quick to read.
+
+    `LogConfig(segment_bytes=1 << 20)` starts from kstore's defaults, `from_kafka` from Kafka's; every value may also
+    be text as in a properties file. `explicit` names the settings that were given. Raises `ConfigError` for a name
+    that is unknown, a value that does not parse or is out of range, and values that do not go together.
+    Thread-safe, since it never changes.
+    """
+
+    segment_bytes: int = row(
+        "segment.bytes",
+        "int",
+        1 << 30,
+        unit="bytes",
+        minimum=14,
+        broker=("log.segment.bytes",),
+        doc="A segment that a batch would make larger than this is left, and a new one begun.",
+        danger="Small segments mean many files and open descriptors; no batch can be larger. Kafka 4.3 refuses less "
+        "than 1048576.",
+    )
+    internal_segment_bytes: int | None = row(
+        "internal.segment.bytes",
+        "int",
+        None,
+        unit="bytes",
+        doc="Replaces `segment.bytes` when set: Kafka's own way to segments below 1 MiB, for tests.",
+        danger="Kafka has no minimum here: a value below the size of a batch refuses every append.",
+    )
+    segment_ms: int = row(
+        "segment.ms",
+        "long",
+        7 * 24 * HOURS,
+        unit="milliseconds",
+        minimum=1,
+        broker=(BrokerName("log.roll.ms"), BrokerName("log.roll.hours", HOURS, 1, "int")),
+        doc="A segment whose first batch is older than this, by the batches' timestamps, is left at the next append.",
+        danger="Small values mean many files; a batch with a timestamp far ahead rolls at once.",
+    )
+    segment_jitter_ms: int = row(
+        "segment.jitter.ms",
+        "long",
+        0,
+        unit="milliseconds",
+        minimum=0,
+        broker=(BrokerName("log.roll.jitter.ms"), BrokerName("log.roll.jitter.hours", HOURS, 0, "int")),
+        doc="A random part of at most this is taken off `segment.ms`, so that many logs do not roll at one moment.",
+        danger="Segments roll earlier than `segment.ms` says, by another amount after each opening.",
+    )
+    segment_index_bytes: int = row(
+        "segment.index.bytes",
+        "int",
+        10 << 20,
+        unit="bytes",
+        minimum=4,
+        broker=("log.index.size.max.bytes",),
+        doc="The size that an active segment's index files are given; a full index rolls the segment.",
+        danger="A small one rolls early; below 12 no time index can be made, and a log does not open.",
+    )
+    index_interval_bytes: int = row(
+        "index.interval.bytes",
+        "int",
+        4096,
+        unit="bytes",
+        minimum=0,
+        broker=("log.index.interval.bytes",),
+        doc="An index entry is written once this many bytes have been appended since the one before.",
+        danger="Large values make lookups scan further, small ones fill the index, and so roll, earlier.",
+    )
+    preallocate: bool = row(
+        "preallocate",
+        "bool",
+        False,
+        broker=("log.preallocate",),
+        doc="Gives a new log file its full size of zeros at once, cut to its length at a roll and at a close.",
+        danger="Every partition takes a whole `segment.bytes` of apparent size; after a crash the zeros are cut.",
+    )
+    flush_messages: int = row(
+        "flush.messages",
+        "long",
+        LONG_MAX,
+        unit="records",
+        minimum=1,
+        broker=("log.flush.interval.messages",),
+        doc="Flushes by itself once this many records have been appended since the last flush.",
+        danger="1 syncs at every append, at the speed of the disk; the default leaves flushing to `flush()`.",
+    )
+    flush_ms: int = row(
+        "flush.ms",
+        "long",
+        LONG_MAX,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        doc="Flushes by itself once the last flush is this long ago.",
+        danger="Records younger than this may be lost with the machine; small values keep the disk busy.",
+    )
+    retention_bytes: int = row(
+        "retention.bytes",
+        "long",
+        -1,
+        unit="bytes",
+        broker=("log.retention.bytes",),
+        doc="Deletes old segments while the log is at least this large without them; negative: never.",
+        danger="Deletes data for good. It bounds one partition, not a topic, and whole segments go.",
+    )
+    retention_ms: int = row(
+        "retention.ms",
+        "long",
+        -1,
+        kafka_default=KAFKA_RETENTION_MS,
+        unit="milliseconds",
+        minimum=-1,
+        broker=(
+            BrokerName("log.retention.ms"),
+            BrokerName("log.retention.minutes", MINUTES, None, "int"),
+            BrokerName("log.retention.hours", HOURS, None, "int"),
+        ),
+        doc="Deletes the oldest segments whose newest record is older than this; -1: never.",
+        danger="Deletes data for good. Kafka's default is seven days, kstore's is never; one record with a timestamp "
+        "in the future keeps its segment and all after it.",
+    )
+    file_delete_delay_ms: int = row(
+        "file.delete.delay.ms",
+        "long",
+        60_000,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.segment.delete.delay.ms",),
+        doc="How long files of deleted segments stay on disk, renamed, before they are unlinked.",
+        danger="The space comes back only then; 0 takes the files from other processes that are just opening them.",
+    )
+    cleanup_policy: tuple[str, ...] = row(
+        "cleanup.policy",
+        "list",
+        ("delete",),
+        choices=("compact", "delete"),
+        broker=("log.cleanup.policy",),
+        doc="`delete` lets retention delete old segments, `compact` keeps the last record of each key; empty: neither.",
+        danger="`compact` refuses records without a key, and drops all but the last record of a key for good.",
+    )
+    delete_retention_ms: int = row(
+        "delete.retention.ms",
+        "long",
+        24 * HOURS,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.cleaner.delete.retention.ms",),
+        doc="How long compaction keeps tombstones and transaction markers.",
+        danger="A reader slower than this may miss that a key was deleted.",
+    )
+    min_compaction_lag_ms: int = row(
+        "min.compaction.lag.ms",
+        "long",
+        0,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.cleaner.min.compaction.lag.ms",),
+        doc="Records younger than this are not compacted.",
+        danger="Large values let the uncompacted part grow; it may not exceed `max.compaction.lag.ms`.",
+    )
+    max_compaction_lag_ms: int = row(
+        "max.compaction.lag.ms",
+        "long",
+        LONG_MAX,
+        unit="milliseconds",
+        minimum=1,
+        broker=("log.cleaner.max.compaction.lag.ms",),
+        doc="A log whose oldest uncompacted record is older than this is compacted whatever its dirty ratio.",
+        danger="Small values compact again and again, and roll segments early.",
+    )
+    min_cleanable_dirty_ratio: float = row(
+        "min.cleanable.dirty.ratio",
+        "double",
+        0.5,
+        minimum=0,
+        maximum=1,
+        broker=("log.cleaner.min.cleanable.ratio",),
+        doc="The share of a log that must be uncompacted before housekeeping compacts it.",
+        danger="Small values rewrite the whole log for little gain, large ones leave up to that share duplicated.",
+    )
+    max_message_bytes: int = row(
+        "max.message.bytes",
+        "int",
+        1_048_588,
+        unit="bytes",
+        minimum=0,
+        broker=("message.max.bytes",),
+        doc="The largest batch that is taken, as written: compressed, with its header.",
+        danger="Consumers must be able to hold a batch in memory; raise their limits with it.",
+    )
+    compression_type: str = row(
+        "compression.type",
+        "string",
+        "producer",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        broker=("compression.type",),
+        doc="How batches are stored; `producer` keeps them as they come.",
+        danger="Any other value than `producer` rebuilds each batch that comes compressed otherwise.",
+    )
+    compression_gzip_level: int = row(
+        "compression.gzip.level",
+        "int",
+        -1,
+        minimum=1,
+        maximum=9,
+        also=(-1,),
+        broker=("compression.gzip.level",),
+        doc="The level where `compression.type` is gzip; -1 is the codec's own default.",
+        danger="High levels are many times slower for a few per cent.",
+    )
+    compression_lz4_level: int = row(
+        "compression.lz4.level",
+        "int",
+        9,
+        minimum=1,
+        maximum=17,
+        broker=("compression.lz4.level",),
+        doc="The level where `compression.type` is lz4; 9, the default, is the fast compressor.",
+        danger="Any other level is the slow high-compression variant.",
+    )
+    compression_zstd_level: int = row(
+        "compression.zstd.level",
+        "int",
+        3,
+        minimum=-131072,
+        maximum=22,
+        broker=("compression.zstd.level",),
+        doc="The level where `compression.type` is zstd.",
+        danger="Levels above 19 take much memory and time; negative ones trade size for speed.",
+    )
+    message_timestamp_type: str = row(
+        "message.timestamp.type",
+        "string",
+        "CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        broker=("log.message.timestamp.type",),
+        doc="Whose clock stamps the records: the producer's, or this log's as it appends.",
+        danger="With CreateTime a producer's wrong clock decides about rolls and retention.",
+    )
+    message_timestamp_before_max_ms: int = row(
+        "message.timestamp.before.max.ms",
+        "long",
+        LONG_MAX,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.message.timestamp.before.max.ms",),
+        doc="A record whose timestamp is further than this before the clock is refused.",
+        danger="Any limit refuses the loading of old data with its own timestamps.",
+    )
+    message_timestamp_after_max_ms: int = row(
+        "message.timestamp.after.max.ms",
+        "long",
+        HOURS,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.message.timestamp.after.max.ms",),
+        doc="A record whose timestamp is further than this after the clock is refused.",
+        danger="Records far in the future, once in, roll segments and keep retention from deleting.",
+    )
+    min_insync_replicas: int = row(
+        "min.insync.replicas",
+        "int",
+        1,
+        unit="replicas",
+        minimum=1,
+        broker=("min.insync.replicas",),
+        doc="Kept for brokers that share the configuration; a log in one process is its only replica.",
+        danger="None here.",
+    )
+    unclean_leader_election_enable: bool = row(
+        "unclean.leader.election.enable",
+        "bool",
+        False,
+        broker=("unclean.leader.election.enable",),
+        doc="Kept for brokers that share the configuration; nothing is elected here.",
+        danger="None here.",
+    )
+    local_retention_ms: int = row(
+        "local.retention.ms",
+        "long",
+        -2,
+        unit="milliseconds",
+        minimum=-2,
+        broker=("log.local.retention.ms",),
+        doc="Kept for brokers with tiered storage; -2 is `retention.ms`.",
+        danger="None here: nothing is tiered.",
+    )
+    local_retention_bytes: int = row(
+        "local.retention.bytes",
+        "long",
+        -2,
+        unit="bytes",
+        minimum=-2,
+        broker=("log.local.retention.bytes",),
+        doc="Kept for brokers with tiered storage; -2 is `retention.bytes`.",
+        danger="None here: nothing is tiered.",
+    )
+    remote_storage_enable: bool = row(
+        "remote.storage.enable",
+        "bool",
+        False,
+        doc="Kept for brokers with tiered storage.",
+        danger="Nothing is tiered here, but the policy must be `delete` or empty, as Kafka demands.",
+    )
+    remote_log_copy_disable: bool = row(
+        "remote.log.copy.disable",
+        "bool",
+        False,
+        doc="Kept for brokers with tiered storage.",
+        danger="None here: nothing is tiered.",
+    )
+    remote_log_delete_on_disable: bool = row(
+        "remote.log.delete.on.disable",
+        "bool",
+        False,
+        doc="Kept for brokers with tiered storage.",
+        danger="None here: nothing is tiered.",
+    )
+    explicit: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
+
+    def __init__(self, **settings: object) -> None:
+        values = self._defaults() | {name: self._find(name).parse(value) for name, value in settings.items()}
+        self._fill(values, settings)
+
+    @classmethod
+    def from_kafka(cls, source: Mapping[str, object] | str | os.PathLike[str]) -> LogConfig:
+        """Take settings under Kafka's topic and broker names, with Kafka's precedence and Kafka's defaults.
+
+        From a mapping every name must be known. From a path, of a `server.properties`, the broker's names alone
+        count, and names that are not about storage are passed over, as such a file is full of them.
+        """
+        if isinstance(source, Mapping):
+            return cls._from_names(check_known(source, _MAPPING_NAMES), cls._defaults(kafka=True))
+        return cls._from_names(read_properties(source), cls._defaults(kafka=True), topic=False)
+
+    @classmethod
+    def resolve(cls, config: ConfigSource = None, settings: Mapping[str, object] | None = None) -> LogConfig:
+        """Make the configuration that `open(..., config=config, **settings)` means; `settings` win.
+
+        A mapping is read as `from_kafka` reads it but for kstore's default of `retention_ms`, -1.
+        """
+        if config is None:
+            base = cls()
+        elif isinstance(config, LogConfig):
+            base = config
+        elif isinstance(config, Mapping):
+            base = cls._from_names(check_known(config, _MAPPING_NAMES), cls._defaults())
+        else:
+            base = cls.from_kafka(config)
+        return base.replace(**(settings or {}))
+
+    def for_topic(self, overrides: Mapping[str, object]) -> LogConfig:
+        """Put a topic's own settings, under topic names alone, over these of the store (SEMANTICS.md 13.11, 13.12)."""
+        check_known(overrides, _TOPIC_NAMES)
+        return self.replace(
+            **{each.attribute: overrides[each.name] for each in self.settings if each.name in overrides},
+        )
+
+    @property
+    def effective_segment_bytes(self) -> int:
+        """The segment size that holds: `internal.segment.bytes` when it is set (SEMANTICS.md 13.14a)."""
+        return self.segment_bytes if self.internal_segment_bytes is None else self.internal_segment_bytes
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level that goes with `compression_type`, None where the type has none or the producer decides."""
+        level: int | None = getattr(self, f"compression_{self.compression_type}_level", None)
+        return level
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the policy has `compact`."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the policy has `delete`."""
+        return "delete" in self.cleanup_policy
+
+    def _check_together(self) -> None:
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigError(
+                f"min.compaction.lag.ms = {self.min_compaction_lag_ms} is more than "
+                f"max.compaction.lag.ms = {self.max_compaction_lag_ms}"
+            )
+        if self.remote_storage_enable and self.cleanup_policy not in ((), ("delete",)):
+            raise ConfigError(
+                f"cleanup.policy = {text(self.cleanup_policy)!r} does not go with remote.storage.enable: "
+                "delete or an empty list is allowed"
+            )
+
+
+ConfigSource: TypeAlias = LogConfig | Mapping[str, object] | str | os.PathLike[str] | None
+
+_NOT_STORAGE = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_TOPIC_NAMES = frozenset((*(row.name for row in LogConfig.settings), *_NOT_STORAGE))
+_MAPPING_NAMES = _TOPIC_NAMES | {
+    *(at.name for row in LogConfig.settings for at in row.broker_names),
+    *(row.name for row in BrokerConfig.settings),
+}

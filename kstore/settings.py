@@ -1,0 +1,364 @@
+"""What a table of settings is made of: a row, the parsing of values as Kafka parses its properties, the base class.
+
+The tables themselves are `config.LogConfig` and `brokerconfig.BrokerConfig`. The hardest rule: a topic's name wins
+over the broker's names, those over each other in their order, and only then the default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from kstore.errors import ConfigError, StorageError
+
+logger = logging.getLogger(__name__)
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+Kind = Literal["bool", "int", "long", "double", "string", "list"]
+HOURS = 3_600_000
+MINUTES = 60_000
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+_DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?[fFdD]?")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerName:
+    """A name under which a broker's properties carry a log's setting, its unit (in the setting's), and its range."""
+
+    name: str
+    factor: int = 1
+    minimum: int | None = None
+    kind: Kind | None = None  # where it is not the setting's own
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table. `default` is kstore's, `kafka_default` Kafka's; they differ in one row."""
+
+    name: str
+    kind: Kind
+    default: Any
+    kafka_default: Any
+    unit: str
+    minimum: float | None
+    maximum: float | None
+    also: tuple[int, ...]
+    choices: tuple[str, ...]
+    nullable: bool
+    broker_names: tuple[BrokerName, ...]
+    doc: str
+    danger: str
+
+    @property
+    def attribute(self) -> str:
+        """The name in Python: Kafka's, with dots turned into underscores."""
+        return self.name.replace(".", "_")
+
+    @property
+    def range(self) -> str:
+        """The values that are allowed, in words."""
+        if self.choices:
+            known = ", ".join(self.choices)
+            return f"a list out of {known}" if self.kind == "list" else f"one of {known}"
+        if self.minimum is None and self.maximum is None:
+            return {"bool": "true or false", "int": "any 32-bit integer", "long": "any 64-bit integer"}.get(
+                self.kind, f"any {self.kind}"
+            )
+        also = "".join(f"{value} or " for value in self.also)
+        if self.maximum is None:
+            return f"{also}at least {self.minimum}"
+        return f"{also}{self.minimum} to {self.maximum}"
+
+    def parse(self, value: object, name: str | None = None) -> Any:
+        """Give the value in its own type, from itself or from text as in a properties file; `ConfigError` if bad."""
+        name = name or self.attribute
+        if value is None and self.nullable:
+            return None
+        parsed = self.convert(value, name, self.kind)
+        self.check(parsed, name, value)
+        return parsed
+
+    def convert(self, value: object, name: str, kind: Kind) -> Any:
+        """Give the value as one of `kind`, whatever its range."""
+        try:
+            return _PARSERS[kind](value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _bad(name, value, f"is no {kind}: {error}; {self.range} is allowed", self) from None
+
+    def check(self, parsed: Any, name: str, given: object) -> None:
+        """Raise a `ConfigError` when the parsed value is out of range."""
+        if self.choices:
+            for one in parsed if self.kind == "list" else (parsed,):
+                if one not in self.choices:
+                    near = nearest(str(one), self.choices)
+                    raise _bad(name, given, f"is not {self.range}{near}", self)
+        elif not isinstance(parsed, str | tuple) and parsed not in self.also:
+            low, high = self.minimum, self.maximum
+            if not ((low is None or parsed >= low) and (high is None or parsed <= high) and parsed == parsed):
+                raise _bad(name, given, f"is out of range: {self.range} is allowed", self)
+
+
+def row(
+    name: str,
+    kind: Kind,
+    default: Any,
+    *,
+    doc: str,
+    danger: str,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    also: tuple[int, ...] = (),
+    choices: tuple[str, ...] = (),
+    broker: tuple[BrokerName | str, ...] = (),
+    kafka_default: Any = ...,
+) -> Any:
+    names = tuple(BrokerName(each) if isinstance(each, str) else each for each in broker)
+    kafka_default = default if kafka_default is ... else kafka_default
+    setting = Setting(
+        name, kind, default, kafka_default, unit, minimum, maximum, also, choices, default is None, names, doc, danger
+    )
+    return dataclasses.field(metadata={"setting": setting})
+
+
+def _bad(name: str, value: object, what: str, setting: Setting | None = None) -> ConfigError:
+    unit = f" (unit: {setting.unit})" if setting is not None and setting.unit else ""
+    shown = repr(value)
+    return ConfigError(f"{name} = {shown if len(shown) <= 200 else shown[:200] + '…'} {what}{unit}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+# Values
+
+
+def _parse_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text not in ("true", "false"):
+        raise ValueError("true or false is allowed")
+    return text == "true"
+
+
+def _parse_integer(limit: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, str):
+            if not _INTEGER.fullmatch(value.strip()):
+                raise ValueError("an integer is needed")
+            number = int(value.strip())
+        elif isinstance(value, bool):
+            raise TypeError("a bool is no number")
+        else:
+            number = operator.index(value)  # type: ignore[arg-type]  # a TypeError is the answer for the rest
+        if not -limit - 1 <= number <= limit:
+            raise ValueError(f"{-limit - 1} to {limit} is what the type holds")
+        return number
+
+    return parse
+
+
+def _parse_double(value: object) -> float:
+    if isinstance(value, bool):
+        raise TypeError("a bool is no number")
+    if isinstance(value, str):
+        text = value.strip()
+        if not _DOUBLE.fullmatch(text):
+            raise ValueError("a number is needed")
+        return float(text.rstrip("fFdD"))
+    return float(value)  # type: ignore[arg-type]  # likewise
+
+
+def _parse_string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a str is needed, not {type(value).__name__}")
+    return value
+
+
+def _parse_list(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        items = re.split(r"\s*,\s*", value.strip()) if value.strip() else []
+    elif isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | memoryview):
+        items = [_parse_string(item) for item in value]
+    else:
+        raise TypeError(f"a list of str is needed, not {type(value).__name__}")
+    if not all(items):
+        raise ValueError("an element is empty")
+    unique = tuple(dict.fromkeys(items))
+    if len(unique) != len(items):
+        logger.warning("the list %r names something twice; it counts once", value)
+    return unique
+
+
+_PARSERS: dict[Kind, Callable[[object], Any]] = {
+    "bool": _parse_bool,
+    "int": _parse_integer(INT_MAX),
+    "long": _parse_integer(LONG_MAX),
+    "double": _parse_double,
+    "string": _parse_string,
+    "list": _parse_list,
+}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Read Java's properties text: comments, the three separators, continued lines, escapes. Nothing is an error."""
+    found: dict[str, str] = {}
+    lines = iter(re.split(r"\r\n|\r|\n", text))
+    for line in lines:
+        line = line.lstrip(" \t\f")
+        if not line or line[0] in "#!":
+            continue
+        parts = [line]
+        while (len(parts[-1]) - len(parts[-1].rstrip("\\"))) % 2:
+            parts[-1] = parts[-1][:-1]
+            parts.append(next(lines, "").lstrip(" \t\f"))
+        line = "".join(parts)
+        match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
+        if match is not None:
+            found[_unescape(match[1])] = _unescape(match[2])
+    return found
+
+
+def _unescape(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        code = match[1]
+        if len(code) > 1:
+            return chr(int(code[1:], 16))
+        return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(code, code)
+
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", plain, text, flags=re.DOTALL)
+
+
+def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read a file of Java properties; a `StorageError` when the system refuses it."""
+    try:
+        return parse_properties(Path(path).read_text("latin-1"))
+    except OSError as error:
+        raise StorageError(error.errno or 0, error.strerror or str(error), os.fspath(path)) from error
+
+
+# The objects
+
+_S = TypeVar("_S", bound="Settings")
+
+
+class Settings:
+    """What `LogConfig` and `BrokerConfig` share: filled from a table, frozen, compared by value."""
+
+    __slots__ = ()
+    settings: ClassVar[tuple[Setting, ...]] = ()
+    _by_attribute: ClassVar[dict[str, Setting]] = {}
+    explicit: frozenset[str]
+
+    def replace(self: _S, **settings: object) -> _S:
+        """Make a copy with some settings changed, checked as at the start; they count as explicit."""
+        if not settings:
+            return self
+        changed = {name: self._find(name).parse(value) for name, value in settings.items()}
+        values = {setting.attribute: getattr(self, setting.attribute) for setting in self.settings}
+        return self._make(values | changed, self.explicit | changed.keys())
+
+    def to_kafka(self) -> dict[str, str]:
+        """Give the explicit settings under Kafka's topic names, as text that `from_kafka` reads back."""
+        rows = (setting for setting in self.settings if setting.attribute in self.explicit)
+        return {
+            setting.name: text(value) for setting in rows if (value := getattr(self, setting.attribute)) is not None
+        }
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in sorted(self.explicit))
+        return f"{type(self).__name__}({shown})"
+
+    @classmethod
+    def _defaults(cls, *, kafka: bool = False) -> dict[str, Any]:
+        return {each.attribute: each.kafka_default if kafka else each.default for each in cls.settings}
+
+    @classmethod
+    def _find(cls, name: str) -> Setting:
+        if name not in cls._by_attribute:
+            raise ConfigError(f"unknown setting {name!r}{nearest(name, cls._by_attribute)}")
+        return cls._by_attribute[name]
+
+    @classmethod
+    def _make(cls: type[_S], values: Mapping[str, Any], explicit: Iterable[str]) -> _S:
+        made = cls.__new__(cls)
+        made._fill(values, explicit)
+        return made
+
+    def _fill(self, values: Mapping[str, Any], explicit: Iterable[str]) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "explicit", frozenset(explicit))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise a `ConfigError` for settings that are each in range and do not go together."""
+
+    @classmethod
+    def _from_names(cls: type[_S], found: Mapping[str, object], start: Mapping[str, Any], *, topic: bool = True) -> _S:
+        """Take what has a known name; `topic` says whether the rows' own names count, or the broker's names alone."""
+        values = dict(start)
+        explicit = []
+        for setting in cls.settings:
+            own = (BrokerName(setting.name),) if topic else ()
+            names = [at for at in (*own, *setting.broker_names) if at.name in found]
+            for at in reversed(names):  # each must parse, the first wins
+                values[setting.attribute] = _from_broker(setting, at, found[at.name], wins=at is names[0])
+            if names:
+                explicit.append(setting.attribute)
+        return cls._make(values, explicit)
+
+
+def _from_broker(setting: Setting, at: BrokerName, given: object, *, wins: bool) -> Any:
+    if given is None and setting.nullable:
+        return None
+    value = setting.convert(given, at.name, at.kind or setting.kind)
+    if at.minimum is not None and value < at.minimum:
+        raise _bad(at.name, given, f"is out of range: at least {at.minimum} is allowed")
+    if not wins:
+        return value
+    if setting.name == "retention.ms" and at.name != setting.name:
+        if value == 0:
+            raise _bad(at.name, given, "is out of range: -1 or at least 1 is allowed")  # 13.16
+        value = -1 if value < 0 else value * at.factor
+    elif at.factor != 1:
+        value *= at.factor
+    setting.check(value, at.name, given)
+    return value
+
+
+def text(value: object) -> str:
+    """Write a value as a properties file has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def table(cls: type[_S]) -> type[_S]:
+    """Collect the rows of a finished dataclass as its `settings`."""
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # a dataclass by the time this runs
+    cls.settings = tuple(field.metadata["setting"] for field in fields if "setting" in field.metadata)
+    cls._by_attribute = {setting.attribute: setting for setting in cls.settings}
+    return cls
+
+
+def check_known(found: Mapping[str, object], known: frozenset[str]) -> Mapping[str, object]:
+    """Give the mapping back, or raise a `ConfigError` for its first name that is not among the known ones."""
+    for name in found:
+        if name not in known:
+            shown = repr(name)[:200]
+            raise ConfigError(f"unknown setting {shown} = {found[name]!r}{nearest(str(name), known)}")
+    return found
