@@ -28,7 +28,7 @@ setup(
             Extension(
                 f"kstore.{source.stem}",
                 [str(source)],
-                depends=["kstore/_wire.pxd", "kstore/crc32c.h"],
+                depends=["kstore/_wire.pxd", *map(str, Path("kstore").glob("*.h"))],
                 include_dirs=["kstore"],
                 extra_compile_args=[*compile_args, "-Wall", "-Wno-unused-function"],
                 extra_link_args=link_args,

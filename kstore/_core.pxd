@@ -1,0 +1,61 @@
+# cython: language_level=3
+"""What other compiled modules may use of the decoder."""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef extern from "record.h" nogil:
+    ctypedef struct ks_record:
+        int64_t timestamp_delta
+        int32_t offset_delta
+        int32_t key_size
+        int32_t value_size
+        int32_t headers_count
+        const uint8_t *key
+        const uint8_t *value
+        const uint8_t *headers
+        const uint8_t *end
+        int fault
+    enum:
+        KS_FINE
+        KS_TRAILING_BYTES
+    const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, ks_record *r) noexcept
+    const uint8_t *ks_parse_header(const uint8_t *p, const uint8_t *end, const uint8_t **key, int32_t *key_size,
+                                   const uint8_t **value, int32_t *value_size, int *fault) noexcept
+
+
+cdef class Record:
+    cdef readonly int64_t offset
+    cdef readonly int64_t timestamp
+    cdef readonly bytes key
+    cdef readonly bytes value
+    cdef readonly tuple headers
+
+
+cdef class Buffer:
+    """A held export of any contiguous buffer, released when the last user of its bytes lets go."""
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef Py_ssize_t size
+
+
+cdef class RecordBatch:
+    cdef bytes _owner
+    cdef const uint8_t *_p
+    cdef Py_ssize_t _size
+    cdef int _max_decompressed
+    cdef object _first_and_count
+    cdef readonly object path
+    cdef readonly int64_t position
+
+    cdef int _scan_legacy(self) except -1
+
+
+cdef class Guard:
+    cdef public int64_t version
+    cdef public object check
+
+
+cdef object fault_text(int fault)
+cdef object as_bytes(object data, str what)
+cdef bytes record_section(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position)

@@ -1,0 +1,872 @@
+# cython: language_level=3, auto_pickle=False
+"""The decoder: record batches of any format as `Record`s and `RecordBatch`es.
+
+Owns the reading half of the codec; `_pack` writes batches, `_scan` walks files, `_wire.pxd` and `record.h` hold what
+they share. Hardest rule: any bytes whatever give records or a `CorruptRecordError`, in bounded time and memory.
+"""
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_FULL_RO, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+
+from kstore._wire cimport (
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CODEC_MASK, CONTROL_BIT, CRC_AT,
+    DELETE_HORIZON_BIT, HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LOG_OVERHEAD, MAGIC_AT,
+    MAX_TIMESTAMP_AT, MIN_V0_MESSAGE, MIN_V1_MESSAGE, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT,
+    RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT, load16, load32, load64,
+)
+
+from kstore import compression
+from kstore.errors import CorruptRecordError
+
+cdef extern from "crc32c.h" nogil:
+    uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
+
+cdef extern from "crc32.h" nogil:
+    void ks_crc32_setup() noexcept
+    uint32_t ks_crc32(uint32_t crc, const uint8_t *p, size_t n) noexcept
+
+cdef extern from "record.h" nogil:
+    enum:
+        KS_ENDS_EARLY
+        KS_BAD_VARINT
+        KS_NEGATIVE_LENGTH
+        KS_LENGTH_TOO_LARGE
+        KS_FIELD_TOO_LARGE
+        KS_BAD_HEADER_COUNT
+        KS_NULL_HEADER_KEY
+        KS_LENGTH_MISMATCH
+
+ks_crc32_setup()
+
+cdef enum:
+    RELEASE_GIL_BYTES = 65536      # below this, giving the lock away costs more than the checksum
+
+cdef int64_t NO_LIMIT = 0x7fffffffffffffff
+
+cdef tuple CODEC_NAMES = tuple(compression.NAMES)
+
+cdef dict FAULTS = {
+    KS_ENDS_EARLY: "the data ends before the declared number of records",
+    KS_BAD_VARINT: "a record field is cut off, or a varint goes on for too long",
+    KS_NEGATIVE_LENGTH: "a record declares a negative length",
+    KS_LENGTH_TOO_LARGE: "a record declares more bytes than are left",
+    KS_FIELD_TOO_LARGE: "a key, value or header declares more bytes than its record has left",
+    KS_BAD_HEADER_COUNT: "a record declares a negative number of headers, or more than it has bytes left",
+    KS_NULL_HEADER_KEY: "a header key declares a negative length",
+    KS_LENGTH_MISMATCH: "a record's fields end before its declared length",
+    KS_TRAILING_BYTES: "bytes are left after the last record",
+}
+
+
+cdef object fault_text(int fault):
+    return FAULTS[fault]
+
+
+@cython.final
+cdef class Buffer:
+    def __cinit__(self, object data not None):
+        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        self.p = <const uint8_t *> self.view.buf
+        self.size = self.view.len
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+cdef object as_bytes(object data, str what):
+    """The bytes of any buffer, copied unless `data` is `bytes`; `str` and what has no buffer is a `TypeError`."""
+    cdef Py_buffer view
+    if type(data) is bytes:
+        return data
+    if isinstance(data, str):
+        raise TypeError(f"{what} is a str: encode it first, as in text.encode()")
+    try:
+        PyObject_GetBuffer(data, &view, PyBUF_FULL_RO)
+    except TypeError:
+        raise TypeError(f"{what} is {type(data).__name__}: bytes or another buffer is wanted") from None
+    try:
+        if PyBuffer_IsContiguous(&view, b"C"):
+            return PyBytes_FromStringAndSize(<const char *> view.buf, view.len)
+        return memoryview(data).tobytes()
+    finally:
+        PyBuffer_Release(&view)
+
+
+def crc32c(object data, uint32_t value=0):
+    """CRC-32C (Castagnoli) of any contiguous buffer, going on from `value`; thread-safe, long input without the GIL."""
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef size_t n
+    if type(data) is bytes:
+        p = <const uint8_t *> PyBytes_AS_STRING(data)
+        n = <size_t> PyBytes_GET_SIZE(data)
+        if n < RELEASE_GIL_BYTES:
+            return ks_crc32c(value, p, n)
+        with nogil:
+            value = ks_crc32c(value, p, n)
+        return value
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    p = <const uint8_t *> view.buf
+    n = <size_t> view.len
+    if n < RELEASE_GIL_BYTES:
+        value = ks_crc32c(value, p, n)
+    else:
+        with nogil:
+            value = ks_crc32c(value, p, n)
+    PyBuffer_Release(&view)
+    return value
+
+
+# ---- Records.
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(64)
+cdef class Record:
+    """One record: `offset, timestamp, key, value, headers`, in which order it unpacks.
+
+    Keys and values are `bytes` or None; `headers` is a tuple of (str, bytes or None), `()` without headers. Header
+    names that are not UTF-8 keep their bytes as lone surrogates (`surrogateescape`). Immutable, compared by value;
+    holds no cycle, hence has no part in garbage collection. Thread-safe.
+    """
+
+    __match_args__ = ("offset", "timestamp", "key", "value", "headers")
+
+    def __init__(self, offset, timestamp, key=None, value=None, headers=()):
+        cdef list pairs = []
+        self.offset = offset
+        self.timestamp = timestamp
+        self.key = None if key is None else as_bytes(key, "key")
+        self.value = None if value is None else as_bytes(value, "value")
+        for name, data in headers or ():
+            if type(name) is not str:
+                raise TypeError(f"header name is {type(name).__name__}: str is wanted")
+            pairs.append((name, None if data is None else as_bytes(data, "header value")))
+        self.headers = tuple(pairs)
+
+    def __iter__(self):
+        return iter((self.offset, self.timestamp, self.key, self.value, self.headers))
+
+    def __len__(self):
+        return 5
+
+    def __eq__(self, other):
+        cdef Record that
+        if type(other) is not Record:
+            return NotImplemented
+        that = <Record> other
+        return (
+            self.offset == that.offset and self.timestamp == that.timestamp and self.key == that.key
+            and self.value == that.value and self.headers == that.headers
+        )
+
+    def __hash__(self):
+        return hash((self.offset, self.timestamp, self.key, self.value, self.headers))
+
+    def __repr__(self):
+        return (
+            f"Record(offset={self.offset}, timestamp={self.timestamp}, key={self.key!r}, value={self.value!r}, "
+            f"headers={self.headers!r})"
+        )
+
+    def __reduce__(self):
+        return Record, (self.offset, self.timestamp, self.key, self.value, self.headers)
+
+
+cdef tuple _headers(const ks_record *r):
+    """The headers of a record that `ks_parse_record` found sound."""
+    cdef tuple out = PyTuple_New(r.headers_count)
+    cdef const uint8_t *p = r.headers
+    cdef const uint8_t *key
+    cdef const uint8_t *value
+    cdef int32_t key_size, value_size, i
+    cdef int fault
+    for i in range(r.headers_count):
+        p = ks_parse_header(p, r.end, &key, &key_size, &value, &value_size, &fault)
+        if p == NULL:          # only if somebody wrote into the buffer meanwhile
+            raise CorruptRecordError(fault_text(fault))
+        pair = (
+            PyUnicode_DecodeUTF8(<char *> key, key_size, b"surrogateescape"),
+            None if value_size < 0 else PyBytes_FromStringAndSize(<const char *> value, value_size),
+        )
+        Py_INCREF(pair)
+        PyTuple_SET_ITEM(out, i, pair)
+    return out
+
+
+cdef inline Record _record(int64_t offset, int64_t timestamp, const ks_record *r):
+    cdef Record record = Record.__new__(Record)
+    record.offset = offset
+    record.timestamp = timestamp
+    if r.key_size >= 0:
+        record.key = PyBytes_FromStringAndSize(<const char *> r.key, r.key_size)
+    if r.value_size >= 0:
+        record.value = PyBytes_FromStringAndSize(<const char *> r.value, r.value_size)
+    record.headers = () if r.headers_count == 0 else _headers(r)
+    return record
+
+
+cdef inline int64_t wrapping_add(int64_t a, int64_t b) noexcept nogil:
+    return <int64_t> (<uint64_t> a + <uint64_t> b)
+
+
+# ---- Batches: framing, checksum, record section.
+
+
+cdef object _check_frame(const uint8_t *p, Py_ssize_t size, bint check_crc):
+    """What is wrong with the whole batch at `p` of `size` bytes, or None; the record section is not looked at."""
+    cdef int8_t magic = <int8_t> p[MAGIC_AT]
+    cdef uint32_t crc, found
+    if magic == 2:
+        if size < RECORDS_AT:
+            return f"batch of {size} bytes: its header alone has {RECORDS_AT}"
+        if not check_crc:
+            return None
+        crc = <uint32_t> load32(p + CRC_AT)
+        found = ks_crc32c(0, p + ATTRIBUTES_AT, <size_t> (size - ATTRIBUTES_AT))
+    elif 0 <= magic < 2:
+        if magic == 1 and size < LOG_OVERHEAD + MIN_V1_MESSAGE:
+            return f"message of {size - LOG_OVERHEAD} bytes: format 1 has at least {MIN_V1_MESSAGE}"
+        if not check_crc:
+            return None
+        crc = <uint32_t> load32(p + LOG_OVERHEAD)
+        found = ks_crc32(0, p + LEGACY_MAGIC_AT, <size_t> (size - LEGACY_MAGIC_AT))
+    else:
+        return f"magic {magic}: 0, 1 and 2 are known"
+    if crc != found:
+        return f"CRC {found:#010x} of the data, {crc:#010x} in the header"
+    return None
+
+
+cdef enum:
+    LEGACY_MAGIC_AT = LOG_OVERHEAD + 4                  # formats 0 and 1: the CRC covers all from here on
+    LEGACY_ATTRIBUTES_AT = LEGACY_MAGIC_AT + 1
+    LEGACY_TIMESTAMP_AT = LEGACY_ATTRIBUTES_AT + 1      # format 1 only
+
+
+cdef bytes record_section(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position):
+    """The decompressed records of the compressed v2 batch at `p`."""
+    cdef int codec = load16(p + ATTRIBUTES_AT) & CODEC_MASK
+    return _decompress(codec, PyBytes_FromStringAndSize(<const char *> p + RECORDS_AT, size - RECORDS_AT), limit, 2,
+                       path, position)
+
+
+cdef bytes _decompress(int codec, bytes data, int64_t limit, int magic, object path, int64_t position):
+    try:
+        return compression.decompress(codec, data, limit=limit, magic=magic)
+    except CorruptRecordError as error:
+        raise CorruptRecordError(error.reason, path=path, position=position) from error
+
+
+@cython.final
+cdef class RecordBatch:
+    """One record batch: its header's fields under Kafka's names, its `Record`s by iteration, its bytes as a buffer.
+
+    Of formats 0 and 1 a message is a batch, and so is a wrapper with the messages inside it; their `base_offset` and
+    `count` may need a decompression. Iterating decodes anew each time and may raise `CorruptRecordError`. Made by
+    `decode_batches` and by reads, never by hand. `path` and `position` say where it was found. Immutable; thread-safe.
+    """
+
+    def __cinit__(self):
+        self._max_decompressed = 0
+
+    def __init__(self):
+        raise TypeError("a RecordBatch comes from decode_batches or from reading a log")
+
+    @property
+    def magic(self):
+        return <int8_t> self._p[MAGIC_AT]
+
+    @property
+    def base_offset(self):
+        if self._p[MAGIC_AT] == 2:
+            return load64(self._p)
+        self._scan_legacy()
+        return self._first_and_count[0]
+
+    @property
+    def last_offset(self):
+        if self._p[MAGIC_AT] == 2:
+            return wrapping_add(load64(self._p), load32(self._p + LAST_OFFSET_DELTA_AT))
+        return load64(self._p)
+
+    @property
+    def next_offset(self):
+        return self.last_offset + 1
+
+    @property
+    def size_bytes(self):
+        return self._size
+
+    @property
+    def crc(self):
+        return <uint32_t> load32(self._p + (CRC_AT if self._p[MAGIC_AT] == 2 else LOG_OVERHEAD))
+
+    @property
+    def attributes(self):
+        if self._p[MAGIC_AT] == 2:
+            return load16(self._p + ATTRIBUTES_AT)
+        return <int8_t> self._p[LEGACY_ATTRIBUTES_AT]
+
+    @property
+    def compression(self):
+        """Name of the compression type; `"unknown"` for 5 to 7, with which iterating fails."""
+        cdef int codec = self.attributes & CODEC_MASK
+        return CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else "unknown"
+
+    @property
+    def timestamp_type(self):
+        if self._p[MAGIC_AT] == 0:
+            return "NoTimestampType"
+        return "LogAppendTime" if self.attributes & TIMESTAMP_TYPE_BIT else "CreateTime"
+
+    @property
+    def base_timestamp(self):
+        """The timestamp that deltas count from; formats 0 and 1 have no deltas, and it is `max_timestamp` there."""
+        return load64(self._p + BASE_TIMESTAMP_AT) if self._p[MAGIC_AT] == 2 else self.max_timestamp
+
+    @property
+    def max_timestamp(self):
+        cdef int magic = self._p[MAGIC_AT]
+        if magic == 2:
+            return load64(self._p + MAX_TIMESTAMP_AT)
+        return load64(self._p + LEGACY_TIMESTAMP_AT) if magic == 1 else -1
+
+    @property
+    def producer_id(self):
+        return load64(self._p + PRODUCER_ID_AT) if self._p[MAGIC_AT] == 2 else -1
+
+    @property
+    def producer_epoch(self):
+        return load16(self._p + PRODUCER_EPOCH_AT) if self._p[MAGIC_AT] == 2 else -1
+
+    @property
+    def base_sequence(self):
+        return load32(self._p + BASE_SEQUENCE_AT) if self._p[MAGIC_AT] == 2 else -1
+
+    @property
+    def partition_leader_epoch(self):
+        return load32(self._p + LEADER_EPOCH_AT) if self._p[MAGIC_AT] == 2 else -1
+
+    @property
+    def is_transactional(self):
+        return self._p[MAGIC_AT] == 2 and self.attributes & TRANSACTIONAL_BIT != 0
+
+    @property
+    def is_control(self):
+        return self._p[MAGIC_AT] == 2 and self.attributes & CONTROL_BIT != 0
+
+    @property
+    def delete_horizon_ms(self):
+        """Time from which tombstones here may be dropped, or None; set by compaction only."""
+        if self._p[MAGIC_AT] == 2 and self.attributes & DELETE_HORIZON_BIT:
+            return load64(self._p + BASE_TIMESTAMP_AT)
+        return None
+
+    @property
+    def count(self):
+        """Number of records, as the header declares it (formats 0 and 1: as found)."""
+        if self._p[MAGIC_AT] == 2:
+            return load32(self._p + RECORDS_COUNT_AT)
+        self._scan_legacy()
+        return self._first_and_count[1]
+
+    @property
+    def is_valid(self):
+        """Whether size and CRC hold; records are not looked at."""
+        return _check_frame(self._p, self._size, True) is None
+
+    cdef int _scan_legacy(self) except -1:
+        if self._first_and_count is None:
+            records = _legacy_records(self._p, self._size, self._max_decompressed, self.path, self.position)
+            self._first_and_count = ((<Record> records[0]).offset, len(records))
+        return 0
+
+    def ensure_valid(self):
+        """Raise `CorruptRecordError` unless size and CRC hold."""
+        reason = _check_frame(self._p, self._size, True)
+        if reason is not None:
+            raise CorruptRecordError(reason, path=self.path, position=self.position)
+
+    def __iter__(self):
+        return RecordIterator(
+            iter(((self, self.path, self.position),)), -NO_LIMIT - 1, NO_LIMIT, check_crc=False, include_control=True,
+            max_decompressed_bytes=self._max_decompressed,
+        )
+
+    def __bytes__(self):
+        return PyBytes_FromStringAndSize(<const char *> self._p, self._size)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, <void *> self._p, self._size, 1, flags)
+
+    def __eq__(self, other):
+        if type(other) is not RecordBatch:
+            return NotImplemented
+        return bytes(self) == bytes(other)
+
+    def __hash__(self):
+        return hash(bytes(self))
+
+    def __repr__(self):
+        return (
+            f"<RecordBatch magic={self.magic} last_offset={self.last_offset} size_bytes={self._size} "
+            f"compression={self.compression}>"
+        )
+
+    def __reduce__(self):
+        return _rebuild_batch, (bytes(self), self.path, self.position, self._max_decompressed)
+
+
+def _rebuild_batch(bytes data, path, int64_t position, int max_decompressed):
+    """A pickled batch from its bytes, which are framed anew: a pickle, too, may hold anything."""
+    if len(data) < HEADER_UP_TO_MAGIC or len(data) != LOG_OVERHEAD + <int64_t> load32(
+            <const uint8_t *> PyBytes_AS_STRING(data) + BATCH_LENGTH_AT):
+        raise CorruptRecordError("pickled batch whose size is not the declared one", path=path, position=position)
+    reason = _check_frame(<const uint8_t *> PyBytes_AS_STRING(data), len(data), False)
+    if reason is not None:
+        raise CorruptRecordError(reason, path=path, position=position)
+    return _batch(data, 0, len(data), max_decompressed, path, position)
+
+
+cdef RecordBatch _batch(bytes owner, Py_ssize_t at, Py_ssize_t size, int max_decompressed, object path, int64_t position):
+    cdef RecordBatch batch = RecordBatch.__new__(RecordBatch)
+    batch._owner = owner
+    batch._p = <const uint8_t *> PyBytes_AS_STRING(owner) + at
+    batch._size = size
+    batch._max_decompressed = max_decompressed
+    batch.path = path
+    batch.position = position
+    return batch
+
+
+# ---- Formats 0 and 1 (FORMAT.md 5). Old data, read rarely: plain code, lists.
+
+
+cdef list _legacy_records(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position):
+    """The records of the message, or wrapper, of `size` bytes at `p`; at least one."""
+    cdef int magic = p[MAGIC_AT]
+    cdef int attributes = p[LEGACY_ATTRIBUTES_AT]
+    cdef int codec = attributes & CODEC_MASK
+    cdef int64_t outer_offset = load64(p)
+    cdef int64_t outer_timestamp = load64(p + LEGACY_TIMESTAMP_AT) if magic == 1 else -1
+    cdef int64_t shift = 0
+    cdef Record record
+    cdef bytes inner
+    cdef list records
+    if codec == 0:
+        return [_legacy_message(p, size, path, position)]
+    if codec > compression.LZ4:
+        raise CorruptRecordError(f"compression type {codec} in format {magic}, which knows 0 to 3", path=path,
+                                 position=position)
+    record = _legacy_message(p, size, path, position)
+    if record.value is None:
+        raise CorruptRecordError("wrapper message with a null value", path=path, position=position)
+    inner = _decompress(codec, record.value, limit, magic, path, position)
+    records = _inner_messages(inner, path, position)
+    if not records:
+        raise CorruptRecordError("wrapper message with no message in it", path=path, position=position)
+    if magic == 0:
+        return [record for _, record in records]
+    if outer_offset != 0:            # 0: written by clients that leave offsets to the broker
+        shift = outer_offset - (<Record> records[len(records) - 1][1]).offset
+        if shift < 0:
+            raise CorruptRecordError(
+                f"wrapper message at offset {outer_offset} whose last inner offset is {outer_offset - shift}",
+                path=path, position=position)
+    for inner_magic, record in records:
+        record.offset = wrapping_add(record.offset, shift)
+        if inner_magic == 1 and attributes & TIMESTAMP_TYPE_BIT:
+            record.timestamp = outer_timestamp
+    return [record for _, record in records]
+
+
+cdef list _inner_messages(bytes data, object path, int64_t position):
+    """(magic, record) of each whole message inside a wrapper; a torn one at the end is left out, as in Kafka."""
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
+    cdef const uint8_t *end = p + PyBytes_GET_SIZE(data)
+    cdef int32_t size
+    cdef int magic
+    cdef list out = []
+    while end - p >= LOG_OVERHEAD:
+        size = load32(p + BATCH_LENGTH_AT)
+        if size < MIN_V0_MESSAGE:
+            raise CorruptRecordError(f"inner message of {size} bytes: {MIN_V0_MESSAGE} is the least", path=path,
+                                     position=position)
+        if size > end - p - LOG_OVERHEAD:
+            break
+        magic = <int8_t> p[MAGIC_AT]
+        if magic not in (0, 1) or (magic == 1 and size < MIN_V1_MESSAGE):
+            raise CorruptRecordError(f"inner message of {size} bytes and magic {magic}", path=path, position=position)
+        if p[LEGACY_ATTRIBUTES_AT] & CODEC_MASK:
+            raise CorruptRecordError("compressed message inside a compressed message", path=path, position=position)
+        out.append((magic, _legacy_message(p, size + LOG_OVERHEAD, path, position)))
+        p += size + LOG_OVERHEAD
+    return out
+
+
+cdef Record _legacy_message(const uint8_t *p, Py_ssize_t size, object path, int64_t position):
+    """One message as it stands, its offset and timestamp as stored; `size` covers the fixed fields."""
+    cdef const uint8_t *end = p + size
+    cdef const uint8_t *field = p + (LEGACY_TIMESTAMP_AT + 8 if p[MAGIC_AT] == 1 else LEGACY_TIMESTAMP_AT)
+    cdef Record record = Record.__new__(Record)
+    cdef int32_t n
+    record.offset = load64(p)
+    record.timestamp = load64(p + LEGACY_TIMESTAMP_AT) if p[MAGIC_AT] == 1 else -1
+    record.headers = ()
+    n = load32(field)
+    field += 4
+    if n >= 0:
+        if n > end - field - 4:
+            raise CorruptRecordError(f"key of {n} bytes in a message of {size - LOG_OVERHEAD}", path=path,
+                                     position=position)
+        record.key = PyBytes_FromStringAndSize(<const char *> field, n)
+        field += n
+    n = load32(field)
+    field += 4
+    if n >= 0:
+        if n > end - field:
+            raise CorruptRecordError(f"value of {n} bytes in a message of {size - LOG_OVERHEAD}", path=path,
+                                     position=position)
+        record.value = PyBytes_FromStringAndSize(<const char *> field, n)
+    return record
+
+
+# ---- Iterators over chunks of whole batches.
+
+
+@cython.final
+cdef class Guard:
+    """A number that a writer moves when what iterators have read ahead may no longer stand.
+
+    An iterator that sees a new `version` calls `check(next_offset)` before it hands out another record; `check` may
+    raise. Any thread may change `version`.
+    """
+
+    def __init__(self, check=None):
+        self.check = check
+
+
+cdef class _Walk:
+    """Chunk by chunk, batch by batch: what both iterators share. Not thread-safe: a second call at once is refused."""
+
+    cdef object _chunks
+    cdef Buffer _chunk
+    cdef object _path
+    cdef const uint8_t *_begin         # of the chunk
+    cdef int64_t _at                   # file position of the chunk
+    cdef const uint8_t *_p             # the next batch
+    cdef const uint8_t *_end
+    cdef int64_t _start_offset
+    cdef int64_t _last_wanted          # end_offset - 1
+    cdef Guard _guard
+    cdef int64_t _seen
+    cdef int _max_decompressed
+    cdef bint _check_crc
+    cdef bint _strict                  # a chunk ends with a whole batch
+    cdef bint _done
+    cdef bint _busy
+    cdef readonly int64_t next_offset
+    """Where to go on: one past the last record or batch given or passed over."""
+
+    cdef int _open(self, chunks, int64_t start_offset, int64_t end_offset, bint check_crc, Guard guard,
+                   max_decompressed_bytes) except -1:
+        self._chunks = chunks
+        self._start_offset = start_offset
+        self._last_wanted = end_offset if end_offset == NO_LIMIT else end_offset - 1
+        self._check_crc = check_crc
+        self._guard = Guard() if guard is None else guard
+        self._seen = self._guard.version
+        self._max_decompressed = min(
+            compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes,
+            0x7fffffff)
+        self._strict = True
+        self.next_offset = start_offset
+        return 0
+
+    def __iter__(self):
+        return self
+
+    cdef int64_t _position(self, const uint8_t *p) noexcept:
+        return self._at + (p - self._begin)
+
+    cdef int _fail(self, object reason, const uint8_t *p) except -1:
+        self._done = True
+        raise CorruptRecordError(reason, path=self._path, position=self._position(p))
+
+    cdef int _ask_guard(self) except -1:
+        self._seen = self._guard.version
+        if self._guard.check is not None:
+            try:
+                self._guard.check(self.next_offset)
+            except BaseException:
+                self._done = True
+                raise
+        return 0
+
+    cdef Py_ssize_t _next_frame(self) except -1:
+        """Size of the whole, checked batch at `_p` that reaches the wanted offsets; 0 at the end."""
+        cdef Py_ssize_t left
+        cdef int32_t size
+        cdef int64_t last
+        cdef int8_t magic
+        while not self._done:
+            left = self._end - self._p
+            if left == 0:
+                self._load_chunk()
+                continue
+            if left < LOG_OVERHEAD:
+                self._partial(left)
+                continue
+            size = load32(self._p + BATCH_LENGTH_AT)
+            if size < MIN_V0_MESSAGE:
+                self._fail(f"batch length {size}: {MIN_V0_MESSAGE} is the least", self._p)
+            if left < HEADER_UP_TO_MAGIC:
+                self._partial(left)
+                continue
+            magic = <int8_t> self._p[MAGIC_AT]
+            if magic < 0 or magic > 2:
+                self._fail(f"magic {magic}: 0, 1 and 2 are known", self._p)
+            if size > left - LOG_OVERHEAD:
+                self._partial(left)
+                continue
+            left = size + <Py_ssize_t> LOG_OVERHEAD
+            if magic == 2:
+                if left < RECORDS_AT:
+                    self._fail(f"batch of {left} bytes: its header alone has {RECORDS_AT}", self._p)
+                last = wrapping_add(load64(self._p), load32(self._p + LAST_OFFSET_DELTA_AT))
+                if load64(self._p) > self._last_wanted:
+                    self._done = True
+                    return 0
+            else:
+                last = load64(self._p)
+            if last < self._start_offset:
+                self._p += left
+                continue
+            reason = _check_frame(self._p, left, self._check_crc)
+            if reason is not None:
+                self._fail(reason, self._p)
+            return left
+        return 0
+
+    cdef int _partial(self, Py_ssize_t left) except -1:
+        if self._strict:
+            self._fail(f"the data ends inside a batch, of which {left} bytes are there", self._p)
+        self._p = self._end
+        return 0
+
+    cdef int _load_chunk(self) except -1:
+        """Take the next chunk; `_done` at the end. User code may run in here."""
+        cdef Buffer chunk
+        try:
+            item = next(self._chunks)
+        except StopIteration:
+            self._done = True
+            return 0
+        buffer, path, position = item
+        chunk = Buffer(buffer)
+        self._at = position
+        self._path = path
+        self._chunk = chunk
+        self._begin = self._p = chunk.p
+        self._end = chunk.p + chunk.size
+        return 0
+
+    cdef int _enter(self) except -1:
+        if self._busy:
+            raise ValueError("iterator already executing")
+        self._busy = True
+        return 0
+
+
+@cython.final
+cdef class RecordIterator(_Walk):
+    """`Record`s of `[start_offset, end_offset)` from an iterator of `(buffer, path, position)`.
+
+    Each buffer holds whole batches that begin at `position` of `path`; it is held until the next is asked for, and
+    records copy what they need. Batches below the start are passed over unchecked; control records are passed over
+    unless `include_control`. Raises `CorruptRecordError`, and then ends. Not thread-safe: a second call at the same
+    time is a `ValueError`, never a wrong record.
+    """
+
+    cdef object _section               # holds the bytes that records are read from
+    cdef const uint8_t *_r
+    cdef const uint8_t *_r_end
+    cdef const uint8_t *_batch
+    cdef int32_t _left
+    cdef int64_t _base_offset
+    cdef int64_t _base_timestamp
+    cdef int64_t _next_batch_offset
+    cdef bint _append_time
+    cdef bint _include_control
+    cdef list _legacy                  # reversed
+
+    def __init__(self, chunks, int64_t start_offset=0, int64_t end_offset=0x7fffffffffffffff, *, bint check_crc=True,
+                 Guard guard=None, bint include_control=False, max_decompressed_bytes=None):
+        self._open(iter(chunks), start_offset, end_offset, check_crc, guard, max_decompressed_bytes)
+        self._include_control = include_control
+        self._next_batch_offset = start_offset
+
+    def __next__(self):
+        cdef ks_record r
+        cdef const uint8_t *q
+        cdef int64_t offset, timestamp
+        cdef object section
+        while True:
+            if self._guard.version != self._seen:
+                self._ask_guard()
+            if self._left > 0:
+                q = ks_parse_record(self._r, self._r_end, &r)
+                if q == NULL:
+                    self._left = 0
+                    self._fail(fault_text(r.fault), self._batch)
+                self._r = q
+                self._left -= 1
+                offset = wrapping_add(self._base_offset, r.offset_delta)
+                if self._left == 0 and q != self._r_end:
+                    self._fail(fault_text(KS_TRAILING_BYTES), self._batch)
+                if offset > self._last_wanted:
+                    self._left = 0
+                    self._done = True
+                    raise StopIteration
+                self.next_offset = self._next_batch_offset if self._left == 0 else offset + 1
+                if offset < self._start_offset:
+                    continue
+                timestamp = self._base_timestamp
+                if not self._append_time:
+                    timestamp = wrapping_add(timestamp, r.timestamp_delta)
+                if r.headers_count == 0:
+                    return _record(offset, timestamp, &r)
+                section = self._section        # headers make objects that may start a collection: hold the bytes
+                return _record(offset, timestamp, &r)
+            if self._legacy is not None and len(self._legacy):
+                record = <Record> self._legacy.pop()
+                if (<Record> record).offset > self._last_wanted:
+                    self._legacy = None
+                    self._done = True
+                    raise StopIteration
+                self.next_offset = (<Record> record).offset + 1
+                if (<Record> record).offset < self._start_offset:
+                    continue
+                return record
+            if not self._open_batch():
+                raise StopIteration
+
+    cdef bint _open_batch(self) except -1:
+        """Make the records of the next batch ready; False at the end."""
+        cdef Py_ssize_t size
+        cdef const uint8_t *p
+        cdef int16_t attributes
+        cdef int32_t count
+        cdef bytes data
+        self._enter()
+        try:
+            size = self._next_frame()
+            if size == 0:
+                return False
+            p = self._batch = self._p
+            if p[MAGIC_AT] != 2:
+                records = _legacy_records(p, size, self._max_decompressed, self._path, self._position(p))
+                records.reverse()
+                self._legacy = records
+                self._p = p + size
+                return True
+            attributes = load16(p + ATTRIBUTES_AT)
+            count = load32(p + RECORDS_COUNT_AT)
+            self._base_offset = load64(p)
+            self._next_batch_offset = wrapping_add(self._base_offset, load32(p + LAST_OFFSET_DELTA_AT) + <int64_t> 1)
+            self._append_time = attributes & TIMESTAMP_TYPE_BIT != 0
+            self._base_timestamp = load64(p + (MAX_TIMESTAMP_AT if self._append_time else BASE_TIMESTAMP_AT))
+            if count < 0:
+                self._fail(f"batch that declares {count} records", p)
+            if count == 0 or (attributes & CONTROL_BIT and not self._include_control):
+                self._p = p + size
+                self.next_offset = self._next_batch_offset
+                return True
+            if attributes & CODEC_MASK == 0:
+                self._section = self._chunk
+                self._r = p + RECORDS_AT
+                self._r_end = p + size
+            else:
+                data = record_section(p, size, self._max_decompressed, self._path, self._position(p))
+                self._section = data
+                self._r = <const uint8_t *> PyBytes_AS_STRING(data)
+                self._r_end = self._r + PyBytes_GET_SIZE(data)
+            self._p = p + size
+            self._left = count
+            return True
+        except BaseException:
+            self._done = True
+            raise
+        finally:
+            self._busy = False
+
+
+@cython.final
+cdef class BatchIterator(_Walk):
+    """`RecordBatch`es that reach into `[start_offset, end_offset)`, from chunks as `RecordIterator` takes them.
+
+    Each batch owns its bytes. Raises `CorruptRecordError`, and then ends. Not thread-safe: a second call at the same
+    time is a `ValueError`.
+    """
+
+    cdef bytes _shared                 # the one chunk, when batches may refer to it
+
+    def __init__(self, chunks, int64_t start_offset=0, int64_t end_offset=0x7fffffffffffffff, *, bint check_crc=True,
+                 Guard guard=None, max_decompressed_bytes=None):
+        self._open(iter(chunks), start_offset, end_offset, check_crc, guard, max_decompressed_bytes)
+
+    def __next__(self):
+        cdef Py_ssize_t size
+        cdef RecordBatch batch
+        cdef const uint8_t *p
+        self._enter()
+        try:
+            if self._guard.version != self._seen:
+                self._ask_guard()
+            size = self._next_frame()
+            if self._guard.version != self._seen:
+                self._ask_guard()
+            if size == 0:
+                raise StopIteration
+            p = self._p
+            if self._shared is not None:
+                batch = _batch(self._shared, p - self._begin, size, self._max_decompressed, self._path, self._position(p))
+            else:
+                batch = _batch(PyBytes_FromStringAndSize(<const char *> p, size), 0, size, self._max_decompressed,
+                               self._path, self._position(p))
+            if p[MAGIC_AT] != 2 and self._last_wanted != NO_LIMIT and batch.base_offset > self._last_wanted:
+                self._done = True
+                raise StopIteration
+            self._p = p + size
+            self.next_offset = batch.last_offset + 1
+            return batch
+        except BaseException:
+            self._done = True
+            raise
+        finally:
+            self._busy = False
+
+
+def decode_batches(buffer, check_crc=True, *, path=None, int64_t position=0, max_decompressed_bytes=None):
+    """Iterate over the `RecordBatch`es in `buffer`, of any format.
+
+    Raises `CorruptRecordError` at a batch whose length, magic, size or CRC is wrong. A batch that is cut off by the
+    end of the buffer is left out in silence, as Kafka's clients do with what a fetch gives them (FORMAT.md 2.7).
+    Batches of a `bytes` object refer to it, those of any other buffer own a copy. `path` and `position` go into
+    errors. A batch may decompress to `max_decompressed_bytes` (default `compression.MAX_DECOMPRESSED_BYTES`).
+    """
+    cdef BatchIterator walk
+    data = as_bytes(buffer, "buffer")
+    walk = BatchIterator(((data, path, position),), -NO_LIMIT - 1, check_crc=check_crc,
+                         max_decompressed_bytes=max_decompressed_bytes)
+    walk._strict = False
+    walk._shared = data
+    return walk
