@@ -27,9 +27,9 @@ cdef extern from "record.h" nogil:
 cdef class Record:
     cdef readonly int64_t offset
     cdef readonly int64_t timestamp
-    cdef readonly bytes key
-    cdef readonly bytes value
-    cdef readonly tuple headers
+    cdef bytes key                 # these three are readable from Python, too: see _add_members
+    cdef bytes value
+    cdef tuple headers
 
 
 cdef class Buffer:

@@ -8,6 +8,8 @@ from typing_extensions import Buffer, disjoint_base
 
 _Path: TypeAlias = str | os.PathLike[str] | None
 
+__pyx_capi__: dict[str, Any]
+
 def crc32c(data: Buffer, value: int = 0) -> int: ...
 
 @final
@@ -38,6 +40,7 @@ class Record:
 
 @final
 class RecordBatch:
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def path(self) -> Any: ...
     @property

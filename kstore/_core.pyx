@@ -1,4 +1,4 @@
-# cython: language_level=3, auto_pickle=False
+# cython: language_level=3, auto_pickle=False, autotestdict=False
 """The decoder: record batches of any format as `Record`s and `RecordBatch`es.
 
 Owns the reading half of the codec; `_pack` writes batches, `_scan` walks files, `_wire.pxd` and `record.h` hold what
@@ -7,7 +7,7 @@ they share. Hardest rule: any bytes whatever give records or a `CorruptRecordErr
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_FULL_RO, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_FULL_RO, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
@@ -180,6 +180,48 @@ cdef class Record:
         return Record, (self.offset, self.timestamp, self.key, self.value, self.headers)
 
 
+cdef extern from *:
+    """
+    #include <structmember.h>
+    /* A member descriptor, which the interpreter reads in line (LOAD_ATTR_SLOT) where a property costs a call. */
+    static int ks_add_member(PyObject *kind, PyMemberDef *def, const char *name, Py_ssize_t offset) {
+        PyTypeObject *type = (PyTypeObject *)kind;
+        def->name = (char *)name;
+        def->type = T_OBJECT_EX;
+        def->offset = offset;
+        def->flags = READONLY;
+        PyObject *descriptor = PyDescr_NewMember(type, def);
+        if (!descriptor) return -1;
+        int answer = PyDict_SetItemString(type->tp_dict, name, descriptor);
+        Py_DECREF(descriptor);
+        PyType_Modified(type);
+        return answer;
+    }
+    static PyMemberDef ks_members[3];
+    #define ks_key_at(record) ((char *)&(record)->key - (char *)(record))
+    #define ks_value_at(record) ((char *)&(record)->value - (char *)(record))
+    #define ks_headers_at(record) ((char *)&(record)->headers - (char *)(record))
+    """
+    ctypedef struct PyMemberDef:
+        pass
+    PyMemberDef ks_members[3]
+    int ks_add_member(object kind, PyMemberDef *definition, const char *name, Py_ssize_t offset) except -1
+    Py_ssize_t ks_key_at(Record record) noexcept
+    Py_ssize_t ks_value_at(Record record) noexcept
+    Py_ssize_t ks_headers_at(Record record) noexcept
+
+
+cdef int _add_members() except -1:
+    cdef Record record = Record.__new__(Record)
+    ks_add_member(Record, &ks_members[0], b"key", ks_key_at(record))
+    ks_add_member(Record, &ks_members[1], b"value", ks_value_at(record))
+    ks_add_member(Record, &ks_members[2], b"headers", ks_headers_at(record))
+    return 0
+
+
+_add_members()
+
+
 cdef tuple _headers(const ks_record *r):
     """The headers of a record that `ks_parse_record` found sound."""
     cdef tuple out = PyTuple_New(r.headers_count)
@@ -265,6 +307,10 @@ cdef bytes _decompress(int codec, bytes data, int64_t limit, int magic, object p
         raise CorruptRecordError(error.reason, path=path, position=position) from error
 
 
+# What a RecordBatch is before it has bytes: nobody gets a pointer to nothing.
+cdef bytes EMPTY_BATCH = bytes(MAGIC_AT) + b"\x02" + bytes(RECORDS_AT - HEADER_UP_TO_MAGIC)
+
+
 @cython.final
 cdef class RecordBatch:
     """One record batch: its header's fields under Kafka's names, its `Record`s by iteration, its bytes as a buffer.
@@ -275,9 +321,11 @@ cdef class RecordBatch:
     """
 
     def __cinit__(self):
-        self._max_decompressed = 0
+        self._owner = EMPTY_BATCH
+        self._p = <const uint8_t *> PyBytes_AS_STRING(EMPTY_BATCH)
+        self._size = RECORDS_AT
 
-    def __init__(self):
+    def __init__(self, *args, **kwargs):
         raise TypeError("a RecordBatch comes from decode_batches or from reading a log")
 
     @property
@@ -576,6 +624,10 @@ cdef class _Walk:
     cdef readonly int64_t next_offset
     """Where to go on: one past the last record or batch given or passed over."""
 
+    def __cinit__(self):
+        self._guard = Guard()
+        self._done = True
+
     cdef int _open(self, chunks, int64_t start_offset, int64_t end_offset, bint check_crc, Guard guard,
                    max_decompressed_bytes) except -1:
         self._chunks = chunks
@@ -588,6 +640,7 @@ cdef class _Walk:
             compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes,
             0x7fffffff)
         self._strict = True
+        self._done = False
         self.next_offset = start_offset
         return 0
 

@@ -1,4 +1,4 @@
-# cython: language_level=3, auto_pickle=False
+# cython: language_level=3, auto_pickle=False, autotestdict=False
 """The encoder: records of the forms that users write, packed into v2 record batches.
 
 Owns the writing half of the codec; what it builds has base offset 0 and leader epoch -1, both outside the CRC, for

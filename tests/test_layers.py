@@ -22,6 +22,8 @@ FLOORS: dict[str, int] = {
     "crc32c": 0,
     "compression": 1,
     "_core": 1,
+    "_pack": 1,
+    "_scan": 1,
     "_index": 1,
     "fs": 1,
     "descriptors": 1,
@@ -43,6 +45,10 @@ FLOORS: dict[str, int] = {
 # Arrows between files of one floor. `errors` is open to all, and needs none.
 SIDEWAYS: dict[tuple[str, str], str] = {
     ("_core", "compression"): "a compressed batch is decoded where it is met",
+    ("_pack", "_core"): "what is written is a Record when it is read; writer cut from reader by length",
+    ("_pack", "compression"): "a batch is compressed where it is closed",
+    ("_scan", "_core"): "records found in a file are decoded as everywhere",
+    ("_scan", "compression"): "a search for a timestamp looks into compressed batches",
     ("fs", "descriptors"): "one door, three rooms: what owns a descriptor and knows the fork rule",
     ("fs", "locks"): "and who may write",
     ("locks", "descriptors"): "a lock is a descriptor",
