@@ -16,6 +16,7 @@ __all__ = [
     "ConfigError",
     "CorruptIndexError",
     "CorruptRecordError",
+    "InconsistentTopicIdError",
     "InvalidProducerEpochError",
     "InvalidRecordError",
     "InvalidTimestampError",
@@ -120,6 +121,10 @@ class UnexpectedAppendOffsetError(_RefusedRecord):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class InconsistentTopicIdError(KStoreError, ValueError):
+    """A partition's directory belongs to another topic of the same name (SEMANTICS.md 13.7)."""
 
 
 class PolicyViolationError(KStoreError, ValueError):

@@ -14,10 +14,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from kstore.errors import ConfigError, StorageError
+from kstore import fs
+from kstore.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -244,10 +244,7 @@ def _unescape(text: str) -> str:
 
 def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read a file of Java properties; a `StorageError` when the system refuses it."""
-    try:
-        return parse_properties(Path(path).read_text("latin-1"))
-    except OSError as error:
-        raise StorageError(error.errno or 0, error.strerror or str(error), os.fspath(path)) from error
+    return parse_properties(fs.read_file(path).decode("latin-1"))
 
 
 # The objects

@@ -17,7 +17,6 @@ PACKAGE = Path(__file__).parent.parent / "kstore"
 FLOORS: dict[str, int] = {
     "errors": 0,
     "names": 0,
-    "config": 0,
     "_wire": 0,
     "crc32c": 0,
     "compression": 1,
@@ -26,6 +25,9 @@ FLOORS: dict[str, int] = {
     "_scan": 1,
     "_index": 1,
     "fs": 1,
+    "config": 1,
+    "brokerconfig": 1,
+    "settings": 1,
     "descriptors": 1,
     "locks": 1,
     "logfile": 2,
@@ -44,6 +46,11 @@ FLOORS: dict[str, int] = {
 
 # Arrows between files of one floor. `errors` is open to all, and needs none.
 SIDEWAYS: dict[tuple[str, str], str] = {
+    ("settings", "fs"): "a server.properties is a file",
+    ("config", "brokerconfig"): "one mapping may carry both tables' names, and an unknown name is refused by one",
+    ("config", "settings"): "what a table is made of",
+    ("brokerconfig", "settings"): "the same",
+    ("epochs", "checkpoint"): "the epochs' file has the checkpoints' common form",
     ("_core", "compression"): "a compressed batch is decoded where it is met",
     ("_pack", "_core"): "what is written is a Record when it is read; writer cut from reader by length",
     ("_pack", "compression"): "a batch is compressed where it is closed",

@@ -1,0 +1,195 @@
+"""Leader epochs: which epoch wrote from which offset on, and the file that remembers it (SEMANTICS.md 10).
+
+Owns the entries of one log and `leader-epoch-checkpoint`; who assigns an epoch, and when a postponed write is due, is
+left to the log. The hardest rule: epochs and start offsets both strictly increase, so a new entry first displaces
+those from the newest backwards that are not below it in both.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kstore import fs
+from kstore.checkpoint import format_checkpoint, malformed, parse_checkpoint, parse_integer
+
+NO_EPOCH = -1
+NO_OFFSET = -1
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the first offset written in it; as an answer, an epoch and its end offset."""
+
+    epoch: int
+    offset: int
+
+
+UNDEFINED = EpochEntry(NO_EPOCH, NO_OFFSET)
+
+
+class LeaderEpochCache:
+    """The leader epochs of one log, in memory, over their file.
+
+    `assign` writes the file before it returns; truncation changes the memory at once and leaves the file to `flush`,
+    since a stale file has only entries too many, which loading cuts (8.13).
+    One thread at a time may change it; any number may ask, and see the entries before the change or after it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], entries: Iterable[tuple[int, int]] = ()) -> None:
+        self.path = os.fspath(path)
+        self.dirty = False
+        """Whether the file is behind the memory."""
+        self._entries: tuple[EpochEntry, ...] = _with(
+            (), [EpochEntry(_epoch(epoch), _offset(start)) for epoch, start in entries]
+        )
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, create: bool = True) -> LeaderEpochCache:
+        """Load the file; one that is missing is made, empty, where `create` says so. `StorageError` if malformed."""
+        try:
+            data = fs.read_file(path)
+        except fs.MissingFileError:
+            data = b""
+            if create:
+                fs.close(fs.open(path, create=True))
+        entries = []
+        for line, fields in enumerate(parse_checkpoint(data, path, 2), 3):
+            epoch = parse_integer(fields[0], _INT_MAX, path, line)
+            start = parse_integer(fields[1], _LONG_MAX, path, line)
+            if epoch < 0 or start < 0:
+                raise malformed(path, line, f"epoch {epoch} from offset {start}: neither may be negative")
+            entries.append((epoch, start))
+        return cls(path, entries)
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """All entries, oldest first."""
+        return self._entries
+
+    @property
+    def latest(self) -> EpochEntry | None:
+        """The newest entry, None in an empty cache."""
+        return self._entries[-1] if self._entries else None
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """The newest epoch, None in an empty cache."""
+        return self._entries[-1].epoch if self._entries else None
+
+    # Changes
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Enter that `epoch` writes from `start_offset` on, in the file too; False when that was known (10.3)."""
+        return self.assign_all(((epoch, start_offset),))
+
+    def assign_all(self, entries: Iterable[tuple[int, int]]) -> bool:
+        """Do several `assign`s, and write the file once; False when nothing changed."""
+        after = _with(self._entries, [EpochEntry(_epoch(epoch), _offset(start)) for epoch, start in entries])
+        if after == self._entries:
+            return False
+        self._entries = after
+        self.dirty = True
+        self.flush()
+        return True
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drop the entries that start at or after `end_offset`; nothing happens when it is negative (10.7)."""
+        if self._entries and 0 <= end_offset <= self._entries[-1].offset:
+            self._entries = self._entries[: bisect_left(self._entries, end_offset, key=_start)]
+            self.dirty = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Drop the entries below `start_offset`; the newest of them goes on from there (10.7)."""
+        below = bisect_right(self._entries, start_offset, key=_start)
+        if below:
+            after = (EpochEntry(self._entries[below - 1].epoch, start_offset), *self._entries[below:])
+            self.dirty = self.dirty or after != self._entries
+            self._entries = after
+
+    def clear(self) -> None:
+        """Forget all in memory alone; the file stays with a directory that is renamed away (10.8a)."""
+        self._entries = ()
+        self.dirty = False
+
+    def clear_and_flush(self) -> None:
+        """Forget all, and write that (10.8)."""
+        self._entries = ()
+        self.dirty = True
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the file, durably, when it is behind; `dirty` stays when that fails."""
+        if self.dirty:
+            fs.write_atomically(self.path, format_checkpoint(self._entries))
+            self.dirty = False
+
+    # Questions
+
+    def find_end_offset(self, epoch: int, log_end_offset: int) -> EpochEntry:
+        """Tell the greatest epoch known up to `epoch` and where it ends; `UNDEFINED` where that is not known (10.5)."""
+        entries = self._entries
+        if epoch == NO_EPOCH or not entries:
+            return UNDEFINED
+        if epoch == entries[-1].epoch:
+            return EpochEntry(epoch, log_end_offset)
+        higher = bisect_right(entries, epoch, key=_epoch_of)
+        if higher == len(entries):
+            return UNDEFINED
+        return EpochEntry(entries[higher - 1].epoch if higher else epoch, entries[higher].offset)
+
+    def find_epoch(self, offset: int) -> int | None:
+        """Tell the epoch in which `offset` was written, None below the first entry (10.6)."""
+        entries = self._entries
+        after = bisect_right(entries, offset, key=_start)
+        return entries[after - 1].epoch if after else None
+
+    def find_previous(self, epoch: int) -> EpochEntry | None:
+        """Give the newest entry of an epoch below `epoch`, None when there is none."""
+        entries = self._entries
+        at = bisect_left(entries, epoch, key=_epoch_of)
+        return entries[at - 1] if at else None
+
+    def find_next(self, epoch: int) -> EpochEntry | None:
+        """Give the oldest entry of an epoch above `epoch`, None when there is none."""
+        entries = self._entries
+        at = bisect_right(entries, epoch, key=_epoch_of)
+        return entries[at] if at < len(entries) else None
+
+    def __repr__(self) -> str:
+        return f"LeaderEpochCache({self.path!r}, {[tuple(entry) for entry in self._entries]})"
+
+
+def _with(entries: tuple[EpochEntry, ...], new: list[EpochEntry]) -> tuple[EpochEntry, ...]:
+    """Enter `new` one after the other; where one is known already nothing changes."""
+    kept = list(entries)
+    for entry in new:
+        if kept and kept[-1].epoch == entry.epoch and kept[-1].offset <= entry.offset:
+            continue
+        while kept and (kept[-1].epoch >= entry.epoch or kept[-1].offset >= entry.offset):
+            kept.pop()
+        kept.append(entry)
+    return tuple(kept)
+
+
+def _start(entry: EpochEntry) -> int:
+    return entry.offset
+
+
+def _epoch_of(entry: EpochEntry) -> int:
+    return entry.epoch
+
+
+def _epoch(epoch: int) -> int:
+    if not 0 <= epoch <= _INT_MAX:
+        raise ValueError(f"leader epoch {epoch} is not in 0..{_INT_MAX}")
+    return epoch
+
+
+def _offset(offset: int) -> int:
+    if not 0 <= offset <= _LONG_MAX:
+        raise ValueError(f"start offset {offset} is not in 0..{_LONG_MAX}")
+    return offset
