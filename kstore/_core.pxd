@@ -53,6 +53,7 @@ cdef class RecordBatch:
 
 cdef class Guard:
     cdef public int64_t version
+    cdef public object check
 
 
 cdef object fault_text(int fault)
