@@ -27,7 +27,7 @@ TEST_MINUTES ?= 20
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
 	@echo 'make test      lint, types, stubs, every test (at most $(TEST_MINUTES) minutes)'
-	@echo 'make bench     the speed tables, with peers, and build/bench.json'
+	@echo 'make bench     the speed tables, with peers, and build/bench.json (BENCH=-k append for one question)'
 	@echo 'make soak      the time-boxed tests for ten times as long; make fuzz: the parsers only'
 	@echo 'make debug     build with bounds checks and test; make sanitize: with ASan and UBSan'
 	@echo 'make lint      ruff, mypy, stubtest;  make jvm: the Java side of the kafka tests'
@@ -66,7 +66,8 @@ lint: $(VENV)/.test-tools
 
 bench: $(VENV)/.bench-tools
 	@mkdir -p build
-	$(BIN)/python bench/run.py --json build/bench.json
+	$(BIN)/pytest bench -o 'python_files=bench_*.py' -o timeout=1200 -o tmp_path_retention_policy=none --benchmark-enable \
+		--benchmark-json=build/bench.json --benchmark-quiet -q $(BENCH)
 
 soak: $(VENV)/.test-tools jvm
 	KSTORE_BUDGET=10 $(BIN)/pytest -o timeout=7200

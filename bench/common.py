@@ -1,0 +1,208 @@
+"""What every benchmark shares: the workloads, one way to measure, and the table that `make bench` prints.
+
+A benchmark file asks questions; each test in it gives one contestant's answer through `measure`. Contestants of a
+question run in the same process, one after the other, so that their ratio comes from one run on one machine.
+
+Workloads by name:
+  values-100      100 random bytes, no key: the default
+  keyed-100       the same with a key of 16 bytes
+  values-1k       1,024 random bytes, no key
+  batches-16k     header and records of at most 16 KiB a batch; batches-64k and batches-1m likewise
+
+Page cache: directories are fresh, filled by the benchmark itself in the same run, and read back warm. Nothing is synced
+unless the question says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_benchmark.fixture import BenchmarkFixture
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+START_MS = 1_700_000_000_000
+
+# KSTORE_BENCH_SCALE=0.1 makes a quick look of a long run; figures to quote come from 1.
+SCALE = float(os.environ.get("KSTORE_BENCH_SCALE", "1"))
+
+_random = random.Random(20_240_501)
+VALUE = _random.randbytes(100)
+VALUE_1K = _random.randbytes(1024)
+KEYS = [_random.randbytes(16) for _ in range(1024)]
+
+Row = tuple[bytes | None, bytes, int, None]
+
+
+def scaled(count: int) -> int:
+    """`count`, made smaller for a quick look."""
+    return max(1, int(count * SCALE))
+
+
+def values(count: int, value: bytes = VALUE) -> Iterator[tuple[None, bytes]]:
+    """`count` pairs of no key and one value, made at C speed so that the source costs next to nothing."""
+    return itertools.repeat((None, value), count)
+
+
+def keyed(count: int, value: bytes = VALUE) -> Iterator[tuple[bytes, bytes]]:
+    """`count` pairs of a key of 16 bytes (1,024 in turn) and a value."""
+    return itertools.islice(zip(itertools.cycle(KEYS), itertools.repeat(value), strict=False), count)
+
+
+def timed_rows(count: int, value: bytes = VALUE) -> Iterable[Row]:
+    """`count` rows without a key, one millisecond apart."""
+    return zip(
+        itertools.repeat(None, count),
+        itertools.repeat(value, count),
+        range(START_MS, START_MS + count),
+        itertools.repeat(None, count),
+        strict=True,
+    )
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, in which unit, and what would be enough.
+
+    `unit` is "rate" (operations a second), "bytes" (bytes a second) or "time" (seconds an operation). `limit` holds for
+    the contestant "kstore": a least rate, or a greatest time. `against` pairs a peer with how many times as fast as it
+    kstore must be.
+    """
+
+    text: str
+    unit: str = "rate"
+    limit: float | None = None
+    against: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one contestant did: seconds of each round of `operations` records, calls or lookups, moving `size_bytes`."""
+
+    question: Question
+    contestant: str
+    operations: int
+    size_bytes: int
+    rounds: tuple[float, ...]
+
+    def seconds(self, of: Callable[[Iterable[float]], float] = statistics.median) -> float:
+        """Seconds an operation, by the median round unless told otherwise."""
+        return of(self.rounds) / self.operations
+
+    @property
+    def spread(self) -> float:
+        """Slowest round less fastest, as a share of the median."""
+        return (max(self.rounds) - min(self.rounds)) / statistics.median(self.rounds)
+
+
+RESULTS: list[Result] = []
+
+
+def measure(
+    benchmark: BenchmarkFixture,
+    question: Question,
+    contestant: str,
+    function: Callable[..., Any],
+    *,
+    operations: int,
+    size_bytes: int = 0,
+    setup: Callable[[], Any] | None = None,
+    rounds: int = 5,
+) -> Any:
+    """Time `function` over `rounds` after one warm-up, `setup` before each; what it last returned.
+
+    `setup` may return `(args, kwargs)` for `function`, as pytest-benchmark has it.
+    """
+    benchmark.group = question.text
+    benchmark.name = contestant
+    benchmark.extra_info.update(contestant=contestant, operations=operations, size_bytes=size_bytes)
+    answer = benchmark.pedantic(function, setup=setup, rounds=rounds, warmup_rounds=1, iterations=1)
+    if benchmark.stats is not None:  # None when benchmarks are disabled
+        RESULTS.append(Result(question, contestant, operations, size_bytes, tuple(benchmark.stats.stats.data)))
+    return answer
+
+
+def report(
+    question: Question, contestant: str, rounds: Iterable[float], *, operations: int, size_bytes: int = 0
+) -> None:
+    """Enter what a contestant in another process (a JVM) measured by itself in this run: seconds of each round."""
+    RESULTS.append(Result(question, contestant, operations, size_bytes, tuple(rounds)))
+
+
+def settle(path: Path) -> int:
+    """Have all files below `path` written to the disk; their bytes.
+
+    Call it between filling a directory and measuring on it: dirty pages that wait to be written cost the next one dear.
+    """
+    total = 0
+    for file in path.rglob("*"):
+        if file.is_file():
+            fd = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            total += file.stat().st_size
+    return total
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def table(results: Iterable[Result]) -> Iterator[str]:
+    """The results as text: for each question its contestants, the best first, and whether the limits were met."""
+    by_question: dict[Question, list[Result]] = {}
+    for result in results:
+        by_question.setdefault(result.question, []).append(result)
+    for question, contestants in by_question.items():
+        yield ""
+        yield question.text
+        yield f"  {'':36}{'median':>12}{'best':>12}{'spread':>9}{'MB/s':>9}{'kstore is':>12}"
+        ours = next((one for one in contestants if one.contestant == "kstore"), None)
+        for one in sorted(contestants, key=Result.seconds):
+            ratio = f"{one.seconds() / ours.seconds():.2f}x" if ours is not None and one is not ours else ""
+            moved = f"{one.size_bytes / statistics.median(one.rounds) / 1e6:,.0f}" if one.size_bytes else ""
+            yield (
+                f"  {one.contestant:36}{shown(one, statistics.median):>12}{shown(one, min):>12}"
+                f"{one.spread:>9.0%}{moved:>9}{ratio:>12}"
+            )
+        if ours is not None:
+            yield from verdicts(ours, contestants)
+
+
+def shown(one: Result, of: Callable[[Iterable[float]], float]) -> str:
+    """A result in its question's unit."""
+    each = one.seconds(of)
+    if one.question.unit == "bytes":
+        return f"{one.size_bytes / of(one.rounds) / 1e9:.2f} GB/s"
+    if one.question.unit == "rate":
+        return f"{1 / each / 1e6:.2f} M/s" if 1 / each >= 1e5 else f"{1 / each:,.0f} /s"
+    for size, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if each >= size:
+            return f"{each / size:.2f} {name}"
+    return f"{each * 1e9:.0f} ns"
+
+
+def verdicts(ours: Result, contestants: list[Result]) -> Iterator[str]:
+    """Whether kstore did what the question wants of it, a line for each limit."""
+    limit, unit = ours.question.limit, ours.question.unit
+    if limit is not None and unit == "time":
+        text = (
+            f"{limit * 1e9:g} ns" if limit < 1e-6 else f"{limit * 1e6:g} µs" if limit < 1e-3 else f"{limit * 1e3:g} ms"
+        )
+        yield f"  {'met' if ours.seconds() <= limit else 'MISSED'}: at most {text}"
+    elif limit is not None:
+        found = ours.size_bytes / statistics.median(ours.rounds) if unit == "bytes" else 1 / ours.seconds()
+        text = f"{limit / 1e9:g} GB/s" if unit == "bytes" else f"{limit / 1e6:g} M/s"
+        yield f"  {'met' if found >= limit else 'MISSED'}: at least {text}"
+    for peer, ratio in ours.question.against:
+        theirs = next((one for one in contestants if one.contestant == peer), None)
+        if theirs is not None:
+            got = theirs.seconds() / ours.seconds()
+            yield f"  {'met' if got >= ratio else 'MISSED'}: {got:.2f} times {peer}, at least {ratio:g}"
