@@ -22,7 +22,7 @@ CHECKED := $(wildcard $(addprefix tests/,test_core.py test_core_*.py test_codec*
 # make test ends within this, whatever hangs.
 TEST_MINUTES ?= 20
 
-.PHONY: help demo test lint bench soak fuzz debug sanitize jvm dist clean
+.PHONY: help demo test lint bench soak fuzz docs debug sanitize jvm dist clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
@@ -31,7 +31,7 @@ help:
 	@echo 'make soak      the time-boxed tests for ten times as long; make fuzz: the parsers only'
 	@echo 'make debug     build with bounds checks and test; make sanitize: with ASan and UBSan'
 	@echo 'make lint      ruff, mypy, stubtest;  make jvm: the Java side of the kafka tests'
-	@echo 'make dist      sdist and wheel in dist/;  make clean'
+	@echo 'make docs      docs/settings.md from the table of settings;  make dist: sdist and wheel;  make clean'
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
@@ -63,6 +63,9 @@ lint: $(VENV)/.test-tools
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(if $(COMPILED),$(BIN)/python -m mypy.stubtest --concise --allowlist tests/stubtest.txt --ignore-unused-allowlist $(COMPILED))
+
+docs: $(VENV)/.built
+	$(BIN)/python docs/make_settings.py
 
 bench: $(VENV)/.bench-tools
 	@mkdir -p build

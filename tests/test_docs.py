@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import struct
 import subprocess
@@ -124,6 +125,15 @@ def test_the_batches_in_the_hex_are_sound() -> None:
     log = hex_dumps()["data/orders-0/00000000000000000000.log"]
     assert [(batch.base_offset, batch.count) for batch in kstore.decode_batches(log)] == [(0, 2), (2, 2)]
     assert struct.unpack(">ii", hex_dumps()["data/orders-0/00000000000000000000.index"]) == (3, 93)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_settings_is_what_the_table_of_settings_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "docs")
+    make_settings = importlib.import_module("make_settings")
+    assert text_of(REPOSITORY / "docs" / "settings.md") == make_settings.page(), "make docs writes it anew"
 
 
 # --- examples and pointers --------------------------------------------------------------------------------------------
