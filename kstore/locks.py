@@ -36,7 +36,7 @@ class Lock:
     def __init__(self, path: str, fd: int, unlock: Callable[[int], None]) -> None:
         self.path = path
         self.held = True
-        self._fd = fd
+        self._fd = fd  # -1 once it is given up: the number may be another file's then
         self._unlock = unlock
         self._pid = os.getpid()
         self._guard = threading.Lock()
@@ -48,12 +48,15 @@ class Lock:
             if not self.held:
                 return
             self.held = False
+            fd, self._fd = self._fd, -1
         if os.getpid() == self._pid:
-            self._unlock(self._fd)  # said aloud, since a process forked meanwhile may still have a copy open
+            self._unlock(fd)  # said aloud, since a process forked meanwhile may still have a copy open
 
     def _after_fork(self) -> None:
         self.held = False
-        _close_quietly(self._fd)
+        if self._fd >= 0:
+            _close_quietly(self._fd)
+            self._fd = -1
 
     def __enter__(self) -> Lock:
         return self
@@ -198,13 +201,14 @@ class _ProcessLocks:
                             fcntl.lockf(fd, how | fcntl.LOCK_NB, 1, byte, os.SEEK_SET)
                         if _is_at(fd, path):
                             holders.append(shared)
-                            return Lock(path, fd, lambda fd: self._release(path, fd, byte, shared))
+                            return Lock(path, -1, lambda _: self._release(path, fd, byte, shared))
                         self._close_unused(path, fd)
                         continue
                     except OSError as error:
                         if error.errno not in (errno.EAGAIN, errno.EACCES) or not wait:
+                            holder = _find_pid_in_proc(fd)
                             self._close_unused(path, fd)
-                            _refuse(path, error, None)
+                            _refuse(path, error, holder)
                 elif not wait:
                     _refuse(path, BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), os.getpid())
                 self._changed.wait(0.02)  # another process's unlocking wakes nobody here
