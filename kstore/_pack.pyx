@@ -7,7 +7,7 @@ do anything; a packer that is busy refuses to be entered again.
 """
 
 cimport cython
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
@@ -20,7 +20,7 @@ from kstore._wire cimport (
     ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CONTROL_BIT, CRC_AT,
     LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LOG_OVERHEAD, MAGIC_AT, MAX_TIMESTAMP_AT,
     PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT,
-    store16, store32, store64,
+    load16, load32, load64, store16, store32, store64,
 )
 
 import time
@@ -42,6 +42,7 @@ cdef extern from "record.h" nogil:
 
 cdef enum:
     FIRST_CAPACITY = 65536
+    KNOWN_BITS = 0x7f                  # of the attributes (FORMAT.md 2.2)
     MAX_GROWTH = 14                    # bytes that a record may gain when it is counted from another base
 
 cdef int64_t INT32_LIMIT = 0x7fffffff
@@ -463,3 +464,52 @@ def encode_batch(records, *, int64_t base_offset=0, compression="none", level=No
 
 def _now():
     return time.time_ns() // 1_000_000
+
+
+def assign(buffer, int64_t base_offset, int32_t leader_epoch, *, Py_ssize_t position=0):
+    """Give the v2 batch at `position` of a writable buffer its base offset and leader epoch, which no CRC covers."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        _v2_batch_size(&view, position)
+        store64(<uint8_t *> view.buf + position, base_offset)
+        store32(<uint8_t *> view.buf + position + LEADER_EPOCH_AT, leader_epoch)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def restamp(buffer, int64_t max_timestamp, bint log_append_time, *, Py_ssize_t position=0):
+    """Set the max timestamp and the timestamp type of the v2 batch at `position` of a writable buffer.
+
+    A new CRC is computed if either changes, and then attribute bits that mean nothing are cleared (SEMANTICS.md
+    1.19). Returns whether anything changed.
+    """
+    cdef Py_buffer view
+    cdef uint8_t *p
+    cdef int16_t attributes
+    cdef int64_t size
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        size = _v2_batch_size(&view, position)
+        p = <uint8_t *> view.buf + position
+        attributes = load16(p + ATTRIBUTES_AT)
+        if load64(p + MAX_TIMESTAMP_AT) == max_timestamp and (attributes & TIMESTAMP_TYPE_BIT != 0) == log_append_time:
+            return False
+        attributes &= KNOWN_BITS & ~TIMESTAMP_TYPE_BIT
+        store16(p + ATTRIBUTES_AT, attributes | (TIMESTAMP_TYPE_BIT if log_append_time else 0))
+        store64(p + MAX_TIMESTAMP_AT, max_timestamp)
+        store32(p + CRC_AT, <int32_t> ks_crc32c(0, p + ATTRIBUTES_AT, <size_t> (size - ATTRIBUTES_AT)))
+        return True
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef int64_t _v2_batch_size(const Py_buffer *view, Py_ssize_t position) except -1:
+    cdef const uint8_t *p = <const uint8_t *> view.buf + position
+    cdef int64_t size
+    if position < 0 or view.len - position < RECORDS_AT or p[MAGIC_AT] != 2:
+        raise InvalidRecordError(f"no batch of format 2 at position {position} of {view.len} bytes")
+    size = load32(p + BATCH_LENGTH_AT) + <int64_t> LOG_OVERHEAD
+    if size < RECORDS_AT or size > view.len - position:
+        raise InvalidRecordError(f"batch of {size} bytes at position {position} of {view.len}")
+    return size
