@@ -8,8 +8,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 
 SOURCES := setup.py pyproject.toml $(wildcard kstore/*.pyx kstore/*.pxd kstore/*.h)
 
-# The packages of one list in pyproject.toml, quoted for the shell: $(call listed,["build-system"]["requires"])
-listed = $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))$(1))' | tr -d "'")
+# The packages of one list in pyproject.toml: $(call listed,["build-system"]["requires"])
+listed = $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))$(1))')
 
 # Packages with compiled modules, whose stubs mypy.stubtest compares with what was built.
 COMPILED := $(patsubst kstore/%.pyx,kstore.%,$(wildcard kstore/*.pyx))
@@ -43,12 +43,12 @@ $(VENV)/.created:
 
 # The build's own packages, then kstore in place: its compiled modules land in kstore/ and follow the checkout.
 $(VENV)/.built: $(VENV)/.created $(SOURCES)
-	$(PIP) install $(call listed,["build-system"]["requires"])
+	@$(PIP) install $(call listed,["build-system"]["requires"])
 	$(PIP) install --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.%-tools: $(VENV)/.built pyproject.toml
-	$(PIP) install $(call listed,["project"]["optional-dependencies"]["$*"])
+	@$(PIP) install $(call listed,["project"]["optional-dependencies"]["$*"])
 	@touch $@
 
 # --- what the README names --------------------------------------------------------------------------------------------

@@ -111,7 +111,14 @@ def budget() -> Callable[[float], float]:
 
 
 def pytest_report_header() -> list[str]:
-    return [f"kstore: {Path(kstore.__file__).parent}", f"KSTORE_SEED={SEED} KSTORE_BUDGET={BUDGET:g}"]
+    checked = " under the address sanitizer" if sanitized() else ""
+    return [f"kstore: {Path(kstore.__file__).parent}{checked}", f"KSTORE_SEED={SEED} KSTORE_BUDGET={BUDGET:g}"]
+
+
+def sanitized() -> bool:
+    """Whether the address sanitizer's run-time library is in this process."""
+    maps = Path("/proc/self/maps")
+    return maps.exists() and "libasan" in maps.read_text()
 
 
 def pytest_configure() -> None:
@@ -119,6 +126,8 @@ def pytest_configure() -> None:
     found = Path(kstore.__file__).resolve()
     if wanted and not found.is_relative_to(Path(wanted).resolve()):
         raise pytest.UsageError(f"the tests would run against {found}, not against the build in {wanted}")
+    if "ASAN_OPTIONS" in os.environ and not sanitized():
+        raise pytest.UsageError("ASAN_OPTIONS is set, but the address sanitizer is not in this process")
 
 
 @pytest.hookimpl(wrapper=True)
