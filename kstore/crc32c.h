@@ -79,7 +79,12 @@ static uint32_t ks_crc32c_table(uint32_t crc, const uint8_t *p, size_t n) {
 #if defined(__x86_64__) && defined(__GNUC__)
 
 #include <immintrin.h>
-#define KS_CRC_HARDWARE __attribute__((target("sse4.2,pclmul")))
+#if defined(__clang__) && __clang_major__ >= 14
+#define KS_CRC_FEATURES "sse4.2,pclmul,crc32" /* there SSE4.2 may come without its CRC instruction */
+#else
+#define KS_CRC_FEATURES "sse4.2,pclmul"
+#endif
+#define KS_CRC_HARDWARE __attribute__((target(KS_CRC_FEATURES)))
 #define KS_CRC_STREAMS_FROM 96 /* below, one chain is at least as fast as three and a merge */
 
 KS_CRC_HARDWARE static inline uint64_t ks_crc_step8(uint64_t crc, uint8_t byte) {
@@ -197,7 +202,7 @@ KS_CRC_HARDWARE static uint32_t ks_crc32c_streams(uint32_t crc, const uint8_t *p
 #if defined(KS_CRC_HARDWARE) && defined(__x86_64__)
 
 #define KS_CRC_FOLD_FROM 384
-#define KS_CRC_WIDE __attribute__((target("avx512f,vpclmulqdq,sse4.2,pclmul")))
+#define KS_CRC_WIDE __attribute__((target("avx512f,vpclmulqdq," KS_CRC_FEATURES)))
 
 /* Moves the four 128-bit lanes of `sum` ahead by the distance that `powers` stands for, onto `next`. */
 KS_CRC_WIDE static inline __m512i ks_crc_fold(__m512i sum, __m512i powers, __m512i next) {

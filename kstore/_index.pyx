@@ -1,0 +1,426 @@
+# cython: language_level=3
+"""Searches in index entries as they lie on disk: big-endian, 8 bytes (offset index) or 12 (time index), no header.
+
+Nothing is converted or copied: a search loads the keys that it meets. It ends after at most 63 steps whatever the
+bytes are, and what it finds always has a key at or below the target; that keys rise is the file's promise, which
+`sound_entries` checks. Files, sizes and maps are `indexfile`'s: a class here only holds a buffer, or asks its own
+`_attach` for one. The hardest rule: whenever a buffer is held, `entries` lies within it.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+
+from kstore._wire cimport load32, load64
+
+cdef extern from *:
+    """
+    #define ks_prefetch(p) __builtin_prefetch(p)
+    """
+    void prefetch "ks_prefetch"(const void *p) noexcept nogil
+
+# Layouts (FORMAT.md 7.1 and 8.1), each number derived from the one before.
+cdef enum:
+    OFFSET_AT = 0
+    POSITION_AT = OFFSET_AT + 4
+    OFFSET_ENTRY = POSITION_AT + 4
+
+    TIMESTAMP_AT = 0
+    TIME_OFFSET_AT = TIMESTAMP_AT + 8
+    TIME_ENTRY = TIME_OFFSET_AT + 4
+
+    LANES = 8            # searches that run side by side: while one waits for memory, others go on
+    SLICE = 16384        # targets between two looks at the buffer, so that whoever wants to cut the file waits briefly
+
+NO_TIMESTAMP = -1
+OFFSET_ENTRY_BYTES = OFFSET_ENTRY
+TIME_ENTRY_BYTES = TIME_ENTRY
+
+
+# ---- searches: the slot of the last key <= `key`, -1 when there is none --------------------------------------------
+
+cdef inline int64_t key_of(const uint8_t *p, bint wide) noexcept nogil:
+    return load64(p) if wide else load32(p)
+
+
+cdef inline int64_t floor_slot(const uint8_t *p, int64_t n, Py_ssize_t stride, bint wide, int64_t key) noexcept nogil:
+    """Halve without branching: both of the next probes are fetched before the present one is compared."""
+    cdef int64_t slot = 0, half
+    if n <= 0 or key_of(p, wide) > key:
+        return -1
+    while n > 1:
+        half = n >> 1
+        n -= half
+        prefetch(p + (slot + (n >> 1)) * stride)
+        prefetch(p + (slot + half + (n >> 1)) * stride)
+        slot += half & -<int64_t>(key_of(p + (slot + half) * stride, wide) <= key)
+    return slot
+
+
+cdef inline void floor_slots(const uint8_t *p, int64_t n, Py_ssize_t stride, bint wide, const int64_t *keys,
+                             int64_t *slots) noexcept nogil:
+    """`floor_slot` for LANES keys at once; all take the same number of steps."""
+    cdef int64_t half
+    cdef int i
+    cdef const uint8_t *first = p
+    for i in range(LANES):
+        slots[i] = 0
+    while n > 1:
+        half = n >> 1
+        n -= half
+        for i in range(LANES):
+            slots[i] += half & -<int64_t>(key_of(p + (slots[i] + half) * stride, wide) <= keys[i])
+    for i in range(LANES):
+        if key_of(first, wide) > keys[i]:
+            slots[i] = -1
+
+
+cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil:
+    """The key of an offset: -1 below the base, the greatest there is beyond what 32 bits hold."""
+    cdef uint64_t distance
+    if offset < base_offset:
+        return -1
+    distance = <uint64_t>offset - <uint64_t>base_offset
+    return INT32_MAX if distance > INT32_MAX else <int64_t>distance
+
+
+# ---- who holds the bytes --------------------------------------------------------------------------------------------
+
+cdef class Entries:
+    """Index entries in a buffer, or in one that `_attach` will bring when it is first needed.
+
+    `base_offset` is what the entries' offsets count from. Lookups may run in any thread, also beside an append;
+    changes of `entries` and of the buffer are for one thread at a time.
+    """
+
+    cdef readonly int64_t base_offset
+    cdef object _owner                # exports the bytes of `view`, None when nothing is held
+    cdef Py_buffer view
+    cdef const uint8_t *data          # NULL when nothing is held
+    cdef int64_t count                # entries in use, -1 before the file was looked at
+    cdef int64_t room                 # entries that there is room for; all of them are in the buffer, if one is held
+    cdef Py_ssize_t stride
+    cdef bint _dirty
+
+    def __cinit__(self, *_, **__):
+        self.data = NULL
+        self._owner = None
+        self.count = self.room = -1
+
+    def __dealloc__(self):
+        if self.data != NULL:
+            PyBuffer_Release(&self.view)
+
+    @property
+    def entries(self):
+        """The number of entries in use.
+
+        May be set, by whoever writes entries through a descriptor of their own: first the bytes, then the number, at
+        most `max_entries`. Bytes behind it are never looked at.
+        """
+        if self.count < 0:
+            self._attach()
+        return self.count
+
+    @entries.setter
+    def entries(self, int64_t entries):
+        if self.room < 0:
+            self._attach()
+        if entries == self.count:
+            return
+        if entries < 0 or entries > self.room:
+            raise ValueError(f"{entries} entries in an index that has room for {self.room}")
+        self.count = entries
+        self._dirty = True
+
+    @property
+    def max_entries(self):
+        """The number of entries that there is room for (SEMANTICS.md 3.2)."""
+        if self.room < 0:
+            self._attach()
+        return self.room
+
+    @property
+    def size_bytes(self):
+        """Bytes of the entries in use: the size of the file once it is trimmed."""
+        return self.entries * self.stride
+
+    def _attach(self):
+        """Bring the bytes: call `_hold`. A class with a file behind it overrides this."""
+        raise ValueError("the index entries have no buffer")
+
+    cdef int _ready(self) except -1:
+        """Make `data` the entries in use; it may stay NULL only when there are none."""
+        while self.data == NULL and self.count != 0:
+            self._attach()
+        return 0
+
+    cpdef _hold(self, object buffer, int64_t entries, int64_t room):
+        """Search in `buffer` from now on: `entries` in use, `room` that it has bytes for.
+
+        None stands for a buffer that is not there, or not yet.
+        """
+        cdef Py_buffer view
+        if entries < 0 or room < entries:
+            raise ValueError(f"{entries} entries in an index that has room for {room}")
+        if buffer is None:
+            self._drop()
+        else:
+            PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+            if view.len // self.stride < room:
+                PyBuffer_Release(&view)
+                raise ValueError(f"a buffer of {view.len} bytes cannot hold {room} entries of {self.stride}")
+            self._drop()
+            self.view = view
+            self._owner = buffer
+            self.data = <const uint8_t *>view.buf
+        self.count = entries
+        self.room = room
+
+    cpdef _drop(self):
+        """Let go of the buffer and give it back; None when none was held. The numbers of entries stay."""
+        cdef object owner = self._owner
+        if self.data != NULL:
+            self.data = NULL
+            self._owner = None
+            PyBuffer_Release(&self.view)
+        return owner
+
+    cpdef _forget(self):
+        """Let go of the buffer and of the numbers: the next use asks `_attach`. Gives the buffer back."""
+        self.count = self.room = -1
+        return self._drop()
+
+    cpdef bint _take_dirty(self):
+        """Whether `entries` was changed since this was last asked."""
+        cdef bint dirty = self._dirty
+        self._dirty = False
+        return dirty
+
+    cdef const uint8_t *_slot(self, int64_t slot) except NULL:
+        self._ready()
+        if slot < 0 or slot >= self.count:
+            raise IndexError(f"slot {slot} of an index with {self.count} entries")
+        return self.data + slot * self.stride
+
+    cdef object _search_all(self, object targets, bint wide):
+        """Both columns for an array of targets, as two int64 arrays."""
+        import numpy
+
+        cdef Py_buffer keys_view, first_view, second_view, held
+        cdef int64_t count, done = 0, n
+        cdef const uint8_t *data
+        targets = numpy.ascontiguousarray(targets, dtype=numpy.int64)
+        if targets.ndim != 1:
+            raise ValueError(f"targets have {targets.ndim} dimensions; one is wanted")
+        total = len(targets)
+        first, second = numpy.empty(total, numpy.int64), numpy.empty(total, numpy.int64)
+        PyObject_GetBuffer(targets, &keys_view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(first, &first_view, PyBUF_WRITABLE)
+        PyObject_GetBuffer(second, &second_view, PyBUF_WRITABLE)
+        try:
+            while done < total:
+                n = min(<int64_t>total - done, <int64_t>SLICE)
+                self._ready()
+                count, data = self.count, self.data
+                # The buffer is held a second time: whoever closes it meanwhile is refused, and tries again.
+                if data != NULL:
+                    PyObject_GetBuffer(self._owner, &held, PyBUF_SIMPLE)
+                with nogil:
+                    search(data, count, wide, self.base_offset, <const int64_t *>keys_view.buf + done, n,
+                           <int64_t *>first_view.buf + done, <int64_t *>second_view.buf + done)
+                if data != NULL:
+                    PyBuffer_Release(&held)
+                done += n
+        finally:
+            PyBuffer_Release(&keys_view)
+            PyBuffer_Release(&first_view)
+            PyBuffer_Release(&second_view)
+        return first, second
+
+
+cdef void search(const uint8_t *data, int64_t count, bint wide, int64_t base_offset, const int64_t *targets, int64_t n,
+                 int64_t *first, int64_t *second) noexcept nogil:
+    """Look n targets up: timestamps and offsets of time entries if `wide`, else offsets and positions."""
+    cdef int64_t[LANES] keys
+    cdef int64_t[LANES] slots
+    cdef int64_t at = 0
+    cdef const uint8_t *p
+    cdef int i, lanes
+    while at < n:
+        lanes = <int>min(n - at, <int64_t>LANES)
+        for i in range(LANES):
+            keys[i] = targets[at + (i if i < lanes else 0)]
+            if not wide:
+                keys[i] = relative(keys[i], base_offset)
+            slots[i] = -1
+        if count > 0:
+            if wide:
+                floor_slots(data, count, TIME_ENTRY, True, keys, slots)
+            else:
+                floor_slots(data, count, OFFSET_ENTRY, False, keys, slots)
+        for i in range(lanes):
+            if wide:
+                p = data + slots[i] * TIME_ENTRY
+                first[at + i] = load64(p + TIMESTAMP_AT) if slots[i] >= 0 else -1
+                second[at + i] = base_offset + (load32(p + TIME_OFFSET_AT) if slots[i] >= 0 else 0)
+            else:
+                p = data + slots[i] * OFFSET_ENTRY
+                first[at + i] = base_offset + (load32(p + OFFSET_AT) if slots[i] >= 0 else 0)
+                second[at + i] = load32(p + POSITION_AT) if slots[i] >= 0 else 0
+        at += lanes
+
+
+cdef class OffsetEntries(Entries):
+    """Entries (offset, position): the batch that ends at `offset` starts at `position` in the log file.
+
+    `OffsetEntries(buffer, base_offset, count)`; the buffer must not shrink, and may be written to behind `count`.
+    Lookups may run in any thread, also beside an append.
+    """
+
+    def __cinit__(self, *_, **__):
+        self.stride = OFFSET_ENTRY
+
+    def __init__(self, buffer, int64_t base_offset, entries=None):
+        self.base_offset = base_offset
+        room = memoryview(buffer).nbytes // OFFSET_ENTRY
+        self._hold(buffer, room if entries is None else entries, room)
+
+    @property
+    def is_full(self):
+        """Whether there is no room for another entry (SEMANTICS.md 3.3)."""
+        return self.entries >= self.room
+
+    @property
+    def last(self):
+        """The last entry, (base offset, 0) when there is none."""
+        self._ready()
+        return self._at(self.count - 1)
+
+    cdef tuple _at(self, int64_t slot):
+        cdef const uint8_t *p
+        if slot < 0:
+            return self.base_offset, 0
+        p = self.data + slot * OFFSET_ENTRY
+        return self.base_offset + load32(p + OFFSET_AT), load32(p + POSITION_AT)
+
+    def entry(self, int64_t slot):
+        """The entry (offset, position) in a slot; `IndexError` when it is not in use."""
+        self._slot(slot)
+        return self._at(slot)
+
+    def lookup(self, int64_t offset):
+        """Find the entry with the greatest offset at or below `offset`; (base offset, 0) when there is none (3.13)."""
+        self._ready()
+        return self._at(floor_slot(self.data, self.count, OFFSET_ENTRY, False, relative(offset, self.base_offset)))
+
+    def lookup_many(self, targets):
+        """Do `lookup` for an array of offsets: two int64 arrays, offsets and positions. Works without the GIL."""
+        return self._search_all(targets, False)
+
+    def upper_bound(self, int64_t position):
+        """Give the offset of the first entry at or behind `position`, None when there is none (3.14)."""
+        cdef int64_t slot
+        self._ready()
+        if self.count == 0 or position <= load32(self.data + POSITION_AT):
+            slot = 0
+        else:
+            slot = 1 + floor_slot(self.data + POSITION_AT, self.count, OFFSET_ENTRY, False, position - 1)
+        return None if slot >= self.count else self._at(slot)[0]
+
+    def entries_below(self, int64_t offset):
+        """Count the entries below `offset`: those that a truncation to it keeps (3.15)."""
+        self._ready()
+        if offset <= self.base_offset:
+            return 0
+        return 1 + floor_slot(self.data, self.count, OFFSET_ENTRY, False, relative(offset - 1, self.base_offset))
+
+    def sound_entries(self):
+        """Count the entries before the first that cannot be one (FORMAT.md 7.5).
+
+        Offsets and positions rise strictly, no offset is below the base, and no position is 0.
+        """
+        cdef int64_t slot = 0
+        cdef int32_t offset = -1, position = 0
+        cdef const uint8_t *p
+        self._ready()
+        p = self.data
+        while slot < self.count and load32(p + OFFSET_AT) > offset and load32(p + POSITION_AT) > position:
+            offset, position = load32(p + OFFSET_AT), load32(p + POSITION_AT)
+            p += OFFSET_ENTRY
+            slot += 1
+        return slot
+
+
+cdef class TimeEntries(Entries):
+    """Entries (timestamp, offset): every record with a greater timestamp has a greater offset (SEMANTICS.md 3.10).
+
+    `TimeEntries(buffer, base_offset, count)`; the buffer must not shrink, and may be written to behind `count`.
+    Lookups may run in any thread, also beside an append.
+    """
+
+    def __cinit__(self, *_, **__):
+        self.stride = TIME_ENTRY
+
+    def __init__(self, buffer, int64_t base_offset, entries=None):
+        self.base_offset = base_offset
+        room = memoryview(buffer).nbytes // TIME_ENTRY
+        self._hold(buffer, room if entries is None else entries, room)
+
+    @property
+    def is_full(self):
+        """Whether only the slot for the closing entry of a roll is left (SEMANTICS.md 3.3)."""
+        return self.entries >= self.room - 1
+
+    @property
+    def last(self):
+        """The last entry, (-1, base offset) when there is none."""
+        self._ready()
+        return self._at(self.count - 1)
+
+    cdef tuple _at(self, int64_t slot):
+        cdef const uint8_t *p
+        if slot < 0:
+            return NO_TIMESTAMP, self.base_offset
+        p = self.data + slot * TIME_ENTRY
+        return load64(p + TIMESTAMP_AT), self.base_offset + load32(p + TIME_OFFSET_AT)
+
+    def entry(self, int64_t slot):
+        """The entry (timestamp, offset) in a slot; `IndexError` when it is not in use."""
+        self._slot(slot)
+        return self._at(slot)
+
+    def lookup(self, int64_t timestamp):
+        """Find the entry with the greatest timestamp at or below it; (-1, base offset) when there is none (3.13)."""
+        self._ready()
+        return self._at(floor_slot(self.data, self.count, TIME_ENTRY, True, timestamp))
+
+    def lookup_many(self, targets):
+        """Do `lookup` for an array of timestamps: two int64 arrays, timestamps and offsets. Works without the GIL."""
+        return self._search_all(targets, True)
+
+    def entries_below(self, int64_t offset):
+        """Count the entries below `offset`: those that a truncation to it keeps (3.15)."""
+        self._ready()
+        if offset <= self.base_offset:
+            return 0
+        return 1 + floor_slot(self.data + TIME_OFFSET_AT, self.count, TIME_ENTRY, False,
+                              relative(offset - 1, self.base_offset))
+
+    def sound_entries(self):
+        """Count the entries before the first that cannot be one (FORMAT.md 8.3).
+
+        Timestamps rise strictly from 0 on, offsets never fall nor lie below the base. An entry of zeros counts as none:
+        it is what a file that was made at full size ends in.
+        """
+        cdef int64_t slot = 0, timestamp = -1
+        cdef int32_t offset = 0
+        cdef const uint8_t *p
+        self._ready()
+        p = self.data
+        while slot < self.count and load64(p + TIMESTAMP_AT) > timestamp and load32(p + TIME_OFFSET_AT) >= offset:
+            timestamp, offset = load64(p + TIMESTAMP_AT), load32(p + TIME_OFFSET_AT)
+            if timestamp == 0 and offset == 0:
+                break
+            p += TIME_ENTRY
+            slot += 1
+        return slot
