@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, auto_pickle=False, autotestdict=False
 """Searches in index entries as they lie on disk: big-endian, 8 bytes (offset index) or 12 (time index), no header.
 
 Nothing is converted or copied: a search loads the keys that it meets. It ends after at most 63 steps whatever the
@@ -31,7 +31,8 @@ cdef enum:
     LANES = 8            # searches that run side by side: while one waits for memory, others go on
     SLICE = 16384        # targets between two looks at the buffer, so that whoever wants to cut the file waits briefly
 
-NO_TIMESTAMP = -1
+    NO_TIME = -1         # what a lookup says that finds no entry
+
 OFFSET_ENTRY_BYTES = OFFSET_ENTRY
 TIME_ENTRY_BYTES = TIME_ENTRY
 
@@ -83,6 +84,11 @@ cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil
     return INT32_MAX if distance > INT32_MAX else <int64_t>distance
 
 
+cdef inline int64_t absolute(int64_t base_offset, int32_t relative_offset) noexcept nogil:
+    """The offset of an entry; it wraps where only a file of nonsense can lead."""
+    return <int64_t>(<uint64_t>base_offset + <uint64_t><int64_t>relative_offset)
+
+
 # ---- who holds the bytes --------------------------------------------------------------------------------------------
 
 cdef class Entries:
@@ -98,13 +104,17 @@ cdef class Entries:
     cdef const uint8_t *data          # NULL when nothing is held
     cdef int64_t count                # entries in use, -1 before the file was looked at
     cdef int64_t room                 # entries that there is room for; all of them are in the buffer, if one is held
-    cdef Py_ssize_t stride
+    cdef readonly Py_ssize_t entry_bytes
+    cdef int64_t reserved             # slots that count as taken when it comes to fullness: 1 in a time index
     cdef bint _dirty
 
     def __cinit__(self, *_, **__):
         self.data = NULL
         self._owner = None
         self.count = self.room = -1
+
+    def __init__(self, int64_t base_offset):
+        self.base_offset = base_offset
 
     def __dealloc__(self):
         if self.data != NULL:
@@ -142,10 +152,10 @@ cdef class Entries:
     @property
     def size_bytes(self):
         """Bytes of the entries in use: the size of the file once it is trimmed."""
-        return self.entries * self.stride
+        return self.entries * self.entry_bytes
 
     def _attach(self):
-        """Bring the bytes: call `_hold`. A class with a file behind it overrides this."""
+        """Bring what is missing: `_set_size`, then `_hold` if there are entries. A class with a file overrides this."""
         raise ValueError("the index entries have no buffer")
 
     cdef int _ready(self) except -1:
@@ -154,30 +164,37 @@ cdef class Entries:
             self._attach()
         return 0
 
-    cpdef _hold(self, object buffer, int64_t entries, int64_t room):
-        """Search in `buffer` from now on: `entries` in use, `room` that it has bytes for.
+    cpdef bint _is_ready(self):
+        """Whether the numbers are known, and the buffer is held if there are entries."""
+        return self.count == 0 or self.data != NULL
 
-        None stands for a buffer that is not there, or not yet.
-        """
-        cdef Py_buffer view
+    cpdef bint _has_size(self):
+        """Whether the numbers are known."""
+        return self.room >= 0
+
+    cpdef _set_size(self, int64_t entries, int64_t room):
+        """There is room for `room` entries, and `entries` are in use; a buffer that has less room is let go first."""
         if entries < 0 or room < entries:
             raise ValueError(f"{entries} entries in an index that has room for {room}")
-        if buffer is None:
-            self._drop()
-        else:
-            PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
-            if view.len // self.stride < room:
-                PyBuffer_Release(&view)
-                raise ValueError(f"a buffer of {view.len} bytes cannot hold {room} entries of {self.stride}")
-            self._drop()
-            self.view = view
-            self._owner = buffer
-            self.data = <const uint8_t *>view.buf
+        if self.data != NULL and self.view.len // self.entry_bytes < room:
+            raise ValueError(f"the buffer held has {self.view.len} bytes, no room for {room} entries")
         self.count = entries
         self.room = room
 
+    cpdef _hold(self, object buffer):
+        """Search in `buffer` from now on. It must have the room that was told to `_set_size`."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        if view.len // self.entry_bytes < self.room:
+            PyBuffer_Release(&view)
+            raise ValueError(f"a buffer of {view.len} bytes has no room for {self.room} entries")
+        self._drop()
+        self.view = view
+        self._owner = buffer
+        self.data = <const uint8_t *>view.buf
+
     cpdef _drop(self):
-        """Let go of the buffer and give it back; None when none was held. The numbers of entries stay."""
+        """Let go of the buffer and give it back; None when none was held. The numbers stay."""
         cdef object owner = self._owner
         if self.data != NULL:
             self.data = NULL
@@ -186,7 +203,7 @@ cdef class Entries:
         return owner
 
     cpdef _forget(self):
-        """Let go of the buffer and of the numbers: the next use asks `_attach`. Gives the buffer back."""
+        """Forget the numbers and let go of the buffer, which is given back: the next use asks `_attach`."""
         self.count = self.room = -1
         return self._drop()
 
@@ -196,14 +213,62 @@ cdef class Entries:
         self._dirty = False
         return dirty
 
-    cdef const uint8_t *_slot(self, int64_t slot) except NULL:
+    @property
+    def is_full(self):
+        """Whether no entry may be added; a time index keeps one slot for the closing entry of a roll (3.3)."""
+        if self.room < 0:
+            self._attach()
+        return self.count >= self.room - self.reserved
+
+    @property
+    def last(self):
+        """The last entry; that of a lookup which finds none when there is none."""
+        self._ready()
+        return self._at(self.count - 1)
+
+    def entry(self, int64_t slot, /):
+        """The entry in a slot; `IndexError` when it is not in use."""
         self._ready()
         if slot < 0 or slot >= self.count:
             raise IndexError(f"slot {slot} of an index with {self.count} entries")
-        return self.data + slot * self.stride
+        return self._at(slot)
 
-    cdef object _search_all(self, object targets, bint wide):
-        """Both columns for an array of targets, as two int64 arrays."""
+    def entries_below(self, int64_t offset, /):
+        """Count the entries below an offset: those that a truncation to it keeps (3.15)."""
+        cdef int64_t key
+        self._ready()
+        if self.count == 0 or offset <= self.base_offset:
+            return 0
+        key = relative(offset - 1, self.base_offset)
+        if self.reserved:
+            return 1 + floor_slot(self.data + TIME_OFFSET_AT, self.count, TIME_ENTRY, False, key)
+        return 1 + floor_slot(self.data + OFFSET_AT, self.count, OFFSET_ENTRY, False, key)
+
+    cdef tuple _at(self, int64_t slot):
+        """The entry in a slot that is in use, or what stands for none if it is negative."""
+        raise NotImplementedError
+
+    def lookup(self, int64_t target, /):
+        """Find the entry with the greatest key at or below `target`."""
+        raise NotImplementedError
+
+    def sound_entries(self):
+        """Count the entries before the first that cannot be one."""
+        raise NotImplementedError
+
+    cdef int _take(self, object buffer, int64_t base_offset, object entries) except -1:
+        """Be the entries in a buffer that the caller has."""
+        cdef int64_t room = memoryview(buffer).nbytes // self.entry_bytes
+        self.base_offset = base_offset
+        self._set_size(room if entries is None else entries, room)
+        self._hold(buffer)
+        return 0
+
+    def lookup_many(self, targets, /):
+        """Do `lookup` for an array of targets: two int64 arrays, what comes first in an entry and what comes second.
+
+        Works without the GIL, on several targets at a time; each slice of them sees the entries there are then.
+        """
         import numpy
 
         cdef Py_buffer keys_view, first_view, second_view, held
@@ -226,7 +291,7 @@ cdef class Entries:
                 if data != NULL:
                     PyObject_GetBuffer(self._owner, &held, PyBUF_SIMPLE)
                 with nogil:
-                    search(data, count, wide, self.base_offset, <const int64_t *>keys_view.buf + done, n,
+                    search(data, count, self.reserved != 0, self.base_offset, <const int64_t *>keys_view.buf + done, n,
                            <int64_t *>first_view.buf + done, <int64_t *>second_view.buf + done)
                 if data != NULL:
                     PyBuffer_Release(&held)
@@ -259,80 +324,55 @@ cdef void search(const uint8_t *data, int64_t count, bint wide, int64_t base_off
             else:
                 floor_slots(data, count, OFFSET_ENTRY, False, keys, slots)
         for i in range(lanes):
-            if wide:
+            if slots[i] < 0:
+                first[at + i] = NO_TIME if wide else base_offset
+                second[at + i] = base_offset if wide else 0
+            elif wide:
                 p = data + slots[i] * TIME_ENTRY
-                first[at + i] = load64(p + TIMESTAMP_AT) if slots[i] >= 0 else -1
-                second[at + i] = base_offset + (load32(p + TIME_OFFSET_AT) if slots[i] >= 0 else 0)
+                first[at + i] = load64(p + TIMESTAMP_AT)
+                second[at + i] = absolute(base_offset, load32(p + TIME_OFFSET_AT))
             else:
                 p = data + slots[i] * OFFSET_ENTRY
-                first[at + i] = base_offset + (load32(p + OFFSET_AT) if slots[i] >= 0 else 0)
-                second[at + i] = load32(p + POSITION_AT) if slots[i] >= 0 else 0
+                first[at + i] = absolute(base_offset, load32(p + OFFSET_AT))
+                second[at + i] = load32(p + POSITION_AT)
         at += lanes
 
 
 cdef class OffsetEntries(Entries):
     """Entries (offset, position): the batch that ends at `offset` starts at `position` in the log file.
 
-    `OffsetEntries(buffer, base_offset, count)`; the buffer must not shrink, and may be written to behind `count`.
-    Lookups may run in any thread, also beside an append.
+    `OffsetEntries(buffer, base_offset, entries=None)`, where None takes all there is room for. The buffer may be
+    written to behind the entries in use. Lookups may run in any thread, also beside an append.
     """
 
     def __cinit__(self, *_, **__):
-        self.stride = OFFSET_ENTRY
+        self.entry_bytes = OFFSET_ENTRY
+        self.reserved = 0
 
     def __init__(self, buffer, int64_t base_offset, entries=None):
-        self.base_offset = base_offset
-        room = memoryview(buffer).nbytes // OFFSET_ENTRY
-        self._hold(buffer, room if entries is None else entries, room)
-
-    @property
-    def is_full(self):
-        """Whether there is no room for another entry (SEMANTICS.md 3.3)."""
-        return self.entries >= self.room
-
-    @property
-    def last(self):
-        """The last entry, (base offset, 0) when there is none."""
-        self._ready()
-        return self._at(self.count - 1)
+        self._take(buffer, base_offset, entries)
 
     cdef tuple _at(self, int64_t slot):
         cdef const uint8_t *p
         if slot < 0:
             return self.base_offset, 0
         p = self.data + slot * OFFSET_ENTRY
-        return self.base_offset + load32(p + OFFSET_AT), load32(p + POSITION_AT)
+        return absolute(self.base_offset, load32(p + OFFSET_AT)), load32(p + POSITION_AT)
 
-    def entry(self, int64_t slot):
-        """The entry (offset, position) in a slot; `IndexError` when it is not in use."""
-        self._slot(slot)
-        return self._at(slot)
-
-    def lookup(self, int64_t offset):
+    def lookup(self, int64_t offset, /):
         """Find the entry with the greatest offset at or below `offset`; (base offset, 0) when there is none (3.13)."""
         self._ready()
         return self._at(floor_slot(self.data, self.count, OFFSET_ENTRY, False, relative(offset, self.base_offset)))
 
-    def lookup_many(self, targets):
-        """Do `lookup` for an array of offsets: two int64 arrays, offsets and positions. Works without the GIL."""
-        return self._search_all(targets, False)
-
-    def upper_bound(self, int64_t position):
+    def upper_bound(self, int64_t position, /):
         """Give the offset of the first entry at or behind `position`, None when there is none (3.14)."""
-        cdef int64_t slot
+        cdef int64_t slot = 0
         self._ready()
-        if self.count == 0 or position <= load32(self.data + POSITION_AT):
-            slot = 0
-        else:
+        if self.count == 0:
+            return None
+        if position > load32(self.data + POSITION_AT):
             slot = 1 + floor_slot(self.data + POSITION_AT, self.count, OFFSET_ENTRY, False, position - 1)
         return None if slot >= self.count else self._at(slot)[0]
-
-    def entries_below(self, int64_t offset):
-        """Count the entries below `offset`: those that a truncation to it keeps (3.15)."""
-        self._ready()
-        if offset <= self.base_offset:
-            return 0
-        return 1 + floor_slot(self.data, self.count, OFFSET_ENTRY, False, relative(offset - 1, self.base_offset))
 
     def sound_entries(self):
         """Count the entries before the first that cannot be one (FORMAT.md 7.5).
@@ -354,57 +394,28 @@ cdef class OffsetEntries(Entries):
 cdef class TimeEntries(Entries):
     """Entries (timestamp, offset): every record with a greater timestamp has a greater offset (SEMANTICS.md 3.10).
 
-    `TimeEntries(buffer, base_offset, count)`; the buffer must not shrink, and may be written to behind `count`.
-    Lookups may run in any thread, also beside an append.
+    `TimeEntries(buffer, base_offset, entries=None)`, where None takes all there is room for. The buffer may be written
+    to behind the entries in use. Lookups may run in any thread, also beside an append.
     """
 
     def __cinit__(self, *_, **__):
-        self.stride = TIME_ENTRY
+        self.entry_bytes = TIME_ENTRY
+        self.reserved = 1
 
     def __init__(self, buffer, int64_t base_offset, entries=None):
-        self.base_offset = base_offset
-        room = memoryview(buffer).nbytes // TIME_ENTRY
-        self._hold(buffer, room if entries is None else entries, room)
-
-    @property
-    def is_full(self):
-        """Whether only the slot for the closing entry of a roll is left (SEMANTICS.md 3.3)."""
-        return self.entries >= self.room - 1
-
-    @property
-    def last(self):
-        """The last entry, (-1, base offset) when there is none."""
-        self._ready()
-        return self._at(self.count - 1)
+        self._take(buffer, base_offset, entries)
 
     cdef tuple _at(self, int64_t slot):
         cdef const uint8_t *p
         if slot < 0:
-            return NO_TIMESTAMP, self.base_offset
+            return NO_TIME, self.base_offset
         p = self.data + slot * TIME_ENTRY
-        return load64(p + TIMESTAMP_AT), self.base_offset + load32(p + TIME_OFFSET_AT)
+        return load64(p + TIMESTAMP_AT), absolute(self.base_offset, load32(p + TIME_OFFSET_AT))
 
-    def entry(self, int64_t slot):
-        """The entry (timestamp, offset) in a slot; `IndexError` when it is not in use."""
-        self._slot(slot)
-        return self._at(slot)
-
-    def lookup(self, int64_t timestamp):
+    def lookup(self, int64_t timestamp, /):
         """Find the entry with the greatest timestamp at or below it; (-1, base offset) when there is none (3.13)."""
         self._ready()
         return self._at(floor_slot(self.data, self.count, TIME_ENTRY, True, timestamp))
-
-    def lookup_many(self, targets):
-        """Do `lookup` for an array of timestamps: two int64 arrays, timestamps and offsets. Works without the GIL."""
-        return self._search_all(targets, True)
-
-    def entries_below(self, int64_t offset):
-        """Count the entries below `offset`: those that a truncation to it keeps (3.15)."""
-        self._ready()
-        if offset <= self.base_offset:
-            return 0
-        return 1 + floor_slot(self.data + TIME_OFFSET_AT, self.count, TIME_ENTRY, False,
-                              relative(offset - 1, self.base_offset))
 
     def sound_entries(self):
         """Count the entries before the first that cannot be one (FORMAT.md 8.3).
@@ -412,7 +423,7 @@ cdef class TimeEntries(Entries):
         Timestamps rise strictly from 0 on, offsets never fall nor lie below the base. An entry of zeros counts as none:
         it is what a file that was made at full size ends in.
         """
-        cdef int64_t slot = 0, timestamp = -1
+        cdef int64_t slot = 0, timestamp = NO_TIME
         cdef int32_t offset = 0
         cdef const uint8_t *p
         self._ready()

@@ -1,0 +1,478 @@
+"""The offset and time index files of a segment: their sizes, their bytes, and who has them mapped.
+
+`_index` searches; this module brings it the bytes and owns the life of the file (SEMANTICS.md 3): made at full size
+for an active segment, cut to its entries when the segment is sealed, grown again when it is opened as the active one.
+Which entries are due, and when, is the segment's business. Nothing here touches a file before somebody asks.
+
+Entries are written with `pwrite`, so that a full disk is a `StorageError`; a map is only ever read. The hardest rule:
+no file is cut while it is mapped, for us or for a search in another thread: only `_resize` cuts, after `_unmap`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+from kstore import fs
+from kstore._index import Entries, OffsetEntries, TimeEntries
+from kstore.errors import CorruptIndexError, LogClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _typeshed import ReadableBuffer, StrPath
+
+COPY_BYTES = 64 << 10
+"""Up to this size a trimmed index is copied: a map costs a descriptor, and more than so few bytes."""
+
+BLOCK_BYTES = 4096
+"""What `secure` rounds up to: file systems give out space in blocks of this size or more, on its borders."""
+
+_INT_MAX = 2**31 - 1
+_PAUSE = 0.0002  # a slice of a bulk search takes about a millisecond
+
+
+class IndexFile(Entries):
+    """What both kinds of index file share.
+
+    Making the object touches no disk: the first use opens the file, and takes all of it for entries (3.4). A missing
+    file is a `StorageError`, but not to `grow`, `create_empty` and `replace`, which make it.
+
+    With `writable=False` the file is another process's. Nothing is mapped or written: its sound entries (FORMAT.md 7.5)
+    are copied to private memory when they are first needed, `refresh` adds what came since, a missing file has none.
+
+    A writer with a `pwrite` of its own takes `fd` and `max_entries`. It calls `secure` before it writes what the entry
+    will point to, then writes the entry at `entries * entry_bytes`, then sets `entries`. `fd` is good until `trim`,
+    `truncate_to`, `replace`, `create_empty` or `close`; `flush` knows of such writes by the change of `entries`.
+
+    Lookups may run in any thread, beside an append, a cut or a refresh; what changes the file is for one at a time.
+    """
+
+    _searched: Callable[[bytes, int], OffsetEntries | TimeEntries]
+
+    def __init__(self, path: StrPath, base_offset: int, max_bytes: int, *, writable: bool = True) -> None:
+        Entries.__init__(self, base_offset)
+        self.path = path
+        self.max_bytes = max_bytes
+        self.writable = writable
+        self._handles: fs.Handles | None = None
+        self._fd = -1
+        self._closed = False
+        self._unsynced = False
+        self._secured = 0  # bytes from the start whose blocks are known to exist
+        self._copy = bytearray()  # the entries of a file that is only read, and room behind them
+        self._remainder = 0  # bytes behind the last whole entry of the file as it was found
+        self._lock = threading.RLock()  # held while the file is opened, mapped, cut or closed, never during a search
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r}, {self.base_offset})"
+
+    # ---- the descriptor and the map ----
+
+    @property
+    def fd(self) -> int:
+        """The descriptor for writing entries; opens the file, which must be there."""
+        if not self._is_open():
+            self._open(create=False)
+        return self._fd
+
+    def _is_open(self) -> bool:
+        return self._handles is not None and not self._handles.closed
+
+    def _open(self, *, create: bool) -> None:
+        """Have a descriptor for writing, and know the size."""
+        with self._lock:
+            self._check_open()
+            if not self.writable:
+                raise ValueError(f"{self.path}: this index is only read")
+            if self._handles is None:
+                handles = fs.Handles()
+                self._fd = handles.add(fs.open(self.path, write=True, create=create))
+                self._handles = handles
+                self._unmap()  # it may be a copy, which would not see what is written
+            elif self._handles.closed:
+                raise LogClosedError(f"{self.path}: the index belongs to the process that this one was forked from")
+            self._find_size(self._fd)
+
+    def _find_size(self, fd: int) -> None:
+        """Take the whole file for entries, unless their number is known (3.4)."""
+        if not self._has_size():
+            entries, self._remainder = divmod(fs.size(fd), self.entry_bytes)
+            self._set_size(entries, entries)
+            self._secured = entries * self.entry_bytes
+
+    def _let_go(self) -> None:
+        handles, self._handles, self._fd = self._handles, None, -1
+        if handles is not None:
+            handles.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosedError(f"{self.path}: the index is closed")
+
+    def _attach(self) -> None:
+        """Bring the bytes to search in: a map, or a copy of a small file that nobody has open to write entries to."""
+        with self._lock:
+            self._check_open()
+            if not self.writable:
+                self.refresh()
+                return
+            written = self._is_open()
+            fd = self._fd if written else fs.open(self.path)
+            try:
+                self._find_size(fd)
+                if self._is_ready():
+                    return
+                size = self.max_entries * self.entry_bytes
+                if fs.size(fd) < size:
+                    raise CorruptIndexError(f"somebody cut it to {fs.size(fd)} bytes from {size}", path=self.path)
+                self._hold(fs.pread(fd, size, 0) if size <= COPY_BYTES and not written else fs.map(fd, size))
+            finally:
+                if not written:
+                    fs.close(fd)
+
+    def _unmap(self) -> None:
+        """Let go of the bytes. A map is closed now, or when the slice of a bulk search that runs in it is over."""
+        held: Any = self._drop()
+        while hasattr(held, "close"):
+            try:
+                held.close()
+                return
+            except BufferError:
+                time.sleep(_PAUSE)
+
+    def _resize(self, entries: int, room: int) -> None:
+        """Make the file exactly `room` entries long, the first `entries` of them in use."""
+        with self._lock:
+            self._set_size(min(entries, self.entries), self.max_entries)
+            self._unmap()
+            size = room * self.entry_bytes
+            fs.truncate(self._fd, size)
+            self._set_size(entries, room)
+            self._secured = min(self._secured, size)
+            self._remainder = 0
+            self._unsynced = True
+
+    # ---- sizes ----
+
+    def grow(self, max_bytes: int | None = None) -> bool:
+        """Give the file the full size of an active segment's, making it if it is missing; whether the size changed.
+
+        `max_bytes` (`segment.index.bytes`) is remembered. The size is the largest multiple of an entry in it (3.1), and
+        never less than the entries there are. Raises `ValueError` when not even one entry fits.
+        """
+        with self._lock:
+            if max_bytes is not None:
+                self.max_bytes = max_bytes
+            room = self.max_bytes // self.entry_bytes
+            if room < 1:
+                raise ValueError(f"{self.path}: of {self.max_bytes} bytes an entry alone takes {self.entry_bytes}")
+            self._open(create=True)
+            room = max(room, self.entries)
+            if room == self.max_entries and not self._remainder:
+                return False
+            self._resize(self.entries, room)
+            return True
+
+    def trim(self) -> bool:
+        """Cut the file to the entries in use, and close the descriptor; whether the size changed (2.9, 3.5)."""
+        with self._lock:
+            self._open(create=False)
+            changed = self.max_entries > self.entries or self._remainder > 0
+            if changed:
+                self._resize(self.entries, self.entries)
+            self._let_go()
+            return changed
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries at and above `offset`, then grow the file to full size (3.15).
+
+        What is dropped is zeros on the disk too, so that another process does not take it for entries.
+        """
+        with self._lock:
+            self._open(create=False)
+            kept = self.entries_below(offset)
+            self._resize(kept, kept)
+            self.grow()
+
+    def create_empty(self) -> None:
+        """Make the file with no entries and a size of 0, as a trimmed index without entries is (8.8)."""
+        self.replace(b"")
+        self._let_go()
+
+    def replace(self, data: ReadableBuffer) -> bool:
+        """Make `data` all of the file, making it if it is missing; whether a byte changed.
+
+        For a rebuild (8.15): what is there already is not written again. An append of force, `grow` or `trim` may
+        follow. Raises `ValueError` when `data` is not whole entries.
+        """
+        data = memoryview(data).cast("B")
+        entries, remainder = divmod(len(data), self.entry_bytes)
+        if remainder:
+            raise ValueError(f"{len(data)} bytes are not whole entries of {self.entry_bytes}")
+        with self._lock:
+            self._open(create=True)
+            self._unmap()
+            size = fs.size(self._fd)
+            same = size >= len(data) and fs.pread(self._fd, len(data), 0) == data
+            if not same:
+                self._resize(0, 0)
+                fs.pwrite(self._fd, data, 0)
+            if size != len(data) or not same:
+                self._resize(0, entries)
+            self._set_size(entries, entries)
+            self._secured = len(data)
+            return not same or size != len(data)
+
+    # ---- entries ----
+
+    def secure(self, entries: int = 1) -> None:
+        """See that the blocks of the next `entries` entries exist, so that writing them cannot fail on a full disk."""
+        used = self.entries * self.entry_bytes
+        end = used + entries * self.entry_bytes
+        if end <= self._secured:
+            return
+        start = max(used, self._secured)
+        until = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self.max_entries * self.entry_bytes)
+        if until > start:
+            fs.pwrite(self.fd, bytes(until - start), start)
+            self._secured = until
+
+    def _write(self, entry: bytes) -> None:
+        """Write the next entry; one that the file has no room for makes it longer."""
+        slot = self.entries
+        if slot < self.max_entries:
+            fs.pwrite(self.fd, entry, slot * self.entry_bytes)
+            self.entries = slot + 1
+            return
+        with self._lock:
+            self._unmap()
+            fs.pwrite(self.fd, entry, slot * self.entry_bytes)
+            self._set_size(slot + 1, slot + 1)
+            self._unsynced = True
+
+    def _relative(self, offset: int) -> int:
+        """The offset as an entry holds it (3.9)."""
+        if not 0 <= offset - self.base_offset <= _INT_MAX:
+            raise ValueError(f"offset {offset} is not within 0 to {_INT_MAX} of the base offset {self.base_offset}")
+        return offset - self.base_offset
+
+    # ---- soundness ----
+
+    def check(self) -> None:
+        """Do what Kafka's sanity check does (FORMAT.md 7.5, 8.3), in constant time; raises `CorruptIndexError`."""
+        fault = self._fault_at_ends() if self.entries else None
+        if fault is None and self._remainder:
+            fault = f"{self.size_bytes + self._remainder} bytes are not a multiple of {self.entry_bytes}"
+        if fault is not None:
+            raise CorruptIndexError(fault, path=self.path)
+
+    def looks_trimmed(self, log_bytes: int) -> bool:
+        """Whether the file is as a close leaves it, for a log of that many bytes: sound entries and nothing else.
+
+        Reads every entry. False for a missing file.
+        """
+        try:
+            return self.sound_entries() == self.entries and not self._remainder and self._fits(log_bytes)
+        except fs.MissingFileError:
+            return False
+
+    def _fault_at_ends(self) -> str | None:
+        """What the first and the last entry break; there is at least one."""
+        raise NotImplementedError
+
+    def _fits(self, log_bytes: int) -> bool:
+        """Whether the last entry can be that of a log of so many bytes."""
+        raise NotImplementedError
+
+    # ---- another process's file ----
+
+    def refresh(self) -> int:
+        """Of a file that is only read, copy the sound entries that came since it was last read; how many there are.
+
+        An index whose last known entry has changed was truncated, and is read anew from the start. A caller that knows
+        of a truncation from elsewhere calls `reload`.
+        """
+        with self._lock:
+            self._check_open()
+            if self.writable:
+                return self.entries
+            try:
+                fd = fs.open(self.path)
+            except fs.MissingFileError:
+                self._forget()
+                self._set_size(0, 0)
+                return 0
+            try:
+                if not self._has_size():
+                    self._set_size(0, 0)
+                if not self._copy_from(fd, self.entries):
+                    self._forget()
+                    self._set_size(0, 0)
+                    self._copy_from(fd, 0)
+            finally:
+                fs.close(fd)
+            return self.entries
+
+    def reload(self) -> int:
+        """Of a file that is only read, drop what was copied and read it anew; how many sound entries there are."""
+        with self._lock:
+            if not self.writable:
+                self._forget()
+            return self.refresh()
+
+    def _copy_from(self, fd: int, known: int) -> bool:
+        """Copy what follows the first `known` entries; False if the last of those is not there any more."""
+        size = self.entry_bytes
+        last = self._copy[(known - 1) * size : known * size] if known else b""
+        pieces: list[bytes] = []
+        found = 0
+        while True:
+            # From the last sound entry on: it shows whether the file is the same, and what may follow it.
+            piece = fs.pread(fd, COPY_BYTES // size * size, max(known + found - 1, 0) * size)
+            if not piece.startswith(last):
+                return False
+            sound = self._searched(piece, self.base_offset).sound_entries()
+            pieces.append(piece[len(last) : sound * size])
+            found += len(pieces[-1]) // size
+            if sound * size < COPY_BYTES // size * size:
+                break
+            last = piece[(sound - 1) * size : sound * size]
+        self._add_copied(known, b"".join(pieces), found)
+        return True
+
+    def _add_copied(self, known: int, data: bytes, entries: int) -> None:
+        """Put entries behind the known ones, in memory that is twice what is needed once it must grow."""
+        size = self.entry_bytes
+        if known + entries > self.max_entries:
+            room = 2 * (known + entries) if known else entries
+            copy = bytearray(room * size)
+            copy[: known * size] = memoryview(self._copy)[: known * size]
+            self._drop()
+            self._copy = copy
+            self._set_size(known, room)
+            self._hold(copy)
+        self._copy[known * size : (known + entries) * size] = data
+        self.entries = known + entries
+
+    # ---- the disk, and the end ----
+
+    def flush(self) -> None:
+        """Return once all entries written before the call, and the file's size, are on the disk.
+
+        Costs nothing when nothing was written. The directory is not synced. For one thread at a time.
+        """
+        with ExitStack() as uses:
+            with self._lock:
+                if not (self._take_dirty() or self._unsynced):
+                    return
+                self._unsynced = False
+                was_open = self._handles is not None
+                self._open(create=False)
+                assert self._handles is not None
+                uses.enter_context(self._handles.use())
+                fd = self._fd
+                if not was_open:
+                    self._let_go()
+            try:
+                fs.fdatasync(fd)
+            except BaseException:
+                self._unsynced = True
+                raise
+
+    def rename(self, path: StrPath) -> bool:
+        """Give the file another name and go on using it under that name; False when there was no file (6.12)."""
+        with self._lock:
+            try:
+                fs.rename(self.path, path)
+                found = True
+            except fs.MissingFileError:
+                found = False
+            self.path = path
+            return found
+
+    def close(self) -> None:
+        """Let go of map and descriptor, without trim or sync; a later use raises `LogClosedError`. May be repeated."""
+        with self._lock:
+            self._closed = True
+            self._unmap()
+            self._forget()
+            self._let_go()
+
+
+class OffsetIndex(OffsetEntries, IndexFile):
+    """A `.index` file: entries (last offset of a batch, position where it starts), 8 bytes each.
+
+    `OffsetIndex(path, base_offset, max_bytes)`, where `max_bytes` is `segment.index.bytes`. See `IndexFile` for the
+    life of the file and for threads, `OffsetEntries` for the search.
+    """
+
+    __init__ = IndexFile.__init__
+    _searched = OffsetEntries
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry (3.9).
+
+        Raises `ValueError` when the index is full, `offset` is not above the last one or out of range, and
+        `StorageError`; nothing was added then.
+        """
+        relative = self._relative(offset)
+        if self.is_full:
+            raise ValueError(f"{self.path} is full: {self.entries} entries of at most {self.max_entries}")
+        if self.entries and offset <= self.last[0]:
+            raise ValueError(f"{self.path}: offset {offset} does not follow the last entry's, {self.last[0]}")
+        if not 0 <= position <= _INT_MAX:
+            raise ValueError(f"position {position} is not within 0 to {_INT_MAX}")
+        self._write(pack(">ii", relative, position))
+
+    def _fault_at_ends(self) -> str | None:
+        if self.last[0] < self.base_offset:
+            return f"the last entry's offset {self.last[0]} is below the base {self.base_offset}"
+        return None
+
+    def _fits(self, log_bytes: int) -> bool:
+        return self.entries == 0 or self.last[1] < log_bytes
+
+
+class TimeIndex(TimeEntries, IndexFile):
+    """A `.timeindex` file: entries (greatest timestamp so far, last offset of its batch), 12 bytes each.
+
+    `TimeIndex(path, base_offset, max_bytes)`, where `max_bytes` is `segment.index.bytes`. See `IndexFile` for the life
+    of the file and for threads, `TimeEntries` for the search.
+    """
+
+    __init__ = IndexFile.__init__
+    _searched = TimeEntries
+
+    def maybe_append(self, timestamp: int, offset: int, *, force: bool = False) -> bool:
+        """Add an entry if `timestamp` is above the last one; whether it was added (3.8).
+
+        The closing entry of a roll is added with `force`: it takes the reserved slot, and if even that is taken it
+        makes the file longer. Raises `ValueError` when the index is full, when `timestamp` or `offset` is below the
+        last entry's and when `offset` is out of range, and `StorageError`; nothing was added then.
+        """
+        if not force and self.is_full:
+            raise ValueError(f"{self.path} is full: {self.entries} entries of at most {self.max_entries}, one reserved")
+        last_timestamp, last_offset = self.last
+        if self.entries:
+            if offset < last_offset:
+                raise ValueError(f"{self.path}: offset {offset} is below the last entry's, {last_offset}")
+            if timestamp < last_timestamp:
+                raise ValueError(f"{self.path}: timestamp {timestamp} is below the last entry's, {last_timestamp}")
+        if timestamp <= last_timestamp:
+            return False
+        self._write(pack(">qi", timestamp, self._relative(offset)))
+        return True
+
+    def _fault_at_ends(self) -> str | None:
+        if self.last[0] < self.entry(0)[0]:
+            return f"the last entry's timestamp {self.last[0]} is below the first entry's, {self.entry(0)[0]}"
+        if self.last[1] < self.base_offset:
+            return f"the last entry's offset {self.last[1]} is below the base {self.base_offset}"
+        return None
+
+    def _fits(self, log_bytes: int) -> bool:
+        return self.entries == 0 or log_bytes > 0
