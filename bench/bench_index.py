@@ -1,0 +1,86 @@
+"""How long does a lookup in a full index of 10 MiB take, from Python?
+
+Workload: random targets over all entries, the index in memory. Entries are 42 offsets and a second apart.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import peers
+import pytest
+from common import MIB, START_MS, Question, measure
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from kstore._index import OffsetEntries, TimeEntries
+
+BY_OFFSET = Question("offset lookup in a full index of 10 MiB", "time", 250e-9, (("bisect in pure Python", 2.0),))
+BY_TIME = Question("timestamp lookup in a full time index of 10 MiB", "time")
+BASE_OFFSET = 1_000_000
+STEP = 42
+OFFSETS = 10 * MIB // 8
+TIMES = 10 * MIB // 12
+
+
+@pytest.fixture(scope="module")
+def offset_index() -> bytes:
+    return b"".join(struct.pack(">ii", number * STEP, number * 1600) for number in range(1, OFFSETS + 1))
+
+
+@pytest.fixture(scope="module")
+def time_index() -> bytes:
+    return b"".join(struct.pack(">qi", START_MS + number * 1000, number * STEP) for number in range(1, TIMES + 1))
+
+
+def targets(count: int, first: int, last: int) -> list[int]:
+    """`count` random numbers in [first, last), the same in every run."""
+    return random.Random(7).choices(range(first, last), k=count)
+
+
+def each(function: Callable[[int], Any], wanted: Iterable[int]) -> Callable[[], None]:
+    """Call `function` for every target, from C: the loop costs about 5 ns a call."""
+
+    def run() -> None:
+        deque(map(function, wanted), maxlen=0)
+
+    return run
+
+
+def test_offset_lookup_kstore(benchmark: BenchmarkFixture, offset_index: bytes) -> None:
+    entries = OffsetEntries(offset_index, BASE_OFFSET)
+    wanted = targets(200_000, BASE_OFFSET, BASE_OFFSET + OFFSETS * STEP)
+    assert entries.lookup(BASE_OFFSET + 2 * STEP + 1) == (BASE_OFFSET + 2 * STEP, 3200)
+    measure(benchmark, BY_OFFSET, "kstore", each(entries.lookup, wanted), operations=len(wanted), rounds=9)
+
+
+def test_offset_lookup_many_kstore(benchmark: BenchmarkFixture, offset_index: bytes) -> None:
+    entries = OffsetEntries(offset_index, BASE_OFFSET)
+    wanted = np.array(targets(200_000, BASE_OFFSET, BASE_OFFSET + OFFSETS * STEP), dtype=np.int64)
+    run = lambda: entries.lookup_many(wanted)  # noqa: E731
+    measure(benchmark, BY_OFFSET, "kstore, 200,000 in one call", run, operations=len(wanted), rounds=9)
+
+
+def test_offset_lookup_bisect(benchmark: BenchmarkFixture, offset_index: bytes) -> None:
+    wanted = targets(20_000, 0, OFFSETS * STEP)
+    lookup = peers.bisect_lookup(offset_index)
+    assert lookup(2 * STEP + 1) == (2 * STEP, 3200)
+    measure(benchmark, BY_OFFSET, "bisect in pure Python", each(lookup, wanted), operations=len(wanted))
+
+
+def test_offset_lookup_numpy(benchmark: BenchmarkFixture, offset_index: bytes) -> None:
+    column = np.frombuffer(offset_index, dtype=">i4")[::2]
+    wanted = targets(50, 0, OFFSETS * STEP)
+    run = each(lambda target: np.searchsorted(column, target, side="right"), wanted)
+    measure(benchmark, BY_OFFSET, "numpy.searchsorted, which converts", run, operations=len(wanted))
+
+
+def test_time_lookup_kstore(benchmark: BenchmarkFixture, time_index: bytes) -> None:
+    entries = TimeEntries(time_index, BASE_OFFSET)
+    wanted = targets(200_000, START_MS, START_MS + TIMES * 1000)
+    assert entries.lookup(START_MS + 2001) == (START_MS + 2000, BASE_OFFSET + 2 * STEP)
+    measure(benchmark, BY_TIME, "kstore", each(entries.lookup, wanted), operations=len(wanted), rounds=9)
