@@ -53,7 +53,6 @@ cdef class RecordBatch:
 
 cdef class Guard:
     cdef public int64_t version
-    cdef public object check
 
 
 cdef object fault_text(int fault)

@@ -95,8 +95,6 @@ class RecordBatch:
 @final
 class Guard:
     version: int
-    check: Callable[[int], object] | None
-    def __init__(self, check: Callable[[int], object] | None = None) -> None: ...
 
 @disjoint_base
 class _Walk:

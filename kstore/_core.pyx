@@ -594,18 +594,20 @@ cdef Record _legacy_message(const uint8_t *p, Py_ssize_t size, object path, int6
 cdef class Guard:
     """A number that a writer moves when what iterators have read ahead may no longer stand.
 
-    An iterator that sees a new `version` calls `check(next_offset)` before it hands out another record; `check` may
-    raise. Any thread may change `version`.
+    An iterator that sees a new `version` asks the `recheck` of what feeds it before it hands out another record. Any
+    thread may change `version`.
     """
-
-    def __init__(self, check=None):
-        self.check = check
 
 
 cdef class _Walk:
     """Chunk by chunk, batch by batch: what both iterators share. Not thread-safe: a second call at once is refused."""
 
     cdef object _chunks
+    cdef object _recheck               # asked when the guard has moved, and before an error is raised
+    cdef int64_t _given_base           # of the batch that the last record came from, and the one before
+    cdef int64_t _given_crc
+    cdef int64_t _opened_base
+    cdef int64_t _opened_crc
     cdef Buffer _chunk
     cdef object _path
     cdef const uint8_t *_begin         # of the chunk
@@ -630,7 +632,9 @@ cdef class _Walk:
 
     cdef int _open(self, chunks, int64_t start_offset, int64_t end_offset, bint check_crc, Guard guard,
                    max_decompressed_bytes) except -1:
-        self._chunks = chunks
+        self._recheck = getattr(chunks, "recheck", None)
+        self._chunks = iter(chunks)
+        self._given_base = self._opened_base = -1
         self._start_offset = start_offset
         self._last_wanted = end_offset if end_offset == NO_LIMIT else end_offset - 1
         self._check_crc = check_crc
@@ -654,14 +658,44 @@ cdef class _Walk:
         self._done = True
         raise CorruptRecordError(reason, path=self._path, position=self._position(p))
 
-    cdef int _ask_guard(self) except -1:
+    cdef int _ask_guard(self, error=None) except -1:
+        """Ask whether to go on (None), to go on with other chunks, or (it raises) to end; user code runs in here.
+
+        `recheck(next_offset, seen_version, base_offset, crc, error)` is told the batch that the last record came from
+        (-1 before the first one), and the `CorruptRecordError` that is about to be raised.
+        """
+        cdef int64_t seen = self._seen
         self._seen = self._guard.version
-        if self._guard.check is not None:
-            try:
-                self._guard.check(self.next_offset)
-            except BaseException:
-                self._done = True
-                raise
+        if self._recheck is None:
+            return 0
+        if self._opened_base < self.next_offset:
+            self._given_base = self._opened_base
+            self._given_crc = self._opened_crc
+        try:
+            chunks = self._recheck(self.next_offset, seen, self._given_base, self._given_crc, error)
+            if chunks is not None:
+                self._recheck = chunks.recheck
+                self._chunks = iter(chunks)
+        except BaseException:
+            self._done = True
+            raise
+        if chunks is not None:
+            self._start_offset = self.next_offset
+            self._p = self._end = self._begin
+            self._done = False
+            self._forget_batch()
+        return 0
+
+    cdef int _forget_batch(self) except -1:
+        return 0
+
+    cdef int _opened(self, const uint8_t *p) except -1:
+        """Remember the batch at `p`, which the next records come from."""
+        if self._opened_base < self.next_offset:
+            self._given_base = self._opened_base
+            self._given_crc = self._opened_crc
+        self._opened_base = load64(p)
+        self._opened_crc = <uint32_t> load32(p + (CRC_AT if p[MAGIC_AT] == 2 else LOG_OVERHEAD))
         return 0
 
     cdef Py_ssize_t _next_frame(self) except -1:
@@ -763,7 +797,7 @@ cdef class RecordIterator(_Walk):
 
     def __init__(self, chunks, int64_t start_offset=0, int64_t end_offset=0x7fffffffffffffff, *, bint check_crc=True,
                  Guard guard=None, bint include_control=False, max_decompressed_bytes=None):
-        self._open(iter(chunks), start_offset, end_offset, check_crc, guard, max_decompressed_bytes)
+        self._open(chunks, start_offset, end_offset, check_crc, guard, max_decompressed_bytes)
         self._include_control = include_control
         self._next_batch_offset = start_offset
 
@@ -812,8 +846,22 @@ cdef class RecordIterator(_Walk):
             if not self._open_batch():
                 raise StopIteration
 
+    cdef int _forget_batch(self) except -1:
+        self._left = 0
+        self._legacy = None
+        return 0
+
     cdef bint _open_batch(self) except -1:
         """Make the records of the next batch ready; False at the end."""
+        try:
+            return self._open_next_batch()
+        except CorruptRecordError as error:
+            if self._recheck is None:
+                raise
+            self._ask_guard(error)
+            return True
+
+    cdef bint _open_next_batch(self) except -1:
         cdef Py_ssize_t size
         cdef const uint8_t *p
         cdef int16_t attributes
@@ -825,6 +873,7 @@ cdef class RecordIterator(_Walk):
             if size == 0:
                 return False
             p = self._batch = self._p
+            self._opened(p)
             if p[MAGIC_AT] != 2:
                 records = _legacy_records(p, size, self._max_decompressed, self._path, self._position(p))
                 records.reverse()
@@ -874,7 +923,7 @@ cdef class BatchIterator(_Walk):
 
     def __init__(self, chunks, int64_t start_offset=0, int64_t end_offset=0x7fffffffffffffff, *, bint check_crc=True,
                  Guard guard=None, max_decompressed_bytes=None):
-        self._open(iter(chunks), start_offset, end_offset, check_crc, guard, max_decompressed_bytes)
+        self._open(chunks, start_offset, end_offset, check_crc, guard, max_decompressed_bytes)
 
     def __next__(self):
         cdef Py_ssize_t size
@@ -882,14 +931,22 @@ cdef class BatchIterator(_Walk):
         cdef const uint8_t *p
         self._enter()
         try:
-            if self._guard.version != self._seen:
-                self._ask_guard()
-            size = self._next_frame()
-            if self._guard.version != self._seen:
-                self._ask_guard()
+            while True:
+                if self._guard.version != self._seen:
+                    self._ask_guard()
+                try:
+                    size = self._next_frame()
+                except CorruptRecordError as error:
+                    if self._recheck is None:
+                        raise
+                    self._ask_guard(error)
+                    continue
+                if self._guard.version == self._seen:
+                    break
             if size == 0:
                 raise StopIteration
             p = self._p
+            self._opened(p)
             if self._shared is not None:
                 batch = _batch(self._shared, p - self._begin, size, self._max_decompressed, self._path, self._position(p))
             else:
