@@ -15,6 +15,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from kstore.descriptors import register, storage_error
@@ -201,7 +202,7 @@ class _ProcessLocks:
                             fcntl.lockf(fd, how | fcntl.LOCK_NB, 1, byte, os.SEEK_SET)
                         if _is_at(fd, path):
                             holders.append(shared)
-                            return Lock(path, -1, lambda _: self._release(path, fd, byte, shared))
+                            return Lock(path, -1, partial(self._release, path, fd, byte, shared))
                         self._close_unused(path, fd)
                         continue
                     except OSError as error:
@@ -220,7 +221,7 @@ class _ProcessLocks:
             raise storage_error(error, path) from error
         return self._fds[path]
 
-    def _release(self, path: str, fd: int, byte: int, shared: bool) -> None:
+    def _release(self, path: str, fd: int, byte: int, shared: bool, _: int) -> None:
         with self._changed:
             holders = self._holders.get((fd, byte), [])
             if shared in holders:
