@@ -1,7 +1,7 @@
 """The decoder: record batches of any format as `Record`s and `RecordBatch`es."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias, final
 
 from typing_extensions import Buffer, disjoint_base

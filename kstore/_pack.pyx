@@ -66,7 +66,6 @@ cdef class Packer:
                  int64_t before_max_ms=0x7fffffffffffffff, int64_t after_max_ms=0x7fffffffffffffff,
                  bint require_key=False, bint single=False):
         codecs.type_name(compression)
-        codecs.check_level(compression, level)
         if timestamp_type not in ("CreateTime", "LogAppendTime"):
             raise ValueError(f"timestamp type {timestamp_type!r}: CreateTime and LogAppendTime are known")
         if transactional and producer_id < 0:
@@ -123,7 +122,7 @@ cdef class Packer:
 
     @property
     def buffer(self):
-        """The finished batches as a read-only `memoryview`; while it lives, `pack` and `clear` raise `BufferError`."""
+        """The finished batches as a `memoryview` to patch offsets in; while it lives, `pack` and `clear` raise `BufferError`."""
         return memoryview(self)
 
     def __len__(self):
@@ -136,7 +135,7 @@ cdef class Packer:
         self.leave()
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, self.data if self.finished else <void *> NO_HEADERS, self.finished, 1, flags)
+        PyBuffer_FillInfo(view, self, self.data if self.finished else <void *> NO_HEADERS, self.finished, 0, flags)
         self._exports += 1
 
     def __releasebuffer__(self, Py_buffer *view):

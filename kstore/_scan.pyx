@@ -686,3 +686,21 @@ def check_batch(data not None, *, Py_ssize_t position=0, bint create_time=True, 
     if p != end:
         raise InvalidRecordError(fault_text(KS_TRAILING_BYTES))
     return check
+
+
+def whole_batches(buffer):
+    """(bytes of the whole batches at the start of `buffer`, size of the batch that is cut off or 0).
+
+    Answers (n, -1) when what stands at n is no batch: a declared size below the smallest there is (FORMAT.md 2.7).
+    """
+    cdef Buffer held = Buffer(buffer)
+    cdef Py_ssize_t at = 0
+    cdef int64_t size
+    while held.size - at >= LOG_OVERHEAD:
+        size = <int64_t> load32(held.p + at + BATCH_LENGTH_AT) + LOG_OVERHEAD
+        if size < LOG_OVERHEAD + MIN_V0_MESSAGE:
+            return at, -1
+        if size > held.size - at:
+            return at, size
+        at += size
+    return at, 0 if at == held.size else LOG_OVERHEAD

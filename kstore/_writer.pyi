@@ -1,0 +1,91 @@
+"""The writable end of a log: whole batches in, bytes of the active segment and its index entries out."""
+
+from collections.abc import Callable
+from enum import IntEnum
+
+from typing_extensions import Buffer, disjoint_base
+
+class Code(IntEnum):
+    DONE = 0
+    BUSY = -1
+    ROLL_SIZE = -2
+    ROLL_TIME = -3
+    ROLL_OFFSET_INDEX_FULL = -4
+    ROLL_TIME_INDEX_FULL = -5
+    ROLL_OFFSET_RANGE = -6
+    DUE = -7
+    SLOW = -8
+    SPLIT = -9
+
+def set_pwrite_hook(hook: Callable[[int, bytes, int], int] | None) -> None: ...
+
+@disjoint_base
+class Appender:
+    created_ms: int
+    busy: bool
+    epoch_assigned: bool
+    leader_epoch: int
+    due_ms: int
+    flush_at: int
+    waiters: int
+    on_publish: Callable[[], None]
+    def __init__(self, clock: Callable[[], int] | None = None) -> None: ...
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def since_index(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def max_timestamp_offset(self) -> int: ...
+    @property
+    def first_timestamp(self) -> int: ...
+    @property
+    def offset_entries(self) -> int: ...
+    @property
+    def time_entries(self) -> int: ...
+    def now(self) -> int: ...
+    def configure(
+        self,
+        *,
+        max_message_bytes: int,
+        before_max_ms: int,
+        after_max_ms: int,
+        log_append_time: bool,
+        key_required: bool,
+        plain: bool,
+    ) -> None: ...
+    def limit(
+        self,
+        *,
+        segment_bytes: int,
+        wait_ms: int,
+        offset_entries: int,
+        time_entries: int,
+        index_interval_bytes: int,
+    ) -> None: ...
+    def attach(
+        self,
+        *,
+        log_fd: int,
+        offset_fd: int,
+        time_fd: int,
+        base_offset: int,
+        size: int,
+        next_offset: int,
+        offset_entries: int,
+        time_entries: int,
+        last_time_entry: int,
+        max_timestamp: int,
+        max_timestamp_offset: int,
+        first_timestamp: int,
+        created_ms: int,
+    ) -> None: ...
+    def detach(self) -> None: ...
+    def append(self, value: Buffer | None, key: Buffer | None, timestamp: int | None) -> int: ...
+    def encode(self, value: Buffer | None, key: Buffer | None, timestamp: int | None) -> bytearray: ...
+    def commit(self, buffer: Buffer, position: int, follower: bool) -> tuple[int, int]: ...

@@ -1,0 +1,614 @@
+"""The tail of a log: whole batches in, bytes of the active segment and its index entries out.
+
+An `Appender` holds what one append needs of the active segment (descriptors, position, counters, limits), so that in
+the steady state one C call encodes, checks the limits, writes, indexes and publishes (DESIGN.md 4). Everything that is
+exceptional comes back to Python as a code. The hardest rule: nothing is published before its bytes are in the file,
+and an append that fails leaves the file and every counter as they were.
+
+Mutual exclusion: `append` runs from its check of `busy` to its return without releasing the GIL; whoever mutates the
+log otherwise sets `busy` first, under the log's mutex.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_Check
+from libc.errno cimport EINTR, EIO, ENOSPC, errno
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+from posix.types cimport off_t
+
+from kstore._wire cimport (
+    ATTRIBUTES_AT, BASE_OFFSET_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CRC_AT,
+    HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LOG_OVERHEAD, MAGIC_AT, MAX_TIMESTAMP_AT,
+    MIN_V0_MESSAGE, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT,
+    load32, load64, put_uvarint, store16, store32, store64, uvarint_size, zigzag,
+)
+
+import os
+
+from kstore.errors import InvalidRecordError, InvalidTimestampError, RecordBatchTooLargeError, RecordTooLargeError, StorageError
+
+
+cdef extern from "crc32c.h":
+    uint32_t crc32c "ks_crc32c"(uint32_t crc, const uint8_t *p, size_t n) noexcept nogil
+
+cdef extern from "unistd.h":
+    ssize_t pwrite(int fd, const void *p, size_t n, off_t position) noexcept nogil
+    int ftruncate(int fd, off_t size) noexcept nogil
+
+
+ctypedef ssize_t (*pwrite_t)(int fd, const void *p, size_t n, off_t position) noexcept nogil
+
+cdef enum:
+    INT_MAX = 0x7fffffff
+    V1_TIMESTAMP_AT = 18
+    OFFSET_ENTRY_BYTES = 8
+    TIME_ENTRY_BYTES = 12
+    BLOCK_BYTES = 4096
+    GIL_HELD_BELOW = 16384     # a smaller write costs less than handing the GIL over (DESIGN.md 4)
+
+# What `append` and `commit` answer instead of an offset. The ROLL codes stand in the order of SEMANTICS.md 2.2.
+cpdef enum Code:
+    DONE = 0
+    BUSY = -1
+    ROLL_SIZE = -2
+    ROLL_TIME = -3
+    ROLL_OFFSET_INDEX_FULL = -4
+    ROLL_TIME_INDEX_FULL = -5
+    ROLL_OFFSET_RANGE = -6
+    DUE = -7
+    SLOW = -8
+    SPLIT = -9
+
+cdef pwrite_t write_bytes = pwrite
+cdef object write_hook = None
+
+
+cdef ssize_t _hooked_pwrite(int fd, const void *p, size_t n, off_t position) noexcept with gil:
+    cdef int code
+    try:
+        return write_hook(fd, (<const char *>p)[:n], position)
+    except OSError as error:
+        code = error.errno or EIO
+    except BaseException:
+        code = EIO
+    _set_errno(code)
+    return -1
+
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    static inline void ks_set_errno(int code) { errno = code; }
+    """
+    void _set_errno "ks_set_errno"(int code) noexcept nogil
+
+
+def set_pwrite_hook(hook):
+    """Send every write of this module through `hook(fd, data, position) -> int` (None: straight to the system).
+
+    The hook answers with the number of bytes written or raises `OSError`; tests use it to record and to fail writes.
+    """
+    global write_hook, write_bytes
+    write_hook = hook
+    write_bytes = pwrite if hook is None else _hooked_pwrite
+
+
+cdef int _write_all(int fd, const uint8_t *p, Py_ssize_t n, int64_t position) noexcept nogil:
+    """Write all of [p, p+n) at `position`; 0, or the errno that stopped it."""
+    cdef ssize_t done
+    while n > 0:
+        done = write_bytes(fd, p, n, position)
+        if done < 0:
+            if errno == EINTR:
+                continue
+            return errno
+        if done == 0:
+            return ENOSPC
+        p += done
+        n -= done
+        position += done
+    return 0
+
+
+cdef int64_t _system_now() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_REALTIME, &t)
+    return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
+
+
+cdef struct Bytes:
+    const uint8_t *p
+    Py_ssize_t n           # -1: null
+
+
+cdef int _take(object what, object source, Bytes *out, Py_buffer *view) except -1:
+    """Borrow the bytes of `source`; 1 when `view` has to be released."""
+    if PyBytes_CheckExact(source):
+        out.p = <const uint8_t *>PyBytes_AS_STRING(source)
+        out.n = PyBytes_GET_SIZE(source)
+        return 0
+    if source is None:
+        out.p = NULL
+        out.n = -1
+        return 0
+    if PyUnicode_Check(source):
+        raise TypeError(f"{what} is a str; encode it to bytes first, for instance with .encode()")
+    try:
+        PyObject_GetBuffer(source, view, PyBUF_SIMPLE)
+    except TypeError:
+        raise TypeError(f"{what} must be bytes-like or None, not {type(source).__name__}") from None
+    out.p = <const uint8_t *>view.buf
+    out.n = view.len
+    return 1
+
+
+cdef inline int64_t _batch_size(const uint8_t *p) noexcept nogil:
+    return <int64_t>load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
+
+
+cdef inline int64_t _last_offset(const uint8_t *p) noexcept nogil:
+    if p[MAGIC_AT] < 2:
+        return load64(p)
+    return load64(p) + load32(p + LAST_OFFSET_DELTA_AT)
+
+
+cdef inline int64_t _max_timestamp(const uint8_t *p) noexcept nogil:
+    if p[MAGIC_AT] == 0:
+        return -1
+    if p[MAGIC_AT] == 1:
+        return load64(p + V1_TIMESTAMP_AT)
+    return load64(p + MAX_TIMESTAMP_AT)
+
+
+cdef struct Tail:
+    # What an append changes, kept apart from the published values until its bytes are in the file.
+    int64_t size
+    int64_t next_offset
+    int64_t since_index
+    int64_t max_timestamp
+    int64_t max_timestamp_offset
+    int64_t first_timestamp
+    int64_t offset_entries
+    int64_t time_entries
+    int64_t last_time_entry
+
+
+cdef class Appender:
+    """The writable end of one log.
+
+    `busy` is the log's mutex as the fast path sees it. `due_ms` is when housekeeping is next wanted, `flush_at` the
+    log end offset at which a flush is due, `on_publish` what to call when a follower waits or that flush is due.
+    Not thread-safe but for `append`, see the module's first paragraph.
+    """
+
+    cdef Tail tail
+    cdef int log_fd, offset_fd, time_fd
+    cdef readonly int64_t base_offset
+    cdef int64_t offset_max, time_max, offset_secured, time_secured
+    cdef int64_t segment_bytes, wait_ms, interval
+    cdef public int64_t created_ms
+    cdef public bint busy, epoch_assigned
+    cdef bint plain
+    cdef public int32_t leader_epoch
+    cdef int64_t max_message_bytes, before_max_ms, after_max_ms
+    cdef bint log_append_time, key_required
+    cdef object clock
+    cdef public int64_t due_ms, flush_at
+    cdef public int waiters
+    cdef public object on_publish
+    cdef uint8_t *one
+    cdef Py_ssize_t one_bytes
+    cdef uint8_t *offset_staged
+    cdef uint8_t *time_staged
+    cdef Py_ssize_t offset_room, time_room
+
+    def __cinit__(self):
+        self.busy = True
+        self.log_fd = self.offset_fd = self.time_fd = -1
+        self.due_ms = self.flush_at = 0x7fffffffffffffff
+        self.tail.max_timestamp = self.tail.first_timestamp = self.tail.last_time_entry = -1
+
+    def __init__(self, clock=None):
+        self.clock = clock
+
+    def __dealloc__(self):
+        free(self.one)
+        free(self.offset_staged)
+        free(self.time_staged)
+
+    # The published state.
+
+    @property
+    def size(self):
+        return self.tail.size
+
+    @property
+    def next_offset(self):
+        return self.tail.next_offset
+
+    @property
+    def since_index(self):
+        return self.tail.since_index
+
+    @property
+    def max_timestamp(self):
+        return self.tail.max_timestamp
+
+    @property
+    def max_timestamp_offset(self):
+        return self.tail.max_timestamp_offset
+
+    @property
+    def first_timestamp(self):
+        """The greatest timestamp of the segment's first batch, -1 when unknown or none (SEMANTICS.md 2.5)."""
+        return self.tail.first_timestamp
+
+    @property
+    def offset_entries(self):
+        return self.tail.offset_entries
+
+    @property
+    def time_entries(self):
+        return self.tail.time_entries
+
+    def now(self):
+        """Milliseconds since the epoch, by the log's clock."""
+        return self._now()
+
+    cdef int64_t _now(self) except? -1:
+        if self.clock is None:
+            return _system_now()
+        return self.clock()
+
+    def configure(self, *, int64_t max_message_bytes, int64_t before_max_ms, int64_t after_max_ms,
+                  bint log_append_time, bint key_required, bint plain):
+        """Take the record rules of a configuration; `plain` says that a lone record is stored uncompressed."""
+        self.max_message_bytes = max_message_bytes
+        self.before_max_ms = before_max_ms
+        self.after_max_ms = after_max_ms
+        self.log_append_time = log_append_time
+        self.key_required = key_required
+        self.plain = plain
+
+    def limit(self, *, int64_t segment_bytes, int64_t wait_ms, int64_t offset_entries, int64_t time_entries,
+              int64_t index_interval_bytes):
+        """Take the limits that `roll.limits` computed for the active segment."""
+        self.segment_bytes = segment_bytes
+        self.wait_ms = wait_ms
+        self.offset_max = offset_entries
+        self.time_max = time_entries
+        self.interval = index_interval_bytes
+
+    def attach(self, *, int log_fd, int offset_fd, int time_fd, int64_t base_offset, int64_t size,
+               int64_t next_offset, int64_t offset_entries, int64_t time_entries, int64_t last_time_entry,
+               int64_t max_timestamp, int64_t max_timestamp_offset, int64_t first_timestamp, int64_t created_ms):
+        """Make this segment the active one; the count of bytes since the last index entry starts anew (3.6)."""
+        self.log_fd = log_fd
+        self.offset_fd = offset_fd
+        self.time_fd = time_fd
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.tail = Tail(size, next_offset, 0, max_timestamp, max_timestamp_offset, first_timestamp,
+                         offset_entries, time_entries, last_time_entry)
+        self.offset_secured = self.time_secured = 0
+
+    def detach(self):
+        """Forget the descriptors: nothing can be appended until the next `attach`."""
+        self.log_fd = self.offset_fd = self.time_fd = -1
+
+    # Appending.
+
+    def append(self, value, key, timestamp):
+        """Append one uncompressed record as a batch of its own; its offset, or a `Code`.
+
+        Raises what the record's refusal is; then nothing has changed. `value` and `key` are bytes-like or None,
+        `timestamp` milliseconds or None for now.
+        """
+        cdef Bytes v, k
+        cdef Py_buffer value_view, key_view
+        cdef int value_held = 0, key_held = 0
+        cdef int64_t now, stamp
+        cdef Py_ssize_t consumed = 0, n
+        cdef int code
+        try:
+            value_held = _take("value", value, &v, &value_view)
+            key_held = _take("key", key, &k, &key_view)
+            now = self._now()
+            stamp = now if timestamp is None else timestamp
+            # From here to the return no Python code runs, so that the GIL is the lock.
+            if self.busy:
+                return BUSY
+            if now >= self.due_ms:
+                return DUE
+            if not self.plain or not self.epoch_assigned:
+                return SLOW
+            self._check(stamp, now, k.n)
+            n = self._encode_one(v, k, stamp, now)
+            if n >= GIL_HELD_BELOW:
+                return SLOW
+            code = self._commit(self.one, n, False, &consumed, now, False)
+            if code != DONE:
+                return code
+        finally:
+            if value_held:
+                PyBuffer_Release(&value_view)
+            if key_held:
+                PyBuffer_Release(&key_view)
+        n = self.tail.next_offset - 1
+        if self.waiters or self.tail.next_offset >= self.flush_at:
+            self.on_publish()
+        return n
+
+    def encode(self, value, key, timestamp):
+        """The batch that `append` would write for this record, as a bytearray without its offset."""
+        cdef Bytes v, k
+        cdef Py_buffer value_view, key_view
+        cdef int value_held = 0, key_held = 0
+        cdef int64_t now, stamp
+        cdef Py_ssize_t n
+        try:
+            value_held = _take("value", value, &v, &value_view)
+            key_held = _take("key", key, &k, &key_view)
+            now = self._now()
+            stamp = now if timestamp is None else timestamp
+            self._check(stamp, now, k.n)
+            n = self._encode_one(v, k, stamp, now)
+            return bytearray((<const char *>self.one)[:n])
+        finally:
+            if value_held:
+                PyBuffer_Release(&value_view)
+            if key_held:
+                PyBuffer_Release(&key_view)
+
+    def commit(self, buffer, Py_ssize_t position, bint follower):
+        """Append the whole v2 batches of a writable `buffer` from `position` on; (code, bytes taken).
+
+        As leader (SEMANTICS.md 1.19, 3.6) each batch is an append of its own and gets its offset and leader epoch in
+        place; a code other than DONE tells what stands before the next batch. As `follower` all bytes are one append
+        with the offsets that they carry. The caller holds the log's mutex and has set `busy`; the GIL is released for
+        the write. Raises `StorageError`, and then none of the batches of this call is in the log.
+        """
+        cdef Py_buffer view
+        cdef Py_ssize_t consumed = 0
+        cdef int code
+        # A follower's bytes are not patched, so they may be read-only; a leader's are.
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE if follower else PyBUF_WRITABLE)
+        try:
+            if not 0 <= position <= view.len:
+                raise ValueError(f"position {position} is outside a buffer of {view.len} bytes")
+            code = self._commit(<uint8_t *>view.buf + position, view.len - position, follower, &consumed, self._now(), True)
+        finally:
+            PyBuffer_Release(&view)
+        return code, consumed
+
+    cdef int _check(self, int64_t stamp, int64_t now, Py_ssize_t key_bytes) except -1:
+        """The rules for one record (SEMANTICS.md 1.16, 1.17)."""
+        if self.key_required and key_bytes < 0:
+            raise InvalidRecordError("a compacted topic needs a key in every record, and this one has none")
+        if stamp < -1:
+            raise InvalidTimestampError(f"timestamp {stamp} is negative; -1 means none, else milliseconds from 0 on")
+        if stamp == -1 or self.log_append_time:
+            return 0
+        if now - stamp > self.before_max_ms:
+            raise InvalidTimestampError(
+                f"timestamp {stamp} is {now - stamp} ms before now ({now}); "
+                f"message.timestamp.before.max.ms allows {self.before_max_ms}")
+        if stamp - now > self.after_max_ms:
+            raise InvalidTimestampError(
+                f"timestamp {stamp} is {stamp - now} ms after now ({now}); "
+                f"message.timestamp.after.max.ms allows {self.after_max_ms}")
+        return 0
+
+    cdef Py_ssize_t _encode_one(self, Bytes v, Bytes k, int64_t stamp, int64_t now) except -1:
+        """Encode a batch of one record into `one`; its size."""
+        cdef int64_t body, total
+        cdef uint8_t *p
+        cdef uint8_t *grown
+        body = (4 + uvarint_size(zigzag(k.n)) + (k.n if k.n > 0 else 0)
+                + uvarint_size(zigzag(v.n)) + (v.n if v.n > 0 else 0))
+        total = RECORDS_AT + uvarint_size(zigzag(body)) + body
+        if total > self.max_message_bytes:
+            raise RecordTooLargeError(
+                f"the record makes a batch of {total} bytes; max.message.bytes allows {self.max_message_bytes}")
+        if total > self.segment_bytes:
+            raise RecordBatchTooLargeError(
+                f"the record makes a batch of {total} bytes; segment.bytes allows {self.segment_bytes}")
+        if total > self.one_bytes:
+            grown = <uint8_t *>realloc(self.one, total + 256)
+            if grown == NULL:
+                raise MemoryError()
+            self.one = grown
+            self.one_bytes = total + 256
+        p = self.one
+        store64(p + BASE_OFFSET_AT, 0)
+        store32(p + BATCH_LENGTH_AT, <int32_t>(total - LOG_OVERHEAD))
+        store32(p + LEADER_EPOCH_AT, -1)
+        p[MAGIC_AT] = 2
+        store16(p + ATTRIBUTES_AT, TIMESTAMP_TYPE_BIT if self.log_append_time else 0)
+        store32(p + LAST_OFFSET_DELTA_AT, 0)
+        store64(p + BASE_TIMESTAMP_AT, stamp)
+        store64(p + MAX_TIMESTAMP_AT, now if self.log_append_time else stamp)
+        memset(p + PRODUCER_ID_AT, 0xff, RECORDS_COUNT_AT - PRODUCER_ID_AT)
+        store32(p + RECORDS_COUNT_AT, 1)
+        p = put_uvarint(p + RECORDS_AT, zigzag(body))
+        p[0] = p[1] = p[2] = 0
+        p = put_uvarint(p + 3, zigzag(k.n))
+        if k.n > 0:
+            memcpy(p, k.p, k.n)
+            p += k.n
+        p = put_uvarint(p, zigzag(v.n))
+        if v.n > 0:
+            memcpy(p, v.p, v.n)
+            p += v.n
+        p[0] = 0
+        store32(self.one + CRC_AT, <int32_t>crc32c(0, self.one + ATTRIBUTES_AT, total - ATTRIBUTES_AT))
+        return total
+
+    cdef int _should_roll(self, const Tail *t, int64_t n, int64_t timestamp, int64_t last_offset,
+                          int64_t now) noexcept nogil:
+        """The rule of SEMANTICS.md 2.2, in its order, on the limits that roll.py gave."""
+        cdef int64_t waited
+        if t.size > self.segment_bytes - n:
+            return ROLL_SIZE
+        if t.size > 0:
+            waited = timestamp - t.first_timestamp if t.first_timestamp >= 0 else now - self.created_ms
+            if waited > self.wait_ms:
+                return ROLL_TIME
+        if t.offset_entries >= self.offset_max:
+            return ROLL_OFFSET_INDEX_FULL
+        if t.time_entries >= self.time_max:
+            return ROLL_TIME_INDEX_FULL
+        if last_offset < self.base_offset or last_offset - self.base_offset > INT_MAX:
+            return ROLL_OFFSET_RANGE
+        return DONE
+
+    cdef int _stage(self, Tail *t, int64_t n, int64_t last_offset, int64_t timestamp) except -1:
+        """Account for one batch at the position `t.size` (SEMANTICS.md 3.6 step 2); 1 when an index has no room."""
+        cdef uint8_t *entry
+        if timestamp > t.max_timestamp:
+            t.max_timestamp = timestamp
+            t.max_timestamp_offset = last_offset
+        if t.since_index > self.interval:
+            if t.offset_entries >= self.offset_max:
+                return 1
+            entry = self._room(&self.offset_staged, &self.offset_room,
+                               (t.offset_entries - self.tail.offset_entries) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+            store32(entry, <int32_t>(last_offset - self.base_offset))
+            store32(entry + 4, <int32_t>t.size)
+            t.offset_entries += 1
+            if t.max_timestamp > t.last_time_entry:
+                if t.time_entries >= self.time_max:
+                    return 1
+                entry = self._room(&self.time_staged, &self.time_room,
+                                   (t.time_entries - self.tail.time_entries) * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
+                store64(entry, t.max_timestamp)
+                store32(entry + 8, <int32_t>(t.max_timestamp_offset - self.base_offset))
+                t.time_entries += 1
+                t.last_time_entry = t.max_timestamp
+            t.since_index = 0
+        if t.size == 0:
+            t.first_timestamp = timestamp
+        t.size += n
+        t.since_index += n
+        t.next_offset = last_offset + 1
+        return 0
+
+    cdef uint8_t *_room(self, uint8_t **buffer, Py_ssize_t *room, Py_ssize_t at, Py_ssize_t n) except NULL:
+        cdef uint8_t *grown
+        if at + n > room[0]:
+            grown = <uint8_t *>realloc(buffer[0], 2 * (at + n) + 4096)
+            if grown == NULL:
+                raise MemoryError()
+            buffer[0] = grown
+            room[0] = 2 * (at + n) + 4096
+        return buffer[0] + at
+
+    cdef int _commit(self, uint8_t *p, Py_ssize_t n, bint follower, Py_ssize_t *consumed, int64_t now,
+                     bint locked) except? -1:
+        cdef Tail t = self.tail
+        cdef Py_ssize_t at = 0
+        cdef int64_t size, timestamp, last_offset
+        cdef int code = DONE
+        cdef int failed
+        if self.log_fd < 0:
+            return BUSY
+        if follower:
+            code = self._roll_for_all(&t, p, n, now)
+            if code != DONE:
+                return code
+        while at < n:
+            if n - at < HEADER_UP_TO_MAGIC:
+                raise ValueError(f"{n - at} bytes after the last whole batch")
+            size = _batch_size(p + at)
+            if size < LOG_OVERHEAD + MIN_V0_MESSAGE or size > n - at or (size < RECORDS_AT and not follower):
+                raise ValueError(f"a batch of {size} bytes at {at} of {n} bytes")
+            timestamp = _max_timestamp(p + at)
+            if follower:
+                last_offset = _last_offset(p + at)
+            else:
+                last_offset = t.next_offset + load32(p + at + LAST_OFFSET_DELTA_AT)
+                if last_offset < t.next_offset:
+                    raise InvalidRecordError(
+                        f"{load32(p + at + LAST_OFFSET_DELTA_AT) + 1} records do not fit after offset {t.next_offset - 1}")
+                code = self._should_roll(&t, size, timestamp, last_offset, now)
+                if code != DONE:
+                    break
+                store64(p + at + BASE_OFFSET_AT, t.next_offset)
+                store32(p + at + LEADER_EPOCH_AT, self.leader_epoch)
+            if self._stage(&t, size, last_offset, timestamp):
+                return SPLIT
+            at += size
+        if at == 0:
+            return code
+        if locked and at >= GIL_HELD_BELOW:
+            with nogil:
+                failed = self._write(&t, p, at)
+        else:
+            failed = self._write(&t, p, at)
+        if failed:
+            raise StorageError(failed, os.strerror(failed))
+        self.tail = t
+        consumed[0] = at
+        return code
+
+    cdef int _roll_for_all(self, const Tail *t, const uint8_t *p, Py_ssize_t n, int64_t now) noexcept nogil:
+        """The roll rule once for a follower's whole append (SEMANTICS.md 1.28, 2.1)."""
+        cdef Py_ssize_t at = 0
+        cdef int64_t size, timestamp = -1, last_offset = -1
+        while n - at >= HEADER_UP_TO_MAGIC:
+            size = _batch_size(p + at)
+            if size < LOG_OVERHEAD + MIN_V0_MESSAGE or size > n - at:
+                break
+            timestamp = max(timestamp, _max_timestamp(p + at))
+            last_offset = _last_offset(p + at)
+            at += size
+        return self._should_roll(t, n, timestamp, last_offset, now)
+
+    cdef int _write(self, const Tail *t, const uint8_t *p, Py_ssize_t n) noexcept nogil:
+        """Put the staged bytes into the three files; 0, or an errno with all three as they were."""
+        cdef Py_ssize_t offset_bytes = (t.offset_entries - self.tail.offset_entries) * OFFSET_ENTRY_BYTES
+        cdef Py_ssize_t time_bytes = (t.time_entries - self.tail.time_entries) * TIME_ENTRY_BYTES
+        cdef int failed
+        # The blocks of the entries first: once the record is in, its index entry must not fail for want of space.
+        if offset_bytes:
+            failed = self._secure(self.offset_fd, &self.offset_secured, t.offset_entries * OFFSET_ENTRY_BYTES,
+                                  self.tail.offset_entries * OFFSET_ENTRY_BYTES, self.offset_max * OFFSET_ENTRY_BYTES)
+            if failed:
+                return failed
+        if time_bytes:
+            # One slot more than the limit: the closing entry of a roll has its place (SEMANTICS.md 3.3).
+            failed = self._secure(self.time_fd, &self.time_secured, t.time_entries * TIME_ENTRY_BYTES,
+                                  self.tail.time_entries * TIME_ENTRY_BYTES, (self.time_max + 1) * TIME_ENTRY_BYTES)
+            if failed:
+                return failed
+        failed = _write_all(self.log_fd, p, n, self.tail.size)
+        if not failed and offset_bytes:
+            failed = _write_all(self.offset_fd, self.offset_staged, offset_bytes,
+                                self.tail.offset_entries * OFFSET_ENTRY_BYTES)
+        if not failed and time_bytes:
+            failed = _write_all(self.time_fd, self.time_staged, time_bytes, self.tail.time_entries * TIME_ENTRY_BYTES)
+        if failed and ftruncate(self.log_fd, self.tail.size) != 0:
+            # The bytes cannot be taken back, so nothing may follow them until recovery has looked.
+            self.log_fd = -1
+        return failed
+
+    cdef int _secure(self, int fd, int64_t *secured, int64_t end, int64_t start, int64_t limit) noexcept nogil:
+        """See that the blocks of an index file up to `end` exist, by zeros from the first slot that is not in use."""
+        cdef uint8_t zeros[2 * BLOCK_BYTES]
+        cdef int64_t until, at
+        cdef int failed
+        if end <= secured[0]:
+            return 0
+        memset(zeros, 0, sizeof(zeros))
+        at = max(secured[0], start)
+        until = min((end + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES, limit)
+        while at < until:
+            failed = _write_all(fd, zeros, min(<int64_t>sizeof(zeros), until - at), at)
+            if failed:
+                return failed
+            at += min(<int64_t>sizeof(zeros), until - at)
+        secured[0] = until
+        return 0

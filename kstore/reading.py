@@ -1,0 +1,272 @@
+"""How a log is read: by offset, by timestamp, raw, and while it grows.
+
+Everything here works on a `View`: an ordered list of segments with a start and an end, as the log's writer keeps it
+(writer.py) or as another process pieces it together (readonly.py). Reading takes no lock. An iterator looks at its
+view's guard before each record, so that it notices at once when its position is gone (API.md 1).
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from errno import EIO
+from typing import TYPE_CHECKING, Protocol
+
+from kstore import _core, fs
+from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
+from kstore.logfile import LogFile
+from kstore.segment import Segment
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+
+MAX_OFFSET = 2**63 - 1
+
+
+class SegmentList:
+    """The segments of a log in order, never changed once made: a reader takes it and need not lock."""
+
+    __slots__ = ("bases", "items")
+
+    def __init__(self, items: list[Segment]) -> None:
+        self.items = tuple(items)
+        self.bases = tuple(segment.base_offset for segment in items)
+
+    def floor(self, offset: int) -> int:
+        """Return the number of the segment with the greatest base offset at or below `offset`, -1 for none."""
+        return bisect_right(self.bases, offset) - 1
+
+    def after(self, base_offset: int) -> Segment | None:
+        """Return the first segment with a greater base offset."""
+        number = bisect_right(self.bases, base_offset)
+        return self.items[number] if number < len(self.items) else None
+
+
+class View(Protocol):
+    """A log as its readers see it."""
+
+    guard: _core.Guard
+
+    @property
+    def segments(self) -> SegmentList: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    def readable_bytes(self, segment: Segment) -> int:
+        """Bytes of whole, published batches in the segment's file."""
+
+    def maximum(self, segment: Segment) -> tuple[int, int]:
+        """The segment's greatest timestamp and the offset that goes with it."""
+
+    def refresh(self) -> None:
+        """Look at what has changed on the disk, if anybody else may change it."""
+
+    def check_end(self) -> None:
+        """Raise the fault that ends the log, if it is one."""
+
+    def wait(self, offset: int, timeout: float | None) -> bool:
+        """Wait until the log ends above `offset`; False when `timeout` seconds have passed."""
+
+    def overtaken(self, next_offset: int, seen_version: int, base_offset: int, crc: int) -> bool:
+        """Whether what a reader has been given no longer stands; raises `LogClosedError` when the log is closed."""
+
+
+class FetchResult:
+    """Raw batches as a broker would send them (SEMANTICS.md 4.5).
+
+    `records` holds whole batches, the last one perhaps cut off by `max_bytes`; `offset` is the base offset of the
+    first, `segment_base_offset` and `position` say where it stands. The bytes are a copy and stay as they are.
+    """
+
+    __slots__ = ("_file", "aborted_transactions", "offset", "position", "records", "segment_base_offset")
+
+    def __init__(
+        self,
+        records: memoryview,
+        offset: int,
+        segment_base_offset: int,
+        position: int,
+        aborted_transactions: tuple[tuple[int, int], ...] | None,
+        file: LogFile | None = None,
+    ) -> None:
+        self.records = records
+        self.offset = offset
+        self.segment_base_offset = segment_base_offset
+        self.position = position
+        self.aborted_transactions = aborted_transactions
+        self._file = file
+
+    def send_to(self, target: FileDescriptorLike) -> int:
+        """Hand the same bytes to a socket or descriptor with sendfile(2); the number of bytes sent.
+
+        Blocks until all is sent. Raises `StorageError`, also when the file has been cut in the meantime.
+        """
+        if self._file is None:
+            return 0
+        fd = target if isinstance(target, int) else target.fileno()
+        sent = 0
+        while sent < len(self.records):
+            count = fs.sendfile(fd, self._file.fd, self.position + sent, len(self.records) - sent)
+            if count == 0:
+                raise StorageError(EIO, f"the file ends {len(self.records) - sent} bytes early", self._file.path)
+            sent += count
+        return sent
+
+
+def check_offset(view: View, offset: int) -> None:
+    """Refuse an offset outside of `[log start, log end]` (4.3)."""
+    start, end = view.log_start_offset, view.log_end_offset
+    if not start <= offset <= end:
+        raise out_of_range(offset, start, end)
+
+
+def out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRangeError:
+    """Make the error that names what was asked and what there is."""
+    return OffsetOutOfRangeError(
+        f"offset {offset} is not in the log, which starts at {start} and ends at {end}",
+        log_start_offset=start,
+        log_end_offset=end,
+    )
+
+
+class Stretch:
+    """A part of a log that is being read: what feeds the compiled iterators.
+
+    Iterating gives (bytes, path, position) with whole batches, from the batch that holds `offset` on. `recheck` is
+    what an iterator calls when the guard has moved: it raises, or answers with a stretch to go on with.
+    """
+
+    def __init__(self, view: View, offset: int, end_offset: int | None, follow: bool, timeout: float | None) -> None:
+        self.view = view
+        self.offset = offset
+        self.end_offset = end_offset
+        self.follow = follow
+        self.timeout = timeout
+
+    def __iter__(self) -> Iterator[tuple[memoryview, str, int]]:
+        view = self.view
+        segments = view.segments
+        number = segments.floor(self.offset)
+        if number < 0:
+            raise out_of_range(self.offset, view.log_start_offset, view.log_end_offset)
+        segment = segments.items[number]
+        position = segment.position_of(self.offset)
+        while True:
+            end = view.readable_bytes(segment)
+            if position < end:
+                for data, at in segment.pieces(position, end):
+                    yield data, segment.path, at
+                position = end
+                continue
+            following = view.segments.after(segment.base_offset)
+            if following is not None:
+                segment, position = following, 0
+                continue
+            if not self.follow:
+                view.check_end()
+                return
+            if not self._wait(segment, position):
+                return
+
+    def _wait(self, segment: Segment, position: int) -> bool:
+        """Wait for bytes after `position` or for a next segment; False when the time is up."""
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        while True:
+            end_offset = self.view.log_end_offset
+            if self.view.readable_bytes(segment) > position or self.view.segments.after(segment.base_offset):
+                return True
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self.view.wait(end_offset, left)
+
+    def recheck(
+        self, next_offset: int, seen_version: int, base_offset: int, crc: int, error: CorruptRecordError | None
+    ) -> Stretch | None:
+        """Answer an iterator that is about to hand out `next_offset`: go on (None), or go on with this; or raise."""
+        view = self.view
+        if error is not None:
+            view.refresh()
+            if view.guard.version == seen_version:
+                raise error
+        start, end = view.log_start_offset, view.log_end_offset
+        if not start <= next_offset <= end or view.overtaken(next_offset, seen_version, base_offset, crc):
+            raise out_of_range(next_offset, start, end)
+        return Stretch(view, next_offset, self.end_offset, self.follow, self.timeout)
+
+
+def stretch(
+    view: View, offset: int | None, end_offset: int | None, follow: bool, timeout: float | None
+) -> tuple[Stretch, int, int]:
+    """Make the stretch `[offset, end_offset)`: (stretch, first offset, end offset), bounds checked.
+
+    Without `end_offset` it ends where the log ends now, or never when following.
+    """
+    view.refresh()
+    start = view.log_start_offset if offset is None else offset
+    check_offset(view, start)
+    log_end = view.log_end_offset
+    if follow:
+        end = MAX_OFFSET if end_offset is None else end_offset
+    else:
+        end = log_end if end_offset is None else min(end_offset, log_end)
+    return Stretch(view, start, end, follow, timeout), start, end
+
+
+def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, committed: bool) -> FetchResult:
+    """Read raw batches from the one that holds `offset` on, of one segment at the most (4.1 to 4.9)."""
+    if max_bytes < 0:
+        raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
+    view.refresh()
+    check_offset(view, offset)
+    aborted: tuple[tuple[int, int], ...] | None = () if committed else None
+    end_offset = view.log_end_offset
+    segments = view.segments
+    if offset < end_offset:
+        for segment in segments.items[max(segments.floor(offset), 0) :]:
+            end = view.readable_bytes(segment)
+            place = segment.find_batch(offset, end)
+            if place is None:
+                continue
+            most = max(max_bytes, place.size_bytes) if min_one_message else max_bytes
+            data = segment.file.read(place.position, min(end - place.position, most))
+            return FetchResult(
+                memoryview(data), place.base_offset, segment.base_offset, place.position, aborted, segment.file
+            )
+    last = segments.items[-1]
+    return FetchResult(memoryview(b""), end_offset, last.base_offset, view.readable_bytes(last), aborted)
+
+
+def offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
+    """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (5.5).
+
+    Answers (timestamp, offset). Unlike Kafka's, the search goes on behind the first candidate segment (5.6).
+    """
+    view.refresh()
+    start = view.log_start_offset
+    segments = view.segments
+    for segment in segments.items[max(segments.floor(start), 0) :]:
+        largest = view.maximum(segment)[0]
+        if largest < 0 and view.readable_bytes(segment):
+            largest = segment.largest_timestamp()
+        if largest >= timestamp:
+            found = segment.find_timestamp(timestamp, start, view.readable_bytes(segment))
+            if found is not None:
+                return found[0], found[1]
+    return None
+
+
+def max_timestamp(view: View) -> tuple[int, int] | None:
+    """Find the greatest timestamp and the first record that has it (5.4); None without timestamps."""
+    view.refresh()
+    best: Segment | None = None
+    most = -1
+    for segment in view.segments.items:
+        if view.maximum(segment)[0] > most:
+            best, most = segment, view.maximum(segment)[0]
+    if best is None:
+        return None
+    found = best.find_timestamp(most, best.base_offset, view.readable_bytes(best))
+    return None if found is None else (found[0], found[1])

@@ -1,0 +1,316 @@
+"""One segment of a log: its `.log` file and its indexes.
+
+A segment knows where an offset or a timestamp lies in its file, how it is sealed, truncated, recovered and deleted.
+What is appended to the active one goes through the compiled appender; the log keeps both in step. The hardest rule:
+a sealed segment's files are not opened before somebody needs them, so that opening a log costs O(segments) names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kstore import _scan, fs, names
+from kstore.errors import CorruptRecordError
+from kstore.indexfile import OffsetIndex, TimeIndex
+from kstore.logfile import LogFile
+
+NO_TIMESTAMP = -1
+NO_ENTRIES = 2**31 - 1  # an index interval that no segment reaches
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """What there is to say of one segment.
+
+    `next_offset` is one past its last offset, `size_bytes` that of the `.log` file's batches, the entry counts those
+    of its index files. `max_timestamp` is the greatest in it, `first_timestamp` that of its first batch, both -1 where
+    there are none. `roll_reason` is why the segment before it was left: "size", "time", "offset_index_full",
+    "time_index_full", "offset_range", "explicit", ..., or None when it is not known (it is not on disk).
+    """
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    offset_index_entries: int
+    time_index_entries: int
+    max_timestamp: int
+    first_timestamp: int
+    is_active: bool
+    path: str
+    roll_reason: str | None
+
+
+class BatchPlace(NamedTuple):
+    """Where a batch lies in its file, and the offsets it spans."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What recovering one segment found: where its sound batches end, and why they end there."""
+
+    next_offset: int
+    cut_bytes: int
+    reason: str | None
+    epochs: list[tuple[int, int]]
+    has_producers: bool
+
+
+class Segment:
+    """The files of one segment. The log's mutex guards whatever changes them; looking up is safe from any thread."""
+
+    __slots__ = (
+        "_file",
+        "_first_timestamp",
+        "_maximum",
+        "_size",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "jitter_ms",
+        "offset_index",
+        "path",
+        "roll_reason",
+        "time_index",
+        "writable",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        *,
+        max_index_bytes: int,
+        writable: bool = True,
+        actual: Mapping[str, str] | None = None,
+    ) -> None:
+        """`actual` gives the names that files have now in place of their final ones (an interrupted swap)."""
+
+        def path_of(name: str) -> str:
+            return os.path.join(directory, actual.get(name, name) if actual else name)
+
+        self.directory = directory
+        self.base_offset = base_offset
+        self.path = path_of(names.log_name(base_offset))
+        self.writable = writable
+        self.jitter_ms = 0
+        self.created_ms = 0
+        self.roll_reason: str | None = None
+        self.offset_index = OffsetIndex(
+            path_of(names.index_name(base_offset)), base_offset, max_index_bytes, writable=writable
+        )
+        self.time_index = TimeIndex(
+            path_of(names.time_index_name(base_offset)), base_offset, max_index_bytes, writable=writable
+        )
+        self._file: LogFile | None = None
+        self._size: int | None = None
+        self._first_timestamp: int | None = None
+        self._maximum: tuple[int, int] | None = None
+
+    @property
+    def file(self) -> LogFile:
+        """The open `.log` file."""
+        file = self._file
+        if file is None:
+            file = self._file = LogFile(self.path, write=self.writable)
+        return file
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of whole batches in the `.log` file; of the active segment, as of the last `settle`."""
+        if self._size is None:
+            self._size = self.file.size() if self._file is not None else fs.stat(self.path).st_size
+        return self._size
+
+    @size_bytes.setter
+    def size_bytes(self, size: int) -> None:
+        self._size = size
+
+    def create(self, *, preallocate_bytes: int, now_ms: int, jitter_ms: int) -> None:
+        """Make the files of a new, empty segment: an empty log and two index files at full size (2.15, 3.1)."""
+        self._file = LogFile(self.path, write=True, create=True)
+        if preallocate_bytes:
+            fs.truncate(self._file.fd, preallocate_bytes)
+        self._size = 0
+        self._maximum = (NO_TIMESTAMP, self.base_offset)
+        self._first_timestamp = None
+        self.created_ms = now_ms
+        self.jitter_ms = jitter_ms
+        self.activate()
+
+    def activate(self, max_index_bytes: int | None = None) -> None:
+        """Grow both indexes to the full size that an active segment's have (3.5)."""
+        self.offset_index.grow(max_index_bytes)
+        self.time_index.grow(max_index_bytes)
+
+    # What the segment says of time.
+
+    @property
+    def maximum(self) -> tuple[int, int]:
+        """The greatest timestamp and the last offset of the first batch that has it; (-1, base offset) for none."""
+        if self._maximum is None:
+            self._maximum = self.time_index.last
+        return self._maximum
+
+    @maximum.setter
+    def maximum(self, maximum: tuple[int, int]) -> None:
+        self._maximum = maximum
+
+    def largest_timestamp(self) -> int:
+        """The greatest timestamp, else the file's age in milliseconds since the epoch (6.6)."""
+        timestamp = self.maximum[0]
+        return timestamp if timestamp >= 0 else fs.stat(self.path).st_mtime_ns // 1_000_000
+
+    def first_timestamp(self) -> int | None:
+        """The first batch's greatest timestamp (2.5), None for an empty segment."""
+        if self._first_timestamp is None and self.size_bytes > 0:
+            found = _scan.find_batch(self.file.fd, 0, self.size_bytes, self.base_offset, path=self.path)
+            self._first_timestamp = None if found is None else found[4]
+        return self._first_timestamp
+
+    # Where things are.
+
+    def position_of(self, offset: int) -> int:
+        """Return a batch border at or before the batch that holds `offset`."""
+        position: int = self.offset_index.lookup(offset)[1]
+        return position
+
+    def pieces(self, position: int, end: int) -> Iterator[tuple[memoryview, int]]:
+        """Give the whole batches of `[position, end)` piece by piece."""
+        return self.file.pieces(position, end)
+
+    def find_batch(self, offset: int, end: int) -> BatchPlace | None:
+        """Find the batch that holds `offset`, or the first one after it (3.18a)."""
+        found = _scan.find_batch(self.file.fd, self.position_of(offset), end, offset, path=self.path)
+        return None if found is None else BatchPlace(*found[:4])
+
+    def find_timestamp(self, timestamp: int, start_offset: int, end: int) -> tuple[int, int, int] | None:
+        """Find the first record at or after `timestamp` and `start_offset` (5.5); (timestamp, offset, leader epoch)."""
+        at_offset = self.time_index.lookup(timestamp)[1]
+        position = self.position_of(max(at_offset, start_offset))
+        return _scan.find_timestamp(self.file.fd, position, end, timestamp, start_offset, path=self.path)
+
+    def read_next_offset(self) -> int:
+        """Read one past the last offset from the last indexed batch on (8.10)."""
+        found = _scan.last_offset(
+            self.file.fd, self.position_of(self.offset_index.last[0]), self.size_bytes, path=self.path
+        )
+        return self.base_offset if found is None else found[0] + 1
+
+    def scan(
+        self, position: int, end: int, *, latest_epoch: int = -1, index_interval_bytes: int = NO_ENTRIES
+    ) -> _scan.ScanResult:
+        """Check every batch of `[position, end)`."""
+        return _scan.scan(
+            self.file.fd,
+            position,
+            end,
+            self.base_offset,
+            index_interval_bytes=index_interval_bytes,
+            latest_epoch=latest_epoch,
+            path=self.path,
+        )
+
+    # What changes it.
+
+    def seal(self) -> None:
+        """Close the segment for appends: the closing time entry, indexes and log cut to what they hold (2.9)."""
+        timestamp, offset = self.maximum
+        if timestamp >= 0:
+            self.time_index.maybe_append(timestamp, offset, force=True)
+        self.offset_index.trim()
+        self.time_index.trim()
+        if self.file.size() > self.size_bytes:
+            fs.truncate(self.file.fd, self.size_bytes)
+
+    def recover(
+        self,
+        *,
+        index_interval_bytes: int,
+        latest_epoch: int,
+        flushed_below: int,
+        log_start_offset: int,
+        is_last: bool,
+    ) -> Recovered:
+        """Scan the whole file, cut what is unsound, rebuild both indexes (8.14 to 8.18).
+
+        Raises `CorruptRecordError`, with nothing changed, when something below `flushed_below` is unsound, or when the
+        last segment ends between the log start and there: that was flushed, and recovery never cuts it.
+        """
+        end = self.file.size()
+        scan = self.scan(0, end, latest_epoch=latest_epoch, index_interval_bytes=index_interval_bytes)
+        next_offset = self.base_offset if scan.next_offset is None else scan.next_offset
+        if next_offset < flushed_below and (scan.reason or (is_last and next_offset >= log_start_offset)):
+            raise CorruptRecordError(
+                f"{scan.reason or 'the file ends'}; the log is sound up to offset {next_offset}, and everything "
+                f"below the recovery point {flushed_below} was flushed; nothing was cut; see `kstore repair`",
+                path=self.path,
+                position=scan.end_position,
+            )
+        if scan.end_position < end:
+            fs.truncate(self.file.fd, scan.end_position)
+        self._size = scan.end_position
+        self._maximum = self._maximum_of(scan, (NO_TIMESTAMP, self.base_offset))
+        self._first_timestamp = None
+        self.offset_index.replace(scan.index_entries)
+        self.time_index.replace(scan.time_entries)
+        if self._maximum[0] >= 0:
+            self.time_index.maybe_append(*self._maximum, force=True)
+        self.offset_index.trim()
+        self.time_index.trim()
+        return Recovered(
+            next_offset=next_offset,
+            cut_bytes=end - scan.end_position,
+            reason=scan.reason,
+            epochs=scan.epochs,
+            has_producers=bool(scan.producer_batches),
+        )
+
+    @staticmethod
+    def _maximum_of(scan: _scan.ScanResult, before: tuple[int, int]) -> tuple[int, int]:
+        return (scan.max_timestamp, scan.max_timestamp_offset) if scan.max_timestamp > before[0] else before
+
+    def truncate_to(self, offset: int, now_ms: int) -> bool:
+        """Cut at the first batch that reaches `offset` (11.3); whether anything was cut."""
+        place = self.find_batch(offset, self.size_bytes)
+        if place is None:
+            return False
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        fs.truncate(self.file.fd, place.position)
+        self._size = place.position
+        if place.position == 0:
+            self.created_ms = now_ms
+            self._first_timestamp = None
+        latest = self.time_index.last
+        self._maximum = self._maximum_of(self.scan(self.position_of(latest[1]), place.position), latest)
+        return True
+
+    def flush(self) -> None:
+        """Put what the files hold on the disk, the log first (FORMAT.md 1.9)."""
+        fs.fdatasync(self.file.fd)
+        self.offset_index.flush()
+        self.time_index.flush()
+
+    def mark_deleted(self) -> list[str]:
+        """Rename every file of the segment to `.deleted`, the log first (6.12); the new paths, to be unlinked later."""
+        renamed = []
+        transactions = os.path.join(self.directory, names.txn_index_name(self.base_offset))
+        for path in (self.path, self.offset_index.path, self.time_index.path, transactions):
+            if path == self.path or fs.exists(path):
+                fs.rename(path, path + names.DELETED)
+                renamed.append(path + names.DELETED)
+        return renamed
+
+    def close(self) -> None:
+        """Let go of the files; readers in the middle of one keep it open."""
+        self.offset_index.close()
+        self.time_index.close()
+        self._file = None
