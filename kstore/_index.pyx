@@ -8,7 +8,7 @@ bytes are, and what it finds always has a key at or below the target; that keys 
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
 
 from kstore._wire cimport load32, load64
 
@@ -28,7 +28,7 @@ cdef enum:
     TIME_OFFSET_AT = TIMESTAMP_AT + 8
     TIME_ENTRY = TIME_OFFSET_AT + 4
 
-    LANES = 8            # searches that run side by side: while one waits for memory, others go on
+    LANES = 16            # searches that run side by side: while one waits for memory, others go on
     SLICE = 16384        # targets between two looks at the buffer, so that whoever wants to cut the file waits briefly
 
     NO_TIME = -1         # what a lookup says that finds no entry
@@ -76,10 +76,10 @@ cdef inline void floor_slots(const uint8_t *p, int64_t n, Py_ssize_t stride, bin
 
 
 cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil:
-    """The key of an offset: -1 below the base, the greatest there is beyond what 32 bits hold."""
+    """The key of an offset: below all keys for one below the base, at most the greatest that 32 bits hold."""
     cdef uint64_t distance
     if offset < base_offset:
-        return -1
+        return INT64_MIN
     distance = <uint64_t>offset - <uint64_t>base_offset
     return INT32_MAX if distance > INT32_MAX else <int64_t>distance
 
