@@ -1,0 +1,89 @@
+package kstore.oracle;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+
+import org.apache.kafka.common.requests.ProduceResponse.RecordError;
+import org.apache.kafka.storage.internals.log.RecordValidationException;
+
+import java.io.BufferedReader;
+import java.io.BufferedWriter;
+import java.io.FileDescriptor;
+import java.io.FileInputStream;
+import java.io.FileOutputStream;
+import java.io.InputStreamReader;
+import java.io.OutputStreamWriter;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.NoSuchElementException;
+
+/**
+ * Kafka's log, steered from outside: each line of standard input is a JSON request, each is answered by one line, {"ok": value} or
+ * {"error": {...}}. A request names an operation ("op"), and most name a log ("log") that "open" has opened. Nothing happens between
+ * requests: the clock and the background tasks of each log belong to the test.
+ */
+public final class Main {
+    /** An operation: what it answers becomes JSON. */
+    interface Operation {
+        Object run(JsonNode request) throws Exception;
+    }
+
+    private final Map<String, Operation> operations = new LinkedHashMap<>();
+
+    private Main() {
+        operations.put("ping", request -> Json.map("operations", operations.keySet(), "java", System.getProperty("java.version")));
+        operations.put("encode", request -> Json.base64(Batches.encode(request)));
+        operations.put("records", request -> Batches.records(new java.io.File(Json.text(request, "path"))));
+        operations.put("dump", Dump::run);
+        new Logs().register(operations);
+    }
+
+    public static void main(String[] args) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(new FileInputStream(FileDescriptor.in), StandardCharsets.UTF_8));
+        BufferedWriter out = new BufferedWriter(new OutputStreamWriter(new FileOutputStream(FileDescriptor.out), StandardCharsets.UTF_8));
+        System.setOut(System.err);  // the answers' pipe belongs to the answers
+        ObjectMapper mapper = new ObjectMapper();
+        Main main = new Main();
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            out.write(mapper.writeValueAsString(main.answer(mapper.readTree(line))));
+            out.write('\n');
+            out.flush();
+        }
+        // Kafka's metrics leave threads that would keep the process alive.
+        System.exit(0);
+    }
+
+    private Map<String, Object> answer(JsonNode request) {
+        try {
+            String name = Json.text(request, "op");
+            Operation operation = operations.get(name);
+            if (operation == null)
+                throw new NoSuchElementException("no operation " + name + ", but " + operations.keySet());
+            return Json.map("ok", operation.run(request));
+        } catch (Throwable e) {
+            return Json.map("error", describe(e));
+        }
+    }
+
+    static Map<String, Object> describe(Throwable e) {
+        Map<String, Object> error = Json.map("class", e.getClass().getSimpleName(), "message", e.getMessage());
+        if (e instanceof RecordValidationException invalid) {
+            error.put("invalid", invalid.invalidException().getClass().getSimpleName());
+            List<Object> records = new ArrayList<>();
+            for (RecordError record : invalid.recordErrors())
+                records.add(Json.map("index", record.batchIndex, "message", record.message));
+            error.put("records", records);
+        }
+        if (e.getCause() != null)
+            error.put("cause", e.getCause().getClass().getSimpleName());
+        List<String> where = new ArrayList<>();
+        for (StackTraceElement frame : e.getStackTrace())
+            if (where.size() < 8)
+                where.add(frame.toString());
+        error.put("where", where);
+        return error;
+    }
+}
