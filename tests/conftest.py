@@ -18,6 +18,7 @@ from pathlib import Path
 import goldensets
 import pytest
 from hypothesis import HealthCheck, settings
+from kafka_jvm import kafka as kafka
 
 import kstore
 
@@ -32,8 +33,9 @@ PARTS = {
     "test_fuzz.py": 90,
     "test_golden.py": 60,
     "test_machine.py": 90,
-    "test_kafka_history.py": 180,
-    "test_kafka_dump.py": 90,
+    "test_kafka_beside_us.py": 180,
+    "test_kafka_oracle.py": 60,
+    "test_kafka_reads_us.py": 90,
     "test_processes.py": 60,
     "test_recovery.py": 90,
 }
