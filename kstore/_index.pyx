@@ -268,15 +268,18 @@ cdef class Entries:
         """Do `lookup` for an array of targets: two int64 arrays, what comes first in an entry and what comes second.
 
         Works without the GIL, on several targets at a time; each slice of them sees the entries there are then.
+        Raises `ValueError` or `TypeError` for targets that are no row of integers which 64 bits hold.
         """
         import numpy
 
         cdef Py_buffer keys_view, first_view, second_view, held
         cdef int64_t count, done = 0, n
         cdef const uint8_t *data
-        targets = numpy.ascontiguousarray(targets, dtype=numpy.int64)
+        targets = numpy.asarray(targets)
         if targets.ndim != 1:
             raise ValueError(f"targets have {targets.ndim} dimensions; one is wanted")
+        casting = "safe" if len(targets) else "unsafe"      # an empty list is an array of floats
+        targets = numpy.ascontiguousarray(targets.astype(numpy.int64, casting=casting, copy=False))
         total = len(targets)
         first, second = numpy.empty(total, numpy.int64), numpy.empty(total, numpy.int64)
         PyObject_GetBuffer(targets, &keys_view, PyBUF_SIMPLE)

@@ -283,9 +283,9 @@ def test_timestamp_zero_is_an_entry_unless_all_of_it_is_zero() -> None:
     assert TimeEntries(time_bytes([(0, 45), (5, 50)]), BASE).sound_entries() == 0
 
 
-@pytest.mark.parametrize("wrong", [[[1, 2], [3, 4]], 7, ["x"], [2**63]])
+@pytest.mark.parametrize("wrong", [[[1, 2], [3, 4]], 7, ["x"], [2**63], [1.0]])
 def test_targets_that_are_no_row_of_integers_are_refused(wrong: object) -> None:
-    with pytest.raises((ValueError, OverflowError, TypeError)):
+    with pytest.raises((ValueError, TypeError)):
         OffsetEntries(b"", BASE).lookup_many(wrong)  # type: ignore[arg-type]
 
 
