@@ -611,13 +611,25 @@ cdef object _first_at(bytes batch, const Header *h, int64_t timestamp, int64_t m
 cdef class BatchCheck:
     """What `check_batch` found: `count`, the true `max_timestamp`, whether offset deltas are `consecutive`, `errors`.
 
-    `errors` lists (index, reason, whether it is the timestamp), at most one of a record. Immutable.
+    `errors` lists (index, reason, whether it is the timestamp), at most one of a record, and of tens of thousands only
+    the first and the first that is about the timestamp. Immutable.
     """
 
     cdef readonly int32_t count
     cdef readonly int64_t max_timestamp
     cdef readonly bint consecutive
     cdef readonly list errors
+
+
+cdef enum:
+    MOST_ERRORS = 65536            # a few bytes may decompress to tens of millions of bad records
+
+
+cdef inline bint _too_far(int64_t stamp, int64_t now, int64_t before_max, int64_t after_max) noexcept nogil:
+    """Whether `stamp` is outside [now - before_max, now + after_max]; the limits are 0 or more."""
+    if stamp < now:
+        return <uint64_t> now - <uint64_t> stamp > <uint64_t> before_max
+    return <uint64_t> stamp - <uint64_t> now > <uint64_t> after_max
 
 
 def check_batch(data not None, *, Py_ssize_t position=0, bint create_time=True, int64_t now_ms=0,
@@ -637,6 +649,7 @@ def check_batch(data not None, *, Py_ssize_t position=0, bint create_time=True, 
     cdef int32_t i
     cdef int16_t attributes
     cdef bytes section
+    cdef bint about_time = False
     cdef ks_record r
     if position < 0 or view.size - position < RECORDS_AT:
         raise InvalidRecordError(f"no batch of {RECORDS_AT} bytes or more at position {position}")
@@ -675,14 +688,19 @@ def check_batch(data not None, *, Py_ssize_t position=0, bint create_time=True, 
         if stamp > check.max_timestamp:
             check.max_timestamp = stamp
         if require_key and r.key_size < 0:
-            check.errors.append((i, "a compacted topic takes no record without a key", False))
+            if len(check.errors) < MOST_ERRORS:
+                check.errors.append((i, "a compacted topic takes no record without a key", False))
         elif create_time and stamp != -1:
-            if now_ms - stamp > before_max_ms or stamp - now_ms > after_max_ms:
+            if _too_far(stamp, now_ms, before_max_ms, after_max_ms) and (
+                    len(check.errors) < MOST_ERRORS or not about_time):
+                about_time = True
                 check.errors.append((
                     i, f"timestamp {stamp} is not within {before_max_ms} ms before and {after_max_ms} ms after {now_ms}",
                     True))
         elif attributes & TIMESTAMP_TYPE_BIT:
-            check.errors.append((i, "the producer claims the log's append time as its own", True))
+            if len(check.errors) < MOST_ERRORS or not about_time:
+                about_time = True
+                check.errors.append((i, "the producer claims the log's append time as its own", True))
     if p != end:
         raise InvalidRecordError(fault_text(KS_TRAILING_BYTES))
     return check

@@ -14,9 +14,10 @@ from typing import NamedTuple
 from kstore import compression
 from kstore.errors import CorruptRecordError, InvalidRecordError
 
-__all__ = ["MIN_MESSAGE_BYTES", "Message", "messages"]
+__all__ = ["MIN_MESSAGE_BYTES", "MIN_V1_MESSAGE_BYTES", "Message", "messages"]
 
 MIN_MESSAGE_BYTES = 14  # the smallest size that an entry of any format may declare
+MIN_V1_MESSAGE_BYTES = 22  # null key, null value
 
 _ENTRY = struct.Struct(">qi")
 _CRC = struct.Struct(">I")
@@ -28,14 +29,12 @@ _NO_TIMESTAMP = -1
 
 
 class Message(NamedTuple):
-    """A message of an old format as it stands; its CRC has not been looked at."""
+    """A message of an old format as it stands; its CRC has not been looked at, nor its key and value."""
 
     data: memoryview
     magic: int
     attributes: int
     timestamp: int
-    key: bytes | None
-    value: bytes | None
 
     @property
     def claims_append_time(self) -> bool:
@@ -45,6 +44,12 @@ class Message(NamedTuple):
     def crc_holds(self) -> bool:
         stored: int = _CRC.unpack_from(self.data)[0]
         return stored == zlib.crc32(self.data[4:])
+
+    def fields(self) -> tuple[bytes | None, bytes | None]:
+        """Key and value; `InvalidRecordError` when they reach past the message."""
+        key, position = _field(self.data, 14 if self.magic else 6)
+        value, _ = _field(self.data, position)
+        return key, value
 
 
 def messages(entry: memoryview, position: int = 0) -> Iterable[Message]:
@@ -67,11 +72,12 @@ class _Wrapped:
         codec = wrapper.attributes & _CODEC_MASK
         if codec > compression.LZ4:
             raise InvalidRecordError(f"compression type {codec} in format v{wrapper.magic}: 1 to 3 are known")
-        if wrapper.value is None:
+        _, value = wrapper.fields()
+        if value is None:
             raise InvalidRecordError("compressed wrapper without a value")
         self._append_time = wrapper.timestamp if wrapper.claims_append_time else None
         self._position = position
-        self._plain = memoryview(compression.decompress(codec, wrapper.value, magic=wrapper.magic))
+        self._plain = memoryview(compression.decompress(codec, value, magic=wrapper.magic))
         last_offset = None
         for last_offset, _ in self._entries():  # noqa: B007
             pass
@@ -106,14 +112,10 @@ class _Wrapped:
 
 
 def _parse(data: memoryview) -> Message:
-    """Take a message of at least 14 bytes apart; of an unknown magic, that is all there is to say."""
+    """Take the head of a message of at least 14 bytes apart."""
     magic, attributes = data[4], data[5]
-    if magic > 1:
-        return Message(data, magic, attributes, _NO_TIMESTAMP, None, None)
     timestamp: int = _TIMESTAMP.unpack_from(data, 6)[0] if magic else _NO_TIMESTAMP
-    key, position = _field(data, 14 if magic else 6)
-    value, _ = _field(data, position)
-    return Message(data, magic, attributes, timestamp, key, value)
+    return Message(data, magic, attributes, timestamp)
 
 
 def _field(data: memoryview, position: int) -> tuple[bytes | None, int]:

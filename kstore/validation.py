@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from kstore import _core, _pack, compression, legacy
+from kstore import _core, _pack, _scan, compression, legacy
 from kstore.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -62,8 +62,8 @@ _TRANSACTIONAL_BIT = 0x10
 _CONTROL_BIT = 0x20
 _KNOWN_BITS = 0x7F
 
-# A refused batch lists at most this many of its records: a decompressed batch may hold tens of millions.
-_LISTED_ERRORS = 1 << 16
+
+_MOST_ERRORS = 1 << 16  # listed of one batch: a wrapper of a few kilobytes may hold millions of messages
 
 
 class Batch(NamedTuple):
@@ -104,8 +104,7 @@ class Analysis(NamedTuple):
     """What the headers of an append say (SEMANTICS.md 1.5); `data` is a view of the caller's whole, kept batches.
 
     `first_offset` is -1 when the first batch is of format v0 or v1, whose base offset a header does not tell;
-    `last_leader_epoch` is None where Kafka's is absent. Immutable, but `data` only as
-    constant as the caller's buffer.
+    `last_leader_epoch` is None where Kafka's is absent. Immutable, as far as the caller's buffer is.
     """
 
     data: memoryview
@@ -224,7 +223,9 @@ def _view(data: ReadableBuffer) -> memoryview:
     view = memoryview(data)
     if view.nbytes == 0:
         return memoryview(b"")
-    return view if view.format == "B" and view.ndim == 1 and view.c_contiguous else view.cast("B")
+    if not view.c_contiguous:
+        return memoryview(view.tobytes())
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 def _entries(view: memoryview) -> Iterator[tuple[int, int, int]]:
@@ -277,6 +278,11 @@ def _check_crc(view: memoryview, batch: Batch) -> None:
         stored = _CRC.unpack_from(view, start + 17)[0]
         computed = _core.crc32c(view[start + _ATTRIBUTES_AT : end])
     else:
+        smallest = _ENTRY_BYTES + (legacy.MIN_V1_MESSAGE_BYTES if batch.magic else legacy.MIN_MESSAGE_BYTES)
+        if batch.size_bytes < smallest:
+            raise CorruptRecordError(
+                f"message of {batch.size_bytes} bytes in format v{batch.magic}: {smallest} at least", position=start
+            )
         stored = _CRC.unpack_from(view, start + 12)[0]
         computed = zlib.crc32(view[start + _MAGIC_AT : end])
     if stored != computed:
@@ -321,58 +327,13 @@ def validate_follower(analysis: Analysis, *, next_offset: int) -> None:
 
 
 class _Rules(NamedTuple):
-    """What a topic asks of each record."""
+    """What a topic asks of each record (1.16, 1.17)."""
 
     create_time: bool
     now_ms: int
     before_max_ms: int
     after_max_ms: int
-    keys_required: bool
-
-    def timestamp_fault(self, timestamp: int, batch: Batch) -> str | None:
-        """Why a record's timestamp is refused (1.17)."""
-        if self.create_time and timestamp != _NO_TIMESTAMP:
-            if self.now_ms - timestamp > self.before_max_ms or timestamp - self.now_ms > self.after_max_ms:
-                return (
-                    f"timestamp {timestamp} is outside {self.now_ms - self.before_max_ms} to "
-                    f"{self.now_ms + self.after_max_ms}"
-                )
-        elif batch.claims_append_time:
-            return "timestamp type LogAppendTime: only a broker stamps it"
-        return None
-
-
-class _Errors:
-    """The refused records of one batch (1.16, 1.18)."""
-
-    def __init__(self) -> None:
-        self.listed: list[tuple[int, str]] = []
-        self.found = 0
-        self.about_time = False
-
-    def check(self, index: int, has_key: bool, timestamp: int, batch: Batch, rules: _Rules) -> None:
-        if rules.keys_required and not has_key:
-            self.add(index, "a record of a compacted topic must have a key")
-        else:
-            fault = rules.timestamp_fault(timestamp, batch)
-            if fault is not None:
-                self.add(index, fault)
-                self.about_time = True
-
-    def add(self, index: int, reason: str) -> None:
-        self.found += 1
-        if len(self.listed) < _LISTED_ERRORS:
-            self.listed.append((index, reason))
-
-    def raise_if_any(self) -> None:
-        """One timestamp among them makes it an `InvalidTimestampError` (1.18)."""
-        if self.found:
-            index, reason = self.listed[0]
-            kind = InvalidTimestampError if self.about_time else InvalidRecordError
-            raise kind(
-                f"{self.found} records refused; the first is record {index}: {reason}",
-                record_errors=tuple(self.listed),
-            )
+    require_key: bool
 
 
 def validate_leader(
@@ -411,7 +372,7 @@ def validate_leader(
     target, level = _target_compression(config, source)
     if first.magic == 2:
         _check_header(first, origin)
-        max_timestamp, sequential = _check_records(analysis.data, first, rules)
+        max_timestamp, sequential = _check_records(analysis.data, rules)
         # A control batch stays as it is (1.12): a marker is no data for a codec, and a rebuilt one would lose its bit.
         if first.is_control or (source == target and (source == 0 or sequential)):
             data = bytearray(analysis.data)
@@ -420,6 +381,9 @@ def validate_leader(
             data = _rebuild(_contents(analysis.data), first, target, level)
             rebuilt = True
     else:
+        if source or target:  # only what stays uncompressed is checked and written batch by batch
+            for _ in _check_legacy(analysis, rules):
+                pass
         data = _rebuild(_check_legacy(analysis, rules), first, target, level)
         max_timestamp = _TIMESTAMP.unpack_from(data, _MAX_TIMESTAMP_AT)[0]
         rebuilt = True
@@ -466,60 +430,39 @@ def _check_header(batch: Batch, origin: Origin) -> None:
             )
 
 
-def _check_records(view: memoryview, batch: Batch, rules: _Rules) -> tuple[int, bool]:
+def _check_records(view: memoryview, rules: _Rules) -> tuple[int, bool]:
     """Check the structure and contents of a v2 batch's records (1.15 to 1.18).
 
     Returns the largest timestamp of a record, at least -1, and whether their offsets are 0, 1, 2, ….
     """
-    facts = _facts(view)
-    oldest, newest = facts.min_timestamp, facts.max_timestamp
-    if batch.claims_append_time:
-        oldest = newest = batch.max_timestamp
-    if (
-        (rules.keys_required and facts.null_keys)
-        or rules.timestamp_fault(oldest, batch)
-        or rules.timestamp_fault(newest, batch)
-    ):
-        errors = _Errors()
-        for index, record in enumerate(_decode(view)):
-            errors.check(index, record.key is not None, record.timestamp, batch, rules)
-        errors.raise_if_any()
-    return max(newest, _NO_TIMESTAMP), facts.sequential
+    found = _scan.check_batch(
+        view,
+        create_time=rules.create_time,
+        now_ms=rules.now_ms,
+        before_max_ms=rules.before_max_ms,
+        after_max_ms=rules.after_max_ms,
+        require_key=rules.require_key,
+    )
+    if found.errors:
+        raise _refusal(found.errors)
+    return found.max_timestamp, found.consecutive
 
 
-class _Facts(NamedTuple):
-    min_timestamp: int
-    max_timestamp: int
-    null_keys: bool
-    sequential: bool
-
-
-def _facts(view: memoryview) -> _Facts:
-    timestamps = []
-    null_keys, sequential = False, True
-    try:
-        for batch in _core.decode_batches(view, check_crc=False):
-            for index, record in enumerate(batch):
-                if record.timestamp != _NO_TIMESTAMP:
-                    timestamps.append(record.timestamp)
-                null_keys = null_keys or record.key is None
-                sequential = sequential and record.offset == batch.base_offset + index
-    except CorruptRecordError as error:
-        if error.__cause__ is not None:
-            raise
-        raise InvalidRecordError(error.reason) from error
-    return _Facts(min(timestamps, default=-1), max(timestamps, default=-1), null_keys, sequential)
-
-
-def _decode(view: memoryview) -> Iterator[_core.Record]:
-    """The records of the one v2 batch, whose CRC has been checked."""
-    for batch in _core.decode_batches(view, check_crc=False):
-        yield from batch
+def _refusal(errors: list[tuple[int, str, bool]]) -> InvalidRecordError:
+    """The error for a batch of which these records (index, reason, whether it is about time) are refused (1.18)."""
+    index, reason, _ = errors[0]
+    kind = InvalidTimestampError if any(about_time for _, _, about_time in errors) else InvalidRecordError
+    return kind(
+        f"{len(errors)} records refused; the first is record {index}: {reason}",
+        record_errors=tuple((index, reason) for index, reason, _ in errors),
+    )
 
 
 def _contents(view: memoryview) -> Iterator[_Content]:
-    for record in _decode(view):
-        yield record.key, record.value, record.timestamp, record.headers
+    """The records of the one v2 batch, whose CRC and structure have been checked."""
+    for batch in _core.decode_batches(view, check_crc=False):
+        for record in batch:
+            yield record.key, record.value, record.timestamp, record.headers
 
 
 def _rebuild(records: Iterable[_Content], producer: Batch, target: int, level: int | None) -> bytearray:
@@ -579,14 +522,41 @@ def _check_legacy(analysis: Analysis, rules: _Rules) -> Iterator[_Content]:
         if batch.magic != magic:
             raise InvalidRecordError(f"batch of magic {batch.magic} after one of magic {magic}: one format an append")
         messages = legacy.messages(analysis.data[batch.position : batch.position + batch.size_bytes], batch.position)
-        errors = _Errors()
+        errors: list[tuple[int, str, bool]] = []
         for index, message in enumerate(messages):
             if message.magic != magic:
-                errors.add(index, f"magic {message.magic} inside a wrapper of magic {magic}")
+                _note(errors, index, f"magic {message.magic} inside a wrapper of magic {magic}", False)
                 continue
             if batch.compression and not message.crc_holds:
                 raise CorruptRecordError(f"CRC of message {index} of the wrapper", position=batch.position)
-            errors.check(index, message.key is not None, message.timestamp, batch, rules)
-        errors.raise_if_any()
+            key, _ = message.fields()
+            if key is None and rules.require_key:
+                _note(errors, index, "a compacted topic takes no record without a key", False)
+            else:
+                fault = _timestamp_fault(message.timestamp, batch, rules)
+                if fault is not None:
+                    _note(errors, index, fault, True)
+        if errors:
+            raise _refusal(errors)
         for message in messages:
-            yield message.key, message.value, message.timestamp, ()
+            key, value = message.fields()
+            yield key, value, message.timestamp, ()
+
+
+def _note(errors: list[tuple[int, str, bool]], index: int, reason: str, about_time: bool) -> None:
+    """List a refused record; past the most that are listed, one more that decides what the batch is refused for."""
+    if len(errors) < _MOST_ERRORS or (about_time and len(errors) == _MOST_ERRORS):
+        errors.append((index, reason, about_time))
+
+
+def _timestamp_fault(timestamp: int, batch: Batch, rules: _Rules) -> str | None:
+    """Why a legacy record's timestamp is refused (1.17)."""
+    if rules.create_time and timestamp != _NO_TIMESTAMP:
+        if rules.now_ms - timestamp > rules.before_max_ms or timestamp - rules.now_ms > rules.after_max_ms:
+            return (
+                f"timestamp {timestamp} is not within {rules.before_max_ms} ms before and {rules.after_max_ms} ms "
+                f"after {rules.now_ms}"
+            )
+    elif batch.claims_append_time:
+        return "timestamp type LogAppendTime: only a broker stamps it"
+    return None

@@ -870,6 +870,15 @@ def test_a_rebuilt_batch_takes_no_negative_timestamp(setting: str) -> None:
         lead(legacy(1, timestamp=-2))
 
 
+def test_a_negative_timestamp_is_met_when_the_record_is_written() -> None:
+    """SEMANTICS.md 1.20: after all checks where anything is compressed, between them where messages are just merged."""
+    data = legacy(1, key=b"k", timestamp=-5) + legacy(1, key=None)
+    with pytest.raises(InvalidTimestampError, match="-5"):
+        lead(data, cleanup_policy="compact")
+    with pytest.raises(InvalidRecordError, match="key"):
+        lead(data, cleanup_policy="compact", compression_type="gzip")
+
+
 # ---- 1.20 to 1.22: rebuilding
 
 
@@ -1054,8 +1063,17 @@ WRAPPERS: dict[str, tuple[Callable[[], bytes], type[KStoreError]]] = {
     "a value past the end": (
         lambda: legacy_with_fields(1, struct.pack(">ii", -1, 2**31 - 1) + b"abc"), InvalidRecordError,
     ),
-    "no room for a value's length": (lambda: legacy_with_fields(1, struct.pack(">ib", -1, 0)), InvalidRecordError),
-    "no room for a key's length": (lambda: legacy_with_fields(1, b""), InvalidRecordError),
+    "no room for a value's length": (
+        lambda: legacy_with_fields(1, struct.pack(">i", 2) + b"abcde"), InvalidRecordError,
+    ),
+    "a message of 21 bytes": (lambda: legacy_with_fields(1, b"\xff" * 7), CorruptRecordError),
+    "a message of 14 bytes": (lambda: legacy_with_fields(1, b""), CorruptRecordError),
+    "a message of 21 bytes inside": (
+        lambda: wrapper(1, [legacy_with_fields(1, b"\xff" * 7)]), InvalidRecordError,
+    ),
+    "a length inside that also breaks the CRC": (
+        lambda: wrapper(1, [legacy(1)[:-5] + b"\x7f" + legacy(1)[-4:]]), CorruptRecordError,
+    ),
 }  # fmt: skip
 
 
@@ -1070,6 +1088,14 @@ def test_an_odd_wrapper_is_refused_by_name(case: str) -> None:
     make, error = WRAPPERS[case]
     with pytest.raises(error):
         lead(make())
+
+
+def test_a_follower_refuses_a_version_1_message_that_no_reader_could_read() -> None:
+    """Stricter than Kafka, whose readers fail on it."""
+    with pytest.raises(CorruptRecordError, match="33 bytes"):
+        follow(legacy_with_fields(1, b"\xff" * 7))
+    assert follow(legacy(1, None)).valid_bytes == 34
+    assert follow(legacy(0, None)).valid_bytes == 26
 
 
 def test_a_torn_message_at_the_end_of_a_wrapper_is_left_out() -> None:
@@ -1162,3 +1188,24 @@ small_records = st.lists(
 )
 def test_any_records_behind_a_sound_header_give_batches_or_a_named_error(data: bytes) -> None:
     outcomes(data)
+
+
+def test_a_bomb_of_bad_records_is_refused_in_bounded_memory() -> None:
+    """A few bytes hold tens of millions of them: the list of errors is cut, the verdict is not."""
+    count = 200_000
+    plain = bytearray(b"".join([record(value=None)] * count))
+    with pytest.raises(InvalidRecordError) as caught:
+        lead(v2(bytes(plain), count=count, codec="zstd"), cleanup_policy="compact")
+    assert type(caught.value) is InvalidRecordError
+    assert len(caught.value.record_errors) == 65536
+    late = bytes(plain) + record(timestamp_delta=3_600_001, key=b"k")
+    with pytest.raises(InvalidTimestampError) as caught:
+        lead(v2(late, count=count + 1, codec="zstd"), cleanup_policy="compact")
+    assert caught.value.record_errors[-1][0] == count
+    inner = legacy(0) * 70_000 + legacy(1, timestamp=NOW)
+    with pytest.raises(InvalidRecordError) as caught:
+        lead(wrapper(1, inner, offset=0))
+    assert len(caught.value.record_errors) == 65536
+    with pytest.raises(InvalidTimestampError) as caught:
+        lead(wrapper(1, legacy(0) * 70_000 + legacy(1, timestamp=NOW + 3_600_001), offset=0))
+    assert caught.value.record_errors[-1][0] == 70_000
