@@ -66,6 +66,7 @@ cdef class Packer:
                  int64_t before_max_ms=0x7fffffffffffffff, int64_t after_max_ms=0x7fffffffffffffff,
                  bint require_key=False, bint single=False):
         codecs.type_name(compression)
+        codecs.check_level(compression, level)
         if timestamp_type not in ("CreateTime", "LogAppendTime"):
             raise ValueError(f"timestamp type {timestamp_type!r}: CreateTime and LogAppendTime are known")
         if transactional and producer_id < 0:

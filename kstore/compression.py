@@ -11,10 +11,11 @@ import zlib
 from typing import Any
 
 import cramjam
+import lz4.block  # type: ignore[import-untyped]
 import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 
-from kstore.errors import CorruptRecordError, UnsupportedCompressionError
+from kstore.errors import ConfigError, CorruptRecordError, UnsupportedCompressionError
 
 __all__ = [
     "GZIP",
@@ -24,6 +25,7 @@ __all__ = [
     "NONE",
     "SNAPPY",
     "ZSTD",
+    "check_level",
     "compress",
     "decompress",
     "type_id",
@@ -55,6 +57,18 @@ def type_id(name: str) -> int:
     except (ValueError, TypeError):
         known = ", ".join(NAMES)
         raise UnsupportedCompressionError(f"compression type {name!r}: known are {known}") from None
+
+
+_LEVELS = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
+
+
+def check_level(type_id: int, level: int | None) -> None:
+    """`ConfigError` unless Kafka takes `level` for this type; None is the default of each, and gzip's -1 too."""
+    if level is None or (type_id == GZIP and level == -1) or type_id not in _LEVELS:
+        return
+    least, most = _LEVELS[type_id]
+    if not least <= level <= most:
+        raise ConfigError(f"compression level {level} for {NAMES[type_id]}: {least} to {most} are allowed")
 
 
 def compress(type_id: int, data: bytes, level: int | None = None, *, magic: int = 2) -> bytes:
@@ -106,7 +120,14 @@ def _too_large(name: str, limit: int) -> CorruptRecordError:
     return CorruptRecordError(f"{name} data decompresses to more than the {limit} bytes allowed")
 
 
-_LIBRARY_ERRORS = (zlib.error, cramjam.DecompressionError, RuntimeError, zstandard.ZstdError, EOFError, ValueError)
+_LIBRARY_ERRORS = (
+    zlib.error,
+    cramjam.DecompressionError,
+    lz4.block.LZ4BlockError,
+    RuntimeError,  # lz4.frame has no class of its own
+    EOFError,
+    zstandard.ZstdError,
+)
 
 # ---- gzip: one member as the JDK writes it; readers go on with concatenated members.
 
@@ -149,7 +170,7 @@ def _decompress_snappy(data: bytes, limit: int) -> bytes:
     if not data:
         raise CorruptRecordError("snappy data of 0 bytes")
     if len(data) < 16 or not data.startswith(_XERIAL_MAGIC):
-        return _snappy_block(data, limit)
+        return _snappy_block(data, 0, limit)
     parts: list[bytes] = []
     total = 0
     at = 16
@@ -165,14 +186,14 @@ def _decompress_snappy(data: bytes, limit: int) -> bytes:
         at += 4
         if size > len(data) - at:
             raise CorruptRecordError(f"snappy block of {size} bytes where {len(data) - at} are left")
-        part = _snappy_block(data[at : at + size], limit - total)
+        part = _snappy_block(data[at : at + size], total, limit)
         total += len(part)
         parts.append(part)
         at += size
     return b"".join(parts)
 
 
-def _snappy_block(block: bytes, limit: int) -> bytes:
+def _snappy_block(block: bytes, before: int, limit: int) -> bytes:
     size = 0
     for at, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << 7 * at
@@ -180,7 +201,7 @@ def _snappy_block(block: bytes, limit: int) -> bytes:
             break
     else:
         raise CorruptRecordError("snappy block whose length has no end")
-    if size > limit:
+    if before + size > limit:
         raise _too_large("snappy", limit)
     if size > 64 * len(block):  # an element of two bytes or more gives at most 64: no allocation for a lie
         raise CorruptRecordError(f"snappy block of {len(block)} bytes that declares {size}")
@@ -220,11 +241,41 @@ def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
         raise CorruptRecordError("lz4 frame that ends in its header")
     if magic > 0 and data[checked] != _lz4_header_checksum(data[4:checked]):
         raise CorruptRecordError(f"lz4 frame with header checksum {data[checked]:#04x}, which does not match")
-    # Give the library a header without the fields that Kafka skips unread, and with a checksum that is right.
-    descriptor = bytes((0x60 | flags & 0x10, sizes))
+    if flags & 0x10:
+        return _decompress_lz4_checked(data, checked + 1, sizes, limit)
+    largest = 1 << 8 + 2 * (sizes >> 4)
+    parts: list[bytes] = []
+    total = 0
+    at = checked + 1
+    view = memoryview(data)
+    while True:
+        mark = int.from_bytes(view[at : at + 4], "little")
+        size = mark & 0x7FFFFFFF
+        at += 4
+        if at > len(data):
+            raise CorruptRecordError("lz4 frame without an end mark")
+        if mark == 0:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        if size > largest or size > len(data) - at:
+            raise CorruptRecordError(f"lz4 block of {size} bytes: {largest} are allowed, {len(data) - at} are there")
+        block = view[at : at + size]
+        part = bytes(block) if mark >> 31 else lz4.block.decompress(block, uncompressed_size=largest)
+        at += size
+        total += len(part)
+        if total > limit:
+            raise _too_large("lz4", limit)
+        parts.append(part)
+
+
+def _decompress_lz4_checked(data: bytes, at: int, sizes: int, limit: int) -> bytes:
+    """A frame whose blocks carry checksums, which nobody writes by default: the library's own frame reader.
+
+    It gets a header without the fields that Kafka skips unread, and with a checksum that is right.
+    """
+    descriptor = bytes((0x70, sizes))
     unpacker = lz4.frame.LZ4FrameDecompressor()
     unpacker.decompress(_LZ4_MAGIC + descriptor + bytes((_lz4_header_checksum(descriptor),)))
-    plain: bytes = unpacker.decompress(memoryview(data)[checked + 1 :], max_length=limit + 1)
+    plain: bytes = unpacker.decompress(memoryview(data)[at:], max_length=limit + 1)
     if len(plain) > limit:
         raise _too_large("lz4", limit)
     if not unpacker.eof:
@@ -250,6 +301,8 @@ def _lz4_header_checksum(descriptor: bytes) -> int:
 
 # ---- zstd: a frame without content size, as Kafka's streaming writer makes it.
 
+_ZSTD_PIECE = 1024  # a block of four bytes may stand for 128 KiB: no piece gives more than 32 MiB before it is counted
+
 _local = threading.local()  # contexts are costly to make and not for two threads
 
 
@@ -265,18 +318,21 @@ def _decompress_zstd(data: bytes, limit: int) -> bytes:
     context = _local.__dict__.get("decompressor")
     if context is None:
         context = _local.decompressor = zstandard.ZstdDecompressor()
+    view = memoryview(data)
     parts: list[bytes] = []
-    total = 0
-    rest = data
+    total = at = 0
     while True:
-        frame = context.decompressobj(write_size=1 << 17)
-        part = frame.decompress(rest)
-        total += len(part)
-        if total > limit:
-            raise _too_large("zstd", limit)
-        parts.append(part)
-        if not frame.eof:
-            raise CorruptRecordError("zstd data ends inside a frame")
-        rest = frame.unused_data
-        if not rest:
+        frame = context.decompressobj()
+        while not frame.eof:
+            piece = view[at : at + _ZSTD_PIECE]
+            if not piece:
+                raise CorruptRecordError("zstd data ends inside a frame")
+            part = frame.decompress(piece)
+            at += len(piece)
+            total += len(part)
+            if total > limit:
+                raise _too_large("zstd", limit)
+            parts.append(part)
+        at -= len(frame.unused_data)
+        if at == len(data):
             return parts[0] if len(parts) == 1 else b"".join(parts)
