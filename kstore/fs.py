@@ -279,6 +279,14 @@ def unlink(path: StrPath) -> bool:
 
 def mkdir(path: StrPath) -> bool:
     """Make one directory and sync its parent, so that it outlives a crash; False when it was there."""
+    if not make_directory(path):
+        return False
+    sync_directory(os.path.dirname(os.path.abspath(path)))
+    return True
+
+
+def make_directory(path: StrPath) -> bool:
+    """Make one directory; False when it was there. Not yet durable."""
     try:
         os.mkdir(path)
     except FileExistsError as error:
@@ -287,7 +295,6 @@ def mkdir(path: StrPath) -> bool:
         return False
     except OSError as error:
         raise storage_error(error, path) from error
-    sync_directory(os.path.dirname(os.path.abspath(path)))
     return True
 
 
