@@ -549,7 +549,7 @@ class Log:
         for number, segment in enumerate(items):
             is_last = number == len(items) - 1
             size_bytes = view.readable_bytes(segment)
-            first_timestamp = segment.first_timestamp() if size_bytes else None
+            first_timestamp = segment.first_timestamp(size_bytes) if size_bytes else None
             found.append(
                 SegmentInfo(
                     base_offset=segment.base_offset,

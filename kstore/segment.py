@@ -168,10 +168,11 @@ class Segment:
         timestamp = self.maximum[0]
         return timestamp if timestamp >= 0 else fs.stat(self.path).st_mtime_ns // 1_000_000
 
-    def first_timestamp(self) -> int | None:
-        """The first batch's greatest timestamp (2.5), None for an empty segment."""
-        if self._first_timestamp is None and self.size_bytes > 0:
-            found = _scan.find_batch(self.file.fd, 0, self.size_bytes, self.base_offset, path=self.path)
+    def first_timestamp(self, size_bytes: int | None = None) -> int | None:
+        """The first batch's greatest timestamp (2.5), None for an empty segment; `size_bytes` if it has grown since."""
+        size_bytes = self.size_bytes if size_bytes is None else size_bytes
+        if self._first_timestamp is None and size_bytes > 0:
+            found = _scan.find_batch(self.file.fd, 0, size_bytes, self.base_offset, path=self.path)
             self._first_timestamp = None if found is None else found[4]
         return self._first_timestamp
 
