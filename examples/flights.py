@@ -63,9 +63,8 @@ def show_append(log: kstore.Log, rows: list[Row]) -> None:
     flushed = time.perf_counter() - start
     stored = sum(segment.size_bytes for segment in log.segments)
     print(f"{len(rows):,} rows at offsets {info.first_offset:,} to {info.last_offset:,}, {stored / 1e6:.1f} MB")
-    print(
-        f"{len(rows) / appended:,.0f} rows/s, {stored / appended / 1e6:,.0f} MB/s ({appended:.3f} s, batches of 16 KiB)"
-    )
+    speed = f"{len(rows) / appended:,.0f} rows/s, {stored / appended / 1e6:,.0f} MB/s"
+    print(f"{speed}: {appended:.3f} s, in batches of 16 KiB")
     print(f"{flushed:.3f} s until flush() had it all on the disk")
 
 
