@@ -308,7 +308,10 @@ cdef bytes _decompress(int codec, bytes data, int64_t limit, int magic, object p
 
 
 # What a RecordBatch is before it has bytes: nobody gets a pointer to nothing.
-cdef bytes EMPTY_BATCH = bytes(MAGIC_AT) + b"\x02" + bytes(RECORDS_AT - HEADER_UP_TO_MAGIC)
+cdef bytes EMPTY_BATCH = (
+    bytes(BATCH_LENGTH_AT) + (RECORDS_AT - LOG_OVERHEAD).to_bytes(4, "big") + bytes(MAGIC_AT - LOG_OVERHEAD) + b"\x02"
+    + bytes(RECORDS_AT - HEADER_UP_TO_MAGIC)
+)
 
 
 @cython.final
@@ -678,6 +681,7 @@ cdef class _Walk:
                 self._chunks = iter(chunks)
         except BaseException:
             self._done = True
+            self._forget_batch()
             raise
         if chunks is not None:
             self._start_offset = self.next_offset
@@ -823,7 +827,7 @@ cdef class RecordIterator(_Walk):
                     self._left = 0
                     self._done = True
                     raise StopIteration
-                self.next_offset = self._next_batch_offset if self._left == 0 else offset + 1
+                self.next_offset = self._next_batch_offset if self._left == 0 else wrapping_add(offset, 1)
                 if offset < self._start_offset:
                     continue
                 timestamp = self._base_timestamp
@@ -839,7 +843,7 @@ cdef class RecordIterator(_Walk):
                     self._legacy = None
                     self._done = True
                     raise StopIteration
-                self.next_offset = (<Record> record).offset + 1
+                self.next_offset = wrapping_add((<Record> record).offset, 1)
                 if (<Record> record).offset < self._start_offset:
                     continue
                 return record
@@ -859,6 +863,8 @@ cdef class RecordIterator(_Walk):
             if self._recheck is None:
                 raise
             self._ask_guard(error)
+            if self._done:             # no other chunks to go on with
+                raise
             return True
 
     cdef bint _open_next_batch(self) except -1:
@@ -883,7 +889,7 @@ cdef class RecordIterator(_Walk):
             attributes = load16(p + ATTRIBUTES_AT)
             count = load32(p + RECORDS_COUNT_AT)
             self._base_offset = load64(p)
-            self._next_batch_offset = wrapping_add(self._base_offset, load32(p + LAST_OFFSET_DELTA_AT) + <int64_t> 1)
+            self._next_batch_offset = wrapping_add(wrapping_add(self._base_offset, load32(p + LAST_OFFSET_DELTA_AT)), 1)
             self._append_time = attributes & TIMESTAMP_TYPE_BIT != 0
             self._base_timestamp = load64(p + (MAX_TIMESTAMP_AT if self._append_time else BASE_TIMESTAMP_AT))
             if count < 0:
@@ -940,6 +946,8 @@ cdef class BatchIterator(_Walk):
                     if self._recheck is None:
                         raise
                     self._ask_guard(error)
+                    if self._done:     # no other chunks to go on with
+                        raise
                     continue
                 if self._guard.version == self._seen:
                     break
@@ -956,7 +964,7 @@ cdef class BatchIterator(_Walk):
                 self._done = True
                 raise StopIteration
             self._p = p + size
-            self.next_offset = batch.last_offset + 1
+            self.next_offset = wrapping_add(batch.last_offset, 1)
             return batch
         except BaseException:
             self._done = True

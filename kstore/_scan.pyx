@@ -318,7 +318,7 @@ def scan(int fd, int64_t position, int64_t end, int64_t base_offset, *, int64_t 
         result.reason = _reason(stop, &f.bad, end)
         result.batches = f.batches
         result.last_position = f.last_position
-        result.next_offset = f.last_offset + 1 if f.batches else None
+        result.next_offset = <object> f.last_offset + 1 if f.batches else None
         result.max_timestamp = f.max_timestamp
         result.max_timestamp_offset = f.max_timestamp_offset
         result.first_timestamp = f.first_timestamp
