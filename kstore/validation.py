@@ -126,7 +126,7 @@ class Validated(NamedTuple):
     (1.12) and not patched in place. `batch` is the header as written.
     """
 
-    data: bytes | bytearray
+    data: bytearray
     batch: Batch
     first_offset: int
     last_offset: int
@@ -311,8 +311,9 @@ def _refuse_impossible_offsets(batch: Batch, previous_last_offset: int) -> None:
 def validate_follower(analysis: Analysis, *, next_offset: int) -> None:
     """Refuse an append that begins below the log end (1.23); a gap upward is legal, and nothing is rewritten (1.25).
 
-    The caller holds the log's lock, and recovers by 1.24 where it may. `UnexpectedAppendOffsetError` carries the first
-    offset (the last of the first batch where that is unknown) and the last.
+    A batch without a leader epoch is an `InvalidRecordError`: the cache of epochs could not enter it (1.26). The caller
+    holds the log's lock, and recovers by 1.24 where it may. `UnexpectedAppendOffsetError` carries the first offset (the
+    last of the first batch where that is unknown) and the last.
     """
     first = analysis.first_offset if analysis.first_offset >= 0 else analysis.last_offset_of_first_batch
     if analysis.batches and first < next_offset:
@@ -321,6 +322,11 @@ def validate_follower(analysis: Analysis, *, next_offset: int) -> None:
             first_offset=first,
             last_offset=analysis.last_offset,
         )
+    for batch in analysis.batches:
+        if batch.magic == 2 and batch.leader_epoch < 0:
+            raise InvalidRecordError(
+                f"batch at position {batch.position} has leader epoch {batch.leader_epoch}: a leader gave it 0 or more"
+            )
 
 
 # ---- a leader (1C)

@@ -373,7 +373,7 @@ def test_a_follower_refuses_an_offset_after_which_none_is_left() -> None:
 
 def test_a_followers_append_begins_at_or_above_the_log_end() -> None:
     """SEMANTICS.md 1.23"""
-    analysis = follow(v2(messages_of([b"a", b"b", b"c"]), base_offset=4))
+    analysis = follow(v2(messages_of([b"a", b"b", b"c"]), base_offset=4, leader_epoch=0))
     for next_offset in (0, 3, 4):
         validate_follower(analysis, next_offset=next_offset)
     for next_offset in (5, 7):
@@ -400,6 +400,16 @@ def test_a_legacy_append_begins_at_the_last_offset_of_its_first_batch(magic: int
     with pytest.raises(UnexpectedAppendOffsetError) as caught:
         validate_follower(follow(data), next_offset=first + 1)
     assert (caught.value.first_offset, caught.value.last_offset) == (first, 6)
+
+
+@pytest.mark.parametrize("leader_epoch", [-1, -(2**31)])
+def test_a_followers_batch_has_an_epoch(leader_epoch: int) -> None:
+    """SEMANTICS.md 1.26: Kafka's cache of epochs refuses a negative one, after 1.23 and before anything is written."""
+    data = v2(base_offset=3, leader_epoch=0) + v2(base_offset=4, leader_epoch=leader_epoch)
+    with pytest.raises(InvalidRecordError, match="leader epoch"):
+        validate_follower(follow(data), next_offset=3)
+    with pytest.raises(UnexpectedAppendOffsetError):
+        validate_follower(follow(data), next_offset=4)
 
 
 def test_a_follower_that_took_nothing_has_nothing_below_the_log_end() -> None:
