@@ -21,6 +21,7 @@ from kstore.descriptors import ExistingFileError as ExistingFileError
 from kstore.descriptors import Handles as Handles
 from kstore.descriptors import MissingFileError as MissingFileError
 from kstore.descriptors import path_of as path_of
+from kstore.descriptors import register as register
 from kstore.descriptors import storage_error as storage_error
 from kstore.errors import StorageError
 from kstore.locks import LOCK_FILE as LOCK_FILE

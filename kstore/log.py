@@ -107,7 +107,7 @@ class Log:
         log.mode = mode
         log._writer = None
         log._settings = (config, settings)
-        log._handles = fs.Handles(log._forked)
+        fs.register(log)
         log._config = LogConfig.resolve(config, settings)
         if mode == "r":
             log._open_for_reading()
@@ -121,7 +121,6 @@ class Log:
     mode: str
     recovery: Recovery
     _settings: tuple[ConfigSource, dict[str, Any]]
-    _handles: fs.Handles
     _append_one: Callable[..., int]
     _config: LogConfig
     _view: Writer | ReadOnlyView
@@ -169,7 +168,7 @@ class Log:
         self._writer = self._view = Writer(self.path, partition, self._config, loaded, clock)
         self._append_one = self._writer.appender.append
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         """Be closed in a child process: its copies of the locks must not outlive the parent's."""
         self._view.closed = True
         if self._writer is not None:
@@ -190,6 +189,12 @@ class Log:
             if self._writer is not None:
                 self._partition_lock.release()
                 self._root_lock.release()
+
+    def __del__(self) -> None:
+        # Nobody holds the log: what was appended is in the files, and the locks go with this object.
+        writer = getattr(self, "_writer", None)
+        if writer is not None and not writer.closed:
+            writer.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -408,7 +413,7 @@ class Log:
 
     def _run_due(self, writer: Writer) -> None:
         if writer.now() >= writer.appender.due_ms:
-            writer.run_due()
+            writer.upkeep.run_due()
 
     def _writable(self) -> Writer:
         if self._writer is None:
@@ -477,7 +482,9 @@ class Log:
                 raise ValueError("give an offset or a start_timestamp, not both")
             found = reading.offset_for_timestamp(self._view, operator.index(start_timestamp))
             offset = found[1] if found is not None else self._view.log_end_offset
-        return reading.stretch(self._view, offset, end_offset, follow, timeout)
+        stretch, start, end = reading.stretch(self._view, offset, end_offset, follow, timeout)
+        stretch.owner = self
+        return stretch, start, end
 
     def fetch(
         self,
@@ -580,7 +587,7 @@ class Log:
                 self._writer.limit()
         self._config = config
 
-    def stats(self) -> dict[str, int | str | bool]:
+    def stats(self) -> dict[str, int | str]:
         """Numbers for whoever watches the log: marks, sizes, entries, the recovery point."""
         segments = self.segments
         view = self._view
@@ -589,7 +596,7 @@ class Log:
             "mode": self.mode,
             "log_start_offset": view.log_start_offset,
             "log_end_offset": view.log_end_offset,
-            "recovery_point": view.recovery_point,
+            "recovery_point": (view if isinstance(view, ReadOnlyView) else view.upkeep).recovery_point,
             "segments": len(segments),
             "size_bytes": sum(segment.size_bytes for segment in segments),
             "offset_index_entries": sum(segment.offset_index_entries for segment in segments),
@@ -611,7 +618,7 @@ class Log:
 
         Concurrent callers share one sync. After a failed sync the log refuses writes until it is reopened.
         """
-        self._writable().flush()
+        self._writable().upkeep.flush()
 
     def truncate_to(self, offset: int) -> bool:
         """Drop the records at and above `offset`; whether there were any. A batch that holds `offset` goes whole."""
@@ -651,7 +658,7 @@ class Log:
         """Do what is due by the clock: delayed unlinks, flushes, checkpoints."""
         writer = self._writable()
         writer.refuse_if_unusable()
-        writer.run_due()
+        writer.upkeep.run_due()
 
 
 def _reopen(path: str, config: ConfigSource, settings: dict[str, Any]) -> Log:

@@ -144,6 +144,7 @@ class Stretch:
         self.end_offset = end_offset
         self.follow = follow
         self.timeout = timeout
+        self.owner: object = None  # whoever must live as long as this is read
 
     def __iter__(self) -> Iterator[tuple[memoryview, str, int]]:
         view = self.view
@@ -194,7 +195,9 @@ class Stretch:
         start, end = view.log_start_offset, view.log_end_offset
         if not start <= next_offset <= end or view.overtaken(next_offset, seen_version, base_offset, crc):
             raise out_of_range(next_offset, start, end)
-        return Stretch(view, next_offset, self.end_offset, self.follow, self.timeout)
+        following = Stretch(view, next_offset, self.end_offset, self.follow, self.timeout)
+        following.owner = self.owner
+        return following
 
 
 def stretch(

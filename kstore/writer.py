@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from errno import EIO
 from typing import TYPE_CHECKING
 
-from kstore import _core, checkpoint, fs
+from kstore import _core, fs
 from kstore._writer import Appender, Code
 from kstore.config import LogConfig
 from kstore.errors import KStoreError, LogClosedError, StorageError
@@ -24,14 +24,12 @@ from kstore.reading import SegmentList
 from kstore.recovery import Loaded, any_producers
 from kstore.roll import REASONS, draw_jitter, limits
 from kstore.segment import Segment
+from kstore.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from kstore.validation import Analysis, Batch
 
 logger = logging.getLogger("kstore")
-
-NEVER = 2**63 - 1
-CHECKPOINT_INTERVAL_MS = 60_000  # log.flush.offset.checkpoint.interval.ms (12.7)
 
 
 class _IndexFullError(Exception):
@@ -58,7 +56,6 @@ class Writer:
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.log_start_offset = loaded.log_start_offset
-        self.recovery_point = loaded.recovery_point
         self.closed = False
         self.failure: KStoreError | None = None
         self.appender = Appender(clock)
@@ -66,24 +63,13 @@ class Writer:
         self.mutex = threading.Lock()
         self._grown = threading.Condition(threading.Lock())
         self._cuts: list[tuple[int, int]] = []
-        self._sound_end: tuple[int, int] | None = None
-        self._due: list[tuple[int, list[str]]] = []
-        self._checkpointed: tuple[int, int | None] = (-1, -1)
-        self._checkpointing = threading.Lock()
-        self._checkpoint_ms = self.now()
-        self._flushed_ms = self.now()
-        self._flush_state = threading.Condition(threading.Lock())
-        self._flushing = False
-        self._unsynced_names = True
-        self._roll_flush: threading.Thread | None = None
-        self._roll_flush_wanted = False
-        self._real_time = clock is None
+        self.upkeep = Upkeep(self, loaded.recovery_point, real_time=clock is None)
         self.configure(config)
         self._attach(loaded.next_offset)
         latest = self.epochs.latest_epoch
         self.appender.leader_epoch = 0 if latest is None else latest
         self.appender.epoch_assigned = latest is not None
-        self.delete_later(loaded.deleted_paths)
+        self.upkeep.unlink_later(loaded.deleted_paths)
         self.appender.busy = False
 
     # What readers see (`reading.View`).
@@ -265,7 +251,7 @@ class Writer:
             with self._grown:
                 self._grown.notify_all()
         if self.log_end_offset >= self.appender.flush_at:
-            self.flush()
+            self.upkeep.flush()
 
     def wake(self) -> None:
         """Let everybody who waits or iterates look again."""
@@ -287,7 +273,7 @@ class Writer:
         new = self._new_segment(base_offset)
         try:
             if replaces:
-                self.delete_later(old.mark_deleted())
+                self.upkeep.unlink_later(old.mark_deleted())
             else:
                 for path in (new.path, new.offset_index.path, new.time_index.path):
                     if fs.exists(path):
@@ -307,9 +293,9 @@ class Writer:
         self._attach(next_offset)
         self.producers.end_offset = base_offset
         self.producers.take_snapshot(sync=False)
-        self._unsynced_names = True
+        self.upkeep.owe_names()
         logger.info("%s: new segment at %d (%s)", self.directory, base_offset, reason)
-        self._flush_after_roll()
+        self.upkeep.flush_after_roll()
         return new
 
     def _new_segment(self, base_offset: int) -> Segment:
@@ -369,7 +355,7 @@ class Writer:
             time_entries=found.time_entries,
             index_interval_bytes=self.config.index_interval_bytes,
         )
-        self._set_flush_at()
+        self.upkeep.set_due()
 
     # Truncation.
 
@@ -390,8 +376,7 @@ class Writer:
             kept = [segment for segment in self.segments.items if segment.base_offset <= offset]
             # The checkpoint first: a crash in the middle must not find the log below its recovery point.
             sound_end = self._end_after_cut(kept[-1], offset)
-            self.recovery_point = min(self.recovery_point, sound_end)
-            self.write_checkpoints()
+            self.upkeep.lower_recovery_point(sound_end)
             for segment in reversed(dropped):
                 self._delete_locked(segment)
             self.appender.detach()
@@ -399,14 +384,14 @@ class Writer:
             kept[-1].activate()
             self.segments = SegmentList(kept)
             self._attach(offset)
-            self._sound_end = (sound_end, offset)
+            self.upkeep.gap = (sound_end, offset)
             self.epochs.truncate_from_end(offset)
             self.epochs.flush()
             self._epochs_changed()
             self.log_start_offset = min(offset, self.log_start_offset)
             self._rebuild_producers_locked(offset)
             self._cut_at(offset)
-            self.write_checkpoints()
+            self.upkeep.write_checkpoints()
             return True
 
     def _end_after_cut(self, segment: Segment, offset: int) -> int:
@@ -421,11 +406,10 @@ class Writer:
 
     def _restart_locked(self, offset: int, log_start_offset: int) -> None:
         self.settle()
-        self.recovery_point = min(self.recovery_point, offset)
         old = list(self.segments.items)
         # The line of the new start first: a crash on the way must find a log that may start there.
         self.log_start_offset = log_start_offset
-        self.write_checkpoints()
+        self.upkeep.lower_recovery_point(offset)
         for segment in old:
             self._delete_locked(segment)
         new = self._new_segment(offset)
@@ -435,11 +419,11 @@ class Writer:
         self.epochs.clear_and_flush()
         self._epochs_changed()
         self.producers.reset(offset)
-        self.recovery_point = offset
-        self._sound_end = None
-        self._unsynced_names = True
+        self.upkeep.recovery_point = offset
+        self.upkeep.gap = None
+        self.upkeep.owe_names()
         self._cut_at(-1)
-        self.write_checkpoints()
+        self.upkeep.write_checkpoints()
 
     def _rebuild_producers_locked(self, offset: int) -> None:
         items = list(self.segments.items)
@@ -457,7 +441,12 @@ class Writer:
             path = self.producers.path(segment.base_offset)
             fs.rename(path, path + ".deleted")
             paths.append(path + ".deleted")
-        self.delete_later(paths)
+        self.upkeep.unlink_later(paths)
+
+    @property
+    def cuts(self) -> int:
+        """How often records have been taken from the end."""
+        return len(self._cuts)
 
     def _cut_at(self, offset: int) -> None:
         """Tell every iterator that records at and above `offset` are gone."""
@@ -466,176 +455,51 @@ class Writer:
 
     def raise_log_start(self, offset: int) -> None:
         """Make everything below `offset` unreadable; on the disk before this returns (11.10 to 11.12)."""
-        self.flush(offset)
+        self.upkeep.flush(offset)
         with self.gate():
             if offset <= self.log_start_offset:
                 return
             self.log_start_offset = offset
-            self.recovery_point = max(self.recovery_point, offset)
+            self.upkeep.recovery_point = max(self.upkeep.recovery_point, offset)
             self.epochs.truncate_from_start(offset)
             self.epochs.flush()
             self.producers.raise_start(offset)
             self.wake()
-            self.write_checkpoints()
+            self.upkeep.write_checkpoints()
 
-    # Durability.
-
-    def flush(self, offset: int | None = None) -> None:
-        """Put everything below `offset` (None: the log end) on the disk, the directory's names included (12.2).
-
-        Concurrent callers share one sync. When a sync fails the log refuses writes from then on.
-        """
-        target = self.log_end_offset if offset is None else offset
-        with self._flush_state:
-            while True:
-                self.refuse_if_unusable()
-                if self.recovery_point >= min(target, self.log_end_offset) and not self._unsynced_names:
-                    return
-                if not self._flushing:
-                    self._flushing = True
-                    break
-                self._flush_state.wait()
-        try:
-            self._sync(max(target, self.log_end_offset) if offset is None else target)
-        except StorageError as error:
-            self.fail(error)
-            raise
-        finally:
-            with self._flush_state:
-                self._flushing = False
-                self._flush_state.notify_all()
-
-    def _sync(self, target: int) -> None:
-        """Sync the segments from the recovery point's to that of `target`; one thread at a time."""
-        cuts = len(self._cuts)
-        segments = self.segments
-        names_unsynced, self._unsynced_names = self._unsynced_names, False
-        try:
-            first = max(segments.floor(min(self.recovery_point, target)), 0)
-            for segment in segments.items[first:]:
-                if segment.base_offset < target or segment is segments.items[-1]:
-                    self.readable_bytes(segment)
-                    segment.flush()
-            if names_unsynced:
-                self.producers.sync()
-                fs.sync_directory(self.directory)
-                fs.sync_directory(self.root)
-        except BaseException:
-            self._unsynced_names = True
-            raise
-        if len(self._cuts) == cuts:
-            self.recovery_point = max(self.recovery_point, min(target, self.log_end_offset))
-        self._flushed_ms = self.now()
-        self._set_flush_at()
-
-    def _data_end(self, offset: int) -> int:
-        """`offset`, or where the data ends when a truncation inside a batch left a gap up to `offset` (11.4)."""
-        if self._sound_end is not None and offset >= self._sound_end[1] and self.log_end_offset == self._sound_end[1]:
-            return self._sound_end[0]
-        return offset
-
-    def _set_flush_at(self) -> None:
-        every = self.config.flush_messages
-        self.appender.flush_at = NEVER if every >= NEVER else self.recovery_point + every
-
-    def write_checkpoints(self) -> None:
-        """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed (12.7).
-
-        The values are read under the lock that orders the writes, so that the last write has the last values.
-        """
-        with self._checkpointing:
-            first = self.segments.bases[0]
-            recovery_point = min(self.recovery_point, self._data_end(self.log_end_offset))
-            log_start = self.log_start_offset if self.log_start_offset > first else None
-            if recovery_point != self._checkpointed[0]:
-                checkpoint.update_offsets(self.root, checkpoint.RECOVERY_POINTS, {self.partition: recovery_point})
-                self._checkpointed = (recovery_point, self._checkpointed[1])
-            if log_start != self._checkpointed[1]:
-                checkpoint.update_offsets(self.root, checkpoint.LOG_STARTS, {self.partition: log_start})
-                self._checkpointed = (recovery_point, log_start)
-            self._checkpoint_ms = self.now()
-
-    # Later.
-
-    def delete_later(self, paths: list[str]) -> None:
-        """Unlink renamed files when `file.delete.delay.ms` has passed (6.13)."""
-        if paths:
-            self._due.append((self.now() + self.config.file_delete_delay_ms, paths))
-            self._set_due()
-
-    def _set_due(self) -> None:
-        due = min((at for at, _ in self._due), default=NEVER)
-        if self.config.flush_ms < NEVER:
-            due = min(due, self._flushed_ms + self.config.flush_ms)
-        self.appender.due_ms = due
-
-    def run_due(self) -> None:
-        """Do what is due by the clock: delayed unlinks, flushes, checkpoints."""
-        now = self.now()
-        due = [paths for at, paths in self._due if at <= now]
-        self._due = [(at, paths) for at, paths in self._due if at > now]
-        for paths in due:
-            for path in paths:
-                fs.unlink(path)
-        if self.config.flush_ms < NEVER and now - self._flushed_ms >= self.config.flush_ms:
-            if self.log_end_offset > self.recovery_point:
-                self.flush()
-            self._flushed_ms = now
-        self._finish_roll_flush()
-        if now - self._checkpoint_ms >= CHECKPOINT_INTERVAL_MS:
-            self.write_checkpoints()
-        self._set_due()
-
-    def _flush_after_roll(self) -> None:
-        """Have everything below the new segment flushed and the recovery point written (2.12), off the append's path.
-
-        By the system's clock a thread does it at once; with a clock passed in, the next housekeeping does.
-        """
-        self._roll_flush_wanted = True
-        if self._real_time and (self._roll_flush is None or not self._roll_flush.is_alive()):
-            self._roll_flush = threading.Thread(target=self._finish_roll_flush, name="kstore-flush", daemon=True)
-            self._roll_flush.start()
-
-    def _finish_roll_flush(self) -> None:
-        while self._roll_flush_wanted and not self.closed and self.failure is None:
-            self._roll_flush_wanted = False
-            try:
-                base = self.segments.bases[-1]
-                self.flush(base)
-                self.write_checkpoints()
-            except LogClosedError:
-                return
-            except StorageError:
-                logger.exception("%s: the flush after a roll failed", self.directory)
-                return
+    # Closing.
 
     def close(self) -> None:
         """Leave the files as a clean shutdown does (8.22), then the checkpoints."""
-        thread = self._roll_flush
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        with self.mutex:
-            if self.closed:
-                return
-            self.appender.busy = True
+        self.upkeep.stop()
         try:
-            if self.failure is None:
-                self._close_cleanly()
+            with self.mutex:
+                if self.closed:
+                    return
+                self.appender.busy = True
+                try:
+                    if self.failure is None:
+                        self._close_cleanly()
+                finally:
+                    self.abandon()
+                    for segment in self.segments.items:
+                        segment.close()
         finally:
-            self.closed = True
-            self.appender.detach()
-            for segment in self.segments.items:
-                segment.close()
-            self.wake()
+            self.upkeep.release()
 
     def _close_cleanly(self) -> None:
-        with self.mutex:
-            self.settle()
-            end = self._data_end(self.log_end_offset)
-            self.producers.end_offset = self.log_end_offset
-            self.producers.take_snapshot(sync=True)
-            self.active.seal()
-        self._sync(self.log_end_offset)
-        fs.sync_directory(self.directory)
-        self.recovery_point = end
-        self.write_checkpoints()
+        self.settle()
+        self.producers.end_offset = self.log_end_offset
+        self.producers.take_snapshot(sync=True)
+        self.active.seal()
+        self.upkeep.owe_names()
+        self.upkeep.sync(self.log_end_offset)
+        self.epochs.flush()
+        self.upkeep.write_checkpoints()
+
+    def abandon(self) -> None:
+        """Take no more appends and leave the files as they are, as the death of the process would."""
+        self.closed = True
+        self.appender.busy = True
+        self.appender.detach()
+        self.wake()

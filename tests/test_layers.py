@@ -43,6 +43,7 @@ FLOORS: dict[str, int] = {
     "reading": 4,
     "recovery": 4,
     "readonly": 5,
+    "upkeep": 4,
     "writer": 5,
     "log": 6,
 }

@@ -1,0 +1,255 @@
+"""What a writable log owes: syncs, checkpoint lines, unlinks; and when each is due.
+
+`Upkeep` belongs to one `Writer` and looks at its segments; it changes no records. Syncs run beside appends and take
+no lock of the log. The hardest rule: the recovery point moves only after everything below it, names included, is on
+the disk, and reaches its file only after that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from kstore import checkpoint, fs
+from kstore.errors import LogClosedError, StorageError
+
+if TYPE_CHECKING:
+    from kstore.writer import Writer
+
+logger = logging.getLogger("kstore")
+
+NEVER = 2**63 - 1
+CHECKPOINT_INTERVAL_MS = 60_000  # log.flush.offset.checkpoint.interval.ms (12.7)
+
+
+class Upkeep:
+    """The debts of one writable log. `flush` may be called from any thread; the rest says what it wants.
+
+    `recovery_point` is the offset below which everything is on the disk. `gap` is (end of the data, log end offset)
+    after a truncation inside a batch, which leaves offsets that no record has (11.4).
+    """
+
+    def __init__(self, writer: Writer, recovery_point: int, *, real_time: bool) -> None:
+        self._writer = writer
+        self._real_time = real_time
+        self.recovery_point = recovery_point
+        self.gap: tuple[int, int] | None = None
+        self._unlinks: list[tuple[int, list[str]]] = []
+        self._names_owed = True
+        self._flushing = False
+        self._flush_state = threading.Condition(threading.Lock())
+        self._flushed_ms = writer.now()
+        self._checkpointed: tuple[int, int | None] = (-1, -1)
+        self._checkpointing = threading.Lock()
+        self._checkpoint_ms = writer.now()
+        self._roll_to_flush = False
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    # Syncs.
+
+    def owe_names(self) -> None:
+        """Note that directory entries have been made that no sync has covered."""
+        self._names_owed = True
+
+    def flush(self, offset: int | None = None) -> None:
+        """Put everything below `offset` (None: the log end) on the disk, the directory's names included (12.2).
+
+        Concurrent callers share one sync. When a sync fails the log refuses writes from then on.
+        """
+        writer = self._writer
+        target = writer.log_end_offset if offset is None else offset
+        with self._flush_state:
+            while True:
+                writer.refuse_if_unusable()
+                if self.recovery_point >= min(target, writer.log_end_offset) and not self._names_owed:
+                    return
+                if not self._flushing:
+                    self._flushing = True
+                    break
+                self._flush_state.wait()
+        try:
+            self.sync(writer.log_end_offset if offset is None else target)
+        finally:
+            with self._flush_state:
+                self._flushing = False
+                self._flush_state.notify_all()
+
+    def sync(self, target: int) -> None:
+        """Sync the segments from the recovery point's to that of `target`; for one thread at a time."""
+        writer = self._writer
+        cuts, segments = writer.cuts, writer.segments
+        names_owed, self._names_owed = self._names_owed, False
+        try:
+            first = max(segments.floor(min(self.recovery_point, target)), 0)
+            for segment in segments.items[first:]:
+                if segment.base_offset < target or segment is segments.items[-1]:
+                    writer.readable_bytes(segment)
+                    segment.flush()
+            if names_owed:
+                writer.producers.sync()
+                fs.sync_directory(writer.directory)
+                fs.sync_directory(writer.root)
+        except BaseException as error:
+            self._names_owed = True
+            if writer.cuts == cuts:
+                if isinstance(error, StorageError):
+                    writer.fail(error)
+                raise
+            return  # a truncation took a file away in the middle: what it left is owed, and its names are
+        if writer.cuts == cuts:
+            self.recovery_point = max(self.recovery_point, min(target, writer.log_end_offset))
+        self._flushed_ms = writer.now()
+        self.set_due()
+
+    def lower_recovery_point(self, offset: int) -> None:
+        """Bring the recovery point down to `offset` in its file before records above that are cut."""
+        self.recovery_point = min(self.recovery_point, offset)
+        self.write_checkpoints()
+
+    # Checkpoints.
+
+    def write_checkpoints(self) -> None:
+        """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed (12.7).
+
+        The values are read under the lock that orders the writes, so that the last write has the last values.
+        """
+        writer = self._writer
+        with self._checkpointing:
+            recovery_point = self.recovery_point
+            if self.gap is not None and writer.log_end_offset == self.gap[1]:
+                recovery_point = min(recovery_point, self.gap[0])
+            log_start: int | None = writer.log_start_offset
+            if log_start == writer.segments.bases[0]:
+                log_start = None
+            written = self._checkpointed
+            if recovery_point != written[0]:
+                lines = {writer.partition: recovery_point}
+                checkpoint.update_offsets(writer.root, checkpoint.RECOVERY_POINTS, lines)
+                written = (recovery_point, written[1])
+            if log_start != written[1]:
+                checkpoint.update_offsets(writer.root, checkpoint.LOG_STARTS, {writer.partition: log_start})
+            self._checkpointed = (recovery_point, log_start)
+            self._checkpoint_ms = writer.now()
+
+    # Later.
+
+    def unlink_later(self, paths: list[str]) -> None:
+        """Unlink renamed files when `file.delete.delay.ms` has passed (6.13)."""
+        if paths:
+            self._unlinks.append((self._writer.now() + self._writer.config.file_delete_delay_ms, paths))
+            self.set_due()
+
+    def set_due(self) -> None:
+        """Tell the appender when the next upkeep is due, by the clock and by the number of records (12.4, 12.5)."""
+        writer = self._writer
+        config = writer.config
+        due = min((at for at, _ in self._unlinks), default=NEVER)
+        if config.flush_ms < NEVER:
+            due = min(due, self._flushed_ms + config.flush_ms)
+            if self._real_time:
+                self._start_thread()
+        if self._roll_to_flush and not self._real_time:
+            due = 0
+        writer.appender.due_ms = due
+        every = config.flush_messages
+        writer.appender.flush_at = NEVER if every >= NEVER else self.recovery_point + every
+
+    def run_due(self) -> None:
+        """Do what is due by the clock: delayed unlinks, the flush after a roll, timed flushes, checkpoints."""
+        writer = self._writer
+        now = writer.now()
+        due = [paths for at, paths in self._unlinks if at <= now]
+        self._unlinks = [(at, paths) for at, paths in self._unlinks if at > now]
+        for paths in due:
+            for path in paths:
+                fs.unlink(path)
+        self._flush_rolled()
+        if now - self._flushed_ms >= writer.config.flush_ms:
+            if writer.log_end_offset > self.recovery_point:
+                self.flush()
+            self._flushed_ms = now
+        if now - self._checkpoint_ms >= CHECKPOINT_INTERVAL_MS:
+            self.write_checkpoints()
+        self.set_due()
+
+    def flush_after_roll(self) -> None:
+        """Have everything below the new segment flushed and the recovery point written (2.12), off the append's path.
+
+        By the system's clock a thread does it at once; with a clock passed in, the next upkeep does.
+        """
+        self._roll_to_flush = True
+        if self._real_time:
+            self._start_thread()
+            self._wanted.set()
+        self.set_due()
+
+    def _flush_rolled(self) -> None:
+        while self._roll_to_flush:
+            self._roll_to_flush = False
+            self.flush(self._writer.segments.bases[-1])
+            self.write_checkpoints()
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_work, args=(weakref.ref(self), self._wanted), name="kstore-upkeep", daemon=True
+            )
+            self._thread.start()
+
+    def _work_once(self) -> float | None:
+        """Do what the thread is for; the seconds until it wants to look again."""
+        writer = self._writer
+        if writer.closed or writer.failure is not None:
+            return None
+        try:
+            self._flush_rolled()
+            flush_ms = writer.config.flush_ms
+            if flush_ms >= NEVER:
+                return threading.TIMEOUT_MAX
+            left = self._flushed_ms + flush_ms - writer.now()
+            if left <= 0:
+                if writer.log_end_offset > self.recovery_point:
+                    self.flush()
+                self._flushed_ms = writer.now()
+                left = flush_ms
+            return max(left, 1) / 1000
+        except LogClosedError:
+            return None
+        except StorageError:
+            logger.exception("%s: a flush in the background failed", writer.directory)
+            return None
+
+    def stop(self) -> None:
+        """Let the thread finish what it does, and keep every other sync out from then on."""
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            self._stopping = True
+            self._wanted.set()
+            thread.join()
+        with self._flush_state:
+            while self._flushing:
+                self._flush_state.wait()
+            self._flushing = True
+
+    def release(self) -> None:
+        """Wake whoever wanted a sync of a log that is closed now."""
+        with self._flush_state:
+            self._flushing = False
+            self._flush_state.notify_all()
+
+
+def _work(reference: weakref.ref[Upkeep], wanted: threading.Event) -> None:
+    """The thread: it keeps no log alive that nobody else holds."""
+    pause: float | None = 0.0
+    while pause is not None:
+        wanted.wait(min(pause, 1.0 if pause < threading.TIMEOUT_MAX else 5.0))
+        wanted.clear()
+        upkeep = reference()
+        if upkeep is None or upkeep._stopping:
+            return
+        pause = upkeep._work_once()
+        del upkeep
