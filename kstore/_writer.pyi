@@ -5,6 +5,8 @@ from enum import IntEnum
 
 from typing_extensions import Buffer, disjoint_base
 
+from kstore._index import Entries
+
 class Code(IntEnum):
     DONE = 0
     BUSY = -1
@@ -48,6 +50,8 @@ class Appender:
     def offset_entries(self) -> int: ...
     @property
     def time_entries(self) -> int: ...
+    def published_bytes(self, base_offset: int) -> int: ...
+    def published_maximum(self, base_offset: int) -> tuple[int, int] | None: ...
     def now(self) -> int: ...
     def configure(
         self,
@@ -84,6 +88,8 @@ class Appender:
         max_timestamp_offset: int,
         first_timestamp: int,
         created_ms: int,
+        offset_index: Entries | None = None,
+        time_index: Entries | None = None,
     ) -> None: ...
     def detach(self) -> None: ...
     def append(self, value: Buffer | None, key: Buffer | None, timestamp: int | None) -> int: ...

@@ -195,7 +195,7 @@ cdef class Appender:
     cdef public int32_t leader_epoch
     cdef int64_t max_message_bytes, before_max_ms, after_max_ms
     cdef bint log_append_time, key_required
-    cdef object clock
+    cdef object clock, offset_index, time_index
     cdef public int64_t due_ms, flush_at
     cdef public int waiters
     cdef public object on_publish
@@ -254,6 +254,16 @@ cdef class Appender:
     def time_entries(self):
         return self.tail.time_entries
 
+    def published_bytes(self, int64_t base_offset):
+        """The size of the segment with this base if it is the active one, else -1; one step for readers."""
+        return self.tail.size if base_offset == self.base_offset and self.log_fd >= 0 else -1
+
+    def published_maximum(self, int64_t base_offset):
+        """(max timestamp, its offset) of the segment with this base if it is the active one, else None."""
+        if base_offset != self.base_offset or self.log_fd < 0:
+            return None
+        return self.tail.max_timestamp, self.tail.max_timestamp_offset
+
     def now(self):
         """Milliseconds since the epoch, by the log's clock."""
         return self._now()
@@ -284,8 +294,14 @@ cdef class Appender:
 
     def attach(self, *, int log_fd, int offset_fd, int time_fd, int64_t base_offset, int64_t size,
                int64_t next_offset, int64_t offset_entries, int64_t time_entries, int64_t last_time_entry,
-               int64_t max_timestamp, int64_t max_timestamp_offset, int64_t first_timestamp, int64_t created_ms):
-        """Make this segment the active one; the count of bytes since the last index entry starts anew (3.6)."""
+               int64_t max_timestamp, int64_t max_timestamp_offset, int64_t first_timestamp, int64_t created_ms,
+               offset_index=None, time_index=None):
+        """Make this segment the active one; the count of bytes since the last index entry starts anew (3.6).
+
+        `offset_index` and `time_index` are told their number of `entries` when that has changed.
+        """
+        self.offset_index = offset_index
+        self.time_index = time_index
         self.log_fd = log_fd
         self.offset_fd = offset_fd
         self.time_fd = time_fd
@@ -298,6 +314,7 @@ cdef class Appender:
     def detach(self):
         """Forget the descriptors: nothing can be appended until the next `attach`."""
         self.log_fd = self.offset_fd = self.time_fd = -1
+        self.offset_index = self.time_index = None
 
     # Appending.
 
@@ -550,6 +567,12 @@ cdef class Appender:
             failed = self._write(&t, p, at)
         if failed:
             raise StorageError(failed, os.strerror(failed))
+        if self.offset_index is not None:
+            # The entries first: whoever sees the new end finds them.
+            if t.offset_entries != self.tail.offset_entries:
+                self.offset_index.entries = t.offset_entries
+            if t.time_entries != self.tail.time_entries:
+                self.time_index.entries = t.time_entries
         self.tail = t
         consumed[0] = at
         return code

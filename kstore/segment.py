@@ -278,21 +278,26 @@ class Segment:
     def _maximum_of(scan: _scan.ScanResult, before: tuple[int, int]) -> tuple[int, int]:
         return (scan.max_timestamp, scan.max_timestamp_offset) if scan.max_timestamp > before[0] else before
 
-    def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Cut at the first batch that reaches `offset` (11.3); whether anything was cut."""
+    def find_cut(self, offset: int) -> tuple[int, int]:
+        """Find where a truncation to `offset` cuts (11.3): (position, one past the last offset before it)."""
         place = self.find_batch(offset, self.size_bytes)
-        if place is None:
-            return False
+        position = self.size_bytes if place is None else place.position
+        found = _scan.last_offset(self.file.fd, self.position_of(offset), position, path=self.path)
+        found = found or _scan.last_offset(self.file.fd, 0, position, path=self.path)
+        return position, self.base_offset if found is None else found[0] + 1
+
+    def truncate_to(self, offset: int, position: int, now_ms: int) -> None:
+        """Cut log and indexes at what `find_cut` found, and grow the indexes to full size (11.3)."""
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
-        fs.truncate(self.file.fd, place.position)
-        self._size = place.position
-        if place.position == 0:
-            self.created_ms = now_ms
-            self._first_timestamp = None
+        if position < self.file.size():
+            fs.truncate(self.file.fd, position)
+            if position == 0:
+                self.created_ms = now_ms
+        self._size = position
+        self._first_timestamp = None
         latest = self.time_index.last
-        self._maximum = self._maximum_of(self.scan(self.position_of(latest[1]), place.position), latest)
-        return True
+        self._maximum = self._maximum_of(self.scan(self.position_of(latest[1]), position), latest)
 
     def flush(self) -> None:
         """Put what the files hold on the disk, the log first (FORMAT.md 1.9)."""

@@ -62,21 +62,26 @@ class Upkeep:
         """
         writer = self._writer
         target = writer.log_end_offset if offset is None else offset
+        while self._owes(target):
+            try:
+                self.sync(writer.log_end_offset if offset is None else target)
+            finally:
+                with self._flush_state:
+                    self._flushing = False
+                    self._flush_state.notify_all()
+
+    def _owes(self, target: int) -> bool:
+        """Whether the caller is to sync up to `target` now; waits while another thread's sync may do it."""
+        writer = self._writer
         with self._flush_state:
             while True:
                 writer.refuse_if_unusable()
                 if self.recovery_point >= min(target, writer.log_end_offset) and not self._names_owed:
-                    return
+                    return False
                 if not self._flushing:
                     self._flushing = True
-                    break
+                    return True
                 self._flush_state.wait()
-        try:
-            self.sync(writer.log_end_offset if offset is None else target)
-        finally:
-            with self._flush_state:
-                self._flushing = False
-                self._flush_state.notify_all()
 
     def sync(self, target: int) -> None:
         """Sync the segments from the recovery point's to that of `target`; for one thread at a time."""
@@ -87,7 +92,6 @@ class Upkeep:
             first = max(segments.floor(min(self.recovery_point, target)), 0)
             for segment in segments.items[first:]:
                 if segment.base_offset < target or segment is segments.items[-1]:
-                    writer.readable_bytes(segment)
                     segment.flush()
             if names_owed:
                 writer.producers.sync()

@@ -86,21 +86,12 @@ class Writer:
 
     def readable_bytes(self, segment: Segment) -> int:
         """Bytes of whole, published batches in the segment's file."""
-        if segment is self.active:
-            # Size before identity: a roll in between leaves the sealed size, which is the same or more.
-            size = self.appender.size
-            if segment is self.active and self.appender.base_offset == segment.base_offset:
-                segment.offset_index.entries = self.appender.offset_entries
-                segment.time_index.entries = self.appender.time_entries
-                return size
-        return segment.size_bytes
+        size = self.appender.published_bytes(segment.base_offset)
+        return segment.size_bytes if size < 0 else size
 
     def maximum(self, segment: Segment) -> tuple[int, int]:
         """The segment's greatest timestamp and the offset that goes with it."""
-        if segment is self.active:
-            self.readable_bytes(segment)
-            return self.appender.max_timestamp, self.appender.max_timestamp_offset
-        return segment.maximum
+        return self.appender.published_maximum(segment.base_offset) or segment.maximum
 
     def refresh(self) -> None:
         """Refuse to read a closed log; nobody else changes this directory."""
@@ -313,8 +304,6 @@ class Writer:
         """Copy what the appender counts into the active segment's own objects."""
         segment, appender = self.active, self.appender
         segment.size_bytes = appender.size
-        segment.offset_index.entries = appender.offset_entries
-        segment.time_index.entries = appender.time_entries
         segment.maximum = (appender.max_timestamp, appender.max_timestamp_offset)
 
     def _attach(self, next_offset: int) -> None:
@@ -336,6 +325,8 @@ class Writer:
             max_timestamp_offset=offset,
             first_timestamp=-1 if first_timestamp is None else first_timestamp,
             created_ms=segment.created_ms,
+            offset_index=segment.offset_index,
+            time_index=segment.time_index,
         )
         self.limit()
 
@@ -374,30 +365,31 @@ class Writer:
             self.settle()
             dropped = [segment for segment in self.segments.items if segment.base_offset > offset]
             kept = [segment for segment in self.segments.items if segment.base_offset <= offset]
+            position, data_end = kept[-1].find_cut(offset)
             # The checkpoint first: a crash in the middle must not find the log below its recovery point.
-            sound_end = self._end_after_cut(kept[-1], offset)
-            self.upkeep.lower_recovery_point(sound_end)
-            for segment in reversed(dropped):
-                self._delete_locked(segment)
+            self.upkeep.lower_recovery_point(data_end)
+            # Then the readers: whatever they stumble over from here on, they see that the log has changed.
             self.appender.detach()
-            kept[-1].truncate_to(offset, self.now())
-            kept[-1].activate()
+            kept[-1].size_bytes = position
             self.segments = SegmentList(kept)
-            self._attach(offset)
-            self.upkeep.gap = (sound_end, offset)
-            self.epochs.truncate_from_end(offset)
-            self.epochs.flush()
-            self._epochs_changed()
             self.log_start_offset = min(offset, self.log_start_offset)
-            self._rebuild_producers_locked(offset)
             self._cut_at(offset)
-            self.upkeep.write_checkpoints()
+            try:
+                for segment in reversed(dropped):
+                    self._delete_locked(segment)
+                kept[-1].truncate_to(offset, position, self.now())
+                self._attach(offset)
+                self.upkeep.gap = (data_end, offset)
+                self.epochs.truncate_from_end(offset)
+                self.epochs.flush()
+                self._epochs_changed()
+                self._rebuild_producers_locked(offset)
+                self.upkeep.write_checkpoints()
+            except KStoreError as error:
+                self.fail(error)
+                raise
+            self.wake()
             return True
-
-    def _end_after_cut(self, segment: Segment, offset: int) -> int:
-        """Where the data ends once `segment` is cut at `offset`: the base of a batch that holds it (11.4)."""
-        place = segment.find_batch(offset, segment.size_bytes)
-        return offset if place is None else min(offset, place.base_offset)
 
     def restart(self, offset: int, log_start_offset: int) -> None:
         """Empty the log and let it go on at an unrelated `offset` (11.7, 11.8)."""
