@@ -84,6 +84,9 @@ class LeaderEpochCache:
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Enter that `epoch` writes from `start_offset` on, in the file too; False when that was known (10.3)."""
+        latest = self._entries[-1] if self._entries else UNDEFINED
+        if latest.epoch == epoch and 0 <= latest.offset <= start_offset:  # as for every batch but an epoch's first
+            return False
         return self.assign_all(((epoch, start_offset),))
 
     def assign_all(self, entries: Iterable[tuple[int, int]]) -> bool:

@@ -435,7 +435,7 @@ class FaultFS:
             if written == len(view):
                 return
 
-    def pwrite_hook(self, fd: int, data: memoryview, position: int) -> int:
+    def pwrite_hook(self, fd: int, data: bytes | memoryview, position: int) -> int:
         """Write as `os.pwrite` does, on record; what the compiled writer calls in its place."""
         with self._lock:
             path = fs.path_of(fd)

@@ -31,7 +31,8 @@ from faultfs import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore import checkpoint, fs
+import kstore
+from kstore import checkpoint, fs, names
 from kstore.errors import StorageError
 
 
@@ -118,6 +119,18 @@ def test_the_compiled_writers_writes_are_seen_and_may_be_failed(root: Path) -> N
         disk.uninstall()
     assert hooks == [disk.pwrite_hook, None]
     assert (root / "a").read_bytes() == b"\0\0abcx"
+
+
+def test_a_logs_appends_reach_the_trace_and_its_flush_makes_them_durable(root: Path, disk: FaultFS) -> None:
+    with kstore.Log.open(root / "orders-0") as log:
+        log.append(b"flushed")
+        log.flush()
+        log.append(b"a value to look for")
+        writes = [op for op in disk.trace if isinstance(op, Write) and op.path.endswith(".log")]
+        assert b"a value to look for" in writes[-1].data
+        name = "orders-0/" + names.log_name(0)
+        assert image(disk)[name] == writes[0].data
+        assert image(disk, KEPT)[name] == writes[0].data + writes[1].data
 
 
 def test_files_that_were_there_are_durable_and_so_are_those_that_come_through_another_door(root: Path) -> None:
