@@ -8,7 +8,7 @@ lies; Kafka then replays the log from the newest one it finds.
 
 from __future__ import annotations
 
-import os
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 
 from kstore import fs, names
@@ -35,19 +35,22 @@ class ProducerState:
 
     def path(self, offset: int) -> str:
         """Return where the snapshot at `offset` lies."""
-        return os.path.join(self._directory, names.snapshot_name(offset))
+        return f"{self._directory}/{names.snapshot_name(offset)}"
 
-    def take_snapshot(self, *, sync: bool) -> None:
-        """Write the snapshot at the end offset, if it is beyond the last one (9.24)."""
+    def take_snapshot(self, *, sync: bool = False, owe_sync: bool = False) -> None:
+        """Write the snapshot at the end offset, if it is beyond the last one (9.24).
+
+        With `owe_sync` the next `sync` covers it. Without either it is durable when the system gets to it: a snapshot
+        that a crash leaves torn is found out by its CRC, and made again.
+        """
         if self.end_offset <= self.last_snapshot_offset or self.numbered:
             return
         fs.write_file(self.path(self.end_offset), EMPTY_SNAPSHOT, sync=sync)
-        if not sync:
+        if owe_sync:
             self._unsynced.add(self.end_offset)
         self.last_snapshot_offset = self.end_offset
         if self.end_offset not in self.offsets:
-            self.offsets.append(self.end_offset)
-            self.offsets.sort()
+            insort(self.offsets, self.end_offset)
 
     def sync(self) -> None:
         """Sync the snapshots that rolls have left to the flush after them (2.12)."""
@@ -62,7 +65,8 @@ class ProducerState:
 
     def remove_stray(self, bases: Sequence[int]) -> None:
         """Delete the snapshots that name no segment, but for the newest if it is past all segments' bases (9.28)."""
-        others = [offset for offset in self.offsets if offset not in set(bases)]
+        known = set(bases)
+        others = [offset for offset in self.offsets if offset not in known]
         kept = others[-1] if others and bases and others[-1] >= bases[-1] else None
         for offset in others:
             if offset != kept:
@@ -77,17 +81,21 @@ class ProducerState:
         clean: bool,
         has_producers: Callable[[int, int], bool],
     ) -> None:
-        """Bring the state to `end_offset` (9.26); `has_producers(start, end)` looks into the log's batches."""
-        last_bases = [base for base in bases if base <= end_offset][-2:]
+        """Bring the state to `end_offset` (9.26).
+
+        `bases` are the last two segments' at least; `has_producers(start, end)` looks into the log's batches.
+        """
+        last_bases = [base for base in bases[-2:] if base <= end_offset]
         if not self.offsets and clean:
             for offset in [*last_bases, end_offset]:
                 self.end_offset = offset
-                self.take_snapshot(sync=True)
+                self.take_snapshot()
             self.end_offset = end_offset
             return
-        for offset in list(self.offsets):
-            if offset > end_offset or offset <= log_start_offset:
-                self._remove(offset)
+        while self.offsets and self.offsets[-1] > end_offset:
+            self._remove(self.offsets[-1])
+        while self.offsets and self.offsets[0] <= log_start_offset:
+            self._remove(self.offsets[0])
         if self.end_offset != end_offset:
             self._load_newest(log_start_offset)
         else:
@@ -97,9 +105,9 @@ class ProducerState:
             for base in last_bases:
                 if base >= self.end_offset:
                     self.end_offset = base
-                    self.take_snapshot(sync=True)
+                    self.take_snapshot()
         self.end_offset = end_offset
-        self.take_snapshot(sync=True)
+        self.take_snapshot()
 
     def reset(self, offset: int) -> None:
         """Forget everything and start at `offset`, as a full truncation does (9.29)."""

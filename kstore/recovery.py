@@ -221,7 +221,7 @@ class _Loader:
         self.epochs.assign_all(found.epochs)
         self.producers.numbered = self.producers.numbered or found.has_producers
         self.producers.end_offset = found.next_offset
-        self.producers.take_snapshot(sync=True)
+        self.producers.take_snapshot()
         self.recovery.indexes_rebuilt.append(segment.base_offset)
         if found.cut_bytes:
             self.recovery.cut_bytes += found.cut_bytes
@@ -296,7 +296,7 @@ class _Loader:
         self.producers.rebuild(
             self.log_start_offset if log_start_offset is None else log_start_offset,
             end_offset,
-            [segment.base_offset for segment in segments],
+            [segment.base_offset for segment in segments[-2:]],
             clean=clean,
             has_producers=lambda start, end: any_producers(segments, start, end),
         )

@@ -7,7 +7,7 @@ a sealed segment's files are not opened before somebody needs them, so that open
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +16,8 @@ from kstore import _scan, fs, names
 from kstore.errors import CorruptRecordError
 from kstore.indexfile import OffsetIndex, TimeIndex
 from kstore.logfile import LogFile
+
+_making = threading.Lock()
 
 NO_TIMESTAMP = -1
 NO_ENTRIES = 2**31 - 1  # an index interval that no segment reaches
@@ -67,18 +69,20 @@ class Segment:
     """The files of one segment. The log's mutex guards whatever changes them; looking up is safe from any thread."""
 
     __slots__ = (
+        "_actual",
         "_file",
         "_first_timestamp",
+        "_max_index_bytes",
         "_maximum",
+        "_offset_index",
+        "_path",
         "_size",
+        "_time_index",
         "base_offset",
         "created_ms",
         "directory",
         "jitter_ms",
-        "offset_index",
-        "path",
         "roll_reason",
-        "time_index",
         "writable",
     )
 
@@ -93,26 +97,56 @@ class Segment:
     ) -> None:
         """`actual` gives the names that files have now in place of their final ones (an interrupted swap)."""
 
-        def path_of(name: str) -> str:
-            return os.path.join(directory, actual.get(name, name) if actual else name)
-
         self.directory = directory
         self.base_offset = base_offset
-        self.path = path_of(names.log_name(base_offset))
         self.writable = writable
         self.jitter_ms = 0
         self.created_ms = 0
         self.roll_reason: str | None = None
-        self.offset_index = OffsetIndex(
-            path_of(names.index_name(base_offset)), base_offset, max_index_bytes, writable=writable
-        )
-        self.time_index = TimeIndex(
-            path_of(names.time_index_name(base_offset)), base_offset, max_index_bytes, writable=writable
-        )
+        self._actual = actual
+        self._max_index_bytes = max_index_bytes
+        self._path: str | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
         self._file: LogFile | None = None
         self._size: int | None = None
         self._first_timestamp: int | None = None
         self._maximum: tuple[int, int] | None = None
+
+    # A log of a thousand segments is opened without any of these.
+
+    def _path_of(self, name: str) -> str:
+        return f"{self.directory}/{self._actual.get(name, name) if self._actual else name}"
+
+    @property
+    def path(self) -> str:
+        """Where the `.log` file is."""
+        if self._path is None:
+            self._path = self._path_of(names.log_name(self.base_offset))
+        return self._path
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The offset index over its file."""
+        index = self._offset_index
+        if index is None:
+            path = self._path_of(names.index_name(self.base_offset))
+            index = OffsetIndex(path, self.base_offset, self._max_index_bytes, writable=self.writable)
+            # Two threads may come here at once: all must use one object.
+            with _making:
+                index = self._offset_index = self._offset_index or index
+        return index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index over its file."""
+        index = self._time_index
+        if index is None:
+            path = self._path_of(names.time_index_name(self.base_offset))
+            index = TimeIndex(path, self.base_offset, self._max_index_bytes, writable=self.writable)
+            with _making:
+                index = self._time_index = self._time_index or index
+        return index
 
     @property
     def file(self) -> LogFile:
@@ -308,15 +342,16 @@ class Segment:
     def mark_deleted(self) -> list[str]:
         """Rename every file of the segment to `.deleted`, the log first (6.12); the new paths, to be unlinked later."""
         renamed = []
-        transactions = os.path.join(self.directory, names.txn_index_name(self.base_offset))
-        for path in (self.path, self.offset_index.path, self.time_index.path, transactions):
-            if path == self.path or fs.exists(path):
+        for build in (names.log_name, names.index_name, names.time_index_name, names.txn_index_name):
+            path = self._path_of(build(self.base_offset))
+            if build is names.log_name or fs.exists(path):
                 fs.rename(path, path + names.DELETED)
                 renamed.append(path + names.DELETED)
         return renamed
 
     def close(self) -> None:
         """Let go of the files; readers in the middle of one keep it open."""
-        self.offset_index.close()
-        self.time_index.close()
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
         self._file = None

@@ -283,7 +283,7 @@ class Writer:
         self.segments = SegmentList([*kept, new])
         self._attach(next_offset)
         self.producers.end_offset = base_offset
-        self.producers.take_snapshot(sync=False)
+        self.producers.take_snapshot(owe_sync=True)
         self.upkeep.owe_names()
         logger.info("%s: new segment at %d (%s)", self.directory, base_offset, reason)
         self.upkeep.flush_after_roll()
