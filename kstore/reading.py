@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import EIO
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kstore import _core, fs
 from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
 MAX_OFFSET = 2**63 - 1
+T = TypeVar("T")
 
 
 class SegmentList:
@@ -147,6 +148,13 @@ class Stretch:
         self.owner: object = None  # whoever must live as long as this is read
 
     def __iter__(self) -> Iterator[tuple[memoryview, str, int]]:
+        try:
+            yield from self._pieces()
+        except fs.MissingFileError as error:
+            # Renamed away while we looked: the iterator asks `recheck`, which knows.
+            raise CorruptRecordError(f"the file has gone: {error}", path=error.filename) from error
+
+    def _pieces(self) -> Iterator[tuple[memoryview, str, int]]:
         view = self.view
         segments = view.segments
         number = segments.floor(self.offset)
@@ -200,6 +208,19 @@ class Stretch:
         return following
 
 
+def _steadily(view: View, look: Callable[[], T]) -> T:
+    """Look, and again as long as the log was changing under the look: a file may be cut or renamed at any moment."""
+    while True:
+        view.refresh()
+        version = view.guard.version
+        try:
+            return look()
+        except (CorruptRecordError, StorageError):
+            view.refresh()
+            if view.guard.version == version:
+                raise
+
+
 def stretch(
     view: View, offset: int | None, end_offset: int | None, follow: bool, timeout: float | None
 ) -> tuple[Stretch, int, int]:
@@ -222,7 +243,10 @@ def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, com
     """Read raw batches from the one that holds `offset` on, of one segment at the most (4.1 to 4.9)."""
     if max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
-    view.refresh()
+    return _steadily(view, lambda: _fetch(view, offset, max_bytes, min_one_message, committed))
+
+
+def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, committed: bool) -> FetchResult:
     check_offset(view, offset)
     aborted: tuple[tuple[int, int], ...] | None = () if committed else None
     end_offset = view.log_end_offset
@@ -247,7 +271,10 @@ def offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
 
     Answers (timestamp, offset). Unlike Kafka's, the search goes on behind the first candidate segment (5.6).
     """
-    view.refresh()
+    return _steadily(view, lambda: _offset_for_timestamp(view, timestamp))
+
+
+def _offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
     start = view.log_start_offset
     segments = view.segments
     for segment in segments.items[max(segments.floor(start), 0) :]:
@@ -263,7 +290,10 @@ def offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
 
 def max_timestamp(view: View) -> tuple[int, int] | None:
     """Find the greatest timestamp and the first record that has it (5.4); None without timestamps."""
-    view.refresh()
+    return _steadily(view, lambda: _max_timestamp(view))
+
+
+def _max_timestamp(view: View) -> tuple[int, int] | None:
     best: Segment | None = None
     most = -1
     for segment in view.segments.items:
