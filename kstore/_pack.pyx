@@ -249,10 +249,10 @@ cdef class Packer:
         if overflow or stamp < -1:
             self._refuse(InvalidTimestampError, f"timestamp {timestamp} is not within -1 to {2**63 - 1}")
         if stamp != -1 and not self._attributes & TIMESTAMP_TYPE_BIT:
-            if self.now_ms - stamp > self._before_max_ms:
+            if stamp < self.now_ms and <uint64_t> self.now_ms - <uint64_t> stamp > <uint64_t> self._before_max_ms:
                 self._refuse(InvalidTimestampError, f"timestamp {stamp} is more than {self._before_max_ms} ms before "
                                                     f"{self.now_ms}")
-            if stamp - self.now_ms > self._after_max_ms:
+            if stamp > self.now_ms and <uint64_t> stamp - <uint64_t> self.now_ms > <uint64_t> self._after_max_ms:
                 self._refuse(InvalidTimestampError, f"timestamp {stamp} is more than {self._after_max_ms} ms after "
                                                     f"{self.now_ms}")
         return stamp

@@ -177,7 +177,7 @@ def _read_field(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def decode(data: bytes, *, check_crc: bool = True) -> list[tuple[int, list[Rec]]]:
-    """(magic, records) of each batch in `data`, as FORMAT.md 2.7's in-memory walker finds them; v2 uncompressed only."""
+    """(magic, records) of each batch as FORMAT.md 2.7 walks memory; of v2, only what is not compressed."""
     out = []
     at = 0
     while len(data) - at >= 12:
@@ -291,8 +291,7 @@ def compress(codec: int, data: bytes, magic: int = 2) -> bytes:
         frame: bytes = lz4.frame.compress(data, block_size=4, block_linked=False, store_size=False)
         return frame if magic else frame[:6] + b"\x1a" + frame[7:]
     if codec == ZSTD:
-        frame = zstandard.ZstdCompressor(write_content_size=False).compress(data)
-        return frame
+        return zstandard.ZstdCompressor(write_content_size=False).compress(data)
     return data
 
 
