@@ -67,7 +67,7 @@ docs: $(VENV)/.built
 
 bench: $(VENV)/.bench-tools
 	@mkdir -p build
-	$(BIN)/pytest bench -o 'python_files=bench_*.py' -o timeout=1200 -o tmp_path_retention_policy=none --benchmark-enable \
+	$(BIN)/pytest bench -o 'python_files=bench_*.py' -o timeout=1200 -o tmp_path_retention_policy=none --basetemp=build/bench.tmp --benchmark-enable \
 		--benchmark-json=build/bench.json --benchmark-quiet -q $(BENCH)
 
 soak: $(VENV)/.test-tools jvm

@@ -35,7 +35,7 @@ SCALE = float(os.environ.get("KSTORE_BENCH_SCALE", "1"))
 _random = random.Random(20_240_501)
 VALUE = _random.randbytes(100)
 VALUE_1K = _random.randbytes(1024)
-KEYS = [_random.randbytes(16) for _ in range(1024)]
+PAIRS = [(_random.randbytes(16), VALUE) for _ in range(1024)]
 
 Row = tuple[bytes | None, bytes, int, None]
 
@@ -50,9 +50,9 @@ def values(count: int, value: bytes = VALUE) -> Iterator[tuple[None, bytes]]:
     return itertools.repeat((None, value), count)
 
 
-def keyed(count: int, value: bytes = VALUE) -> Iterator[tuple[bytes, bytes]]:
-    """`count` pairs of a key of 16 bytes (1,024 in turn) and a value."""
-    return itertools.islice(zip(itertools.cycle(KEYS), itertools.repeat(value), strict=False), count)
+def keyed(count: int) -> Iterator[tuple[bytes, bytes]]:
+    """`count` pairs of a key of 16 bytes (1,024 in turn) and the value, pairs that are there already."""
+    return itertools.islice(itertools.cycle(PAIRS), count)
 
 
 def timed_rows(count: int, value: bytes = VALUE) -> Iterable[Row]:
