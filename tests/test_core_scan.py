@@ -368,10 +368,7 @@ def test_a_search_through_a_bomb_ends_at_the_limit(opened: Opened) -> None:
         find_timestamp(fd, 0, size, 0, max_decompressed_bytes=1 << 19)
 
 
-parts = st.lists(
-    st.tuples(st.integers(1, 4), st.integers(0, 3), st.sampled_from([0, 10, 2100, 5000]), st.integers(0, 50)),
-    max_size=30,
-)
+shapes = st.tuples(st.integers(1, 4), st.integers(0, 3), st.sampled_from([0, 10, 2100, 5000]), st.integers(0, 50))
 
 
 @given(st.lists(shapes, max_size=30), st.integers(0, 60), st.integers(0, 60))
