@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kstore import _scan, fs, names
+from kstore import _core, _scan, fs, names
 from kstore.errors import CorruptRecordError
 from kstore.indexfile import OffsetIndex, TimeIndex
 from kstore.logfile import LogFile
@@ -224,7 +224,16 @@ class Segment:
     def find_batch(self, offset: int, end: int) -> BatchPlace | None:
         """Find the batch that holds `offset`, or the first one after it (3.18a)."""
         found = _scan.find_batch(self.file.fd, self.position_of(offset), end, offset, path=self.path)
-        return None if found is None else BatchPlace(*found[:4])
+        if found is None:
+            return None
+        place = BatchPlace(*found[:4])
+        return place if found[5] >= 2 else self._with_inner_base(place)
+
+    def _with_inner_base(self, place: BatchPlace) -> BatchPlace:
+        """Say where a message of an old format begins: a wrapper's own offset is its last, the first is inside it."""
+        data = self.file.read(place.position, place.size_bytes)
+        [batch] = _core.decode_batches(data, check_crc=False, path=self.path, position=place.position)
+        return place._replace(base_offset=batch.base_offset)
 
     def find_timestamp(self, timestamp: int, start_offset: int, end: int) -> tuple[int, int, int] | None:
         """Find the first record at or after `timestamp` and `start_offset` (5.5); (timestamp, offset, leader epoch)."""
