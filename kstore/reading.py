@@ -157,6 +157,8 @@ class Stretch:
     def _pieces(self) -> Iterator[tuple[memoryview, str, int]]:
         view = self.view
         segments = view.segments
+        if not segments.items:
+            return  # a directory that has no segment yet: only a read-only log meets one
         number = segments.floor(self.offset)
         if number < 0:
             raise out_of_range(self.offset, view.log_start_offset, view.log_end_offset)
@@ -262,6 +264,8 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
             return FetchResult(
                 memoryview(data), place.base_offset, segment.base_offset, place.position, aborted, segment.file
             )
+    if not segments.items:
+        return FetchResult(memoryview(b""), end_offset, end_offset, 0, aborted)
     last = segments.items[-1]
     return FetchResult(memoryview(b""), end_offset, last.base_offset, view.readable_bytes(last), aborted)
 
