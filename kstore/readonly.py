@@ -61,8 +61,16 @@ class ReadOnlyView:
 
     def maximum(self, segment: Segment) -> tuple[int, int]:
         """The segment's greatest timestamp and the offset that goes with it."""
-        segments = self.segments
-        return self._maximum if segment.base_offset == segments.bases[-1] else segment.maximum
+        following = self.segments.after(segment.base_offset)
+        if following is None:
+            return self._maximum
+        if segment.maximum[1] >= following.base_offset:
+            # No recovery has rebuilt this index since whatever wrote over it.
+            segment.maximum = (-1, segment.base_offset)
+            scan = segment.scan(0, segment.size_bytes)
+            if scan.max_timestamp >= 0:
+                segment.maximum = (scan.max_timestamp, scan.max_timestamp_offset)
+        return segment.maximum
 
     def check_end(self) -> None:
         """Raise the fault that ends the log, where it is one."""
@@ -198,7 +206,7 @@ class ReadOnlyView:
             position = segment.position_of(segment.offset_index.last[0])
             self._maximum = segment.time_index.last if position else (-1, segment.base_offset)
             scan = segment.scan(position, stat.st_size)
-            if position and scan.end_position == position:
+            if position and (scan.end_position == position or self._maximum[1] >= scan.next_offset):
                 position, self._maximum = 0, (-1, segment.base_offset)
                 scan = None
         if scan is None:
