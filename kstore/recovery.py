@@ -222,7 +222,8 @@ class _Loader:
         self.producers.numbered = self.producers.numbered or found.has_producers
         self.producers.end_offset = found.next_offset
         self.producers.take_snapshot()
-        self.recovery.indexes_rebuilt.append(segment.base_offset)
+        if segment.base_offset not in self.recovery.indexes_rebuilt:
+            self.recovery.indexes_rebuilt.append(segment.base_offset)
         if found.cut_bytes:
             self.recovery.cut_bytes += found.cut_bytes
             self.recovery.cut_from_offset = found.next_offset
