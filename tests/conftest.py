@@ -31,7 +31,9 @@ DEFAULT_PART = 30
 PARTS = {
     "test_crash.py": 90,
     "test_fuzz.py": 90,
-    "test_golden.py": 60,
+    "test_golden_read.py": 30,
+    "test_golden_recovery.py": 15,
+    "test_golden_write.py": 15,
     "test_machine.py": 90,
     "test_kafka_beside_us.py": 180,
     "test_kafka_oracle.py": 60,

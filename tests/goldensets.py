@@ -68,9 +68,9 @@ def expected_records(name: str, directory: str, segment: str | None = None) -> I
             segment=line["segment"],
             offset=line["offset"],
             timestamp=line["timestamp"],
-            key=_decode(line["key"]),
-            value=_decode(line["value"]),
-            headers=tuple((header, _decode(value)) for header, value in line["headers"]),
+            key=decode(line["key"]),
+            value=decode(line["value"]),
+            headers=tuple((header, decode(value)) for header, value in line["headers"]),
             line=line,
         )
 
@@ -80,6 +80,14 @@ def partition_directories(name: str) -> list[str]:
     return list(dict.fromkeys(line["dir"] for line in read_lines(name)))
 
 
+@cache
+def log_directories(name: str) -> list[str]:
+    """Every directory of the set that holds a `.log` file, by its path inside the set."""
+    with tarfile.open(PACKS / f"{name}.tar.xz") as pack:
+        logs = [member for member in pack.getnames() if member.endswith(".log")]
+    return sorted({path.removeprefix(f"{name}/").rpartition("/")[0] for path in logs})
+
+
 def _member(name: str, member: str) -> bytes:
     with tarfile.open(PACKS / f"{name}.tar.xz") as pack:
         stream = pack.extractfile(f"{name}/{member}")
@@ -87,5 +95,6 @@ def _member(name: str, member: str) -> bytes:
         return stream.read()
 
 
-def _decode(text: str | None) -> bytes | None:
+def decode(text: str | None) -> bytes | None:
+    """The bytes of a base64 field, None for null."""
     return None if text is None else base64.b64decode(text)
