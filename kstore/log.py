@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -83,6 +83,7 @@ class Log:
         *,
         config: ConfigSource = None,
         clock: Callable[[], int] | None = None,
+        max_decompressed_bytes: int | None = None,
         **settings: Any,
     ) -> Self:
         """Open the partition directory at `path`, named `topic-partition`.
@@ -91,6 +92,8 @@ class Log:
         what it did). Mode "r" takes no lock and never changes a byte; any number of processes may do it while the log
         is written. `config` and `settings` (`segment_bytes=...`) are not stored: give them at each opening. `clock`
         gives milliseconds since the epoch and stands in for the system's in everything the log decides by time.
+        A batch that would decompress to more than `max_decompressed_bytes` (256 MiB unless given) is a
+        `CorruptRecordError`: no producer makes one, and a few kilobytes can be made to claim gigabytes.
 
         Raises `LogLockedError` while another writer or a broker has the directory, `CorruptRecordError` for a fault in
         what had been flushed (nothing is cut), `InvalidTopicError` for a name that Kafka forbids, `ConfigError`, and
@@ -106,13 +109,14 @@ class Log:
         log.topic, log.partition = parsed.topic, parsed.partition
         log.mode = mode
         log._writer = None
-        log._settings = (config, settings)
+        log._arguments = {"config": config, "max_decompressed_bytes": max_decompressed_bytes, **settings}
         fs.register(log)
         log._config = LogConfig.resolve(config, settings)
         if mode == "r":
             log._open_for_reading()
         else:
             log._open_for_writing(clock)
+        log._view.max_decompressed_bytes = max_decompressed_bytes
         return log
 
     path: str
@@ -120,7 +124,7 @@ class Log:
     partition: int
     mode: str
     recovery: Recovery
-    _settings: tuple[ConfigSource, dict[str, Any]]
+    _arguments: dict[str, Any]
     _append_one: Callable[..., int]
     _config: LogConfig
     _view: Writer | ReadOnlyView
@@ -211,7 +215,7 @@ class Log:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.mode != "r":
             raise TypeError("a log that is open for writing cannot be pickled: it holds the writer's locks")
-        return _reopen, (self.path, *self._settings)
+        return _reopen, (self.path, self._arguments)
 
     # Appending.
 
@@ -447,7 +451,10 @@ class Log:
         whose CRC does not hold; `LogClosedError`. One iterator belongs to one thread at a time.
         """
         stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, follow, timeout)
-        return _core.RecordIterator(stretch, start, end, guard=self._view.guard)
+        view = self._view
+        return _core.RecordIterator(
+            stretch, start, end, guard=view.guard, max_decompressed_bytes=view.max_decompressed_bytes
+        )
 
     def read_batches(
         self,
@@ -465,7 +472,10 @@ class Log:
         as `read`.
         """
         stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, follow, timeout)
-        return _core.BatchIterator(stretch, start, end, guard=self._view.guard)
+        view = self._view
+        return _core.BatchIterator(
+            stretch, start, end, guard=view.guard, max_decompressed_bytes=view.max_decompressed_bytes
+        )
 
     def _stretch(
         self,
@@ -661,10 +671,5 @@ class Log:
         writer.upkeep.run_due()
 
 
-def _reopen(path: str, config: ConfigSource, settings: dict[str, Any]) -> Log:
-    return Log.open(path, "r", config=config, **settings)
-
-
-def epochs_of(log: Log) -> Sequence[tuple[int, int]]:
-    """The (leader epoch, first offset) pairs that a writable log knows."""
-    return log._writable().epochs.entries
+def _reopen(path: str, arguments: dict[str, Any]) -> Log:
+    return Log.open(path, "r", **arguments)

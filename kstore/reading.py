@@ -48,6 +48,7 @@ class View(Protocol):
     """A log as its readers see it."""
 
     guard: _core.Guard
+    max_decompressed_bytes: int | None  # what a batch may become; None: compression.MAX_DECOMPRESSED_BYTES
 
     @property
     def segments(self) -> SegmentList: ...
@@ -286,7 +287,7 @@ def _offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
         if largest < 0 and view.readable_bytes(segment):
             largest = segment.largest_timestamp()
         if largest >= timestamp:
-            found = segment.find_timestamp(timestamp, start, view.readable_bytes(segment))
+            found = segment.find_timestamp(timestamp, start, view.readable_bytes(segment), view.max_decompressed_bytes)
             if found is not None:
                 return found[0], found[1]
     return None
@@ -305,5 +306,5 @@ def _max_timestamp(view: View) -> tuple[int, int] | None:
             best, most = segment, view.maximum(segment)[0]
     if best is None:
         return None
-    found = best.find_timestamp(most, best.base_offset, view.readable_bytes(best))
+    found = best.find_timestamp(most, best.base_offset, view.readable_bytes(best), view.max_decompressed_bytes)
     return None if found is None else (found[0], found[1])

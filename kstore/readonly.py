@@ -32,6 +32,7 @@ class ReadOnlyView:
         self.root = os.path.dirname(directory) or "."
         self.partition = partition
         self.guard = _core.Guard()
+        self.max_decompressed_bytes: int | None = None
         self.closed = False
         self.segments = SegmentList([])
         self.log_start_offset = 0

@@ -235,11 +235,21 @@ class Segment:
         [batch] = _core.decode_batches(data, check_crc=False, path=self.path, position=place.position)
         return place._replace(base_offset=batch.base_offset)
 
-    def find_timestamp(self, timestamp: int, start_offset: int, end: int) -> tuple[int, int, int] | None:
+    def find_timestamp(
+        self, timestamp: int, start_offset: int, end: int, max_decompressed_bytes: int | None
+    ) -> tuple[int, int, int] | None:
         """Find the first record at or after `timestamp` and `start_offset` (5.5); (timestamp, offset, leader epoch)."""
         at_offset = self.time_index.lookup(timestamp)[1]
         position = self.position_of(max(at_offset, start_offset))
-        return _scan.find_timestamp(self.file.fd, position, end, timestamp, start_offset, path=self.path)
+        return _scan.find_timestamp(
+            self.file.fd,
+            position,
+            end,
+            timestamp,
+            start_offset,
+            max_decompressed_bytes=max_decompressed_bytes,
+            path=self.path,
+        )
 
     def read_next_offset(self) -> int:
         """Read one past the last offset from the last indexed batch on (8.10)."""

@@ -52,6 +52,7 @@ class Writer:
         self.partition = partition
         self.config = config
         self.guard = _core.Guard()
+        self.max_decompressed_bytes: int | None = None
         self.segments = SegmentList(loaded.segments)
         self.epochs = loaded.epochs
         self.producers = loaded.producers

@@ -548,3 +548,15 @@ def test_an_unwritable_directory_is_a_storage_error_with_its_path(root: Path) ->
             kstore.Log.open(root / "events-0")
     assert caught.value.errno
     assert str(root) in str(caught.value.filename)
+
+
+def test_a_batch_that_decompresses_beyond_the_limit_is_an_error(partition: Path) -> None:
+    with kstore.Log.open(partition, max_decompressed_bytes=100_000) as log:
+        log.append_many([b"x" * 90_000], compression="zstd")
+        assert len(next(log.read()).value or b"") == 90_000
+        log.append_many([b"x" * 110_000], compression="zstd")
+        with pytest.raises(kstore.CorruptRecordError, match="100000"):
+            list(log.read(1))
+    with kstore.Log.open(partition, mode="r") as reader:
+        assert len(list(reader.read())) == 2
+        assert len(list(pickle.loads(pickle.dumps(reader)).read())) == 2
