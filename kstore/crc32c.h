@@ -27,21 +27,12 @@ enum { KS_CRC_TABLE, KS_CRC_STREAMS, KS_CRC_FOLD, KS_CRC_IMPLEMENTATIONS };
 
 typedef uint32_t (*ks_crc32c_function)(uint32_t crc, const uint8_t *p, size_t n);
 
-/* Little-endian words, as the CRC instructions take them. */
+/* A little-endian word, as the CRC instructions take it. */
 static inline uint64_t ks_crc_load64(const uint8_t *p) {
     uint64_t word;
     memcpy(&word, p, 8);
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     word = __builtin_bswap64(word);
-#endif
-    return word;
-}
-
-static inline uint32_t ks_crc_load32(const uint8_t *p) {
-    uint32_t word;
-    memcpy(&word, p, 4);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    word = __builtin_bswap32(word);
 #endif
     return word;
 }
@@ -87,14 +78,6 @@ static uint32_t ks_crc32c_table(uint32_t crc, const uint8_t *p, size_t n) {
 #define KS_CRC_HARDWARE __attribute__((target(KS_CRC_FEATURES)))
 #define KS_CRC_STREAMS_FROM 96 /* below, one chain is at least as fast as three and a merge */
 
-KS_CRC_HARDWARE static inline uint64_t ks_crc_step8(uint64_t crc, uint8_t byte) {
-    return _mm_crc32_u8((uint32_t)crc, byte);
-}
-
-KS_CRC_HARDWARE static inline uint64_t ks_crc_step32(uint64_t crc, uint32_t word) {
-    return _mm_crc32_u32((uint32_t)crc, word);
-}
-
 KS_CRC_HARDWARE static inline uint64_t ks_crc_step64(uint64_t crc, uint64_t word) {
     return _mm_crc32_u64(crc, word);
 }
@@ -114,19 +97,7 @@ static int ks_crc_has_hardware(void) {
 #define KS_CRC_HARDWARE
 #define KS_CRC_STREAMS_FROM 2048 /* the product below costs some 80 cycles a merge */
 
-/* Written as assembly: whether arm_acle.h declares these depends on flags, and its spelling of them on the compiler. */
-static inline uint64_t ks_crc_step8(uint64_t crc, uint8_t byte) {
-    uint32_t next = (uint32_t)crc;
-    __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(next) : "r"((uint32_t)byte));
-    return next;
-}
-
-static inline uint64_t ks_crc_step32(uint64_t crc, uint32_t word) {
-    uint32_t next = (uint32_t)crc;
-    __asm__(".arch_extension crc\n\tcrc32cw %w0, %w0, %w1" : "+r"(next) : "r"(word));
-    return next;
-}
-
+/* Written as assembly: whether arm_acle.h declares it depends on flags, and its spelling of them on the compiler. */
 static inline uint64_t ks_crc_step64(uint64_t crc, uint64_t word) {
     uint32_t next = (uint32_t)crc;
     __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(next) : "r"(word));
@@ -167,6 +138,7 @@ KS_CRC_HARDWARE static void ks_crc_make_powers(void) {
 
 /* The register, neither started nor finished: three streams while there is enough, then one chain. */
 KS_CRC_HARDWARE static inline uint32_t ks_crc_run(uint64_t crc, const uint8_t *p, size_t n) {
+    const uint8_t *start = p;
     while (n >= KS_CRC_STREAMS_FROM) {
         size_t words = n / 24 < KS_CRC_STREAM_WORDS ? n / 24 : KS_CRC_STREAM_WORDS;
         const uint8_t *q = p + 8 * words, *r = q + 8 * words, *end = q;
@@ -182,12 +154,16 @@ KS_CRC_HARDWARE static inline uint32_t ks_crc_run(uint64_t crc, const uint8_t *p
         n -= 24 * words;
     }
     for (; n >= 8; p += 8, n -= 8) crc = ks_crc_step64(crc, ks_crc_load64(p));
-    if (n >= 4) {
-        crc = ks_crc_step32(crc, ks_crc_load32(p));
-        p += 4;
-        n -= 4;
+    if (n) {
+        /* Fewer than 8 bytes are left. Zeros before them mean nothing to an empty register, so the bytes, with the
+         * register's own first n bytes on them, go to the end of a word; what they do not reach of it moves down. */
+        uint64_t word = 0;
+        if (p - start >= 8)
+            word = ks_crc_load64(p + n - 8) >> (64 - 8 * n);
+        else
+            for (size_t i = 0; i < n; i++) word |= (uint64_t)p[i] << (8 * i);
+        crc = ks_crc_step64(0, (word ^ crc) << (64 - 8 * n)) ^ (crc >> (8 * n));
     }
-    for (; n; n--) crc = ks_crc_step8(crc, *p++);
     return (uint32_t)crc;
 }
 
