@@ -45,6 +45,11 @@ class Message(NamedTuple):
         stored: int = _CRC.unpack_from(self.data)[0]
         return stored == zlib.crc32(self.data[4:])
 
+    @property
+    def has_key(self) -> bool:
+        """Whether the key is not null, however long it claims to be."""
+        return _size(self.data, 14 if self.magic else 6) >= 0
+
     def fields(self) -> tuple[bytes | None, bytes | None]:
         """Key and value; `InvalidRecordError` when they reach past the message."""
         key, position = _field(self.data, 14 if self.magic else 6)
@@ -118,12 +123,17 @@ def _parse(data: memoryview) -> Message:
     return Message(data, magic, attributes, timestamp)
 
 
-def _field(data: memoryview, position: int) -> tuple[bytes | None, int]:
-    """A nullable field at `position`, and where the next one begins."""
-    start = position + _SIZE.size
-    if start > len(data):
+def _size(data: memoryview, position: int) -> int:
+    if position + _SIZE.size > len(data):
         raise InvalidRecordError(f"message of {len(data)} bytes ends before a field's length at {position}")
     size: int = _SIZE.unpack_from(data, position)[0]
+    return size
+
+
+def _field(data: memoryview, position: int) -> tuple[bytes | None, int]:
+    """A nullable field at `position`, and where the next one begins."""
+    size = _size(data, position)
+    start = position + _SIZE.size
     if size < 0:
         return None, start
     if size > len(data) - start:

@@ -390,7 +390,7 @@ def validate_leader(
         if source or target:  # only what stays uncompressed is checked and written batch by batch
             for _ in _check_legacy(analysis, rules):
                 pass
-        data = _rebuild(_check_legacy(analysis, rules), first, target, level)
+        data = _rebuild(_legacy_contents(analysis, rules), first, target, level)
         max_timestamp = _TIMESTAMP.unpack_from(data, _MAX_TIMESTAMP_AT)[0]
         rebuilt = True
     batch = _stamp(data, next_offset, leader_epoch, max_timestamp, rules)
@@ -521,8 +521,16 @@ def _stamp(data: bytearray, base_offset: int, leader_epoch: int, max_timestamp: 
 # ---- formats v0 and v1, which a leader turns into v2 (FORMAT.md 5)
 
 
-def _check_legacy(analysis: Analysis, rules: _Rules) -> Iterator[_Content]:
-    """Check old messages and give their contents in order (1.14 to 1.18); each batch is judged by itself."""
+def _legacy_contents(analysis: Analysis, rules: _Rules) -> Iterator[_Content]:
+    """Key, value and timestamp of old messages, each batch checked before its contents are looked at."""
+    for messages in _check_legacy(analysis, rules):
+        for message in messages:
+            key, value = message.fields()
+            yield key, value, message.timestamp, ()
+
+
+def _check_legacy(analysis: Analysis, rules: _Rules) -> Iterator[Iterable[legacy.Message]]:
+    """Check old messages (1.14 to 1.18); each batch is judged by itself, when its turn comes, and handed on."""
     magic = analysis.batches[0].magic
     for batch in analysis.batches:
         if batch.magic != magic:
@@ -535,8 +543,7 @@ def _check_legacy(analysis: Analysis, rules: _Rules) -> Iterator[_Content]:
                 continue
             if batch.compression and not message.crc_holds:
                 raise CorruptRecordError(f"CRC of message {index} of the wrapper", position=batch.position)
-            key, _ = message.fields()
-            if key is None and rules.require_key:
+            if rules.require_key and not message.has_key:
                 _note(errors, index, "a compacted topic takes no record without a key", False)
             else:
                 fault = _timestamp_fault(message.timestamp, batch, rules)
@@ -544,9 +551,7 @@ def _check_legacy(analysis: Analysis, rules: _Rules) -> Iterator[_Content]:
                     _note(errors, index, fault, True)
         if errors:
             raise _refusal(errors)
-        for message in messages:
-            key, value = message.fields()
-            yield key, value, message.timestamp, ()
+        yield messages
 
 
 def _note(errors: list[tuple[int, str, bool]], index: int, reason: str, about_time: bool) -> None:

@@ -1108,6 +1108,19 @@ def test_a_follower_refuses_a_version_1_message_that_no_reader_could_read() -> N
     assert follow(legacy(0, None)).valid_bytes == 26
 
 
+def test_a_missing_key_is_named_before_a_value_that_is_too_long() -> None:
+    """SEMANTICS.md 1.16: fields are taken out once the batch's records have passed."""
+    data = legacy_with_fields(1, struct.pack(">ii", -1, 99))
+    with pytest.raises(InvalidRecordError) as caught:
+        lead(data, cleanup_policy="compact")
+    assert len(caught.value.record_errors) == 1
+    with pytest.raises(InvalidRecordError) as caught:
+        lead(data)
+    assert caught.value.record_errors == ()
+    with pytest.raises(InvalidTimestampError):
+        lead(data + legacy(1, timestamp=NOW + 3_600_001), compression_type="gzip")
+
+
 def test_a_torn_message_at_the_end_of_a_wrapper_is_left_out() -> None:
     """FORMAT.md 5.1"""
     out = lead(wrapper(1, legacy(1, b"a") + legacy(1, b"b")[:-1], offset=0))
