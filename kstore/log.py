@@ -375,7 +375,7 @@ class Log:
             self._refuse_larger_than_segment(len(checked.data))
             self._take_epoch(writer, leader_epoch)
             writer.note_producers(analysis)
-            writer.append_locked(bytearray(checked.data))
+            writer.append_locked(checked.data)
         return AppendInfo(checked.first_offset, checked.last_offset, checked.max_timestamp, checked.log_append_time)
 
     def append_as_follower(self, data: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
