@@ -101,10 +101,10 @@ class Batch(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """What the headers of an append say (SEMANTICS.md 1.5); `data` is a view of the caller's whole, kept batches.
+    """What the headers of an append say (SEMANTICS.md 1.5); `data` is a view of the whole, kept batches.
 
     `first_offset` is -1 when the first batch is of format v0 or v1, whose base offset a header does not tell;
-    `last_leader_epoch` is None where Kafka's is absent. Immutable, as far as the caller's buffer is.
+    `last_leader_epoch` is None where Kafka's is absent. Immutable: a buffer that could change was copied.
     """
 
     data: memoryview
@@ -217,15 +217,15 @@ def analyze(
 
 
 def _view(data: ReadableBuffer) -> memoryview:
-    """The bytes of any contiguous buffer."""
+    """The bytes of any buffer; a copy of what others may change, so that what is checked is what is stored."""
     if isinstance(data, str):
         raise TypeError("a batch is bytes: encode the str first")
-    view = memoryview(data)
-    if view.nbytes == 0:
-        return memoryview(b"")
-    if not view.c_contiguous:
-        return memoryview(view.tobytes())
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+    with memoryview(data) as given:
+        if given.nbytes == 0:
+            return memoryview(b"")
+        if not given.readonly or not given.c_contiguous:
+            return memoryview(given.tobytes())
+    return memoryview(data).cast("B")
 
 
 def _entries(view: memoryview) -> Iterator[tuple[int, int, int]]:

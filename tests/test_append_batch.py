@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batches import APPEND_TIME, CODECS, NOW, legacy, messages_of, record, resealed, v2, wrapper
+from batches import APPEND_TIME, CODECS, NOW, legacy, messages_of, record, v2, wrapper
 from conftest import ManualClock
 
 import kstore
@@ -409,11 +409,19 @@ def test_what_a_leader_stored_a_follower_stores_alike(fresh: Open, root: Path, c
             assert (theirs / name).read_bytes() == (ours / name).read_bytes(), name
 
 
-def test_a_batch_may_be_sent_while_its_buffer_changes_hands(fresh: Open) -> None:
-    """A resealed copy differs from what was stored, which stays."""
-    sent = bytearray(v2([record(value=b"before")]))
+@pytest.mark.parametrize("as_follower", [False, True])
+def test_a_callers_buffer_is_free_again_whatever_became_of_it(fresh: Open, as_follower: bool) -> None:
+    """A bytearray that somebody still exports cannot be resized; an error's traceback is somebody."""
     log = fresh()
-    log.append_batch(sent)
-    sent[:] = resealed(sent.replace(b"before", b"after!"))
-    log.append_batch(sent)
-    assert [r.value for r in log.read()] == [b"before", b"after!"]
+    append = log.append_as_follower if as_follower else log.append_batch
+    sent = bytearray(placed(v2([record(value=b"before")]), 0))
+    append(sent)
+    sent.clear()
+    sent += v2([record(value=b"refused")])[:-1] + b"\1"
+    try:
+        append(sent)
+    except CorruptRecordError:
+        sent.clear()
+    sent += placed(v2([record(value=b"after")]), 1 if as_follower else 0)
+    append(sent)
+    assert [r.value for r in log.read()] == [b"before", b"after"]

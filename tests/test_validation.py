@@ -439,6 +439,16 @@ def test_an_honest_batch_changes_in_base_offset_and_epoch_only() -> None:
     assert [r[0] for r in contents(out.data)] == [1234567, 1234568, 1234569]
 
 
+def test_what_is_checked_is_what_is_stored() -> None:
+    """A buffer that somebody else may write to is copied first; one that cannot change is not."""
+    sent = bytearray(THREE)
+    analysis = analyze(sent)
+    sent[70] ^= 0xFF
+    assert bytes(analysis.data) == THREE
+    assert analyze(THREE).data.obj is THREE
+    assert bytes(analyze(memoryview(b"".join(bytes((b, 0)) for b in THREE))[::2]).data) == THREE
+
+
 def test_the_callers_buffer_is_never_changed() -> None:
     """SEMANTICS.md 1.18, 1.19"""
     sent = bytearray(v2(messages_of([b"x"]), max_timestamp=5))
