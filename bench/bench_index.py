@@ -1,6 +1,7 @@
-"""How long does a lookup in a full index of 10 MiB take, from Python?
+"""How long does a lookup in a full index of 10 MiB take, from Python? And the first one in a segment just opened?
 
-Workload: random targets over all entries, the index in memory. Entries are 42 offsets and a second apart.
+Workload: random targets over all entries, the index in memory or mapped from a warm file. Entries are 42 offsets and a
+second apart.
 """
 
 from __future__ import annotations
@@ -9,18 +10,24 @@ import random
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import peers
 import pytest
-from common import MIB, START_MS, Question, measure
+from common import KIB, MIB, START_MS, Question, measure
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kstore._index import OffsetEntries, TimeEntries
+from kstore.indexfile import OffsetIndex
 
 BY_OFFSET = Question("offset lookup in a full index of 10 MiB", "time", 250e-9, (("bisect in pure Python", 2.0),))
 BY_TIME = Question("timestamp lookup in a full time index of 10 MiB", "time")
+FIRST = {
+    size: Question(f"open a sealed index of {size} and look one offset up", "time")
+    for size in ("16 KiB", "64 KiB", "2 MiB")
+}
 BASE_OFFSET = 1_000_000
 STEP = 42
 OFFSETS = 10 * MIB // 8
@@ -63,6 +70,25 @@ def test_offset_lookup_many_kstore(benchmark: BenchmarkFixture, offset_index: by
     wanted = np.array(targets(200_000, BASE_OFFSET, BASE_OFFSET + OFFSETS * STEP), dtype=np.int64)
     run = lambda: entries.lookup_many(wanted)  # noqa: E731
     measure(benchmark, BY_OFFSET, "kstore, 200,000 in one call", run, operations=len(wanted), rounds=9)
+
+
+def test_offset_lookup_file(benchmark: BenchmarkFixture, offset_index: bytes, tmp_path: Path) -> None:
+    (tmp_path / "00000000000001000000.index").write_bytes(offset_index)
+    index = OffsetIndex(tmp_path / "00000000000001000000.index", BASE_OFFSET, 10 * MIB)
+    wanted = targets(200_000, BASE_OFFSET, BASE_OFFSET + OFFSETS * STEP)
+    measure(benchmark, BY_OFFSET, "kstore, mapped file", each(index.lookup, wanted), operations=len(wanted), rounds=9)
+
+
+@pytest.mark.parametrize(("size", "length"), [("16 KiB", 16 * KIB), ("64 KiB", 64 * KIB), ("2 MiB", 2 * MIB)])
+def test_first_lookup(benchmark: BenchmarkFixture, offset_index: bytes, tmp_path: Path, size: str, length: int) -> None:
+    path = tmp_path / "00000000000001000000.index"
+    path.write_bytes(offset_index[:length])
+
+    def run() -> None:
+        for _ in range(200):
+            OffsetIndex(path, BASE_OFFSET, 10 * MIB).lookup(BASE_OFFSET + 1000)
+
+    measure(benchmark, FIRST[size], "kstore", run, operations=200)
 
 
 def test_offset_lookup_bisect(benchmark: BenchmarkFixture, offset_index: bytes) -> None:

@@ -136,21 +136,28 @@ KS_CRC_HARDWARE static void ks_crc_make_powers(void) {
     }
 }
 
+/* The register after three streams of so many words each, one behind the other. */
+KS_CRC_HARDWARE static inline uint64_t ks_crc_three(uint64_t crc, const uint8_t *p, size_t words) {
+    uint64_t second = 0, third = 0;
+    size_t stream = 8 * words;
+    for (const uint8_t *end = p + stream; p != end; p += 8) {
+        crc = ks_crc_step64(crc, ks_crc_load64(p));
+        second = ks_crc_step64(second, ks_crc_load64(p + stream));
+        third = ks_crc_step64(third, ks_crc_load64(p + 2 * stream));
+    }
+    crc = ks_crc_clmul(crc, ks_powers[2 * words]) ^ ks_crc_clmul(second, ks_powers[words]);
+    return ks_crc_step64(0, crc) ^ third;
+}
+
 /* The register, neither started nor finished: three streams while there is enough, then one chain. */
 KS_CRC_HARDWARE static inline uint32_t ks_crc_run(uint64_t crc, const uint8_t *p, size_t n) {
     const uint8_t *start = p;
-    while (n >= KS_CRC_STREAMS_FROM) {
-        size_t words = n / 24 < KS_CRC_STREAM_WORDS ? n / 24 : KS_CRC_STREAM_WORDS;
-        const uint8_t *q = p + 8 * words, *r = q + 8 * words, *end = q;
-        uint64_t second = 0, third = 0;
-        for (; p != end; p += 8, q += 8, r += 8) {
-            crc = ks_crc_step64(crc, ks_crc_load64(p));
-            second = ks_crc_step64(second, ks_crc_load64(q));
-            third = ks_crc_step64(third, ks_crc_load64(r));
-        }
-        crc = ks_crc_clmul(crc, ks_powers[2 * words]) ^ ks_crc_clmul(second, ks_powers[words]);
-        crc = ks_crc_step64(0, crc) ^ third;
-        p = r;
+    for (; n >= 24 * KS_CRC_STREAM_WORDS; p += 24 * KS_CRC_STREAM_WORDS, n -= 24 * KS_CRC_STREAM_WORDS)
+        crc = ks_crc_three(crc, p, KS_CRC_STREAM_WORDS);
+    if (n >= KS_CRC_STREAMS_FROM) {
+        size_t words = n / 24;
+        crc = ks_crc_three(crc, p, words);
+        p += 24 * words;
         n -= 24 * words;
     }
     for (; n >= 8; p += 8, n -= 8) crc = ks_crc_step64(crc, ks_crc_load64(p));
