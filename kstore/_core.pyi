@@ -10,7 +10,7 @@ _Path: TypeAlias = str | os.PathLike[str] | None
 
 __pyx_capi__: dict[str, Any]
 
-def crc32c(data: Buffer, value: int = 0) -> int: ...
+def crc32c(data: Buffer, value: int = 0, /) -> int: ...
 
 @final
 class Record:

@@ -98,27 +98,21 @@ cdef object as_bytes(object data, str what):
         PyBuffer_Release(&view)
 
 
-def crc32c(object data, uint32_t value=0):
+def crc32c(object data, uint32_t value=0, /):
     """CRC-32C (Castagnoli) of any contiguous buffer, going on from `value`; thread-safe, long input without the GIL."""
+    if type(data) is bytes and PyBytes_GET_SIZE(data) < RELEASE_GIL_BYTES:
+        return ks_crc32c(value, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data))
+    return _crc32c_of(data, value)      # apart, so that a small input does not pay for what a buffer needs
+
+
+cdef object _crc32c_of(object data, uint32_t value):
     cdef Py_buffer view
-    cdef const uint8_t *p
-    cdef size_t n
-    if type(data) is bytes:
-        p = <const uint8_t *> PyBytes_AS_STRING(data)
-        n = <size_t> PyBytes_GET_SIZE(data)
-        if n < RELEASE_GIL_BYTES:
-            return ks_crc32c(value, p, n)
-        with nogil:
-            value = ks_crc32c(value, p, n)
-        return value
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    p = <const uint8_t *> view.buf
-    n = <size_t> view.len
-    if n < RELEASE_GIL_BYTES:
-        value = ks_crc32c(value, p, n)
+    if view.len < RELEASE_GIL_BYTES:
+        value = ks_crc32c(value, <const uint8_t *> view.buf, <size_t> view.len)
     else:
         with nogil:
-            value = ks_crc32c(value, p, n)
+            value = ks_crc32c(value, <const uint8_t *> view.buf, <size_t> view.len)
     PyBuffer_Release(&view)
     return value
 
