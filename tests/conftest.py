@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from kafka_jvm import kafka as kafka
 
 import kstore
+from kstore import fs
 
 SEED = os.environ.get("KSTORE_SEED") or secrets.token_hex(4)
 BUDGET = float(os.environ.get("KSTORE_BUDGET", "1"))
@@ -100,6 +101,14 @@ def golden(tmp_path: Path) -> Callable[[str], Path]:
         return goldensets.copy_set(name, into)
 
     return unpack
+
+
+@pytest.fixture
+def no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for the disk: for tests that ask what is in the files and not what survives a power cut."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(fs, name, lambda fd: None)
+    monkeypatch.setattr(fs, "sync_directory", lambda path, *, missing_ok=False: None)
 
 
 @pytest.fixture

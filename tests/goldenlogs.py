@@ -34,8 +34,18 @@ _NOT_OURS = {
     "segment.bytes",
     "delete.retention.ms",
 }
-# What `about.json` says in words.
+# What `about.json` does not say of a set. Tried out: no other power of two gives the index files that are there.
+_UNTOLD = {
+    "compaction": {"index.interval.bytes": "1024"},
+    "delete-records": {"index.interval.bytes": "1024"},
+    "epochs": {"index.interval.bytes": "512"},
+    "legacy": {"index.interval.bytes": "512"},
+    "retention": {"index.interval.bytes": "1024"},
+}
+# What it says in words, or of the set that the same programs made, by topic.
 _IN_WORDS = {
+    "idem": {"internal.segment.bytes": "16384"},
+    "tx": {"internal.segment.bytes": "8192", "index.interval.bytes": "512"},
     "recompress-uncompressed": {"compression.type": "uncompressed"},
     "recompress-zstd": {"compression.type": "zstd"},
     "__consumer_offsets": {"cleanup.policy": "compact"},
@@ -206,13 +216,7 @@ def oracle(partition: Partition, root: Path) -> Oracle:
     bases = sorted(int(path.name[:20]) for path in directory.glob("*.log"))
     batches = [batch for base in bases for batch in split((directory / f"{base:020d}.log").read_bytes(), base)]
     rows = expected_rows(partition)
-    known: dict[str, int] = defaultdict(int)
-    for name in ROOT_FILES:
-        path = root / name
-        for line in path.read_text().splitlines()[2:] if path.exists() else ():
-            topic, number, offset = line.split()
-            if (topic, int(number)) == (partition.topic, partition.number):
-                known[name] = int(offset)
+    known = defaultdict(int, lines_of(partition, root))
     log_end = batches[-1].last_offset + 1 if batches else 0
     found = Oracle(
         bases=bases,
@@ -225,6 +229,18 @@ def oracle(partition: Partition, root: Path) -> Oracle:
     for batch in batches:
         found.ends[batch.segment] = batch.position + len(batch.data)
     return found
+
+
+def lines_of(partition: Partition, root: Path) -> dict[str, int]:
+    """What the checkpoint files of the directory say of the partition."""
+    known = {}
+    for name in ROOT_FILES:
+        path = root / name
+        for line in path.read_text().splitlines()[2:] if path.exists() else ():
+            topic, number, offset = line.split()
+            if (topic, int(number)) == (partition.topic, partition.number):
+                known[name] = int(offset)
+    return known
 
 
 def cut(whole: Oracle, offset: int) -> Oracle:
@@ -255,7 +271,8 @@ def config(partition: Partition) -> LogConfig:
     if partition.topic.startswith("__"):
         merged = {}  # the settings are those of the set's own topic
     own = {name: str(value) for name, value in merged.items() if name not in _NOT_OURS and "*" not in name}
-    return LogConfig.from_kafka({**_COMMON, **own, **_IN_WORDS.get(partition.topic, {})})
+    untold = {} if partition.topic.startswith("__") else _UNTOLD.get(partition.set, {})
+    return LogConfig.from_kafka({**_COMMON, **own, **untold, **_IN_WORDS.get(partition.topic, {})})
 
 
 @cache

@@ -17,6 +17,7 @@ from goldenlogs import PARTITIONS, Batch, Oracle, Partition, Row
 import kstore
 
 Mode = Literal["r", "a"]
+pytestmark = pytest.mark.usefixtures("no_syncs")
 every_partition = pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 
 # A fault in the middle, at this offset: kstore gives what is before it, and then an error that says where. Kafka's
