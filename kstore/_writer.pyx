@@ -346,7 +346,7 @@ cdef class Appender:
             n = self._encode_one(v, k, stamp, now)
             if n >= GIL_HELD_BELOW:
                 return SLOW
-            code = self._commit(self.one, n, False, &consumed, now, False)
+            code = self._commit(self.one, n, False, &consumed, now, False, False)
             if code != DONE:
                 return code
         finally:
@@ -380,13 +380,15 @@ cdef class Appender:
             if key_held:
                 PyBuffer_Release(&key_view)
 
-    def commit(self, buffer, Py_ssize_t position, bint follower):
+    def commit(self, buffer, Py_ssize_t position, bint follower, bint rolled=False):
         """Append the whole v2 batches of a writable `buffer` from `position` on; (code, bytes taken).
 
         As leader (SEMANTICS.md 1.19, 3.6) each batch is an append of its own and gets its offset and leader epoch in
         place; a code other than DONE tells what stands before the next batch. As `follower` all bytes are one append
-        with the offsets that they carry. The caller holds the log's mutex and has set `busy`; the GIL is released for
-        the write. Raises `StorageError`, and then none of the batches of this call is in the log.
+        with the offsets that they carry. With `rolled` what stands first is not asked again whether it wants a new
+        segment: it has just been given one, which tiny index files leave full. The caller holds the log's mutex and
+        has set `busy`; the GIL is released for the write. Raises `StorageError`, and then none of the batches of this
+        call is in the log.
         """
         cdef Py_buffer view
         cdef Py_ssize_t consumed = 0
@@ -396,7 +398,8 @@ cdef class Appender:
         try:
             if not 0 <= position <= view.len:
                 raise ValueError(f"position {position} is outside a buffer of {view.len} bytes")
-            code = self._commit(<uint8_t *>view.buf + position, view.len - position, follower, &consumed, self._now(), True)
+            code = self._commit(<uint8_t *>view.buf + position, view.len - position, follower, &consumed, self._now(),
+                                True, rolled)
         finally:
             PyBuffer_Release(&view)
         return code, consumed
@@ -524,7 +527,7 @@ cdef class Appender:
         return buffer[0] + at
 
     cdef int _commit(self, uint8_t *p, Py_ssize_t n, bint follower, Py_ssize_t *consumed, int64_t now,
-                     bint locked) except? -1:
+                     bint locked, bint rolled) except? -1:
         cdef Tail t = self.tail
         cdef Py_ssize_t at = 0
         cdef int64_t size, timestamp, last_offset
@@ -534,8 +537,11 @@ cdef class Appender:
             return BUSY
         if follower:
             code = self._roll_for_all(&t, p, n, now)
-            if code != DONE:
+            if code == ROLL_OFFSET_RANGE and rolled:
+                return SPLIT
+            if code != DONE and not rolled:
                 return code
+            code = DONE
         while at < n:
             if n - at < HEADER_UP_TO_MAGIC:
                 raise ValueError(f"{n - at} bytes after the last whole batch")
@@ -550,9 +556,10 @@ cdef class Appender:
                 if last_offset < t.next_offset:
                     raise InvalidRecordError(
                         f"{load32(p + at + LAST_OFFSET_DELTA_AT) + 1} records do not fit after offset {t.next_offset - 1}")
-                code = self._should_roll(&t, size, timestamp, last_offset, now)
-                if code != DONE:
-                    break
+                if at or not rolled:
+                    code = self._should_roll(&t, size, timestamp, last_offset, now)
+                    if code != DONE:
+                        break
                 store64(p + at + BASE_OFFSET_AT, t.next_offset)
                 store32(p + at + LEADER_EPOCH_AT, self.leader_epoch)
             if self._stage(&t, size, last_offset, timestamp):

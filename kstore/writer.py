@@ -22,7 +22,7 @@ from kstore.config import LogConfig
 from kstore.errors import KStoreError, LogClosedError, StorageError
 from kstore.reading import SegmentList
 from kstore.recovery import Loaded, any_producers
-from kstore.roll import REASONS, draw_jitter, limits
+from kstore.roll import INT_MAX, REASONS, draw_jitter, limits
 from kstore.segment import Segment
 from kstore.upkeep import Upkeep
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kstore")
 
 
-class _IndexFullError(Exception):
-    """An append of several batches needs more index entries than the segment has room for."""
+class _SplitError(Exception):
+    """An append of several batches needs more index entries, or spans more offsets, than a segment has room for."""
 
 
 class Writer:
@@ -173,10 +173,12 @@ class Writer:
         When it raises, the batches up to the last roll may be in the log, and `log_end_offset` says which.
         """
         taken = 0
+        rolled = False
         while taken < len(batches):
-            code, bytes_taken = self.appender.commit(batches, taken, False)
+            code, bytes_taken = self.appender.commit(batches, taken, False, rolled)
             taken += bytes_taken
             self._roll_for(code, self.log_end_offset)
+            rolled = code != Code.DONE
         self._published()
 
     def _roll_for(self, code: int, base_offset: int) -> None:
@@ -189,19 +191,21 @@ class Writer:
 
     def _append_follower_bytes(self, data: memoryview, batches: Sequence[Batch]) -> None:
         # The base of a segment that this append may start (2.7).
-        first = batches[0].base_offset if batches[0].magic >= 2 else batches[-1].last_offset - (2**31 - 1)
+        first = batches[0].base_offset if batches[0].magic >= 2 else batches[-1].last_offset - INT_MAX
         base_offset = max(first, self.log_end_offset)
-        while True:
-            code, _ = self.appender.commit(data, 0, True)
-            if code == Code.SPLIT:
-                raise _IndexFullError
-            if code == Code.DONE:
-                break
+        if len(batches) > 1 and batches[-1].last_offset - base_offset > INT_MAX:
+            raise _SplitError
+        code, _ = self.appender.commit(data, 0, True)
+        if code not in (Code.DONE, Code.SPLIT):
             self._roll_for(code, base_offset)
+            code, _ = self.appender.commit(data, 0, True, True)
+        if code == Code.SPLIT:
+            raise _SplitError
+        self._roll_for(code, base_offset)  # nothing to roll for: done, or nothing can be written any more
         self._published()
 
     def append_as_follower_locked(self, analysis: Analysis) -> None:
-        """Append a follower's batches: as one append, or one by one where they would fill an index half-way (3.7a)."""
+        """Append a follower's batches: as one append, or one by one where a segment cannot hold them (1.35, 3.7a)."""
         for batch in analysis.batches:
             if batch.magic < 2:
                 if self.epochs.entries:
@@ -211,7 +215,7 @@ class Writer:
         data = memoryview(analysis.data)[: analysis.valid_bytes]
         try:
             self._append_follower_bytes(data, analysis.batches)
-        except _IndexFullError:
+        except _SplitError:
             position = 0
             for batch in analysis.batches:
                 self._append_follower_bytes(data[position : position + batch.size_bytes], (batch,))

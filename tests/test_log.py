@@ -474,6 +474,32 @@ def test_an_append_of_many_batches_never_fills_an_index_half_way(partition: Path
         assert len(log.segments) > 1
 
 
+def test_an_append_that_spans_more_offsets_than_a_segment_holds_is_split(partition: Path) -> None:
+    """1.35: Kafka fails here with an internal error; LogSegmentTest.testAppendFromFile, which stops in time."""
+    with kstore.Log.open(partition) as log:
+        bases = (0, 500, 2**31 - 1, 2**31, 2**31 + 4)
+        log.append_as_follower(
+            b"".join(kstore.encode_batch([b"x"], base_offset=b, partition_leader_epoch=0) for b in bases)
+        )
+        assert [r.offset for r in log.read()] == list(bases)
+        assert [s.base_offset for s in log.segments] == [0, 2**31]
+        assert log.segments[-1].roll_reason == "offset_range"
+
+
+@pytest.mark.parametrize("index_bytes", [12, 23])
+def test_index_files_without_a_usable_slot_give_each_append_a_segment(partition: Path, index_bytes: int) -> None:
+    """2.8: the first append replaces the empty segment, since its time index is full from the start."""
+    with kstore.Log.open(partition, segment_index_bytes=index_bytes, index_interval_bytes=0) as log:
+        log.append(b"a")
+        log.append_many([b"b"] * 2, batch_bytes=1)
+        log.append_as_follower(
+            b"".join(kstore.encode_batch([b"x"], base_offset=b, partition_leader_epoch=0) for b in (3, 4))
+        )
+        assert [s.base_offset for s in log.segments] == [0, 1, 2, 3, 4]
+        assert {s.roll_reason for s in log.segments} == {"time_index_full"}
+        assert len(list(log.read())) == 5
+
+
 def test_two_writers_of_a_partition_exclude_each_other(partition: Path) -> None:
     with kstore.Log.open(partition), pytest.raises(kstore.LogLockedError, match="events-0"):
         kstore.Log.open(partition)
