@@ -41,6 +41,7 @@ ks_crc32_setup()
 cdef enum:
     SCAN_WINDOW = 262144           # stays in the second-level cache between the copy in and the checksum
     HEADER_WINDOW = 4096           # as much log as an index entry stands for, by default
+    FIRST_LOOK = 256               # far from the last one every cache line is a wait for memory
     LEGACY_TIMESTAMP_AT = LOG_OVERHEAD + 6
 
 cdef int64_t INT32_LIMIT = 0x7fffffff
@@ -439,7 +440,7 @@ cdef Stop _scan(Window *w, Findings *f, int64_t *valid, int64_t base_offset, int
 cdef Stop _next(Window *w, int64_t position, Header *h) noexcept nogil:
     """Frame the batch at `position`, reading a little: 4 KiB among small batches, a header among large ones."""
     cdef const uint8_t *p
-    w.ahead = RECORDS_AT if h.size > HEADER_WINDOW // 2 else HEADER_WINDOW
+    w.ahead = HEADER_WINDOW if 0 < h.size <= HEADER_WINDOW // 2 else FIRST_LOOK
     return read_header(w, position, h, &p)
 
 

@@ -11,7 +11,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from errno import EIO
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
 
 from kstore import _core, fs
 from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_OFFSET = 2**63 - 1
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class SegmentList:
@@ -211,13 +212,13 @@ class Stretch:
         return following
 
 
-def _steadily(view: View, look: Callable[[], T]) -> T:
+def _steadily(look: Callable[[*Ts], T], *arguments: *Ts, view: View) -> T:
     """Look, and again as long as the log was changing under the look: a file may be cut or renamed at any moment."""
     while True:
         view.refresh()
         version = view.guard.version
         try:
-            return look()
+            return look(*arguments)
         except (CorruptRecordError, StorageError):
             view.refresh()
             if view.guard.version == version:
@@ -246,7 +247,7 @@ def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, com
     """Read raw batches from the one that holds `offset` on, of one segment at the most (4.1 to 4.9)."""
     if max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
-    return _steadily(view, lambda: _fetch(view, offset, max_bytes, min_one_message, committed))
+    return _steadily(_fetch, view, offset, max_bytes, min_one_message, committed, view=view)
 
 
 def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, committed: bool) -> FetchResult:
@@ -276,7 +277,7 @@ def offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
 
     Answers (timestamp, offset). Unlike Kafka's, the search goes on behind the first candidate segment (5.6).
     """
-    return _steadily(view, lambda: _offset_for_timestamp(view, timestamp))
+    return _steadily(_offset_for_timestamp, view, timestamp, view=view)
 
 
 def _offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
@@ -295,7 +296,7 @@ def _offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
 
 def max_timestamp(view: View) -> tuple[int, int] | None:
     """Find the greatest timestamp and the first record that has it (5.4); None without timestamps."""
-    return _steadily(view, lambda: _max_timestamp(view))
+    return _steadily(_max_timestamp, view, view=view)
 
 
 def _max_timestamp(view: View) -> tuple[int, int] | None:
