@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from functools import lru_cache
 from typing import Any
 
 import cramjam
@@ -239,7 +240,7 @@ def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
     checked = 14 if flags & 0x08 else 6
     if len(data) <= checked:
         raise CorruptRecordError("lz4 frame that ends in its header")
-    if magic > 0 and data[checked] != _lz4_header_checksum(data[4:checked]):
+    if magic > 0 and data[checked] != _lz4_header_checksum(bytes(data[4:checked])):
         raise CorruptRecordError(f"lz4 frame with header checksum {data[checked]:#04x}, which does not match")
     if flags & 0x10:
         return _decompress_lz4_checked(data, checked + 1, sizes, limit)
@@ -283,6 +284,7 @@ def _decompress_lz4_checked(data: bytes, at: int, sizes: int, limit: int) -> byt
     return plain
 
 
+@lru_cache(maxsize=64)  # nearly every frame has the same two bytes
 def _lz4_header_checksum(descriptor: bytes) -> int:
     """Second byte of the xxHash32 (seed 0) of a descriptor of 2 or 10 bytes."""
     word = 0xFFFFFFFF

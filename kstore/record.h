@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#define KS_INLINE static inline __attribute__((always_inline)) /* gcc thinks six calls are too many to inline */
+
 enum ks_fault {
     KS_FINE = 0,
     KS_ENDS_EARLY,         /* the data ends before the declared number of records was read */
@@ -59,7 +61,7 @@ static const uint8_t *ks_varlong_slow(const uint8_t *p, const uint8_t *end, int6
 }
 
 /* One, two and three bytes in line (predictable branches beat branchless decoding here), the rest out of line. */
-static inline const uint8_t *ks_varint(const uint8_t *p, const uint8_t *end, int32_t *out) {
+KS_INLINE const uint8_t *ks_varint(const uint8_t *p, const uint8_t *end, int32_t *out) {
     if (end - p >= 3) {
         uint32_t z = p[0];
         if (z < 0x80) { *out = ks_unzigzag32(z); return p + 1; }
@@ -72,7 +74,7 @@ static inline const uint8_t *ks_varint(const uint8_t *p, const uint8_t *end, int
     return ks_varint_slow(p, end, out);
 }
 
-static inline const uint8_t *ks_varlong(const uint8_t *p, const uint8_t *end, int64_t *out) {
+KS_INLINE const uint8_t *ks_varlong(const uint8_t *p, const uint8_t *end, int64_t *out) {
     if (end - p >= 3) {
         uint32_t z = p[0];
         if (z < 0x80) { *out = ks_unzigzag32(z); return p + 1; }
@@ -113,7 +115,7 @@ static const uint8_t *ks_skip_headers(const uint8_t *p, const uint8_t *end, int3
 
 /* Reads the record at `p` (FORMAT.md 3.2, checks 3 to 11) and returns where the next one starts, or NULL with
    r->fault. Every field of `r` is within [p, end) afterwards, its headers walked once and found sound. */
-static inline const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, ks_record *r) {
+KS_INLINE const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, ks_record *r) {
     int32_t size;
     if (p >= end) { r->fault = KS_ENDS_EARLY; return NULL; }
     if (!(p = ks_varint(p, end, &size))) { r->fault = KS_BAD_VARINT; return NULL; }
