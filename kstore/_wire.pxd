@@ -73,28 +73,6 @@ cdef extern from *:
         *p++ = (uint8_t)z;
         return p;
     }
-    /* Reads a zigzag varint of at most 5 bytes. NULL: no room, or the fifth byte goes on. */
-    static inline const uint8_t *ks_get_varint(const uint8_t *p, const uint8_t *end, int32_t *out) {
-        uint32_t z = 0;
-        for (int shift = 0; shift < 35; shift += 7) {
-            if (p == end) return NULL;
-            uint8_t b = *p++;
-            z |= (uint32_t)(b & 0x7f) << shift;
-            if (b < 0x80) { *out = (int32_t)(z >> 1) ^ -(int32_t)(z & 1); return p; }
-        }
-        return NULL;
-    }
-    /* Reads a zigzag varlong of at most 10 bytes. */
-    static inline const uint8_t *ks_get_varlong(const uint8_t *p, const uint8_t *end, int64_t *out) {
-        uint64_t z = 0;
-        for (int shift = 0; shift < 70; shift += 7) {
-            if (p == end) return NULL;
-            uint8_t b = *p++;
-            z |= (uint64_t)(b & 0x7f) << shift;
-            if (b < 0x80) { *out = ks_unzigzag(z); return p; }
-        }
-        return NULL;
-    }
     """
     int16_t load16 "ks_load16"(const uint8_t *p) noexcept nogil
     int32_t load32 "ks_load32"(const uint8_t *p) noexcept nogil
@@ -106,5 +84,3 @@ cdef extern from *:
     uint64_t zigzag "ks_zigzag"(int64_t n) noexcept nogil
     int64_t unzigzag "ks_unzigzag"(uint64_t z) noexcept nogil
     uint8_t *put_uvarint "ks_put_uvarint"(uint8_t *p, uint64_t z) noexcept nogil
-    const uint8_t *get_varint "ks_get_varint"(const uint8_t *p, const uint8_t *end, int32_t *out) noexcept nogil
-    const uint8_t *get_varlong "ks_get_varlong"(const uint8_t *p, const uint8_t *end, int64_t *out) noexcept nogil
