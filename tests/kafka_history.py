@@ -34,7 +34,6 @@ from kafka_sides import (
     Checkpoints,
     KafkaSide,
     KstoreSide,
-    Refused,
     Side,
     contents,
     outcome,
@@ -391,7 +390,7 @@ def live(kafka: Kafka, base: Path, history: History, make_subject: SubjectMaker,
             for side in (world.oracle, world.subject):
                 try:
                     side.close()
-                except Exception:  # noqa: BLE001  what matters has been found by now
+                except Exception:
                     if isinstance(side, KafkaSide) and side.log is not None:
                         side.crash()
 

@@ -59,7 +59,9 @@ class Operation:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default)
+        shown = ", ".join(
+            f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default
+        )
         return f"{type(self).__name__}({shown})"
 
 
@@ -98,7 +100,9 @@ class _Records(Operation):
                 "same": 1_600_000_000_000,
                 "old": world.now - 1000 * rng.randint(1, 20),
                 "ahead": world.now + min(late, 1000 * rng.randint(1, 20)),
-                "mixed": rng.choice((-1, 0, world.now, world.now - rng.randint(0, 9999), world.now + rng.randint(0, 999))),
+                "mixed": rng.choice(
+                    (-1, 0, world.now, world.now - rng.randint(0, 9999), world.now + rng.randint(0, 999))
+                ),
                 "too late": world.now + late + 1,
                 "too early": world.now - early - 1 if early else world.now,
                 "negative": -2,
@@ -225,7 +229,7 @@ def seal(batch: bytearray) -> None:
 
 @dataclass(frozen=True)
 class AppendAsFollower(_Records):
-    """One fetch's worth of batches with their own offsets and epochs: gaps, falling offsets, epochs of a later leader."""
+    """One fetch's worth of batches with their own offsets and epochs: gaps, falling offsets, later leaders' epochs."""
 
     weight = 6
     batches: int = 1
@@ -387,7 +391,9 @@ class Fetch(_At):
     @classmethod
     def draw(cls, rng: random.Random) -> Self:
         return cls(
-            **cls.draw_at(rng), max_bytes=rng.choice((0, 1, 68, 300, 5000, 2**31 - 1)), min_one_message=rng.random() < 0.7
+            **cls.draw_at(rng),
+            max_bytes=rng.choice((0, 1, 68, 300, 5000, 2**31 - 1)),
+            min_one_message=rng.random() < 0.7,
         )
 
     def run(self, world: World) -> None:
@@ -454,7 +460,7 @@ class Reopen(Operation):
 
 @dataclass(frozen=True)
 class Crash(Operation):
-    """The process dies; what was not flushed of the last segment may be cut (thousandths kept), zeroed, noise or flipped."""
+    """The process dies; what was not flushed of the last segment may be cut (thousandths kept), spoiled or flipped."""
 
     weight = 3
     tail: str = ""

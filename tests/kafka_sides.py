@@ -1,8 +1,7 @@
-"""Two logs that live the same history: Kafka's and kstore's, behind one interface, with answers and refusals in one shape.
+"""Two logs that live the same history, Kafka's and kstore's, behind one interface.
 
 A side owns a root directory with one partition in it. Its answers are plain tuples of what both can say; a refusal is
-`Refused` with the name of kstore's exception. What a side does not offer raises AttributeError like any other object, so
-that a new operation needs new methods here and nothing else.
+`Refused` with the name of kstore's exception. A new operation needs a method here on both sides, and nothing else.
 """
 
 from __future__ import annotations
