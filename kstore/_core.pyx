@@ -732,12 +732,13 @@ cdef class _Walk:
                     return 0
             else:
                 last = load64(self._p)
-            if last < self._start_offset:
-                self._p += left
-                continue
+            # Before any is passed over: a broken header may claim to end below the start.
             reason = _check_frame(self._p, left, self._check_crc)
             if reason is not None:
                 self._fail(reason, self._p)
+            if last < self._start_offset:
+                self._p += left
+                continue
             return left
         return 0
 
@@ -776,7 +777,7 @@ cdef class RecordIterator(_Walk):
     """`Record`s of `[start_offset, end_offset)` from an iterator of `(buffer, path, position)`.
 
     Each buffer holds whole batches that begin at `position` of `path`; it is held until the next is asked for, and
-    records copy what they need. Batches below the start are passed over unchecked; control records are passed over
+    records copy what they need. Batches below the start are checked and passed over; control records are passed over
     unless `include_control`. Raises `CorruptRecordError`, and then ends. Not thread-safe: a second call at the same
     time is a `ValueError`, never a wrong record.
     """

@@ -69,6 +69,9 @@ class View(Protocol):
     def check_end(self) -> None:
         """Raise the fault that ends the log, if it is one."""
 
+    def doubt(self, error: CorruptRecordError) -> bool:
+        """Whether the log ends before this fault, now that it has been looked at again."""
+
     def wait(self, offset: int, timeout: float | None) -> bool:
         """Wait until the log ends above `offset`; False when `timeout` seconds have passed."""
 
@@ -158,6 +161,9 @@ class Stretch:
 
     def _pieces(self) -> Iterator[tuple[memoryview, str, int]]:
         view = self.view
+        while not view.segments.items:  # a directory in which no writer has been yet
+            if not self.follow or not view.wait(self.offset, self.timeout):
+                return
         segments = view.segments
         if not segments.items:
             return  # a directory that has no segment yet: only a read-only log meets one
@@ -165,7 +171,7 @@ class Stretch:
         if number < 0:
             raise out_of_range(self.offset, view.log_start_offset, view.log_end_offset)
         segment = segments.items[number]
-        position = segment.position_of(self.offset)
+        position = self._position_in(segment)
         while True:
             end = view.readable_bytes(segment)
             if position < end:
@@ -182,6 +188,11 @@ class Stretch:
                 return
             if not self._wait(segment, position):
                 return
+
+    def _position_in(self, segment: Segment) -> int:
+        """A batch border at or before the batch that holds the offset: the end, for the log end."""
+        end = self.view.readable_bytes(segment)
+        return end if self.offset >= self.view.log_end_offset else segment.border(self.offset, end)
 
     def _wait(self, segment: Segment, position: int) -> bool:
         """Wait for bytes after `position` or for a next segment; False when the time is up."""
@@ -202,7 +213,7 @@ class Stretch:
         view = self.view
         if error is not None:
             view.refresh()
-            if view.guard.version == seen_version:
+            if view.guard.version == seen_version and not view.doubt(error):
                 raise error
         start, end = view.log_start_offset, view.log_end_offset
         if not start <= next_offset <= end or view.overtaken(next_offset, seen_version, base_offset, crc):

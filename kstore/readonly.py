@@ -38,6 +38,7 @@ class ReadOnlyView:
         self.log_start_offset = 0
         self.recovery_point = 0
         self.log_end_offset = 0
+        self._data_end = 0
         self.leftovers_ignored: tuple[str, ...] = ()
         self._fault: CorruptRecordError | None = None
         self._end_position = 0
@@ -129,13 +130,13 @@ class ReadOnlyView:
         if changed_ns != self._listed_ns:
             self._list()
             self._listed_ns = changed_ns if time.time_ns() - changed_ns > _UNSURE_NS else -1
-        self._find_end()
         start = max(self._mark(checkpoint.LOG_STARTS), self.segments.bases[0] if self.segments.bases else 0)
         if start != self.log_start_offset:
             self.log_start_offset = start
             self.guard.version += 1
-        if not self.segments.items:
-            self.log_end_offset = start
+        self._find_end()
+        # A log that ends below its start is empty there, as its next writer will have it (8.11).
+        self.log_end_offset = max(self._data_end, start) if self.segments.items else start
 
     def _read_marks(self) -> None:
         self.recovery_point = self._mark(checkpoint.RECOVERY_POINTS)
@@ -211,24 +212,53 @@ class ReadOnlyView:
                 position, self._maximum = 0, (-1, segment.base_offset)
                 scan = None
         if scan is None:
-            scan = segment.scan(position, stat.st_size)
+            scan = segment.scan(position, stat.st_size, after=self._data_end if position else None)
         self._end_size = stat.st_size
         if scan.end_position > position:
-            self.log_end_offset = scan.next_offset
+            self._data_end = scan.next_offset
             if scan.max_timestamp > self._maximum[0]:
                 self._maximum = (scan.max_timestamp, scan.max_timestamp_offset)
             self._last_batch = (scan.last_position, segment.file.read(scan.last_position, _HEADER_BYTES))
         elif position == 0:
-            self.log_end_offset = segment.base_offset
+            self._data_end = segment.base_offset
         self._end_position = scan.end_position
         self._fault = None
-        if self.log_start_offset <= self.log_end_offset < self.recovery_point:
+        if self.log_start_offset <= self._data_end < self.recovery_point:
             self._fault = CorruptRecordError(
                 f"{scan.reason or 'the file ends'}; everything below the recovery point {self.recovery_point} was "
-                f"flushed, and the log is sound up to offset {self.log_end_offset}; see `kstore repair`",
+                f"flushed, and the log is sound up to offset {self._data_end}; see `kstore repair`",
                 path=segment.path,
                 position=scan.end_position,
             )
+
+    def doubt(self, error: CorruptRecordError) -> bool:
+        """Whether the log ends before this fault: where a crash may have undone a write, the fault is the end.
+
+        The last segment is scanned from its last index entry on; after a power cut the index may have known more.
+        """
+        with self._refreshing:
+            if not self.segments.items:
+                return False
+            segment = self.segments.items[-1]
+            flushed = max(self.recovery_point, segment.base_offset)
+            position = segment.border(flushed, self._end_position)
+            if error.path != segment.path or not position <= error.position < self._end_position:
+                return False
+            scan = segment.scan(position, self._end_position)
+            found = segment.base_offset if scan.next_offset is None else scan.next_offset
+            if scan.end_position == self._end_position or found < self.recovery_point:
+                return False
+            self._end_position, self._data_end = scan.end_position, found
+            self._maximum = (-1, segment.base_offset)
+            whole = segment.scan(0, scan.end_position)
+            if whole.batches:
+                self._maximum = (whole.max_timestamp, whole.max_timestamp_offset)
+                self._last_batch = (whole.last_position, segment.file.read(whole.last_position, _HEADER_BYTES))
+            else:
+                self._last_batch = None
+            self.log_end_offset = max(found, self.log_start_offset)
+            self.guard.version += 1
+            return True
 
     def _last_batch_stands(self, segment: Segment, size: int) -> bool:
         if size < self._end_position:

@@ -144,6 +144,8 @@ def load(
             segment.time_index.create_empty()
     if not clean and segments:
         loader.recover_from_recovery_point(now_ms)
+    elif segments and segments[-1].base_offset not in unindexed and not segments[-1].indexes_look_trimmed():
+        loader.recover(len(segments) - 1)  # the mark speaks of the log, and appends go on from its indexes' last entries
     return loader.finish(clean=clean, now_ms=now_ms)
 
 
@@ -192,11 +194,10 @@ class _Loader:
     def looks_closed(self) -> bool:
         """Whether the last segment's files are as a close leaves them and end at the recovery point (API.md 1)."""
         last = self.segments[-1]
-        size = last.size_bytes
-        if not (last.offset_index.looks_trimmed(size) and last.time_index.looks_trimmed(size)):
+        if not last.indexes_look_trimmed():
             return False
         position = last.position_of(last.offset_index.last[0])
-        scan = last.scan(position, size)
+        scan = last.scan(position, last.size_bytes)
         next_offset = last.base_offset if scan.next_offset is None else scan.next_offset
         if scan.reason is not None or next_offset != self.recovery_point:
             return False

@@ -8,9 +8,9 @@ a sealed segment's files are not opened before somebody needs them, so that open
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kstore import _core, _scan, fs, names
 from kstore.errors import CorruptRecordError
@@ -18,6 +18,8 @@ from kstore.indexfile import OffsetIndex, TimeIndex
 from kstore.logfile import LogFile
 
 _making = threading.Lock()
+
+T = TypeVar("T")
 
 NO_TIMESTAMP = -1
 NO_ENTRIES = 2**31 - 1  # an index interval that no segment reaches
@@ -213,9 +215,22 @@ class Segment:
     # Where things are.
 
     def position_of(self, offset: int) -> int:
-        """Return a batch border at or before the batch that holds `offset`."""
+        """Return a batch border at or before the batch that holds `offset`, as far as the index is to be believed."""
         position: int = self.offset_index.lookup(offset)[1]
-        return position
+        return max(position, 0)
+
+    @staticmethod
+    def _walk(walk: Callable[[int], T | None], position: int, wanted: Callable[[T], bool] = lambda _: True) -> T | None:
+        """Walk the file from `position`; where that finds nothing that is `wanted`, the index may be wrong: from 0."""
+        try:
+            found = walk(position)
+        except CorruptRecordError:
+            if position == 0:
+                raise
+            found = None
+        if position and (found is None or not wanted(found)):
+            found = walk(0)
+        return found
 
     def pieces(self, position: int, end: int) -> Iterator[tuple[memoryview, int]]:
         """Give the whole batches of `[position, end)` piece by piece."""
@@ -223,11 +238,26 @@ class Segment:
 
     def find_batch(self, offset: int, end: int) -> BatchPlace | None:
         """Find the batch that holds `offset`, or the first one after it (3.18a)."""
-        found = _scan.find_batch(self.file.fd, self.position_of(offset), end, offset, path=self.path)
+        found = self._walk(
+            lambda position: _scan.find_batch(self.file.fd, position, end, offset, path=self.path),
+            self.position_of(offset),
+            lambda batch: batch[2] <= offset or batch[5] < 2,
+        )
         if found is None:
             return None
         place = BatchPlace(*found[:4])
         return place if found[5] >= 2 else self._with_inner_base(place)
+
+    def border(self, offset: int, end: int) -> int:
+        """Where to start reading for `offset`: what the index says, unless the bytes there say otherwise; then 0."""
+        position = self.position_of(offset)
+        if position == 0:
+            return 0
+        try:
+            found = _scan.find_batch(self.file.fd, position, end, offset, path=self.path)
+        except CorruptRecordError:
+            return 0
+        return position if found is not None and (found[2] <= offset or found[5] < 2) else 0
 
     def _with_inner_base(self, place: BatchPlace) -> BatchPlace:
         """Say where a message of an old format begins: a wrapper's own offset is its last, the first is inside it."""
@@ -240,37 +270,51 @@ class Segment:
     ) -> tuple[int, int, int] | None:
         """Find the first record at or after `timestamp` and `start_offset` (5.5); (timestamp, offset, leader epoch)."""
         at_offset = self.time_index.lookup(timestamp)[1]
-        position = self.position_of(max(at_offset, start_offset))
-        return _scan.find_timestamp(
-            self.file.fd,
-            position,
-            end,
-            timestamp,
-            start_offset,
-            max_decompressed_bytes=max_decompressed_bytes,
-            path=self.path,
+        return self._walk(
+            lambda at: _scan.find_timestamp(
+                self.file.fd,
+                at,
+                end,
+                timestamp,
+                start_offset,
+                max_decompressed_bytes=max_decompressed_bytes,
+                path=self.path,
+            ),
+            self.position_of(max(at_offset, start_offset)),
         )
 
     def read_next_offset(self) -> int:
         """Read one past the last offset from the last indexed batch on (8.10)."""
-        found = _scan.last_offset(
-            self.file.fd, self.position_of(self.offset_index.last[0]), self.size_bytes, path=self.path
+        found = self._walk(
+            lambda position: _scan.last_offset(self.file.fd, position, self.size_bytes, path=self.path),
+            self.position_of(self.offset_index.last[0]),
         )
         return self.base_offset if found is None else found[0] + 1
 
     def scan(
-        self, position: int, end: int, *, latest_epoch: int = -1, index_interval_bytes: int = NO_ENTRIES
+        self,
+        position: int,
+        end: int,
+        *,
+        after: int | None = None,
+        latest_epoch: int = -1,
+        index_interval_bytes: int = NO_ENTRIES,
     ) -> _scan.ScanResult:
-        """Check every batch of `[position, end)`."""
+        """Check every batch of `[position, end)`; with `after`, where a scan ended before, offsets go on from it."""
         return _scan.scan(
             self.file.fd,
             position,
             end,
-            self.base_offset,
+            self.base_offset if after is None else after,
             index_interval_bytes=index_interval_bytes,
             latest_epoch=latest_epoch,
             path=self.path,
         )
+
+    def indexes_look_trimmed(self) -> bool:
+        """Whether both indexes are as a close leaves them: sound entries that fit the log, and nothing else."""
+        size = self.size_bytes
+        return self.offset_index.looks_trimmed(size) and self.time_index.looks_trimmed(size)
 
     # What changes it.
 
@@ -335,8 +379,9 @@ class Segment:
         """Find where a truncation to `offset` cuts (11.3): (position, one past the last offset before it)."""
         place = self.find_batch(offset, self.size_bytes)
         position = self.size_bytes if place is None else place.position
-        found = _scan.last_offset(self.file.fd, self.position_of(offset), position, path=self.path)
-        found = found or _scan.last_offset(self.file.fd, 0, position, path=self.path)
+        found = self._walk(
+            lambda start: _scan.last_offset(self.file.fd, start, position, path=self.path), self.position_of(offset)
+        )
         return position, self.base_offset if found is None else found[0] + 1
 
     def truncate_to(self, offset: int, position: int, now_ms: int) -> None:
