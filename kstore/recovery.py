@@ -139,7 +139,7 @@ def load(
     clean = marked_clean or (bool(segments) and not unindexed and loader.looks_closed())
     for number, segment in enumerate(segments):
         if segment.base_offset in unindexed:
-            loader.recover(number)
+            loader.recover(number, loaded=number)
         elif segment.base_offset not in indexed[names.TIME_INDEX]:
             segment.time_index.create_empty()
     if not clean and segments:
@@ -206,11 +206,14 @@ class _Loader:
         self.next_offset = next_offset
         return True
 
-    def recover(self, number: int) -> int:
-        """Recover one segment and what goes with it (8.14); the bytes that were cut."""
+    def recover(self, number: int, *, loaded: int) -> int:
+        """Recover one segment and what goes with it (8.14); the bytes that were cut.
+
+        The last two of the `loaded` segments that Kafka knows by then are those that get snapshots.
+        """
         segment = self.segments[number]
         is_last = number == len(self.segments) - 1
-        self._rebuild_producers(segment.base_offset, self.segments[:number], clean=False)
+        self._rebuild_producers(segment.base_offset, self.segments[:loaded], clean=False)
         following = self.recovery_point if is_last else self.segments[number + 1].base_offset
         found = segment.recover(
             index_interval_bytes=self.config.index_interval_bytes,
@@ -239,7 +242,7 @@ class _Loader:
         self.recovery.clean = False
         first = max(bisect_right([s.base_offset for s in self.segments], self.recovery_point) - 1, 0)
         for number in range(first, len(self.segments)):
-            if self.recover(number):
+            if self.recover(number, loaded=len(self.segments)):
                 for segment in self.segments[number + 1 :]:
                     self._drop(segment)
                     self.recovery.segments_dropped.append(segment.base_offset)
