@@ -171,21 +171,23 @@ class ReadOnlyView:
             if (parsed := names.parse_file_name(name)) is not None and parsed.kind == names.LOG and not parsed.state
         )
         old = dict(zip(self.segments.bases, self.segments.items, strict=True))
+        was_active = self.segments.bases[-1] if old else -1
+        if was_active not in bases:
+            old.clear()  # cut, or begun anew: what has an old name may be another file
         items = []
         for base in bases:
             segment = old.get(base)
             if segment is None or segment.path != os.path.join(self.directory, actual[names.log_name(base)]):
                 segment = Segment(self.directory, base, max_index_bytes=0, writable=False, actual=actual)
             items.append(segment)
-        was_active = self.segments.bases[-1] if old else -1
-        if old and (not bases or bases[-1] != was_active):
+        if self.segments.items and (not bases or bases[-1] != was_active):
             # What was the active segment is sealed now: its size and times are to be read anew.
             if was_active in bases:
                 items[bases.index(was_active)] = Segment(
                     self.directory, was_active, max_index_bytes=0, writable=False, actual=actual
                 )
             self._end_position, self._end_size, self._last_batch = 0, -1, None
-        if not set(old) <= set(bases):
+        if not set(self.segments.bases) <= set(bases):
             self.guard.version += 1
         self.segments = SegmentList(items)
 
@@ -273,13 +275,11 @@ class ReadOnlyView:
 
     def _start_over(self) -> Segment:
         """The end that was known is gone, because the tail was cut or the file is another: look at it with new eyes."""
-        last = self.segments.items[-1]
-        actual = {names.log_name(last.base_offset): os.path.basename(last.path)}
-        segment = Segment(self.directory, last.base_offset, max_index_bytes=0, writable=False, actual=actual)
-        self.segments = SegmentList([*self.segments.items[:-1], segment])
+        items = [segment.anew() for segment in self.segments.items]  # those before it may be others too
+        self.segments = SegmentList(items)
         self._end_position, self._end_size, self._last_batch = 0, -1, None
         self.guard.version += 1
-        return segment
+        return items[-1]
 
     def close(self) -> None:
         """Let go of the files."""

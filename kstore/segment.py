@@ -115,6 +115,16 @@ class Segment:
         self._first_timestamp: int | None = None
         self._maximum: tuple[int, int] | None = None
 
+    def anew(self) -> Segment:
+        """The same segment, of which nothing is known yet."""
+        return Segment(
+            self.directory,
+            self.base_offset,
+            max_index_bytes=self._max_index_bytes,
+            writable=self.writable,
+            actual=self._actual,
+        )
+
     # A log of a thousand segments is opened without any of these.
 
     def _path_of(self, name: str) -> str:

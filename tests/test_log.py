@@ -335,6 +335,22 @@ def test_a_reader_sees_what_a_writer_appends(partition: Path) -> None:
                 reader.append(b"x")
 
 
+def test_a_reader_notices_that_a_log_was_begun_anew_under_old_names(partition: Path) -> None:
+    with kstore.Log.open(partition) as log, kstore.Log.open(partition, mode="r") as reader:
+        for i in range(3):
+            log.append_many([b"%d" % i] * 3)
+            assert len(list(reader.read())) == 3 * i + 3
+            log.roll()
+        log.truncate_fully_and_start_at(0)
+        log.append(b"new")
+        assert [r.value for r in reader.read()] == [b"new"]
+        log.truncate_fully_and_start_at(0)
+        for value in (b"a", b"b"):
+            log.append(value)
+            log.roll()
+        assert [r.value for r in reader.read()] == [b"a", b"b"]
+
+
 def test_reading_changes_no_byte_of_the_directory(partition: Path) -> None:
     with kstore.Log.open(partition, segment_bytes=1000) as log:
         log.append_many(b"%d" % i for i in range(100))
