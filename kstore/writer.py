@@ -293,6 +293,7 @@ class Writer:
         self._attach(next_offset)
         self.producers.end_offset = base_offset
         self.producers.take_snapshot(owe_sync=True)
+        self.upkeep.gap = None  # the new segment's name holds the log's end
         self.upkeep.owe_names()
         logger.info("%s: new segment at %d (%s)", self.directory, base_offset, reason)
         self.upkeep.flush_after_roll()
