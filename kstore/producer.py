@@ -99,7 +99,7 @@ class ProducerState:
         if self.end_offset != end_offset:
             self._load_newest(log_start_offset)
         else:
-            self.end_offset = max(self.end_offset, log_start_offset)
+            self.raise_start(log_start_offset)
         if end_offset > self.end_offset:
             self.numbered = self.numbered or has_producers(self.end_offset, end_offset)
             for base in last_bases:

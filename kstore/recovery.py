@@ -145,7 +145,8 @@ def load(
     if not clean and segments:
         loader.recover_from_recovery_point(now_ms)
     elif segments and segments[-1].base_offset not in unindexed and not segments[-1].indexes_look_trimmed():
-        loader.recover(len(segments) - 1)  # the mark speaks of the log; appends go on from what its indexes say
+        # The mark speaks of the log, and appends go on from its indexes' last entries.
+        loader.recover(len(segments) - 1, loaded=len(segments))
     return loader.finish(clean=clean, now_ms=now_ms)
 
 

@@ -40,6 +40,7 @@ class Upkeep:
         self._names_owed = True
         self._flushing = False
         self._flush_state = threading.Condition(threading.Lock())
+        self._cutting = 0  # odd while records are being cut
         self._flushed_ms = writer.now()
         self._checkpointed: tuple[int, int | None] = (-1, -1)
         self._checkpointing = threading.Lock()
@@ -86,7 +87,7 @@ class Upkeep:
     def sync(self, target: int) -> None:
         """Sync the segments from the recovery point's to that of `target`; for one thread at a time."""
         writer = self._writer
-        cuts, segments = writer.cuts, writer.segments
+        segments, cutting = writer.segments, self._cutting
         names_owed, self._names_owed = self._names_owed, False
         try:
             first = max(segments.floor(min(self.recovery_point, target)), 0)
@@ -99,20 +100,36 @@ class Upkeep:
                 fs.sync_directory(writer.root)
         except BaseException as error:
             self._names_owed = True
-            if writer.cuts == cuts:
-                if isinstance(error, StorageError):
-                    writer.fail(error)
-                raise
-            return  # a truncation took a file away in the middle: what it left is owed, and its names are
-        if writer.cuts == cuts:
-            self.recovery_point = max(self.recovery_point, min(target, writer.log_end_offset))
+            if isinstance(error, StorageError):
+                if self._was_cut(cutting):
+                    return  # a truncation took a file away in the middle: what it left is owed, and its names are
+                writer.fail(error)
+            raise
+        with self._flush_state:
+            if not self._was_cut(cutting):
+                self.recovery_point = max(self.recovery_point, min(target, writer.log_end_offset))
         self._flushed_ms = writer.now()
         self.set_due()
 
-    def lower_recovery_point(self, offset: int) -> None:
-        """Bring the recovery point down to `offset` in its file before records above that are cut."""
-        self.recovery_point = min(self.recovery_point, offset)
+    def _was_cut(self, cutting: int) -> bool:
+        """Whether records have been cut since `_cutting` had this value, or were being cut then."""
+        return cutting % 2 == 1 or cutting != self._cutting
+
+    def begin_cut(self, offset: int) -> None:
+        """Bring the recovery point down to `offset` in its file, before records above that are cut.
+
+        It stays there until `end_cut`, and a sync that began before that does not raise it: it may have synced, and
+        mean, records that are no more.
+        """
+        with self._flush_state:
+            self._cutting += 1
+            self.recovery_point = min(self.recovery_point, offset)
         self.write_checkpoints()
+
+    def end_cut(self) -> None:
+        """Let syncs raise the recovery point again."""
+        with self._flush_state:
+            self._cutting += 1
 
     # Checkpoints.
 

@@ -376,30 +376,38 @@ class Writer:
             dropped = [segment for segment in self.segments.items if segment.base_offset > offset]
             kept = [segment for segment in self.segments.items if segment.base_offset <= offset]
             position, data_end = kept[-1].find_cut(offset)
-            # The checkpoint first: a crash in the middle must not find the log below its recovery point.
-            self.upkeep.lower_recovery_point(data_end)
-            # Then the readers: whatever they stumble over from here on, they see that the log has changed.
-            self.appender.detach()
-            kept[-1].size_bytes = position
-            self.segments = SegmentList(kept)
-            self.log_start_offset = min(offset, self.log_start_offset)
-            self._cut_at(offset)
             try:
-                for segment in reversed(dropped):
-                    self._delete_locked(segment)
-                kept[-1].truncate_to(offset, position, self.now())
-                self._attach(offset)
-                self.upkeep.gap = (data_end, offset)
-                self.epochs.truncate_from_end(offset)
-                self.epochs.flush()
-                self._epochs_changed()
-                self._rebuild_producers_locked(offset)
-                self.upkeep.write_checkpoints()
-            except KStoreError as error:
-                self.fail(error)
-                raise
+                self._cut_locked(offset, position, data_end, dropped, kept)
+            finally:
+                self.upkeep.end_cut()
             self.wake()
             return True
+
+    def _cut_locked(
+        self, offset: int, position: int, data_end: int, dropped: list[Segment], kept: list[Segment]
+    ) -> None:
+        # The checkpoint first: a crash in the middle must not find the log below its recovery point.
+        self.upkeep.begin_cut(data_end)
+        # Then the readers: whatever they stumble over from here on, they see that the log has changed.
+        self.appender.detach()
+        kept[-1].size_bytes = position
+        self.segments = SegmentList(kept)
+        self.log_start_offset = min(offset, self.log_start_offset)
+        self._cut_at(offset)
+        try:
+            for segment in reversed(dropped):
+                self._delete_locked(segment)
+            kept[-1].truncate_to(offset, position, self.now())
+            self._attach(offset)
+            self.upkeep.gap = (data_end, offset)
+            self.epochs.truncate_from_end(offset)
+            self.epochs.flush()
+            self._epochs_changed()
+            self._rebuild_producers_locked(offset)
+            self.upkeep.write_checkpoints()
+        except KStoreError as error:
+            self.fail(error)
+            raise
 
     def restart(self, offset: int, log_start_offset: int) -> None:
         """Empty the log and let it go on at an unrelated `offset` (11.7, 11.8)."""
@@ -408,24 +416,26 @@ class Writer:
 
     def _restart_locked(self, offset: int, log_start_offset: int) -> None:
         self.settle()
-        old = list(self.segments.items)
         # The line of the new start first: a crash on the way must find a log that may start there.
         self.log_start_offset = log_start_offset
-        self.upkeep.lower_recovery_point(offset)
-        for segment in old:
-            self._delete_locked(segment)
-        new = self._new_segment(offset)
-        self._create(new)
-        self.segments = SegmentList([new])
-        self._attach(offset)
-        self.epochs.clear_and_flush()
-        self._epochs_changed()
-        self.producers.reset(offset)
-        self.upkeep.recovery_point = offset
-        self.upkeep.gap = None
-        self.upkeep.owe_names()
-        self._cut_at(-1)
-        self.upkeep.write_checkpoints()
+        try:
+            self.upkeep.begin_cut(offset)
+            for segment in self.segments.items:
+                self._delete_locked(segment)
+            new = self._new_segment(offset)
+            self._create(new)
+            self.segments = SegmentList([new])
+            self._attach(offset)
+            self.epochs.clear_and_flush()
+            self._epochs_changed()
+            self.producers.reset(offset)
+            self.upkeep.recovery_point = offset
+            self.upkeep.gap = None
+            self.upkeep.owe_names()
+            self._cut_at(-1)
+            self.upkeep.write_checkpoints()
+        finally:
+            self.upkeep.end_cut()
 
     def _rebuild_producers_locked(self, offset: int) -> None:
         items = list(self.segments.items)
@@ -444,11 +454,6 @@ class Writer:
             fs.rename(path, path + ".deleted")
             paths.append(path + ".deleted")
         self.upkeep.unlink_later(paths)
-
-    @property
-    def cuts(self) -> int:
-        """How often records have been taken from the end."""
-        return len(self._cuts)
 
     def _cut_at(self, offset: int) -> None:
         """Tell every iterator that records at and above `offset` are gone."""

@@ -34,7 +34,7 @@ PARTS = {
     "test_fuzz.py": 90,
     "test_golden_read.py": 30,
     "test_golden_recovery.py": 15,
-    "test_golden_write.py": 15,
+    "test_golden_write.py": 20,
     "test_machine.py": 90,
     "test_kafka_beside_us.py": 180,
     "test_kafka_oracle.py": 60,

@@ -155,8 +155,8 @@ class Kafka:
         return answer
 
     def dump(self, *args: object) -> Dumped:
-        """Run the dump tool with these arguments, on a copy: it opens indexes for writing, so that a missing one is made
-        and an odd length cut."""
+        """Run the dump tool with these arguments, on a copy: it opens indexes for writing, makes a missing one
+        and cuts an odd length."""
         answer = self.call("dump", args=[str(arg) for arg in args])
         return Dumped(answer["code"], answer["out"], answer["err"])
 

@@ -6,13 +6,14 @@ import json
 import os
 import pickle
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 from conftest import ManualClock
 
 import kstore
-from kstore import LogConfig
+from kstore import LogConfig, fs
 
 NOW = 1_700_000_000_000
 
@@ -219,6 +220,47 @@ def test_after_a_truncation_inside_a_batch_appends_go_on_at_the_offset(partition
     with kstore.Log.open(partition) as log:
         assert log.log_end_offset == 51
         assert [r.offset for r in log.read()] == [50]
+
+
+def test_a_sync_that_a_truncation_overtakes_leaves_the_recovery_point_below_the_cut(
+    partition: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12.2 beside 11.2: what it has synced is being cut."""
+    log = kstore.Log.open(partition, clock=clock)
+    for _ in range(12):
+        log.append(b"x")
+    in_sync, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def sync(fd: int) -> None:
+        if in_sync.is_set():
+            ended.set()  # it tries again, since its work was in vain
+        in_sync.set()
+        may_end.wait(60)
+
+    def flush() -> None:
+        log.flush()
+        ended.set()
+
+    monkeypatch.setattr(fs, "fdatasync", sync)
+    flusher = threading.Thread(target=flush)
+    flusher.start()
+    assert in_sync.wait(60)
+    assert log._writer is not None
+    upkeep = log._writer.upkeep
+    write_checkpoints = upkeep.write_checkpoints
+
+    def let_the_sync_end() -> None:
+        may_end.set()
+        ended.wait(60)
+        write_checkpoints()
+
+    monkeypatch.setattr(upkeep, "write_checkpoints", let_the_sync_end)
+    log.truncate_to(7)
+    flusher.join()
+    assert log.stats()["recovery_point"] == 7
+    monkeypatch.undo()
+    log.close()
+    assert (partition.parent / "recovery-point-offset-checkpoint").read_text() == "0\n1\nevents 0 7\n"
 
 
 def test_truncation_drops_later_segments(partition: Path) -> None:
