@@ -12,7 +12,7 @@ import os
 import threading
 import time
 
-from kstore import _core, checkpoint, fs, names
+from kstore import _core, _scan, checkpoint, fs, names
 from kstore.errors import CorruptRecordError, LogClosedError, StorageError
 from kstore.reading import SegmentList
 from kstore.recovery import leftovers, next_offset_of_file
@@ -45,6 +45,7 @@ class ReadOnlyView:
         self._end_size = -1
         self._end_file: tuple[int, int] | None = None
         self._maximum = (-1, 0)
+        self._vouched: set[int] = set()
         self._last_batch: tuple[int, bytes] | None = None
         self._listed_ns = -1
         self._checkpoints: dict[str, tuple[tuple[int, int, int] | None, int]] = {}
@@ -66,12 +67,12 @@ class ReadOnlyView:
         following = self.segments.after(segment.base_offset)
         if following is None:
             return self._maximum
-        if segment.maximum[1] >= following.base_offset:
-            # No recovery has rebuilt this index since whatever wrote over it.
-            segment.maximum = (-1, segment.base_offset)
-            scan = segment.scan(0, segment.size_bytes)
-            if scan.max_timestamp >= 0:
-                segment.maximum = (scan.max_timestamp, scan.max_timestamp_offset)
+        if segment.base_offset not in self._vouched:
+            # No recovery has rebuilt an index above the recovery point since whatever wrote over it.
+            if following.base_offset > self.recovery_point and not segment.confirms(segment.size_bytes):
+                scan = segment.scan(0, segment.size_bytes)
+                segment.maximum = scan.max_timestamp, scan.max_timestamp_offset
+            self._vouched.add(segment.base_offset)
         return segment.maximum
 
     def check_end(self) -> None:
@@ -189,6 +190,7 @@ class ReadOnlyView:
             self._end_position, self._end_size, self._last_batch = 0, -1, None
         if not set(self.segments.bases) <= set(bases):
             self.guard.version += 1
+        self._vouched.clear()
         self.segments = SegmentList(items)
 
     def _find_end(self) -> None:
@@ -210,7 +212,7 @@ class ReadOnlyView:
             position = segment.position_of(segment.offset_index.last[0])
             self._maximum = segment.time_index.last if position else (-1, segment.base_offset)
             scan = segment.scan(position, stat.st_size)
-            if position and (scan.end_position == position or self._maximum[1] >= scan.next_offset):
+            if position and (scan.end_position == position or not self._fits(segment, scan)):
                 position, self._maximum = 0, (-1, segment.base_offset)
                 scan = None
         if scan is None:
@@ -232,6 +234,13 @@ class ReadOnlyView:
                 path=segment.path,
                 position=scan.end_position,
             )
+
+    def _fits(self, segment: Segment, scan: _scan.ScanResult) -> bool:
+        """Whether the last entry of the time index is in the log, and is what the log says there."""
+        next_offset: int = scan.next_offset
+        if next_offset <= self.recovery_point:
+            return True
+        return self._maximum[1] < next_offset and segment.confirms(scan.end_position)
 
     def doubt(self, error: CorruptRecordError) -> bool:
         """Whether the log ends before this fault: where a crash may have undone a write, the fault is the end.

@@ -258,6 +258,17 @@ class Segment:
         place = BatchPlace(*found[:4])
         return place if found[5] >= 2 else self._with_inner_base(place)
 
+    def confirms(self, end: int) -> bool:
+        """Whether the time index's last entry, if it has one, is what the batch at its offset says (3.6)."""
+        timestamp, offset = self.time_index.last
+        if timestamp < 0:
+            return True
+        try:
+            found = _scan.find_batch(self.file.fd, self.border(offset, end), end, offset, path=self.path)
+        except CorruptRecordError:
+            return False
+        return found is not None and found[4] == timestamp
+
     def border(self, offset: int, end: int) -> int:
         """Where to start reading for `offset`: what the index says, unless the bytes there say otherwise; then 0."""
         position = self.position_of(offset)

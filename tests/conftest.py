@@ -32,6 +32,7 @@ DEFAULT_PART = 30
 PARTS = {
     "test_crash.py": 90,
     "test_fuzz.py": 90,
+    "test_golden_damaged.py": 10,
     "test_golden_read.py": 30,
     "test_golden_recovery.py": 15,
     "test_golden_write.py": 20,

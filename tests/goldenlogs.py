@@ -198,6 +198,8 @@ def split(log: bytes, segment: int) -> list[Batch]:
         if size < 14 or 12 + size > len(log) - position:
             break
         data = log[position : position + 12 + size]
+        if magic >= 2 and len(data) < 61:
+            break
         if magic < 2:
             timestamp = struct.unpack_from(">q", data, 18)[0] if magic == 1 else -1
             batch = Batch(segment, position, data, base_offset, base_offset, timestamp, -1, magic, data[17], -1)

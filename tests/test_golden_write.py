@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import crc32c
 import goldenlogs
@@ -31,7 +32,7 @@ DAMAGED = "crash-damaged/before/"
 NOT_APPENDED = ("compaction/after", "crash/after", "crash-damaged/", "retention/after-restart/", "legacy/")
 
 # Suffixes of files that differ, under the name that docs/compatibility.md gives the difference.
-EXCEPTIONS = {
+EXCEPTIONS: dict[str, dict[Partition, tuple[str, ...]]] = {
     "index-before-4.1": {
         Partition("legacy", "dir/compacted-v0-0"): (".index",),
         Partition("legacy", "dir/compacted-v1-0"): (".index", ".timeindex"),
@@ -62,7 +63,7 @@ def from_records(partition: Partition) -> bool:
 
 def told_in_full(partition: Partition) -> bool:
     """Whether `records.jsonl` has all that decides the bytes."""
-    rows = goldenlogs.expected_rows(partition)
+    rows = goldenlogs.oracle(partition, goldenlogs.unpacked(partition)).records
     return all(row.compression == "none" and row.timestampType == "CreateTime" for row in rows)
 
 
@@ -87,8 +88,8 @@ def as_leader(log: kstore.Log, batch: Batch, oracle: Oracle, clock: ManualClock)
         data[22] &= ~0x08
         data[35:43] = data[27:35]
         struct.pack_into(">I", data, 17, crc32c.crc32c(bytes(data[21:])))
-    coordinator = batch.attributes & 0x20 or log.topic.startswith("__")
-    origin = "coordinator" if coordinator else "client"
+    by_coordinator = batch.attributes & 0x20 or log.topic.startswith("__")
+    origin: Literal["client", "coordinator"] = "coordinator" if by_coordinator else "client"
     info = log.append_batch(data, origin=origin, leader_epoch=batch.leader_epoch)
     assert (info.first_offset, info.last_offset) == (batch.base_offset, batch.last_offset)
     assert info.log_append_time == (batch.max_timestamp if batch.attributes & 0x08 else -1)
