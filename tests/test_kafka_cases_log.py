@@ -14,7 +14,7 @@ from conftest import ManualClock
 from kafka_cases import bases, batch, epochs, fetched, offsets
 
 import kstore
-from kstore import fs
+from kstore import fs, roll
 from kstore.segment import Segment
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -180,6 +180,17 @@ def test_size_rolls_before_it_would_be_exceeded(partition: Path) -> None:
         for count in range(1, 11):
             log.append(b"test", timestamp=-1)
             assert len(log.segments) == (1 if count < 10 else 2)
+
+
+@pytest.mark.parametrize(("append_bytes", "rolls"), [(10, False), (11, True)])
+def test_no_file_grows_beyond_31_bits(append_bytes: int, rolls: bool) -> None:
+    """FileRecordsTest.testAppendProtectsFromOverflow: no segment may be larger, and the log rolls before it is."""
+    with pytest.raises(kstore.ConfigError):
+        kstore.LogConfig(segment_bytes=INT_MAX + 1)
+    limits = roll.limits(kstore.LogConfig(segment_bytes=INT_MAX), jitter_ms=0, max_offset_entries=9, max_time_entries=9)
+    counts = {"base_offset": 0, "waited_ms": 0, "offset_entries": 0, "time_entries": 0, "append_last_offset": 1}
+    found = roll.reason(limits, size_bytes=INT_MAX - 10, append_bytes=append_bytes, **counts)
+    assert found == ("size" if rolls else None)
 
 
 def test_record_time_rolls_where_the_first_record_has_one_and_the_clock_where_not(
@@ -409,7 +420,9 @@ def test_epochs_are_cut_with_the_log(partition: Path) -> None:
 
 
 def test_epochs_of_deleted_records_go_and_the_one_that_goes_on_moves(partition: Path) -> None:
-    """UnifiedLogTest.shouldUpdateOffsetForLeaderEpochsWhenDeletingSegments."""
+    """UnifiedLogTest.shouldUpdateOffsetForLeaderEpochsWhenDeletingSegments,
+    LeaderEpochFileCacheTest.shouldUpdateOffsetBetweenEpochBoundariesOnClearEarliest2.
+    """
     with kstore.Log.open(partition) as log:
         for start, end, epoch in ((0, 7, 0), (7, 10, 1), (10, 15, 2)):
             log.append_as_follower(b"".join(batch(offset, epoch=epoch) for offset in range(start, end)))
