@@ -723,3 +723,17 @@ def whole_batches(buffer):
             return at, size
         at += size
     return at, 0 if at == held.size else LOG_OVERHEAD
+
+
+def last_batch(buffer):
+    """Where the last of the whole batches in `buffer` begins; 0 when there is none."""
+    cdef Buffer held = Buffer(buffer)
+    cdef Py_ssize_t at = 0, last = 0
+    cdef int64_t size
+    while held.size - at >= LOG_OVERHEAD:
+        size = <int64_t> load32(held.p + at + BATCH_LENGTH_AT) + LOG_OVERHEAD
+        if size < LOG_OVERHEAD + MIN_V0_MESSAGE or size > held.size - at:
+            break
+        last = at
+        at += size
+    return last

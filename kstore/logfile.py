@@ -48,9 +48,9 @@ class LogFile:
         """
         buffer = bytearray(min(piece_bytes, max(end - position, 0)))
         while position < end:
-            view = memoryview(buffer)[: min(len(buffer), end - position)]
-            got = fs.pread_into(self.fd, view, position)
-            view = view[:got]
+            wanted = min(len(buffer), end - position)
+            got = fs.pread_into(self.fd, memoryview(buffer)[:wanted], position)
+            view = memoryview(buffer)[:got]
             whole, cut = whole_batches(view)
             if whole == 0:
                 if cut < 0:
@@ -58,9 +58,9 @@ class LogFile:
                     raise CorruptRecordError(
                         f"a batch declares a size of {found} bytes; the least is 14", path=self.path, position=position
                     )
-                if cut > end - position or got < len(view):
+                if cut > end - position or got < wanted:
                     raise CorruptRecordError(
-                        f"a batch needs {cut} bytes, and {min(end - position, got)} are there",
+                        f"a batch needs {cut or end - position} bytes, and {min(end - position, got)} are there",
                         path=self.path,
                         position=position,
                     )

@@ -11,9 +11,10 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from errno import EIO
-from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from kstore import _core, fs
+from kstore._scan import last_batch
 from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from kstore.logfile import LogFile
 from kstore.segment import Segment
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
 MAX_OFFSET = 2**63 - 1
+HEADER_BYTES = 21  # of a batch of any format: offset, size, epoch or CRC, magic, CRC
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -43,6 +45,15 @@ class SegmentList:
         """Return the first segment with a greater base offset."""
         number = bisect_right(self.bases, base_offset)
         return self.items[number] if number < len(self.items) else None
+
+
+class Piece(NamedTuple):
+    """Whole batches of a segment's file, up to the position `end`; `position` and `header` are the last one's."""
+
+    segment: Segment
+    position: int
+    header: bytes
+    end: int
 
 
 class View(Protocol):
@@ -71,6 +82,9 @@ class View(Protocol):
 
     def doubt(self, error: CorruptRecordError) -> bool:
         """Whether the log ends before this fault, now that it has been looked at again."""
+
+    def check_piece(self, given: Piece | None, piece: Piece) -> None:
+        """Raise `CorruptRecordError` unless `piece` follows `given` in one state of the log."""
 
     def wait(self, offset: int, timeout: float | None) -> bool:
         """Wait until the log ends above `offset`; False when `timeout` seconds have passed."""
@@ -123,9 +137,12 @@ class FetchResult:
 
 def check_offset(view: View, offset: int) -> None:
     """Refuse an offset outside of `[log start, log end]` (4.3)."""
-    start, end = view.log_start_offset, view.log_end_offset
-    if not start <= offset <= end:
-        raise out_of_range(offset, start, end)
+    while True:
+        start, end = view.log_start_offset, view.log_end_offset
+        if start <= offset <= end:
+            return
+        if start <= end:  # else a truncation came between the two looks
+            raise out_of_range(offset, start, end)
 
 
 def out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRangeError:
@@ -161,22 +178,25 @@ class Stretch:
 
     def _pieces(self) -> Iterator[tuple[memoryview, str, int]]:
         view = self.view
-        while not view.segments.items:  # a directory in which no writer has been yet
-            if not self.follow or not view.wait(self.offset, self.timeout):
+        # A directory without a segment: one that has none yet, or a log that is being started anew.
+        while not (segments := view.segments).items:
+            if not self.follow or not self._wait(None, 0):
                 return
-        segments = view.segments
-        if not segments.items:
-            return  # a directory that has no segment yet: only a read-only log meets one
         number = segments.floor(self.offset)
         if number < 0:
             raise out_of_range(self.offset, view.log_start_offset, view.log_end_offset)
         segment = segments.items[number]
         position = self._position_in(segment)
+        given: Piece | None = None
         while True:
             end = view.readable_bytes(segment)
             if position < end:
                 for data, at in segment.pieces(position, end):
+                    last = last_batch(data)
+                    piece = Piece(segment, at + last, bytes(data[last : last + HEADER_BYTES]), at + len(data))
+                    view.check_piece(given, piece)
                     yield data, segment.path, at
+                    given = piece
                 position = end
                 continue
             following = view.segments.after(segment.base_offset)
@@ -194,12 +214,15 @@ class Stretch:
         end = self.view.readable_bytes(segment)
         return end if self.offset >= self.view.log_end_offset else segment.border(self.offset, end)
 
-    def _wait(self, segment: Segment, position: int) -> bool:
-        """Wait for bytes after `position` or for a next segment; False when the time is up."""
+    def _wait(self, segment: Segment | None, position: int) -> bool:
+        """Wait for bytes after `position` or for a next segment (None: any segment); False when the time is up."""
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         while True:
             end_offset = self.view.log_end_offset
-            if self.view.readable_bytes(segment) > position or self.view.segments.after(segment.base_offset):
+            if segment is None:
+                if self.view.segments.items:
+                    return True
+            elif self.view.readable_bytes(segment) > position or self.view.segments.after(segment.base_offset):
                 return True
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -215,8 +238,10 @@ class Stretch:
             view.refresh()
             if view.guard.version == seen_version and not view.doubt(error):
                 raise error
-        start, end = view.log_start_offset, view.log_end_offset
-        if not start <= next_offset <= end or view.overtaken(next_offset, seen_version, base_offset, crc):
+        start, end, overtaken = _steadily(
+            _marks_and_overtaken, view, next_offset, seen_version, base_offset, crc, view=view
+        )
+        if overtaken or not start <= next_offset <= end:
             raise out_of_range(next_offset, start, end)
         following = Stretch(view, next_offset, self.end_offset, self.follow, self.timeout)
         following.owner = self.owner
@@ -229,11 +254,22 @@ def _steadily(look: Callable[[*Ts], T], *arguments: *Ts, view: View) -> T:
         view.refresh()
         version = view.guard.version
         try:
-            return look(*arguments)
+            found = look(*arguments)
         except (CorruptRecordError, StorageError):
             view.refresh()
             if view.guard.version == version:
                 raise
+            continue
+        view.refresh()
+        if view.guard.version == version:
+            return found
+
+
+def _marks_and_overtaken(
+    view: View, next_offset: int, seen_version: int, base_offset: int, crc: int
+) -> tuple[int, int, bool]:
+    start, end = view.log_start_offset, view.log_end_offset
+    return start, end, view.overtaken(next_offset, seen_version, base_offset, crc)
 
 
 def stretch(

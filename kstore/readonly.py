@@ -11,17 +11,37 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import dataclass, replace
 
 from kstore import _core, _scan, checkpoint, fs, names
 from kstore.errors import CorruptRecordError, LogClosedError, StorageError
-from kstore.reading import SegmentList
+from kstore.reading import HEADER_BYTES, Piece, SegmentList
 from kstore.recovery import leftovers, next_offset_of_file
 from kstore.segment import Segment
 
 FIRST_PAUSE = 0.0005
 LONGEST_PAUSE = 0.01
-_HEADER_BYTES = 21  # of a batch of any format: offset, size, epoch or CRC, magic, CRC
 _UNSURE_NS = 50_000_000  # a directory changed so lately may change again within the same tick of its clock
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """The log as one look at the directory shows it: replaced as a whole, so that readers need no lock."""
+
+    segments: SegmentList
+    files: tuple[int, ...] = ()  # inode numbers of the segments' files
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    recovery_point: int = 0
+    leftovers_ignored: tuple[str, ...] = ()
+    # Of the last segment: one past its sound batches as offset and position, the size and file that were scanned.
+    sound_offset: int = 0
+    end_position: int = 0
+    end_size: int = -1
+    end_file: tuple[int, int] | None = None
+    maximum: tuple[int, int] = (-1, 0)
+    last_batch: tuple[int, bytes] | None = None
+    fault: CorruptRecordError | None = None
 
 
 class ReadOnlyView:
@@ -34,19 +54,7 @@ class ReadOnlyView:
         self.guard = _core.Guard()
         self.max_decompressed_bytes: int | None = None
         self.closed = False
-        self.segments = SegmentList([])
-        self.log_start_offset = 0
-        self.recovery_point = 0
-        self.log_end_offset = 0
-        self._data_end = 0
-        self.leftovers_ignored: tuple[str, ...] = ()
-        self._fault: CorruptRecordError | None = None
-        self._end_position = 0
-        self._end_size = -1
-        self._end_file: tuple[int, int] | None = None
-        self._maximum = (-1, 0)
-        self._vouched: set[int] = set()
-        self._last_batch: tuple[int, bytes] | None = None
+        self._sight = _Sight(SegmentList([]))
         self._listed_ns = -1
         self._checkpoints: dict[str, tuple[tuple[int, int, int] | None, int]] = {}
         self._refreshing = threading.Lock()
@@ -54,31 +62,114 @@ class ReadOnlyView:
 
     # `reading.View`
 
+    @property
+    def segments(self) -> SegmentList:
+        """The segments in order, as of the last look."""
+        return self._sight.segments
+
+    @property
+    def log_start_offset(self) -> int:
+        """The lowest offset that can be read."""
+        return self._sight.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """One past the last sound batch."""
+        return self._sight.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """The offset below which everything was flushed."""
+        return self._sight.recovery_point
+
+    @property
+    def leftovers_ignored(self) -> tuple[str, ...]:
+        """Names of files that interrupted work left, and that are passed over."""
+        return self._sight.leftovers_ignored
+
     def readable_bytes(self, segment: Segment) -> int:
         """Bytes of whole, sound batches in the segment's file; 0 for a segment that has gone."""
-        segments = self.segments
+        sight = self._sight
+        segments = sight.segments
         number = segments.floor(segment.base_offset)
         if number < 0 or segments.bases[number] != segment.base_offset:
             return 0
-        return self._end_position if number == len(segments.items) - 1 else segments.items[number].size_bytes
+        return sight.end_position if number == len(segments.items) - 1 else segments.items[number].size_bytes
 
     def maximum(self, segment: Segment) -> tuple[int, int]:
         """The segment's greatest timestamp and the offset that goes with it."""
-        following = self.segments.after(segment.base_offset)
+        sight = self._sight
+        following = sight.segments.after(segment.base_offset)
         if following is None:
-            return self._maximum
-        if segment.base_offset not in self._vouched:
+            return sight.maximum
+        if not segment.vouched:
             # No recovery has rebuilt an index above the recovery point since whatever wrote over it.
-            if following.base_offset > self.recovery_point and not segment.confirms(segment.size_bytes):
+            if following.base_offset > sight.recovery_point and not segment.confirms(segment.size_bytes):
                 scan = segment.scan(0, segment.size_bytes)
                 segment.maximum = scan.max_timestamp, scan.max_timestamp_offset
-            self._vouched.add(segment.base_offset)
+            segment.vouched = True
         return segment.maximum
 
     def check_end(self) -> None:
         """Raise the fault that ends the log, where it is one."""
-        if self._fault is not None:
-            raise self._fault
+        fault = self._sight.fault
+        if fault is not None:
+            raise fault
+
+    def doubt(self, error: CorruptRecordError) -> bool:
+        """Whether the log ends before this fault: where a crash may have undone a write, the fault is the end.
+
+        The last segment is scanned from its last index entry on; after a power cut the index may have known more.
+        """
+        with self._refreshing:
+            sight = self._sight
+            if not sight.segments.items:
+                return False
+            segment = sight.segments.items[-1]
+            position = segment.border(max(sight.recovery_point, segment.base_offset), sight.end_position)
+            if error.path != segment.path or not position <= error.position < sight.end_position:
+                return False
+            scan = segment.scan(position, sight.end_position)
+            found = segment.base_offset if scan.next_offset is None else scan.next_offset
+            if scan.end_position == sight.end_position or found < sight.recovery_point:
+                return False
+            maximum, last_batch = (-1, segment.base_offset), None
+            whole = segment.scan(0, scan.end_position)
+            if whole.batches:
+                maximum = (whole.max_timestamp, whole.max_timestamp_offset)
+                last_batch = (whole.last_position, segment.file.read(whole.last_position, HEADER_BYTES))
+            doubted = replace(
+                sight,
+                end_position=scan.end_position,
+                sound_offset=found,
+                log_end_offset=max(found, sight.log_start_offset),
+                maximum=maximum,
+                last_batch=last_batch,
+            )
+            self._publish(sight, doubted)
+            return True
+
+    def check_piece(self, given: Piece | None, piece: Piece) -> None:
+        """Raise `CorruptRecordError`, with the guard moved, unless `piece` follows `given` in one state of the log.
+
+        Both files must be at their paths, the last batch of `given` must stand, and a file that is left for the next
+        one must end where it was left: else what was read is from before and from after a truncation.
+        """
+        try:
+            sound = fs.is_at(piece.segment.file.fd, piece.segment.path)
+            if sound and given is not None:
+                file = given.segment.file
+                sound = file.read(given.position, len(given.header)) == given.header
+                if sound and given.segment is not piece.segment:
+                    sound = fs.is_at(file.fd, given.segment.path) and file.size() == given.end
+        except StorageError:
+            sound = False
+        if not sound:
+            self._listed_ns = -1
+            self.guard.version += 1
+            raise CorruptRecordError(
+                "the file was cut or replaced under its reader", path=piece.segment.path, position=piece.position
+            )
 
     def wait(self, offset: int, timeout: float | None) -> bool:
         """Poll until the log ends above `offset`, with pauses that grow to 10 ms; False when `timeout` has passed."""
@@ -99,10 +190,11 @@ class ReadOnlyView:
         """Whether the batch that a reader was given last is no longer in the log."""
         if base_offset < 0:
             return False
-        number = self.segments.floor(next_offset - 1)
+        sight = self._sight
+        number = sight.segments.floor(next_offset - 1)
         if number < 0:
             return True
-        segment = self.segments.items[number]
+        segment = sight.segments.items[number]
         place = segment.find_batch(next_offset - 1, self.readable_bytes(segment))
         if place is None or place.base_offset != base_offset:
             return True
@@ -126,43 +218,75 @@ class ReadOnlyView:
             self._refresh()
 
     def _refresh(self) -> None:
-        self._read_marks()
-        changed_ns = fs.stat(self.directory).st_mtime_ns
-        if changed_ns != self._listed_ns:
-            self._list()
-            self._listed_ns = changed_ns if time.time_ns() - changed_ns > _UNSURE_NS else -1
-        start = max(self._mark(checkpoint.LOG_STARTS), self.segments.bases[0] if self.segments.bases else 0)
-        if start != self.log_start_offset:
-            self.log_start_offset = start
+        while True:
+            recovery_point, written = self._mark(checkpoint.RECOVERY_POINTS)
+            old = self._sight
+            sight = replace(old, recovery_point=recovery_point)
+            changed_ns = fs.stat(self.directory).st_mtime_ns
+            listed_ns = self._listed_ns
+            if changed_ns != listed_ns:
+                sight = self._list(sight)
+                listed_ns = changed_ns if time.time_ns() - changed_ns > _UNSURE_NS else -1
+            sight = self._find_end(sight)
+            bases = sight.segments.bases
+            start = max(self._mark(checkpoint.LOG_STARTS)[0], bases[0] if bases else 0)
+            # Files that end below the start are those of a log that starts anew there.
+            end = max(sight.sound_offset, start) if bases else start
+            sight = replace(sight, log_start_offset=start, log_end_offset=end)
+            fault = self._find_fault(sight)
+            if fault is None or self._mark(checkpoint.RECOVERY_POINTS) == (recovery_point, written):
+                break
+            self._publish(old, replace(sight, fault=None))  # the writer has cut and gone on meanwhile
+        self._publish(old, replace(sight, fault=fault))
+        self._listed_ns = listed_ns
+
+    def _publish(self, old: _Sight, sight: _Sight) -> None:
+        kept = old.segments.items[: len(sight.segments.items)] == sight.segments.items[: len(old.segments.items)]
+        gone = len(old.segments.items) > len(sight.segments.items) or not kept
+        if gone or sight.log_start_offset != old.log_start_offset or sight.end_position < old.end_position:
+            # Before and after: a reader that asks in between asks again.
             self.guard.version += 1
-        self._find_end()
-        # A log that ends below its start is empty there, as its next writer will have it (8.11).
-        self.log_end_offset = max(self._data_end, start) if self.segments.items else start
+            self._sight = sight
+            self.guard.version += 1
+        else:
+            self._sight = sight
 
-    def _read_marks(self) -> None:
-        self.recovery_point = self._mark(checkpoint.RECOVERY_POINTS)
+    def _find_fault(self, sight: _Sight) -> CorruptRecordError | None:
+        if not sight.segments.items or not sight.log_start_offset <= sight.sound_offset < sight.recovery_point:
+            return None
+        segment = sight.segments.items[-1]
+        reason = segment.scan(sight.end_position, sight.end_size).reason
+        return CorruptRecordError(
+            f"{reason or 'the file ends'}; everything below the recovery point {sight.recovery_point} was "
+            f"flushed, and the log is sound up to offset {sight.sound_offset}; see `kstore repair`",
+            path=segment.path,
+            position=sight.end_position,
+        )
 
-    def _mark(self, name: str) -> int:
-        """This partition's line of one of the parent's checkpoint files, read again when the file is another."""
+    def _mark(self, name: str) -> tuple[int, tuple[int, int, int] | None]:
+        """This partition's line of one of the parent's checkpoint files, and what tells one writing of it from others.
+
+        The file is read again when it is another.
+        """
         path = os.path.join(self.root, name)
         try:
             found = fs.stat(path)
             identity = (found.st_ino, found.st_mtime_ns, found.st_size)
         except fs.MissingFileError:
-            return 0
+            return 0, None
         known = self._checkpoints.get(name)
         if known is None or known[0] != identity:
             known = (identity, checkpoint.read_offsets(self.root, name).get(self.partition, 0))
             self._checkpoints[name] = known
-        return known[1]
+        return known[1], identity
 
-    def _list(self) -> None:
-        entries = fs.listdir(self.directory)
+    def _list(self, sight: _Sight) -> _Sight:
+        """List the directory, and look with new eyes at every segment that may not be the one that was known."""
+        inodes = {entry.name: entry.inode() for entry in fs.scandir(self.directory)}
         found = leftovers(
-            entries, lambda name: next_offset_of_file(os.path.join(self.directory, name), names.parse_offset(name) or 0)
+            inodes, lambda name: next_offset_of_file(os.path.join(self.directory, name), names.parse_offset(name) or 0)
         )
-        self.leftovers_ignored = found.remove
-        actual = {name: name for name in entries if name not in set(found.remove)}
+        actual = {name: name for name in inodes if name not in set(found.remove)}
         for name, final in found.rename:
             actual.pop(name, None)
             actual[final] = name
@@ -171,124 +295,91 @@ class ReadOnlyView:
             for name in actual
             if (parsed := names.parse_file_name(name)) is not None and parsed.kind == names.LOG and not parsed.state
         )
-        old = dict(zip(self.segments.bases, self.segments.items, strict=True))
-        was_active = self.segments.bases[-1] if old else -1
-        if was_active not in bases:
-            old.clear()  # cut, or begun anew: what has an old name may be another file
+        files = tuple(inodes[actual[names.log_name(base)]] for base in bases)
+        old = sight.segments
+        now = dict(zip(bases, files, strict=True))
+        # From the first segment on that has gone, but for those deleted at the front, everything was truncated; and
+        # so was the one before it, in place.
+        cut = [base for base, file in zip(old.bases, sight.files, strict=True) if now.get(base) != file]
+        cut = [base for base in cut if bases and base >= bases[0]]
+        anew = max((base for base in old.bases if not cut or base < cut[0]), default=-1)
+        known = dict(zip(old.bases, old.items, strict=True))
         items = []
         for base in bases:
-            segment = old.get(base)
-            if segment is None or segment.path != os.path.join(self.directory, actual[names.log_name(base)]):
+            segment = known.get(base)
+            same = segment is not None and segment.path == os.path.join(self.directory, actual[names.log_name(base)])
+            # The active one keeps what is known of it for as long as it is the active one.
+            if segment is None or not same or base > anew or (base == anew and (cut or base != bases[-1])):
                 segment = Segment(self.directory, base, max_index_bytes=0, writable=False, actual=actual)
             items.append(segment)
-        if self.segments.items and (not bases or bases[-1] != was_active):
-            # What was the active segment is sealed now: its size and times are to be read anew.
-            if was_active in bases:
-                items[bases.index(was_active)] = Segment(
-                    self.directory, was_active, max_index_bytes=0, writable=False, actual=actual
-                )
-            self._end_position, self._end_size, self._last_batch = 0, -1, None
-        if not set(self.segments.bases) <= set(bases):
-            self.guard.version += 1
-        self._vouched.clear()
-        self.segments = SegmentList(items)
+        sight = replace(sight, segments=SegmentList(items), files=files, leftovers_ignored=found.remove)
+        if not items or not old.items or items[-1] is not old.items[-1]:
+            sight = replace(sight, end_position=0, end_size=-1, end_file=None, last_batch=None)
+        return sight
 
-    def _find_end(self) -> None:
+    def _find_end(self, sight: _Sight) -> _Sight:
         """Scan what has come to the last segment since the last look."""
-        if not self.segments.items:
-            return
-        segment = self.segments.items[-1]
+        if not sight.segments.items:
+            return sight
+        segment = sight.segments.items[-1]
         stat = fs.stat(segment.path)
         identity = (stat.st_dev, stat.st_ino)
-        if self._end_size >= 0 and (identity != self._end_file or not self._last_batch_stands(segment, stat.st_size)):
-            segment = self._start_over()
-        self._end_file = identity
-        if self._end_position == stat.st_size == self._end_size and self._fault is None:
-            return
+        if sight.end_size >= 0 and (identity != sight.end_file or not self._last_batch_stands(sight, stat.st_size)):
+            # The tail was cut or the file is another: look at it with new eyes.
+            segment = segment.anew()
+            segments = SegmentList([*sight.segments.items[:-1], segment])
+            sight = replace(sight, segments=segments, end_position=0, end_size=-1, last_batch=None)
+        if sight.end_position == stat.st_size == sight.end_size:
+            return sight
         segment.offset_index.refresh()
         segment.time_index.refresh()
-        position, scan = self._end_position, None
-        if self._end_size < 0:
+        position, maximum, scan = sight.end_position, sight.maximum, None
+        if sight.end_size < 0:
             position = segment.position_of(segment.offset_index.last[0])
-            self._maximum = segment.time_index.last if position else (-1, segment.base_offset)
+            maximum = segment.time_index.last if position else (-1, segment.base_offset)
             scan = segment.scan(position, stat.st_size)
-            if position and (scan.end_position == position or not self._fits(segment, scan)):
-                position, self._maximum = 0, (-1, segment.base_offset)
+            if position and (scan.end_position == position or not self._fits(sight, segment, scan)):
+                position, maximum = 0, (-1, segment.base_offset)
                 scan = None
         if scan is None:
-            scan = segment.scan(position, stat.st_size, after=self._data_end if position else None)
-        self._end_size = stat.st_size
+            scan = segment.scan(position, stat.st_size, after=sight.sound_offset if position else None)
+        sound_offset, last_batch = sight.sound_offset, sight.last_batch
         if scan.end_position > position:
-            self._data_end = scan.next_offset
-            if scan.max_timestamp > self._maximum[0]:
-                self._maximum = (scan.max_timestamp, scan.max_timestamp_offset)
-            self._last_batch = (scan.last_position, segment.file.read(scan.last_position, _HEADER_BYTES))
+            assert scan.next_offset is not None
+            sound_offset = scan.next_offset
+            if scan.max_timestamp > maximum[0]:
+                maximum = (scan.max_timestamp, scan.max_timestamp_offset)
+            last_batch = (scan.last_position, segment.file.read(scan.last_position, HEADER_BYTES))
         elif position == 0:
-            self._data_end = segment.base_offset
-        self._end_position = scan.end_position
-        self._fault = None
-        if self.log_start_offset <= self._data_end < self.recovery_point:
-            self._fault = CorruptRecordError(
-                f"{scan.reason or 'the file ends'}; everything below the recovery point {self.recovery_point} was "
-                f"flushed, and the log is sound up to offset {self._data_end}; see `kstore repair`",
-                path=segment.path,
-                position=scan.end_position,
-            )
+            sound_offset = segment.base_offset
+        return replace(
+            sight,
+            sound_offset=sound_offset,
+            end_position=scan.end_position,
+            end_size=stat.st_size,
+            end_file=identity,
+            maximum=maximum,
+            last_batch=last_batch,
+        )
 
-    def _fits(self, segment: Segment, scan: _scan.ScanResult) -> bool:
+    @staticmethod
+    def _fits(sight: _Sight, segment: Segment, scan: _scan.ScanResult) -> bool:
         """Whether the last entry of the time index is in the log, and is what the log says there."""
         next_offset: int = scan.next_offset
-        if next_offset <= self.recovery_point:
+        if next_offset <= sight.recovery_point:
             return True
-        return self._maximum[1] < next_offset and segment.confirms(scan.end_position)
+        return segment.time_index.last[1] < next_offset and segment.confirms(scan.end_position)
 
-    def doubt(self, error: CorruptRecordError) -> bool:
-        """Whether the log ends before this fault: where a crash may have undone a write, the fault is the end.
-
-        The last segment is scanned from its last index entry on; after a power cut the index may have known more.
-        """
-        with self._refreshing:
-            if not self.segments.items:
-                return False
-            segment = self.segments.items[-1]
-            flushed = max(self.recovery_point, segment.base_offset)
-            position = segment.border(flushed, self._end_position)
-            if error.path != segment.path or not position <= error.position < self._end_position:
-                return False
-            scan = segment.scan(position, self._end_position)
-            found = segment.base_offset if scan.next_offset is None else scan.next_offset
-            if scan.end_position == self._end_position or found < self.recovery_point:
-                return False
-            self._end_position, self._data_end = scan.end_position, found
-            self._maximum = (-1, segment.base_offset)
-            whole = segment.scan(0, scan.end_position)
-            if whole.batches:
-                self._maximum = (whole.max_timestamp, whole.max_timestamp_offset)
-                self._last_batch = (whole.last_position, segment.file.read(whole.last_position, _HEADER_BYTES))
-            else:
-                self._last_batch = None
-            self.log_end_offset = max(found, self.log_start_offset)
-            self.guard.version += 1
-            return True
-
-    def _last_batch_stands(self, segment: Segment, size: int) -> bool:
-        if size < self._end_position:
+    def _last_batch_stands(self, sight: _Sight, size: int) -> bool:
+        if size < sight.end_position:
             return False
-        if self._last_batch is None:
+        if sight.last_batch is None:
             return True
-        position, header = self._last_batch
+        position, header = sight.last_batch
         try:
-            return segment.file.read(position, len(header)) == header
+            return sight.segments.items[-1].file.read(position, len(header)) == header
         except StorageError:
             return False
-
-    def _start_over(self) -> Segment:
-        """The end that was known is gone, because the tail was cut or the file is another: look at it with new eyes."""
-        items = [segment.anew() for segment in self.segments.items]  # those before it may be others too
-        self.segments = SegmentList(items)
-        self._end_position, self._end_size, self._last_batch = 0, -1, None
-        self.guard.version += 1
-        return items[-1]
 
     def close(self) -> None:
         """Let go of the files."""

@@ -85,6 +85,7 @@ class Segment:
         "directory",
         "jitter_ms",
         "roll_reason",
+        "vouched",
         "writable",
     )
 
@@ -105,6 +106,7 @@ class Segment:
         self.jitter_ms = 0
         self.created_ms = 0
         self.roll_reason: str | None = None
+        self.vouched = False  # a reader has compared the time index with the log
         self._actual = actual
         self._max_index_bytes = max_index_bytes
         self._path: str | None = None

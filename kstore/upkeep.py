@@ -144,7 +144,7 @@ class Upkeep:
             if self.gap is not None and writer.log_end_offset == self.gap[1]:
                 recovery_point = min(recovery_point, self.gap[0])
             log_start: int | None = writer.log_start_offset
-            if log_start == writer.segments.bases[0]:
+            if writer.segments.bases[:1] == (log_start,):
                 log_start = None
             written = self._checkpointed
             if recovery_point != written[0]:
@@ -211,7 +211,7 @@ class Upkeep:
     def _flush_rolled(self) -> None:
         while self._roll_to_flush:
             self._roll_to_flush = False
-            self.flush(self._writer.segments.bases[-1])
+            self.flush(max(self._writer.segments.bases, default=0))
             self.write_checkpoints()
 
     def _start_thread(self) -> None:

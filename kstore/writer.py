@@ -20,7 +20,7 @@ from kstore import _core, fs
 from kstore._writer import Appender, Code
 from kstore.config import LogConfig
 from kstore.errors import CorruptRecordError, KStoreError, LogClosedError, StorageError
-from kstore.reading import SegmentList
+from kstore.reading import Piece, SegmentList
 from kstore.recovery import Loaded, any_producers
 from kstore.roll import INT_MAX, REASONS, draw_jitter, limits
 from kstore.segment import Segment
@@ -58,7 +58,7 @@ class Writer:
         self.producers = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.closed = False
-        self.failure: KStoreError | None = None
+        self.failure: BaseException | None = None
         self.appender = Appender(clock)
         self.appender.on_publish = self._published
         self.mutex = threading.Lock()
@@ -82,8 +82,8 @@ class Writer:
 
     @property
     def log_end_offset(self) -> int:
-        """The next offset to be given out."""
-        return self.appender.next_offset
+        """The next offset to be given out; never below the start, also while a log is being started anew."""
+        return max(self.appender.next_offset, self.log_start_offset)
 
     def readable_bytes(self, segment: Segment) -> int:
         """Bytes of whole, published batches in the segment's file."""
@@ -105,6 +105,9 @@ class Writer:
     def doubt(self, error: CorruptRecordError) -> bool:
         """False: a fault in a writer's log is one."""
         return False
+
+    def check_piece(self, given: Piece | None, piece: Piece) -> None:
+        """Nothing: the guard tells readers of this process before anything is cut."""
 
     def wait(self, offset: int, timeout: float | None) -> bool:
         """Wait until the log ends above `offset`; False when `timeout` seconds have passed."""
@@ -142,13 +145,14 @@ class Writer:
         if self.closed:
             raise LogClosedError(f"{self.directory}: the log is closed")
         if self.failure is not None:
+            reason = str(self.failure) or type(self.failure).__name__
             raise StorageError(
-                getattr(self.failure, "errno", None) or 5,
-                f"the log refuses writes until it is reopened, because {self.failure}",
+                getattr(self.failure, "errno", None) or EIO,
+                f"the log refuses writes until it is reopened, because {reason}",
                 self.directory,
             )
 
-    def fail(self, failure: KStoreError) -> None:
+    def fail(self, failure: BaseException) -> None:
         """Refuse every later write: what is on the disk is no longer known."""
         self.failure = failure
         self.appender.busy = True
@@ -405,7 +409,7 @@ class Writer:
             self._epochs_changed()
             self._rebuild_producers_locked(offset)
             self.upkeep.write_checkpoints()
-        except KStoreError as error:
+        except BaseException as error:
             self.fail(error)
             raise
 
@@ -417,10 +421,20 @@ class Writer:
     def _restart_locked(self, offset: int, log_start_offset: int) -> None:
         self.settle()
         # The line of the new start first: a crash on the way must find a log that may start there.
-        self.log_start_offset = log_start_offset
+        start, self.log_start_offset = self.log_start_offset, log_start_offset
         try:
             self.upkeep.begin_cut(offset)
-            for segment in self.segments.items:
+        except BaseException:
+            self.log_start_offset = start
+            self.upkeep.end_cut()
+            raise
+        # Then the readers, before their files go.
+        old = self.segments.items
+        self.appender.detach()
+        self.segments = SegmentList([])
+        self._cut_at(-1)
+        try:
+            for segment in old:
                 self._delete_locked(segment)
             new = self._new_segment(offset)
             self._create(new)
@@ -432,10 +446,13 @@ class Writer:
             self.upkeep.recovery_point = offset
             self.upkeep.gap = None
             self.upkeep.owe_names()
-            self._cut_at(-1)
             self.upkeep.write_checkpoints()
+        except BaseException as error:
+            self.fail(error)
+            raise
         finally:
             self.upkeep.end_cut()
+        self.wake()
 
     def _rebuild_producers_locked(self, offset: int) -> None:
         items = list(self.segments.items)
