@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kafka_jvm import Row
 
 if TYPE_CHECKING:
     from kafka_history import World
+    from kafka_sides import Appended, Side
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-TIMES = ("now", "rising", "none", "same", "old", "ahead", "mixed", "too late", "too early", "negative")
+TIMES = ("now", "rising", "none", "same", "old", "ahead", "mixed", "too late", "too early")
 SIZES = (0, 1, 20, 55, 60, 100, 130, 400)
 
 
@@ -81,7 +83,7 @@ class _Records(Operation):
         return {
             "count": rng.choice((1, 1, 2, 3, rng.randint(1, most))),
             "size": rng.choice(SIZES),
-            "times": rng.choices(TIMES, (8, 8, 2, 2, 2, 2, 3, 0.4, 0.4, 0.2))[0],
+            "times": rng.choices(TIMES, (8, 8, 2, 2, 2, 2, 3, 0.4, 0.4))[0],
             "key": rng.random() < 0.3,
             "headers": rng.random() < 0.1,
             "seed": rng.randrange(1000),
@@ -90,7 +92,7 @@ class _Records(Operation):
     def rows(self, world: World) -> list[Row]:
         rng = random.Random(self.seed)
         late = int(world.config.get("message.timestamp.after.max.ms", 3_600_000))
-        early = int(world.config.get("message.timestamp.before.max.ms", 0))
+        early = int(world.config.get("message.timestamp.before.max.ms", 2**63 - 1))
         rows: list[Row] = []
         for i in range(self.count):
             timestamp = {
@@ -104,8 +106,7 @@ class _Records(Operation):
                     (-1, 0, world.now, world.now - rng.randint(0, 9999), world.now + rng.randint(0, 999))
                 ),
                 "too late": world.now + late + 1,
-                "too early": world.now - early - 1 if early else world.now,
-                "negative": -2,
+                "too early": world.now - early - 1 if early < world.now else world.now,
             }[self.times]
             key = rng.choice((b"", b"a", b"b", b"key")) if self.key else None
             value = None if self.seed % 97 == 1 else rng.randbytes(self.size // 2) + b"v" * (self.size - self.size // 2)
@@ -113,6 +114,14 @@ class _Records(Operation):
             rows.append((timestamp, key, value, headers))
         world.saw_timestamps(row[0] for row in rows)
         return rows
+
+
+def _append(row: Row, leader_epoch: int, side: Side) -> int:
+    return side.append(row, leader_epoch)
+
+
+def _append_batch(data: bytes, leader_epoch: int, side: Side) -> Appended:
+    return side.append_batch(data, "client", leader_epoch)
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,7 @@ class Append(_Records):
         for row in self.rows(world):
             if row[0] == -1:
                 row = (None, *row[1:])  # no timestamp given: both take the clock's
-            world.both(self, lambda side, row=row: side.append(row, world.leader_epoch))
+            world.both(self, partial(_append, row, world.leader_epoch))
 
 
 @dataclass(frozen=True)
@@ -144,9 +153,7 @@ class AppendMany(_Records):
         return cls(**cls.draw_records(rng, 30), compression=rng.choices(CODECS, (8, 1, 1, 1, 1))[0])
 
     def run(self, world: World) -> None:
-        rows = [row for row in self.rows(world) if row[0] != -2]
-        if not rows:
-            return
+        rows = self.rows(world)
         done = world.subject_first(self, lambda side: side.append_many(rows, self.compression, world.leader_epoch))
         if done is None:
             return
@@ -154,7 +161,7 @@ class AppendMany(_Records):
             data = bytearray(bytes(8) + stored[8:])
             data[22] &= ~0x08  # a producer does not claim LogAppendTime
             seal(data)
-            world.on_kafka(lambda side, data=data: side.append_batch(bytes(data), "client", world.leader_epoch))
+            world.on_kafka(partial(_append_batch, bytes(data), world.leader_epoch))
 
 
 @dataclass(frozen=True)
@@ -180,9 +187,7 @@ class AppendBatch(_Records):
         )
 
     def run(self, world: World) -> None:
-        rows = [row for row in self.rows(world) if row[0] != -2]
-        if not rows:
-            return
+        rows = self.rows(world)
         header: dict[str, Any] = {"compression": self.compression}
         if self.fault == "append time":
             header |= {"timestamp_type": "LogAppendTime", "log_append_time": world.now}
@@ -252,9 +257,9 @@ class AppendAsFollower(_Records):
         )
 
     def run(self, world: World) -> None:
-        rows = [row for row in self.rows(world) if row[0] != -2]
+        rows = self.rows(world)
         offset = world.marks.log_end_offset + self.start
-        if not rows or offset < 0:
+        if offset < 0:
             return
         made = []
         for i in range(self.batches):
@@ -424,9 +429,12 @@ class OffsetForTimestamp(Operation):
     def draw(cls, rng: random.Random) -> Self:
         return cls(at=rng.randint(0, 1000), by=rng.choice((0, -1, 1)))
 
-    def run(self, world: World) -> None:
+    def timestamp(self, world: World) -> int:
         seen = world.timestamps
-        timestamp = max(0, seen[(len(seen) - 1) * self.at // 1000] + self.by) if seen else 0
+        return max(0, seen[(len(seen) - 1) * self.at // 1000] + self.by) if seen else 0
+
+    def run(self, world: World) -> None:
+        timestamp = self.timestamp(world)
         world.both(self, lambda side: side.offset_for_timestamp(timestamp))
 
 
