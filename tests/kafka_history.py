@@ -302,7 +302,7 @@ class World:
         whole = (self.oracle.directory / name).read_bytes()
         batches = split_batches(whole)
         end = sum(map(len, batches))
-        flushed = sum(len(batch) for batch in batches if _last_offset(batch) < promised)
+        flushed = sum(len(batch) for batch in batches if int.from_bytes(batch[:8]) < promised)
         at = flushed + (end - flushed) * kept // 1000
         if kind == "flip":
             starts = [sum(map(len, batches[:i])) for i in range(len(batches))]
@@ -350,10 +350,6 @@ def _drop_empty_indexes(files: dict[str, tuple[int, bytes]]) -> None:
             log = files.get(f"{base}{dot}log{'.deleted' if suffix.endswith('.deleted') else ''}")
             if log is not None and not log[1]:
                 del files[name]
-
-
-def _last_offset(batch: bytes) -> int:
-    return int.from_bytes(batch[:8]) + int.from_bytes(batch[23:27])
 
 
 def shown(value: Any, limit: int = 600) -> str:

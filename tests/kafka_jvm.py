@@ -224,7 +224,7 @@ def _config(given: Mapping[str, Any] | None) -> dict[str, str]:
 def _batch(rows: Sequence[Row], header: Mapping[str, Any]) -> dict[str, Any]:
     records = []
     for row in rows:
-        timestamp, key, value, headers, offset = [*row, *[None] * (5 - len(row))]
+        timestamp, key, value, headers, offset = (list(row) + [None] * 5)[:5]
         record = {"timestamp": timestamp, "key": _base64(key), "value": _base64(value)}
         if headers:
             record["headers"] = [[name, _base64(data)] for name, data in headers]

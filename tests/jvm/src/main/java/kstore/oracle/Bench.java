@@ -213,7 +213,7 @@ public final class Bench {
     /** A log of 1,000 segments; unclean, with the recovery point at the start of the last segment or at 0. */
     private Map<String, Object> openMany(boolean clean, boolean flushed) throws Exception {
         File dir = fresh();
-        int count = scaled(SEGMENTS);
+        int count = SEGMENTS;
         UnifiedLog filled = open(dir, true, 0, Map.of());
         for (int i = 0; i < count; i++) {
             if (i > 0)
