@@ -190,7 +190,7 @@ class Log:
         try:
             self._view.close()
         finally:
-            if self._writer is not None:
+            if self._writer is not None and self._writer.closed:  # not so if we were interrupted while we waited
                 self._partition_lock.release()
                 self._root_lock.release()
 
@@ -422,6 +422,8 @@ class Log:
     def _writable(self) -> Writer:
         if self._writer is None:
             raise self._not_writable()
+        if self._writer.closed:  # before any lock: in a forked child nobody may be left to give it back
+            raise LogClosedError(f"{self.path}: the log is closed")
         return self._writer
 
     def _refuse_append(self, *_: object) -> int:
@@ -590,12 +592,13 @@ class Log:
 
     def update_config(self, **settings: Any) -> None:
         """Change settings of the open log; each takes effect when it does in Kafka (SEMANTICS.md 13.13)."""
-        config = self._config.replace(**settings)
-        if self._writer is not None:
-            with self._writer.gate():
-                self._writer.configure(config)
-                self._writer.limit()
-        self._config = config
+        if self._writer is None:
+            self._config = self._config.replace(**settings)
+            return
+        with self._writable().gate():
+            self._config = config = self._config.replace(**settings)
+            self._writer.configure(config)
+            self._writer.limit()
 
     def stats(self) -> dict[str, int | str]:
         """Numbers for whoever watches the log: marks, sizes, entries, the recovery point."""

@@ -189,6 +189,8 @@ class Stretch:
         position = self._position_in(segment)
         given: Piece | None = None
         while True:
+            # In this order: a segment that has one after it is sealed, and its size is its last.
+            following = view.segments.after(segment.base_offset)
             end = view.readable_bytes(segment)
             if position < end:
                 for data, at in segment.pieces(position, end):
@@ -199,7 +201,6 @@ class Stretch:
                     given = piece
                 position = end
                 continue
-            following = view.segments.after(segment.base_offset)
             if following is not None:
                 segment, position = following, 0
                 continue

@@ -167,7 +167,10 @@ class Segment:
         """The open `.log` file."""
         file = self._file
         if file is None:
-            file = self._file = LogFile(self.path, write=self.writable)
+            opened = LogFile(self.path, write=self.writable)
+            # Two threads may come here at once: the loser's descriptor must not be the one that is used.
+            with _making:
+                file = self._file = self._file or opened
         return file
 
     @property
@@ -220,7 +223,8 @@ class Segment:
         """The first batch's greatest timestamp (2.5), None for an empty segment; `size_bytes` if it has grown since."""
         size_bytes = self.size_bytes if size_bytes is None else size_bytes
         if self._first_timestamp is None and size_bytes > 0:
-            found = _scan.find_batch(self.file.fd, 0, size_bytes, self.base_offset, path=self.path)
+            file = self.file  # held here and below: its descriptor must outlive the search, whoever closes the segment
+            found = _scan.find_batch(file.fd, 0, size_bytes, self.base_offset, path=self.path)
             self._first_timestamp = None if found is None else found[4]
         return self._first_timestamp
 
@@ -250,8 +254,9 @@ class Segment:
 
     def find_batch(self, offset: int, end: int) -> BatchPlace | None:
         """Find the batch that holds `offset`, or the first one after it (3.18a)."""
+        file = self.file
         found = self._walk(
-            lambda position: _scan.find_batch(self.file.fd, position, end, offset, path=self.path),
+            lambda position: _scan.find_batch(file.fd, position, end, offset, path=self.path),
             self.position_of(offset),
             lambda batch: batch[2] <= offset or batch[5] < 2,
         )
@@ -276,8 +281,9 @@ class Segment:
         position = self.position_of(offset)
         if position == 0:
             return 0
+        file = self.file
         try:
-            found = _scan.find_batch(self.file.fd, position, end, offset, path=self.path)
+            found = _scan.find_batch(file.fd, position, end, offset, path=self.path)
         except CorruptRecordError:
             return 0
         return position if found is not None and (found[2] <= offset or found[5] < 2) else 0
@@ -292,10 +298,11 @@ class Segment:
         self, timestamp: int, start_offset: int, end: int, max_decompressed_bytes: int | None
     ) -> tuple[int, int, int] | None:
         """Find the first record at or after `timestamp` and `start_offset` (5.5); (timestamp, offset, leader epoch)."""
+        file = self.file
         at_offset = self.time_index.lookup(timestamp)[1]
         return self._walk(
             lambda at: _scan.find_timestamp(
-                self.file.fd,
+                file.fd,
                 at,
                 end,
                 timestamp,
@@ -308,8 +315,9 @@ class Segment:
 
     def read_next_offset(self) -> int:
         """Read one past the last offset from the last indexed batch on (8.10)."""
+        file = self.file
         found = self._walk(
-            lambda position: _scan.last_offset(self.file.fd, position, self.size_bytes, path=self.path),
+            lambda position: _scan.last_offset(file.fd, position, self.size_bytes, path=self.path),
             self.position_of(self.offset_index.last[0]),
         )
         return self.base_offset if found is None else found[0] + 1
@@ -324,8 +332,9 @@ class Segment:
         index_interval_bytes: int = NO_ENTRIES,
     ) -> _scan.ScanResult:
         """Check every batch of `[position, end)`; with `after`, where a scan ended before, offsets go on from it."""
+        file = self.file
         return _scan.scan(
-            self.file.fd,
+            file.fd,
             position,
             end,
             self.base_offset if after is None else after,
@@ -402,8 +411,9 @@ class Segment:
         """Find where a truncation to `offset` cuts (11.3): (position, one past the last offset before it)."""
         place = self.find_batch(offset, self.size_bytes)
         position = self.size_bytes if place is None else place.position
+        file = self.file
         found = self._walk(
-            lambda start: _scan.last_offset(self.file.fd, start, position, path=self.path), self.position_of(offset)
+            lambda start: _scan.last_offset(file.fd, start, position, path=self.path), self.position_of(offset)
         )
         return position, self.base_offset if found is None else found[0] + 1
 
@@ -422,7 +432,8 @@ class Segment:
 
     def flush(self) -> None:
         """Put what the files hold on the disk, the log first (FORMAT.md 1.9)."""
-        fs.fdatasync(self.file.fd)
+        file = self.file
+        fs.fdatasync(file.fd)
         self.offset_index.flush()
         self.time_index.flush()
 

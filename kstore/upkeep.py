@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from kstore import checkpoint, fs
-from kstore.errors import LogClosedError, StorageError
+from kstore.errors import KStoreError, LogClosedError, StorageError
 
 if TYPE_CHECKING:
     from kstore.writer import Writer
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kstore")
 
 NEVER = 2**63 - 1
+RETRY_SECONDS = 1.0
 CHECKPOINT_INTERVAL_MS = 60_000  # log.flush.offset.checkpoint.interval.ms (12.7)
 
 
@@ -37,10 +40,10 @@ class Upkeep:
         self.recovery_point = recovery_point
         self.gap: tuple[int, int] | None = None
         self._unlinks: list[tuple[int, list[str]]] = []
-        self._names_owed = True
-        self._flushing = False
+        self._names_made = 1  # how often directory entries were made
+        self._names_synced = 0  # and how many times of those a sync has covered
+        self._flusher: int | None = None  # the thread whose turn it is to sync, or to keep others from it
         self._flush_state = threading.Condition(threading.Lock())
-        self._cutting = 0  # odd while records are being cut
         self._flushed_ms = writer.now()
         self._checkpointed: tuple[int, int | None] = (-1, -1)
         self._checkpointing = threading.Lock()
@@ -54,7 +57,7 @@ class Upkeep:
 
     def owe_names(self) -> None:
         """Note that directory entries have been made that no sync has covered."""
-        self._names_owed = True
+        self._names_made += 1
 
     def flush(self, offset: int | None = None) -> None:
         """Put everything below `offset` (None: the log end) on the disk, the directory's names included (12.2).
@@ -63,13 +66,12 @@ class Upkeep:
         """
         writer = self._writer
         target = writer.log_end_offset if offset is None else offset
-        while self._owes(target):
-            try:
+        try:
+            while self._owes(target):
                 self.sync(writer.log_end_offset if offset is None else target)
-            finally:
-                with self._flush_state:
-                    self._flushing = False
-                    self._flush_state.notify_all()
+                self._give_turn()
+        finally:
+            self._give_turn()
 
     def _owes(self, target: int) -> bool:
         """Whether the caller is to sync up to `target` now; waits while another thread's sync may do it."""
@@ -77,59 +79,59 @@ class Upkeep:
         with self._flush_state:
             while True:
                 writer.refuse_if_unusable()
-                if self.recovery_point >= min(target, writer.log_end_offset) and not self._names_owed:
+                covered = self.recovery_point >= min(target, writer.log_end_offset)
+                if covered and self._names_synced == self._names_made:
                     return False
-                if not self._flushing:
-                    self._flushing = True
+                if self._flusher is None:
+                    self._flusher = threading.get_ident()
                     return True
                 self._flush_state.wait()
+
+    def _take_turn(self) -> None:
+        with self._flush_state:
+            while self._flusher is not None:
+                self._flush_state.wait()
+            self._flusher = threading.get_ident()
+
+    def _give_turn(self) -> None:
+        """Let the next one sync, if it was this thread's turn: an interrupt may come before it or after it."""
+        with self._flush_state:
+            if self._flusher == threading.get_ident():
+                self._flusher = None
+                self._flush_state.notify_all()
 
     def sync(self, target: int) -> None:
         """Sync the segments from the recovery point's to that of `target`; for one thread at a time."""
         writer = self._writer
-        segments, cutting = writer.segments, self._cutting
-        names_owed, self._names_owed = self._names_owed, False
+        segments, names_made = writer.segments, self._names_made
         try:
-            first = max(segments.floor(min(self.recovery_point, target)), 0)
+            # The segment that ends at the recovery point too: it may have been sealed since.
+            first = max(segments.floor(min(self.recovery_point, target) - 1), 0)
             for segment in segments.items[first:]:
                 if segment.base_offset < target or segment is segments.items[-1]:
                     segment.flush()
-            if names_owed:
+            if names_made != self._names_synced:
                 writer.producers.sync()
                 fs.sync_directory(writer.directory)
                 fs.sync_directory(writer.root)
-        except BaseException as error:
-            self._names_owed = True
-            if isinstance(error, StorageError):
-                if self._was_cut(cutting):
-                    return  # a truncation took a file away in the middle: what it left is owed, and its names are
-                writer.fail(error)
+        except StorageError as error:
+            writer.fail(error)
             raise
-        with self._flush_state:
-            if not self._was_cut(cutting):
-                self.recovery_point = max(self.recovery_point, min(target, writer.log_end_offset))
+        self._names_synced = names_made
+        self.recovery_point = max(self.recovery_point, min(target, writer.log_end_offset))
         self._flushed_ms = writer.now()
         self.set_due()
 
-    def _was_cut(self, cutting: int) -> bool:
-        """Whether records have been cut since `_cutting` had this value, or were being cut then."""
-        return cutting % 2 == 1 or cutting != self._cutting
-
-    def begin_cut(self, offset: int) -> None:
-        """Bring the recovery point down to `offset` in its file, before records above that are cut.
-
-        It stays there until `end_cut`, and a sync that began before that does not raise it: it may have synced, and
-        mean, records that are no more.
-        """
-        with self._flush_state:
-            self._cutting += 1
+    @contextmanager
+    def cutting(self, offset: int) -> Iterator[None]:
+        """Cut records: no sync runs meanwhile, and the recovery point is down at `offset`, in its file, before that."""
+        try:
+            self._take_turn()
             self.recovery_point = min(self.recovery_point, offset)
-        self.write_checkpoints()
-
-    def end_cut(self) -> None:
-        """Let syncs raise the recovery point again."""
-        with self._flush_state:
-            self._cutting += 1
+            self.write_checkpoints()
+            yield
+        finally:
+            self._give_turn()
 
     # Checkpoints.
 
@@ -183,11 +185,12 @@ class Upkeep:
         """Do what is due by the clock: delayed unlinks, the flush after a roll, timed flushes, checkpoints."""
         writer = self._writer
         now = writer.now()
-        due = [paths for at, paths in self._unlinks if at <= now]
-        self._unlinks = [(at, paths) for at, paths in self._unlinks if at > now]
-        for paths in due:
-            for path in paths:
-                fs.unlink(path)
+        for entry in list(self._unlinks):
+            if entry[0] <= now:
+                for path in entry[1]:
+                    fs.unlink(path)
+                with suppress(ValueError):  # another thread was faster
+                    self._unlinks.remove(entry)
         self._flush_rolled()
         if now - self._flushed_ms >= writer.config.flush_ms:
             if writer.log_end_offset > self.recovery_point:
@@ -211,11 +214,15 @@ class Upkeep:
     def _flush_rolled(self) -> None:
         while self._roll_to_flush:
             self._roll_to_flush = False
-            self.flush(max(self._writer.segments.bases, default=0))
-            self.write_checkpoints()
+            try:
+                self.flush(max(self._writer.segments.bases, default=0))
+                self.write_checkpoints()
+            except BaseException:
+                self._roll_to_flush = True
+                raise
 
     def _start_thread(self) -> None:
-        if self._thread is None:
+        if self._thread is None and not self._stopping:
             self._thread = threading.Thread(
                 target=_work, args=(weakref.ref(self), self._wanted), name="kstore-upkeep", daemon=True
             )
@@ -240,27 +247,22 @@ class Upkeep:
             return max(left, 1) / 1000
         except LogClosedError:
             return None
-        except StorageError:
+        except KStoreError:
             logger.exception("%s: a flush in the background failed", writer.directory)
-            return None
+            return RETRY_SECONDS  # a disk that is full now may have room then
 
     def stop(self) -> None:
         """Let the thread finish what it does, and keep every other sync out from then on."""
+        self._stopping = True
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
-            self._stopping = True
             self._wanted.set()
             thread.join()
-        with self._flush_state:
-            while self._flushing:
-                self._flush_state.wait()
-            self._flushing = True
+        self._take_turn()
 
     def release(self) -> None:
         """Wake whoever wanted a sync of a log that is closed now."""
-        with self._flush_state:
-            self._flushing = False
-            self._flush_state.notify_all()
+        self._give_turn()
 
 
 def _work(reference: weakref.ref[Upkeep], wanted: threading.Event) -> None:

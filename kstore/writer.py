@@ -275,6 +275,8 @@ class Writer:
             )
         replaces = base_offset == old.base_offset
         new = self._new_segment(base_offset)
+        # Sealing closes descriptors: should it break off, nobody may write to their numbers.
+        self.appender.detach()
         try:
             if replaces:
                 self.upkeep.unlink_later(old.mark_deleted())
@@ -285,11 +287,14 @@ class Writer:
                         fs.unlink(path)
                 old.seal()
             self._create(new)
-        except BaseException:
-            if not replaces:
+        except BaseException as error:
+            if replaces:
+                self.fail(error)
+            else:
                 old.activate()
                 self._attach(self.log_end_offset)
             raise
+        self.upkeep.owe_names()
         new.roll_reason = reason
         next_offset = self.log_end_offset
         kept = self.segments.items[:-1] if replaces else self.segments.items
@@ -298,7 +303,6 @@ class Writer:
         self.producers.end_offset = base_offset
         self.producers.take_snapshot(owe_sync=True)
         self.upkeep.gap = None  # the new segment's name holds the log's end
-        self.upkeep.owe_names()
         logger.info("%s: new segment at %d (%s)", self.directory, base_offset, reason)
         self.upkeep.flush_after_roll()
         return new
@@ -380,19 +384,15 @@ class Writer:
             dropped = [segment for segment in self.segments.items if segment.base_offset > offset]
             kept = [segment for segment in self.segments.items if segment.base_offset <= offset]
             position, data_end = kept[-1].find_cut(offset)
-            try:
+            with self.upkeep.cutting(data_end):
                 self._cut_locked(offset, position, data_end, dropped, kept)
-            finally:
-                self.upkeep.end_cut()
             self.wake()
             return True
 
     def _cut_locked(
         self, offset: int, position: int, data_end: int, dropped: list[Segment], kept: list[Segment]
     ) -> None:
-        # The checkpoint first: a crash in the middle must not find the log below its recovery point.
-        self.upkeep.begin_cut(data_end)
-        # Then the readers: whatever they stumble over from here on, they see that the log has changed.
+        # The readers first: whatever they stumble over from here on, they see that the log has changed.
         self.appender.detach()
         kept[-1].size_bytes = position
         self.segments = SegmentList(kept)
@@ -422,37 +422,38 @@ class Writer:
         self.settle()
         # The line of the new start first: a crash on the way must find a log that may start there.
         start, self.log_start_offset = self.log_start_offset, log_start_offset
+        begun = False
         try:
-            self.upkeep.begin_cut(offset)
-        except BaseException:
-            self.log_start_offset = start
-            self.upkeep.end_cut()
+            with self.upkeep.cutting(offset):
+                begun = True
+                self._replace_all_locked(offset)
+        except BaseException as error:
+            if begun:
+                self.fail(error)
+            else:
+                self.log_start_offset = start
             raise
-        # Then the readers, before their files go.
+        self.wake()
+
+    def _replace_all_locked(self, offset: int) -> None:
+        # The readers first, before their files go.
         old = self.segments.items
         self.appender.detach()
         self.segments = SegmentList([])
         self._cut_at(-1)
-        try:
-            for segment in old:
-                self._delete_locked(segment)
-            new = self._new_segment(offset)
-            self._create(new)
-            self.segments = SegmentList([new])
-            self._attach(offset)
-            self.epochs.clear_and_flush()
-            self._epochs_changed()
-            self.producers.reset(offset)
-            self.upkeep.recovery_point = offset
-            self.upkeep.gap = None
-            self.upkeep.owe_names()
-            self.upkeep.write_checkpoints()
-        except BaseException as error:
-            self.fail(error)
-            raise
-        finally:
-            self.upkeep.end_cut()
-        self.wake()
+        for segment in old:
+            self._delete_locked(segment)
+        new = self._new_segment(offset)
+        self._create(new)
+        self.segments = SegmentList([new])
+        self._attach(offset)
+        self.epochs.clear_and_flush()
+        self._epochs_changed()
+        self.producers.reset(offset)
+        self.upkeep.recovery_point = offset
+        self.upkeep.gap = None
+        self.upkeep.owe_names()
+        self.upkeep.write_checkpoints()
 
     def _rebuild_producers_locked(self, offset: int) -> None:
         items = list(self.segments.items)
@@ -495,21 +496,19 @@ class Writer:
 
     def close(self) -> None:
         """Leave the files as a clean shutdown does (8.22), then the checkpoints."""
-        self.upkeep.stop()
-        try:
-            with self.mutex:
-                if self.closed:
-                    return
-                self.appender.busy = True
-                try:
-                    if self.failure is None:
-                        self._close_cleanly()
-                finally:
-                    self.abandon()
-                    for segment in self.segments.items:
-                        segment.close()
-        finally:
-            self.upkeep.release()
+        with self.mutex:
+            if self.closed:
+                return
+            self.appender.busy = True
+            try:
+                self.upkeep.stop()
+                if self.failure is None:
+                    self._close_cleanly()
+            finally:
+                self.abandon()
+                for segment in self.segments.items:
+                    segment.close()
+                self.upkeep.release()
 
     def _close_cleanly(self) -> None:
         self.settle()
