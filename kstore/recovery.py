@@ -139,7 +139,9 @@ def load(
     clean = marked_clean or (bool(segments) and not unindexed and loader.looks_closed())
     for number, segment in enumerate(segments):
         if segment.base_offset in unindexed:
-            loader.recover(number, loaded=number)
+            # Where the log is scanned anyhow, no segment is kept behind a gap (unlike 8.19).
+            doubtful = not clean and number >= loader.first_to_recover()
+            loader.recover(number, loaded=number, drop_later=doubtful)
         elif segment.base_offset not in indexed[names.TIME_INDEX]:
             segment.time_index.create_empty()
     if not clean and segments:
@@ -202,15 +204,18 @@ class _Loader:
         next_offset = last.base_offset if scan.next_offset is None else scan.next_offset
         if scan.reason is not None or next_offset != self.recovery_point:
             return False
-        if scan.max_timestamp > last.time_index.last[0]:
+        timestamp, offset = last.time_index.last
+        if scan.max_timestamp > timestamp or (last.time_index.entries and offset >= next_offset):
             return False
         self.next_offset = next_offset
         return True
 
-    def recover(self, number: int, *, loaded: int) -> int:
+    def recover(self, number: int, *, loaded: int, drop_later: bool = False) -> int:
         """Recover one segment and what goes with it (8.14); the bytes that were cut.
 
-        The last two of the `loaded` segments that Kafka knows by then are those that get snapshots.
+        The last two of the `loaded` segments that Kafka knows by then are those that get snapshots. With `drop_later`
+        the segments after one that loses bytes go (8.9), and before it does: a crash in between must not leave them
+        behind a gap that nobody could tell from a sound one.
         """
         segment = self.segments[number]
         is_last = number == len(self.segments) - 1
@@ -222,6 +227,7 @@ class _Loader:
             flushed_below=min(self.recovery_point, following),
             log_start_offset=self.log_start_offset,
             is_last=is_last,
+            before_cut=lambda: self._drop_after(number) if drop_later else None,
         )
         self.epochs.assign_all(found.epochs)
         self.producers.numbered = self.producers.numbered or found.has_producers
@@ -238,18 +244,27 @@ class _Loader:
             )
         return found.cut_bytes
 
+    def first_to_recover(self) -> int:
+        """The number of the segment that holds the recovery point."""
+        return max(bisect_right([s.base_offset for s in self.segments], self.recovery_point) - 1, 0)
+
     def recover_from_recovery_point(self, now_ms: int) -> None:
         """Recover the segment that holds the recovery point and all after it, until one loses bytes (8.9)."""
         self.recovery.clean = False
-        first = max(bisect_right([s.base_offset for s in self.segments], self.recovery_point) - 1, 0)
-        for number in range(first, len(self.segments)):
-            if self.recover(number, loaded=len(self.segments)):
-                for segment in self.segments[number + 1 :]:
-                    self._drop(segment)
-                    self.recovery.segments_dropped.append(segment.base_offset)
-                    logger.warning("%s: dropped, the log ends before it", segment.path)
-                del self.segments[number + 1 :]
+        for number in range(self.first_to_recover(), len(self.segments)):
+            if self.recover(number, loaded=len(self.segments), drop_later=True):
                 break
+
+    def _drop_after(self, number: int) -> None:
+        """Drop the segments after this one, the last first, so that a crash in between leaves no gap."""
+        later = self.segments[number + 1 :]
+        for segment in reversed(later):
+            self._drop(segment)
+            logger.warning("%s: dropped, the log ends before it", segment.path)
+        self.recovery.segments_dropped += [segment.base_offset for segment in later]
+        del self.segments[number + 1 :]
+        if later:
+            fs.sync_directory(self.directory)
 
     def finish(self, *, clean: bool, now_ms: int) -> Loaded:
         """Settle the marks in the order of 8.10 to 8.13."""
@@ -274,6 +289,8 @@ class _Loader:
                 now_ms=now_ms,
                 jitter_ms=draw_jitter(self.config),
             )
+            # Its name may soon be all that says where the log starts.
+            fs.sync_directory(self.directory)
             self.segments.append(segment)
             next_offset = self.log_start_offset
         else:

@@ -368,8 +368,11 @@ class Segment:
         flushed_below: int,
         log_start_offset: int,
         is_last: bool,
+        before_cut: Callable[[], None],
     ) -> Recovered:
         """Scan the whole file, cut what is unsound, rebuild both indexes (8.14 to 8.18).
+
+        `before_cut` does away with what must not outlive the cut. The cut is on the disk before anything can follow it.
 
         Raises `CorruptRecordError`, with nothing changed, when something below `flushed_below` is unsound, or when the
         last segment ends between the log start and there: that was flushed, and recovery never cuts it.
@@ -385,7 +388,9 @@ class Segment:
                 position=scan.end_position,
             )
         if scan.end_position < end:
+            before_cut()
             fs.truncate(self.file.fd, scan.end_position)
+            fs.fdatasync(self.file.fd)
         self._size = scan.end_position
         self._maximum = self._maximum_of(scan, (NO_TIMESTAMP, self.base_offset))
         self._first_timestamp = None
@@ -423,6 +428,7 @@ class Segment:
         self.time_index.truncate_to(offset)
         if position < self.file.size():
             fs.truncate(self.file.fd, position)
+            fs.fdatasync(self.file.fd)  # else what is cut may come back behind what is written in its place
             if position == 0:
                 self.created_ms = now_ms
         self._size = position

@@ -301,6 +301,8 @@ class Writer:
         self.segments = SegmentList([*kept, new])
         self._attach(next_offset)
         self.producers.end_offset = base_offset
+        if replaces:
+            fs.sync_directory(self.directory)  # its name may be all that says where the log starts
         self.producers.take_snapshot(owe_sync=True)
         self.upkeep.gap = None  # the new segment's name holds the log's end
         logger.info("%s: new segment at %d (%s)", self.directory, base_offset, reason)
@@ -401,6 +403,8 @@ class Writer:
         try:
             for segment in reversed(dropped):
                 self._delete_locked(segment)
+            if dropped:
+                fs.sync_directory(self.directory)  # else they may come back behind what is appended here
             kept[-1].truncate_to(offset, position, self.now())
             self._attach(offset)
             self.upkeep.gap = (data_end, offset)
@@ -420,13 +424,14 @@ class Writer:
 
     def _restart_locked(self, offset: int, log_start_offset: int) -> None:
         self.settle()
-        # The line of the new start first: a crash on the way must find a log that may start there.
-        start, self.log_start_offset = self.log_start_offset, log_start_offset
+        # A higher start is on the disk before the old records go, a lower one after them: a crash on the way finds a
+        # log that may start there, and none of the records that had been deleted.
+        start, self.log_start_offset = self.log_start_offset, max(self.log_start_offset, log_start_offset)
         begun = False
         try:
             with self.upkeep.cutting(offset):
                 begun = True
-                self._replace_all_locked(offset)
+                self._replace_all_locked(offset, log_start_offset)
         except BaseException as error:
             if begun:
                 self.fail(error)
@@ -435,16 +440,19 @@ class Writer:
             raise
         self.wake()
 
-    def _replace_all_locked(self, offset: int) -> None:
+    def _replace_all_locked(self, offset: int, log_start_offset: int) -> None:
         # The readers first, before their files go.
         old = self.segments.items
         self.appender.detach()
         self.segments = SegmentList([])
         self._cut_at(-1)
-        for segment in old:
+        for segment in reversed(old):
             self._delete_locked(segment)
+        fs.sync_directory(self.directory)
         new = self._new_segment(offset)
         self._create(new)
+        fs.sync_directory(self.directory)  # the name may be all that says where the log starts
+        self.log_start_offset = log_start_offset
         self.segments = SegmentList([new])
         self._attach(offset)
         self.epochs.clear_and_flush()
