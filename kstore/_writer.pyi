@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from enum import IntEnum
+from threading import Lock
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -95,3 +96,11 @@ class Appender:
     def append(self, value: Buffer | None, key: Buffer | None, timestamp: int | None) -> int: ...
     def encode(self, value: Buffer | None, key: Buffer | None, timestamp: int | None) -> bytearray: ...
     def commit(self, buffer: Buffer, position: int, follower: bool, rolled: bool = False) -> tuple[int, int]: ...
+
+@disjoint_base
+class Gate:
+    def __init__(
+        self, mutex: Lock, appender: Appender, *, check: Callable[[], object], stopped: Callable[[], bool]
+    ) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...

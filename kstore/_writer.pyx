@@ -642,3 +642,41 @@ cdef class Appender:
             at += min(<int64_t>sizeof(zeros), until - at)
         secured[0] = until
         return 0
+
+
+cdef class Gate:
+    """The log's mutex and the appender's `busy` as one: `with gate:` holds the log against every other change.
+
+    Compiled, so that no interrupt (a signal's handler that raises) can come between the taking of the mutex and the
+    `with` block, or between the block and the giving back. `check()` is called inside, and what it raises is raised
+    with the mutex given back; `stopped()` says whether the appender stays busy.
+    """
+
+    cdef object mutex, check, stopped
+    cdef Appender appender
+
+    def __init__(self, mutex, Appender appender, *, check, stopped):
+        self.mutex = mutex
+        self.appender = appender
+        self.check = check
+        self.stopped = stopped
+
+    def __enter__(self):
+        self.mutex.acquire()
+        self.appender.busy = True
+        try:
+            self.check()
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, *exception):
+        self._leave()
+
+    cdef int _leave(self) except -1:
+        # An interrupt in `stopped` leaves the appender busy: it asks again, by way of this gate.
+        try:
+            self.appender.busy = self.stopped()
+        finally:
+            self.mutex.release()
+        return 0

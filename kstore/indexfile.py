@@ -150,8 +150,14 @@ class IndexFile(Entries):
             self._set_size(min(entries, self.entries), self.max_entries)
             self._unmap()
             size = room * self.entry_bytes
-            fs.truncate(self._fd, size)
-            self._set_size(entries, room)
+            try:
+                fs.truncate(self._fd, size)
+                self._set_size(entries, room)
+            except BaseException:
+                # An interrupt may have come before the truncation or after it: the file knows.
+                there = fs.size(self._fd) // self.entry_bytes
+                self._set_size(min(entries, there), there)
+                raise
             self._secured = min(self._secured, size)
             self._remainder = 0
             self._unsynced = True

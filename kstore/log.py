@@ -174,7 +174,11 @@ class Log:
 
     def _after_fork(self) -> None:
         """Be closed in a child process: its copies of the locks must not outlive the parent's."""
-        self._view.closed = True
+        view: Writer | ReadOnlyView | None = getattr(self, "_view", None)
+        if view is None:
+            return  # it was being opened
+        view.closed = True
+        view.guard.version += 1
         if self._writer is not None:
             self._writer.appender.busy = True
             self._writer.appender.detach()

@@ -7,8 +7,12 @@ a sealed segment's files are not opened before somebody needs them, so that open
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +22,27 @@ from kstore.indexfile import OffsetIndex, TimeIndex
 from kstore.logfile import LogFile
 
 _making = threading.Lock()
+
+MOST_OPEN = 200  # sealed `.log` files that a process keeps open: a log may have more segments than it may open files
+_opened: deque[weakref.ref[Segment]] = deque()
+
+
+def _keep_open(segment: Segment) -> None:
+    """Let a sealed segment keep its file open until as many others have come after it."""
+    _opened.append(weakref.ref(segment))
+    while len(_opened) > MOST_OPEN:
+        with suppress(IndexError):  # another thread was faster
+            oldest = _opened.popleft()()
+            if oldest is not None and not oldest.is_active:
+                oldest._file = None
+
+
+def _forget_making() -> None:
+    global _making
+    _making = threading.Lock()  # the thread that held it is not in the child
+
+
+os.register_at_fork(after_in_child=_forget_making)
 
 T = TypeVar("T")
 
@@ -71,6 +96,7 @@ class Segment:
     """The files of one segment. The log's mutex guards whatever changes them; looking up is safe from any thread."""
 
     __slots__ = (
+        "__weakref__",
         "_actual",
         "_file",
         "_first_timestamp",
@@ -83,6 +109,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "directory",
+        "is_active",
         "jitter_ms",
         "roll_reason",
         "vouched",
@@ -107,6 +134,7 @@ class Segment:
         self.created_ms = 0
         self.roll_reason: str | None = None
         self.vouched = False  # a reader has compared the time index with the log
+        self.is_active = False
         self._actual = actual
         self._max_index_bytes = max_index_bytes
         self._path: str | None = None
@@ -140,6 +168,12 @@ class Segment:
         return self._path
 
     @property
+    def paths(self) -> tuple[str, str, str]:
+        """Where the three files are."""
+        indexes = names.index_name(self.base_offset), names.time_index_name(self.base_offset)
+        return self.path, self._path_of(indexes[0]), self._path_of(indexes[1])
+
+    @property
     def offset_index(self) -> OffsetIndex:
         """The offset index over its file."""
         index = self._offset_index
@@ -171,6 +205,8 @@ class Segment:
             # Two threads may come here at once: the loser's descriptor must not be the one that is used.
             with _making:
                 file = self._file = self._file or opened
+            if not self.is_active:
+                _keep_open(self)
         return file
 
     @property
@@ -186,6 +222,7 @@ class Segment:
 
     def create(self, *, preallocate_bytes: int, now_ms: int, jitter_ms: int) -> None:
         """Make the files of a new, empty segment: an empty log and two index files at full size (2.15, 3.1)."""
+        self.is_active = True
         self._file = LogFile(self.path, write=True, create=True)
         if preallocate_bytes:
             fs.truncate(self._file.fd, preallocate_bytes)
@@ -198,6 +235,7 @@ class Segment:
 
     def activate(self, max_index_bytes: int | None = None) -> None:
         """Grow both indexes to the full size that an active segment's have (3.5)."""
+        self.is_active = True
         self.offset_index.grow(max_index_bytes)
         self.time_index.grow(max_index_bytes)
 
@@ -359,6 +397,8 @@ class Segment:
         self.time_index.trim()
         if self.file.size() > self.size_bytes:
             fs.truncate(self.file.fd, self.size_bytes)
+        self.is_active = False
+        _keep_open(self)
 
     def recover(
         self,
@@ -424,6 +464,7 @@ class Segment:
 
     def truncate_to(self, offset: int, position: int, now_ms: int) -> None:
         """Cut log and indexes at what `find_cut` found, and grow the indexes to full size (11.3)."""
+        self.is_active = True
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         if position < self.file.size():

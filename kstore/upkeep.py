@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from kstore import checkpoint, fs
@@ -43,13 +44,15 @@ class Upkeep:
         self._names_made = 1  # how often directory entries were made
         self._names_synced = 0  # and how many times of those a sync has covered
         self._flusher: int | None = None  # the thread whose turn it is to sync, or to keep others from it
-        self._flush_state = threading.Condition(threading.Lock())
+        # The lock is entered itself, not by way of its condition: an interrupt in there would leave it taken.
+        self._flush_lock = threading.Lock()
+        self._flush_state = threading.Condition(self._flush_lock)
         self._flushed_ms = writer.now()
         self._checkpointed: tuple[int, int | None] = (-1, -1)
         self._checkpointing = threading.Lock()
         self._checkpoint_ms = writer.now()
         self._roll_to_flush = False
-        self._wanted = threading.Event()
+        self._wanted: SimpleQueue[None] = SimpleQueue()  # not an Event: an interrupt in set() would leave it locked
         self._thread: threading.Thread | None = None
         self._stopping = False
 
@@ -76,7 +79,7 @@ class Upkeep:
     def _owes(self, target: int) -> bool:
         """Whether the caller is to sync up to `target` now; waits while another thread's sync may do it."""
         writer = self._writer
-        with self._flush_state:
+        with self._flush_lock:
             while True:
                 writer.refuse_if_unusable()
                 covered = self.recovery_point >= min(target, writer.log_end_offset)
@@ -88,14 +91,14 @@ class Upkeep:
                 self._flush_state.wait()
 
     def _take_turn(self) -> None:
-        with self._flush_state:
+        with self._flush_lock:
             while self._flusher is not None:
                 self._flush_state.wait()
             self._flusher = threading.get_ident()
 
     def _give_turn(self) -> None:
         """Let the next one sync, if it was this thread's turn: an interrupt may come before it or after it."""
-        with self._flush_state:
+        with self._flush_lock:
             if self._flusher == threading.get_ident():
                 self._flusher = None
                 self._flush_state.notify_all()
@@ -208,7 +211,7 @@ class Upkeep:
         self._roll_to_flush = True
         if self._real_time:
             self._start_thread()
-            self._wanted.set()
+            self._wanted.put(None)
         self.set_due()
 
     def _flush_rolled(self) -> None:
@@ -256,7 +259,7 @@ class Upkeep:
         self._stopping = True
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
-            self._wanted.set()
+            self._wanted.put(None)
             thread.join()
         self._take_turn()
 
@@ -265,12 +268,12 @@ class Upkeep:
         self._give_turn()
 
 
-def _work(reference: weakref.ref[Upkeep], wanted: threading.Event) -> None:
+def _work(reference: weakref.ref[Upkeep], wanted: SimpleQueue[None]) -> None:
     """The thread: it keeps no log alive that nobody else holds."""
     pause: float | None = 0.0
     while pause is not None:
-        wanted.wait(min(pause, 1.0 if pause < threading.TIMEOUT_MAX else 5.0))
-        wanted.clear()
+        with suppress(Empty):
+            wanted.get(timeout=min(pause, 1.0 if pause < threading.TIMEOUT_MAX else 5.0))
         upkeep = reference()
         if upkeep is None or upkeep._stopping:
             return

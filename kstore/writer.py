@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from errno import EIO
 from typing import TYPE_CHECKING
 
 from kstore import _core, fs
-from kstore._writer import Appender, Code
+from kstore._writer import Appender, Code, Gate
 from kstore.config import LogConfig
 from kstore.errors import CorruptRecordError, KStoreError, LogClosedError, StorageError
 from kstore.reading import Piece, SegmentList
@@ -62,7 +61,10 @@ class Writer:
         self.appender = Appender(clock)
         self.appender.on_publish = self._published
         self.mutex = threading.Lock()
-        self._grown = threading.Condition(threading.Lock())
+        self._gate = Gate(self.mutex, self.appender, check=self.refuse_if_unusable, stopped=self._stopped)
+        # The lock is entered itself, not by way of its condition: an interrupt in there would leave it taken.
+        self._growing = threading.Lock()
+        self._grown = threading.Condition(self._growing)
         self._cuts: list[tuple[int, int]] = []
         self.upkeep = Upkeep(self, loaded.recovery_point, real_time=clock is None)
         self.configure(config)
@@ -112,7 +114,7 @@ class Writer:
     def wait(self, offset: int, timeout: float | None) -> bool:
         """Wait until the log ends above `offset`; False when `timeout` seconds have passed."""
         self.refresh()
-        with self._grown:
+        with self._growing:
             self.appender.waiters += 1
             try:
                 version = self.guard.version
@@ -129,16 +131,14 @@ class Writer:
 
     # The gate.
 
-    @contextmanager
-    def gate(self) -> Iterator[None]:
+    def gate(self) -> Gate:
         """Hold the log against every other change; refuses a closed or failed log."""
-        with self.mutex:
-            self.appender.busy = True
-            try:
-                self.refuse_if_unusable()
-                yield
-            finally:
-                self.appender.busy = self.closed or self.failure is not None
+        return self._gate
+
+    def _stopped(self) -> bool:
+        if self.appender.waiters:
+            self._notify()  # an interrupt may have come between an append and its announcement
+        return self.closed or self.failure is not None
 
     def refuse_if_unusable(self) -> None:
         """Raise when the log is closed, or refuses writes since a sync failed."""
@@ -252,15 +252,17 @@ class Writer:
 
     def _published(self) -> None:
         if self.appender.waiters:
-            with self._grown:
-                self._grown.notify_all()
+            self._notify()
         if self.log_end_offset >= self.appender.flush_at:
             self.upkeep.flush()
 
     def wake(self) -> None:
         """Let everybody who waits or iterates look again."""
         self.guard.version += 1
-        with self._grown:
+        self._notify()
+
+    def _notify(self) -> None:
+        with self._growing:
             self._grown.notify_all()
 
     # Rolling.
@@ -274,40 +276,56 @@ class Writer:
                 f"{self.directory}: a segment cannot start at {base_offset}, the active one starts at {old.base_offset}"
             )
         replaces = base_offset == old.base_offset
+        before, next_offset = self.segments, self.log_end_offset
         new = self._new_segment(base_offset)
-        # Sealing closes descriptors: should it break off, nobody may write to their numbers.
-        self.appender.detach()
         try:
+            # Sealing closes descriptors: should it break off, nobody may write to their numbers.
+            self.appender.detach()
             if replaces:
                 self.upkeep.unlink_later(old.mark_deleted())
             else:
-                for path in (new.path, new.offset_index.path, new.time_index.path):
+                for path in new.paths:
                     if fs.exists(path):
                         logger.warning("%s: removed, it stood where a new segment starts", path)
                         fs.unlink(path)
                 old.seal()
             self._create(new)
+            new.roll_reason = reason
+            self.segments = SegmentList([*(before.items[:-1] if replaces else before.items), new])
+            self._attach(next_offset)
+            self.upkeep.owe_names()
+            if replaces:
+                fs.sync_directory(self.directory)  # its name may be all that says where the log starts
         except BaseException as error:
             if replaces:
                 self.fail(error)
             else:
-                old.activate()
-                self._attach(self.log_end_offset)
+                self._undo_roll(before, new, next_offset)
             raise
-        self.upkeep.owe_names()
-        new.roll_reason = reason
-        next_offset = self.log_end_offset
-        kept = self.segments.items[:-1] if replaces else self.segments.items
-        self.segments = SegmentList([*kept, new])
-        self._attach(next_offset)
-        self.producers.end_offset = base_offset
-        if replaces:
-            fs.sync_directory(self.directory)  # its name may be all that says where the log starts
-        self.producers.take_snapshot(owe_sync=True)
         self.upkeep.gap = None  # the new segment's name holds the log's end
         logger.info("%s: new segment at %d (%s)", self.directory, base_offset, reason)
-        self.upkeep.flush_after_roll()
+        self.producers.end_offset = base_offset
+        try:
+            self.producers.take_snapshot(owe_sync=True)
+        finally:
+            self.upkeep.flush_after_roll()
         return new
+
+    def _undo_roll(self, before: SegmentList, new: Segment, next_offset: int) -> None:
+        """Make the segment that was to be left the active one again; whatever stands of the new one goes.
+
+        Its files must: appends go on in the old segment, past the base that their names say.
+        """
+        try:
+            self.segments = before
+            new.close()
+            for path in new.paths:
+                fs.unlink(path)
+            self.active.activate()
+            self._attach(next_offset)
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     def _new_segment(self, base_offset: int) -> Segment:
         return Segment(self.directory, base_offset, max_index_bytes=self.config.segment_index_bytes)

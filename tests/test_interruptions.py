@@ -134,10 +134,10 @@ def test_a_roll_whose_snapshot_fails_still_owes_the_names_of_its_files(
             patch.setattr(fs, "write_file", full)
             with pytest.raises(StorageError):
                 log.roll()
-        log.append(b"y")
         synced: list[str] = []
         sync_directory = fs.sync_directory
         monkeypatch.setattr(fs, "sync_directory", lambda path: (synced.append(str(path)), sync_directory(path)))
+        log.append(b"y")
         log.flush()
         assert str(partition) in synced
 
