@@ -56,6 +56,7 @@ cdef class Packer:
     cdef int _close_compressed(self) except -1
     cdef int _pack_section(self, bytes section, int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1
     cdef int64_t _check_timestamp(self, object timestamp) except? -2
+    cdef int _check(self, Py_ssize_t key_size, int64_t stamp) except -1
     cdef int _split_section(self, bytes section, int32_t count, int64_t base_timestamp) except -1
     cdef bytes _encode_headers(self, object headers)
     cdef int _refuse(self, object kind, object reason) except -1

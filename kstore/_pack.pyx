@@ -248,6 +248,12 @@ cdef class Packer:
         stamp = PyLong_AsLongLongAndOverflow(timestamp, &overflow)
         if overflow or stamp < -1:
             self._refuse(InvalidTimestampError, f"timestamp {timestamp} is not within -1 to {2**63 - 1}")
+        return stamp
+
+    cdef int _check(self, Py_ssize_t key_size, int64_t stamp) except -1:
+        """The rules for one record, in Kafka's order (SEMANTICS.md 1.16, 1.17)."""
+        if self._require_key and key_size < 0:
+            self._refuse(InvalidRecordError, "a compacted topic takes no record without a key")
         if stamp != -1 and not self._attributes & TIMESTAMP_TYPE_BIT:
             if stamp < self.now_ms and <uint64_t> self.now_ms - <uint64_t> stamp > <uint64_t> self._before_max_ms:
                 self._refuse(InvalidTimestampError, f"timestamp {stamp} is more than {self._before_max_ms} ms before "
@@ -255,7 +261,7 @@ cdef class Packer:
             if stamp > self.now_ms and <uint64_t> stamp - <uint64_t> self.now_ms > <uint64_t> self._after_max_ms:
                 self._refuse(InvalidTimestampError, f"timestamp {stamp} is more than {self._after_max_ms} ms after "
                                                     f"{self.now_ms}")
-        return stamp
+        return 0
 
     cdef bytes _encode_headers(self, object headers):
         """Headers count and headers, as they stand in a record."""
@@ -294,8 +300,6 @@ cdef class Packer:
     cdef int _append(self, const void *key, Py_ssize_t key_size, const void *value, Py_ssize_t value_size,
                      int64_t timestamp, const void *headers, Py_ssize_t headers_size) except -1:
         cdef uint64_t body, total
-        if self._require_key and key_size < 0:
-            self._refuse(InvalidRecordError, "a compacted topic takes no record without a key")
         if self._count == 0:
             self._open(timestamp)
         while True:
@@ -315,6 +319,7 @@ cdef class Packer:
                                                   f"bytes allowed")
             self.close_batch()
             self._open(timestamp)
+        self._check(key_size, timestamp)
         if self._used + <Py_ssize_t> total > self._capacity:
             self._reserve(<Py_ssize_t> total)
         ks_put_record(self.data + self._used, body, timestamp - self._base_timestamp, self._count, key, key_size,

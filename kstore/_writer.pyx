@@ -342,7 +342,6 @@ cdef class Appender:
                 return DUE
             if not self.plain or not self.epoch_assigned:
                 return SLOW
-            self._check(stamp, now, k.n)
             n = self._encode_one(v, k, stamp, now)
             if n >= GIL_HELD_BELOW:
                 return SLOW
@@ -371,7 +370,6 @@ cdef class Appender:
             key_held = _take("key", key, &k, &key_view)
             now = self._now()
             stamp = now if timestamp is None else timestamp
-            self._check(stamp, now, k.n)
             n = self._encode_one(v, k, stamp, now)
             return bytearray((<const char *>self.one)[:n])
         finally:
@@ -423,7 +421,7 @@ cdef class Appender:
         return 0
 
     cdef Py_ssize_t _encode_one(self, Bytes v, Bytes k, int64_t stamp, int64_t now) except -1:
-        """Encode a batch of one record into `one`; its size."""
+        """Check one record in Kafka's order, and encode a batch of it into `one`; its size."""
         cdef int64_t body, total
         cdef uint8_t *p
         cdef uint8_t *grown
@@ -433,6 +431,7 @@ cdef class Appender:
         if total > self.max_message_bytes:
             raise RecordTooLargeError(
                 f"the record makes a batch of {total} bytes; max.message.bytes allows {self.max_message_bytes}")
+        self._check(stamp, now, k.n)
         if total > self.segment_bytes:
             raise RecordBatchTooLargeError(
                 f"the record makes a batch of {total} bytes; segment.bytes allows {self.segment_bytes}")

@@ -29,7 +29,7 @@ class ProducerState:
         self._directory = directory
         self.offsets = sorted(snapshot_offsets)
         self.end_offset = log_start_offset
-        self.last_snapshot_offset = self.offsets[-1] if self.offsets else log_start_offset
+        self.last_snapshot_offset = 0
         self.numbered = False
         self._unsynced: set[int] = set()
 
@@ -109,13 +109,14 @@ class ProducerState:
         self.end_offset = end_offset
         self.take_snapshot()
 
-    def reset(self, offset: int) -> None:
-        """Forget everything and start at `offset`, as a full truncation does (9.29)."""
+    def reset(self, offset: int, log_start_offset: int) -> None:
+        """Forget everything and start at `offset`, as a full truncation does (9.29), which then rebuilds (9.26)."""
         for known in list(self.offsets):
             self._remove(known)
         self.end_offset = offset
-        self.last_snapshot_offset = 0
+        self.last_snapshot_offset = log_start_offset
         self.numbered = False
+        self.take_snapshot()
 
     def raise_start(self, log_start_offset: int) -> None:
         """Follow the log start (9.20)."""

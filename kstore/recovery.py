@@ -128,7 +128,8 @@ def load(
             else:
                 fs.unlink(os.path.join(directory, str(file)))
                 recovery.leftovers_removed.append(str(file))
-    segments = [Segment(directory, base, max_index_bytes=config.segment_index_bytes) for base in bases]
+    sizes = {"max_index_bytes": config.segment_index_bytes, "index_interval_bytes": config.index_interval_bytes}
+    segments = [Segment(directory, base, **sizes) for base in bases]
     for segment in segments:
         segment.created_ms = now_ms
         segment.jitter_ms = draw_jitter(config)
@@ -280,10 +281,15 @@ class _Loader:
                 self.recovery.segments_dropped.append(segment.base_offset)
             self.segments.clear()
             self.epochs.clear_and_flush()
-            self.producers.reset(self.log_start_offset)
+            self.producers.reset(self.log_start_offset, self.log_start_offset)
             had_segments = False
         if not self.segments:
-            segment = Segment(self.directory, self.log_start_offset, max_index_bytes=self.config.segment_index_bytes)
+            segment = Segment(
+                self.directory,
+                self.log_start_offset,
+                max_index_bytes=self.config.segment_index_bytes,
+                index_interval_bytes=self.config.index_interval_bytes,
+            )
             segment.create(
                 preallocate_bytes=self.config.effective_segment_bytes if self.config.preallocate else 0,
                 now_ms=now_ms,

@@ -109,6 +109,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "directory",
+        "index_interval_bytes",
         "is_active",
         "jitter_ms",
         "roll_reason",
@@ -122,6 +123,7 @@ class Segment:
         base_offset: int,
         *,
         max_index_bytes: int,
+        index_interval_bytes: int = NO_ENTRIES,
         writable: bool = True,
         actual: Mapping[str, str] | None = None,
     ) -> None:
@@ -130,6 +132,7 @@ class Segment:
         self.directory = directory
         self.base_offset = base_offset
         self.writable = writable
+        self.index_interval_bytes = index_interval_bytes
         self.jitter_ms = 0
         self.created_ms = 0
         self.roll_reason: str | None = None
@@ -420,6 +423,12 @@ class Segment:
         end = self.file.size()
         scan = self.scan(0, end, latest_epoch=latest_epoch, index_interval_bytes=index_interval_bytes)
         next_offset = self.base_offset if scan.next_offset is None else scan.next_offset
+        if scan.stop == "range":
+            raise CorruptRecordError(
+                f"{scan.reason}; Kafka would split the segment, kstore does not yet, and nothing was cut",
+                path=self.path,
+                position=scan.end_position,
+            )
         if next_offset < flushed_below and (scan.reason or (is_last and next_offset >= log_start_offset)):
             raise CorruptRecordError(
                 f"{scan.reason or 'the file ends'}; the log is sound up to offset {next_offset}, and everything "

@@ -328,7 +328,12 @@ class Writer:
             raise
 
     def _new_segment(self, base_offset: int) -> Segment:
-        return Segment(self.directory, base_offset, max_index_bytes=self.config.segment_index_bytes)
+        return Segment(
+            self.directory,
+            base_offset,
+            max_index_bytes=self.config.segment_index_bytes,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
 
     def _create(self, segment: Segment) -> None:
         config = self.config
@@ -382,7 +387,7 @@ class Writer:
             wait_ms=found.wait_ms,
             offset_entries=found.offset_entries,
             time_entries=found.time_entries,
-            index_interval_bytes=self.config.index_interval_bytes,
+            index_interval_bytes=segment.index_interval_bytes,
         )
         self.upkeep.set_due()
 
@@ -475,8 +480,8 @@ class Writer:
         self._attach(offset)
         self.epochs.clear_and_flush()
         self._epochs_changed()
-        self.producers.reset(offset)
-        self.upkeep.recovery_point = offset
+        self.producers.reset(offset, log_start_offset)
+        self.upkeep.recovery_point = max(self.upkeep.recovery_point, self.log_start_offset)
         self.upkeep.gap = None
         self.upkeep.owe_names()
         self.upkeep.write_checkpoints()

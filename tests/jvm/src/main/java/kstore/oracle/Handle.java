@@ -47,6 +47,9 @@ final class Handle {
             tasks, STATS, clock, MAX_TRANSACTION_TIMEOUT_MS,
             new ProducerStateManagerConfig(how.producerExpirationMs(), how.verifyTransactions()),
             PRODUCER_CHECK_INTERVAL_MS, failures, clean, how.topicId());
+        // A running broker's retention soon asks every segment for its largest timestamp; what is read once stays read.
+        for (var segment : log.logSegments())
+            segment.maxTimestampSoFar();
         if (how.highWatermark() != null)
             log.updateHighWatermark(how.highWatermark());
         else
