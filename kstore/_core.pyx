@@ -842,7 +842,7 @@ cdef class RecordIterator(_Walk):
                 if (<Record> record).offset < self._start_offset:
                     continue
                 return record
-            if not self._open_batch():
+            if not self._open_batch() and self._guard.version == self._seen:
                 raise StopIteration
 
     cdef int _forget_batch(self) except -1:

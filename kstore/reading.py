@@ -182,10 +182,8 @@ class Stretch:
         while not (segments := view.segments).items:
             if not self.follow or not self._wait(None, 0):
                 return
-        number = segments.floor(self.offset)
-        if number < 0:
-            raise out_of_range(self.offset, view.log_start_offset, view.log_end_offset)
-        segment = segments.items[number]
+        # Below the first segment there is a gap, if the log starts there at all: `recheck` knows.
+        segment = segments.items[max(segments.floor(self.offset), 0)]
         position = self._position_in(segment)
         given: Piece | None = None
         while True:

@@ -128,8 +128,8 @@ def load(
             else:
                 fs.unlink(os.path.join(directory, str(file)))
                 recovery.leftovers_removed.append(str(file))
-    sizes = {"max_index_bytes": config.segment_index_bytes, "index_interval_bytes": config.index_interval_bytes}
-    segments = [Segment(directory, base, **sizes) for base in bases]
+    room, interval = config.segment_index_bytes, config.index_interval_bytes
+    segments = [Segment(directory, base, max_index_bytes=room, index_interval_bytes=interval) for base in bases]
     for segment in segments:
         segment.created_ms = now_ms
         segment.jitter_ms = draw_jitter(config)

@@ -126,20 +126,25 @@ class Upkeep:
         self.set_due()
 
     @contextmanager
-    def cutting(self, offset: int) -> Iterator[None]:
-        """Cut records: no sync runs meanwhile, and the recovery point is down at `offset`, in its file, before that."""
+    def cutting(self, offset: int, *, keep_start: bool = False) -> Iterator[None]:
+        """Cut records: no sync runs meanwhile, and the recovery point is down at `offset`, in its file, before that.
+
+        With `keep_start` the log start is in its file too, for a moment in which no segment may tell it.
+        """
         try:
             self._take_turn()
             self.recovery_point = min(self.recovery_point, offset)
-            self.write_checkpoints()
+            self.write_checkpoints(keep_start=keep_start)
             yield
         finally:
             self._give_turn()
 
     # Checkpoints.
 
-    def write_checkpoints(self) -> None:
+    def write_checkpoints(self, *, keep_start: bool = False) -> None:
         """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed (12.7).
+
+        A log start that the first segment's name tells has no line, unless `keep_start` asks for it.
 
         The values are read under the lock that orders the writes, so that the last write has the last values.
         """
@@ -149,7 +154,7 @@ class Upkeep:
             if self.gap is not None and writer.log_end_offset == self.gap[1]:
                 recovery_point = min(recovery_point, self.gap[0])
             log_start: int | None = writer.log_start_offset
-            if writer.segments.bases[:1] == (log_start,):
+            if not keep_start and writer.segments.bases[:1] == (log_start,):
                 log_start = None
             written = self._checkpointed
             if recovery_point != written[0]:

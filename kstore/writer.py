@@ -282,6 +282,8 @@ class Writer:
             # Sealing closes descriptors: should it break off, nobody may write to their numbers.
             self.appender.detach()
             if replaces:
+                if len(self.segments.items) == 1:
+                    self.upkeep.write_checkpoints(keep_start=True)
                 self.upkeep.unlink_later(old.mark_deleted())
             else:
                 for path in new.paths:
@@ -452,7 +454,7 @@ class Writer:
         start, self.log_start_offset = self.log_start_offset, max(self.log_start_offset, log_start_offset)
         begun = False
         try:
-            with self.upkeep.cutting(offset):
+            with self.upkeep.cutting(offset, keep_start=True):
                 begun = True
                 self._replace_all_locked(offset, log_start_offset)
         except BaseException as error:
@@ -470,7 +472,7 @@ class Writer:
         self.segments = SegmentList([])
         self._cut_at(-1)
         for segment in reversed(old):
-            self._delete_locked(segment)
+            self.upkeep.unlink_later(segment.mark_deleted())
         fs.sync_directory(self.directory)
         new = self._new_segment(offset)
         self._create(new)
