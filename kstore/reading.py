@@ -301,6 +301,8 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
     aborted: tuple[tuple[int, int], ...] | None = () if committed else None
     end_offset = view.log_end_offset
     segments = view.segments
+    if segments.items and offset < segments.bases[0]:
+        raise out_of_range(offset, view.log_start_offset, end_offset)  # no segment to begin with (4.3)
     if offset < end_offset:
         for segment in segments.items[max(segments.floor(offset), 0) :]:
             end = view.readable_bytes(segment)
