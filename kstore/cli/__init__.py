@@ -1,0 +1,75 @@
+"""The command line `kstore`: finds the subcommand, loads its file alone, and turns errors into one line.
+
+Each subcommand is a file here with `configure(parser)` and `run(arguments) -> exit code`; `COMMANDS` says which. Arguments
+are taken apart by argparse, which Python has at hand: a `kstore dump` must start as fast as a `cat`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from kstore.errors import KStoreError
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: dict[str, str] = {
+    "dump": "print log, index and snapshot files as Kafka's dump tool does",
+}
+
+_USAGE = "usage: kstore [--help] [--version] COMMAND ..."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and give its exit code; 1 for whatever went wrong, 2 for a command that is not there."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name == "--version":
+        from importlib.metadata import version
+
+        print(f"kstore {version('kstore')}")
+        return 0
+    if name not in COMMANDS:
+        print(f"kstore: no command {name!r}: there is {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    return _run(name, rest)
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    command = importlib.import_module(f"kstore.cli.{name}")
+    try:
+        code: int = command.run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read has had enough. The interpreter would flush once more, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (KStoreError, OSError) as error:
+        _flush()
+        print(f"kstore {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _overview() -> str:
+    lines = [_USAGE, "", "commands:", *(f"  {name:10}{what}" for name, what in COMMANDS.items())]
+    return "\n".join([*lines, "", "kstore COMMAND -h tells more about a command."])
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that leaves the exit code to `main`."""
