@@ -337,7 +337,9 @@ class Coordinator:
         try:
             data = Message(record.key).read(reader, 0)
         except SchemaError as error:
-            raise SchemaError(f"Could not read record with version {number} from key's buffer due to: {error}") from None
+            raise SchemaError(
+                f"Could not read record with version {number} from key's buffer due to: {error}"
+            ) from None
         return number, f'{{"type":"{number}","data":{json_text(data)}}}'
 
     def _value(self, number: int, value: bytes | None) -> str:

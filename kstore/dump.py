@@ -8,6 +8,7 @@ is the contract, so that two dumps can be compared with `diff`. Nothing is ever 
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import re
 import struct
@@ -139,7 +140,7 @@ class Dump:
     def _batches(self, fd: int, text: LogText, path: str, name: str, max_bytes: int, decode: _Decode | None) -> None:
         size = fs.size(fd)
         if size > MAX_INT:
-            raise StorageError(27, f"{size} bytes, more than the {MAX_INT} of the largest segment", path)
+            raise StorageError(errno.EFBIG, f"{size} bytes, more than the {MAX_INT} of the largest segment", path)
         if max_bytes < 0:
             raise ConfigError(f"max-bytes {max_bytes}: 0 is the least")
         end = min(size, max_bytes)
@@ -191,9 +192,7 @@ class Dump:
     ) -> None:
         options = self._options
         records = [
-            record
-            for found in decode_batches(batch, check_crc=False, path=path, position=position)
-            for record in found
+            record for found in decode_batches(batch, check_crc=False, path=path, position=position) for record in found
         ]
         for record, message in zip(records, messages(memoryview(batch), position), strict=True):
             text.follow(record.offset)

@@ -7,7 +7,10 @@ opens nothing for writing, creates nothing and cuts nothing.
 
 from __future__ import annotations
 
+import errno
 import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +18,8 @@ from typing import NamedTuple
 
 from kstore import fs
 from kstore._core import decode_batches
-from kstore.errors import CorruptIndexError, CorruptRecordError, InvalidRecordError, StorageError
+from kstore.errors import CorruptIndexError, CorruptRecordError, StorageError
+from kstore.legacy import MIN_MESSAGE_BYTES
 
 __all__ = ["IndexCheck", "LogWindow", "TimeFindings", "dump_index", "dump_time_index"]
 
@@ -23,17 +27,20 @@ MAX_LOG_BYTES = 0x7FFFFFFF  # Java's positions are int32; so is what an index en
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
-_V2_HEADER_BYTES = 61
+_LOG_OVERHEAD = 12
+_LEAST_BYTES = 17  # of a batch up to its magic: what Kafka reads to see whether there is one
+_MAGIC_AT = 16
 _LAST_OFFSET_DELTA_AT = 23
+_V2_HEADER_BYTES = 61
 _WARM_BYTES = 8192  # the end of an index that Kafka searches first (its AbstractIndex says why)
 
 
-class _Found(NamedTuple):
-    """A batch in a log: where it stands, all its bytes counted, and its last offset."""
+class _Batch(NamedTuple):
+    """A batch in a log: where it stands, all its bytes counted, and the first 61 of them (fewer at the file's end)."""
 
     position: int
     size: int
-    last_offset: int
+    head: bytes
 
 
 class LogWindow:
@@ -41,48 +48,69 @@ class LogWindow:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._walked = array("q")
         self._fd = fs.open(path)
         self._size = fs.size(self._fd)
         if self._size > MAX_LOG_BYTES:
             fs.close(self._fd)
-            raise StorageError(27, f"{self._size} bytes, more than the {MAX_LOG_BYTES} of the largest segment", path)
+            raise StorageError(
+                errno.EFBIG, f"{self._size} bytes, more than the {MAX_LOG_BYTES} of the largest segment", path
+            )
 
     def close(self) -> None:
         fs.close(self._fd)
 
-    def batches(self, position: int, limit: int = MAX_LOG_BYTES) -> Iterator[_Found]:
+    def batches(self, position: int, limit: int = MAX_LOG_BYTES) -> Iterator[_Batch]:
         """Walk from `position` within `limit` bytes; `CorruptRecordError` where no batch can be."""
         if position < 0 or position > self._size or limit < 0:
-            raise CorruptRecordError(f"no {limit} bytes there: the file has {self._size}", path=self._path)
+            raise CorruptRecordError(
+                f"no place to look for {limit} bytes: the file has {self._size}", path=self._path, position=position
+            )
         end = min(position + limit, self._size)
-        while position < end - 17:
+        while position < end - _LEAST_BYTES:
             head = fs.pread(self._fd, _V2_HEADER_BYTES, position)
-            if len(head) <= 17:
-                return
+            if len(head) <= _LEAST_BYTES:
+                return  # the file has been cut meanwhile
             size = int.from_bytes(head[8:12], "big", signed=True)
-            if size < 14:
+            if size < MIN_MESSAGE_BYTES:
                 raise CorruptRecordError(
-                    f"size {size} in a batch's header: the smallest is 14", path=self._path, position=position
+                    f"size {size} in a batch's header: the smallest is {MIN_MESSAGE_BYTES}",
+                    path=self._path,
+                    position=position,
                 )
-            if position > end - 12 - size:
+            if position > end - _LOG_OVERHEAD - size:
                 return
-            yield _Found(position, 12 + size, self._last_offset(head, position))
-            position += 12 + size
+            yield _Batch(position, _LOG_OVERHEAD + size, head)
+            position += _LOG_OVERHEAD + size
 
-    def _last_offset(self, head: bytes, position: int) -> int:
+    def ensure_walkable(self, position: int) -> None:
+        """Raise what stands in the way from `position` to the end of the log.
+
+        Kafka's tool lists all those batches for each entry of a time index; here the list is made once.
+        """
+        at = bisect_left(self._walked, position)
+        if at < len(self._walked) and self._walked[at] == position:
+            return
+        walked = array("q", (batch.position for batch in self.batches(position)))
+        if not self._walked or position < self._walked[0]:
+            self._walked = walked
+
+    def last_offset(self, batch: _Batch) -> int:
+        """Tell a batch's last offset; of formats 0 and 1 that is the offset it stands under."""
+        head = batch.head
         offset = int.from_bytes(head[:8], "big", signed=True)
-        if head[16] in (0, 1) or head[16] > 0x7F:
+        if head[_MAGIC_AT] in (0, 1) or head[_MAGIC_AT] > 0x7F:
             return offset
         if len(head) < _V2_HEADER_BYTES:
-            raise CorruptRecordError("the file ends within a batch's header", path=self._path, position=position)
+            raise CorruptRecordError("the file ends within a batch's header", path=self._path, position=batch.position)
         delta = int.from_bytes(head[_LAST_OFFSET_DELTA_AT : _LAST_OFFSET_DELTA_AT + 4], "big", signed=True)
         return (offset + delta + (1 << 63)) % (1 << 64) - (1 << 63)
 
-    def max_timestamp(self, batch: _Found) -> int:
+    def max_timestamp(self, batch: _Batch) -> int:
         """Find the largest timestamp of a batch's records, -1 without any."""
         data = bytearray(fs.pread(self._fd, batch.size, batch.position))
-        if 2 < data[16] <= 0x7F:
-            data[16] = 2  # what is newer is read as if it were not
+        if 2 < data[_MAGIC_AT] <= 0x7F:
+            data[_MAGIC_AT] = 2  # what is newer is read as if it were not
         greatest = -1
         for found in decode_batches(data, check_crc=False, path=self._path, position=batch.position):
             for record in found:
@@ -151,8 +179,9 @@ def dump_index(
                     path=log_path,
                     position=position,
                 )
-            if batch.last_offset != offset:
-                mismatches[offset] = batch.last_offset
+            last_offset = log.last_offset(batch)
+            if last_offset != offset:
+                mismatches[offset] = last_offset
             if check.lines:
                 write(f"offset: {offset} position: {position}\n")
         return mismatches
@@ -196,9 +225,10 @@ def dump_time_index(
             if slot and offset == base_offset:
                 break
             start = _lookup(positions, relative)
-            batch = next((found for found in log.batches(start) if found.last_offset >= offset), None)
-            if batch is None or batch.last_offset != offset:
-                findings.not_found.append((offset, -1 if batch is None else batch.last_offset))
+            log.ensure_walkable(start)
+            batch = next((found for found in log.batches(start) if log.last_offset(found) >= offset), None)
+            if batch is None or log.last_offset(batch) != offset:
+                findings.not_found.append((offset, -1 if batch is None else log.last_offset(batch)))
             else:
                 greatest = log.max_timestamp(batch)
                 if greatest != timestamp:

@@ -11,6 +11,7 @@ import base64
 import re
 import struct
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 __all__ = ["Field", "Many", "Message", "Reader", "SchemaError", "json_text", "quote"]
@@ -31,7 +32,8 @@ class SchemaError(ValueError):
     """Bytes that are not the message they should be, with the reason that Kafka gives; `coordinator` catches it."""
 
 
-class Many(NamedTuple):
+@dataclass(frozen=True)
+class Many:
     """An array of one kind."""
 
     of: Kind
@@ -131,7 +133,7 @@ class Reader:
     def _value(self, field: Field, version: int, flexible: bool) -> Any:
         kind = field.kind
         if isinstance(kind, tuple):
-            if field.nullable and self.integer("int8") < 0:
+            if field.nullable and self._is_null_struct(field):
                 return None
             return self.struct(kind, version, flexible)
         if kind in _INTEGERS:
@@ -150,6 +152,11 @@ class Reader:
                 raise SchemaError(f"string field {field.name} had invalid length {size}")
             return self.take(size).decode(errors="replace")
         return base64.b64encode(self.take(size)).decode()
+
+    def _is_null_struct(self, field: Field) -> bool:
+        if field.tag is None:
+            return self.integer("int8") < 0
+        return not 0 < self.unsigned() < 1 << 31
 
     def _length(self, kind: Kind, flexible: bool) -> int:
         if flexible:

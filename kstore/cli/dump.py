@@ -87,12 +87,21 @@ def _parser() -> _Parser:
     flag("deep-iteration", "print a line for each record under its batch's line")
     flag("skip-record-metadata", "leave out of these lines what is not key or value, and control records' text")
     value("max-bytes", "look only at the first N bytes of each log", defaults.max_bytes, metavar="N")
-    value("max-message-size", "bytes that a batch may have where an .index entry points (default: %(default)s)",
-          defaults.max_message_size, metavar="N")
+    value(
+        "max-message-size",
+        "bytes that a batch may have where an .index entry points (default: %(default)s)",
+        defaults.max_message_size,
+        metavar="N",
+    )
     flag("verify-index-only", "check .index and .timeindex entries without printing them")
     flag("index-sanity-check", "do only the check of index files that a broker does when it starts")
-    value("key-decoder-class", "decoder of keys: StringDecoder, IntegerDecoder or LongDecoder of"
-          " org.apache.kafka.tools.api; implies --print-data-log", metavar="CLASS", nargs="?")
+    value(
+        "key-decoder-class",
+        "decoder of keys: StringDecoder, IntegerDecoder or LongDecoder of"
+        " org.apache.kafka.tools.api; implies --print-data-log",
+        metavar="CLASS",
+        nargs="?",
+    )
     value("value-decoder-class", "decoder of values, likewise", metavar="CLASS", nargs="?")
     for name, what in _DECODERS.values():
         flag(name, what)
@@ -154,7 +163,9 @@ def run(arguments: Sequence[str]) -> int:
 def _options(given: argparse.Namespace) -> DumpOptions:
     defaults = DumpOptions()
     decoder = next((name for name, (option, _) in _DECODERS.items() if getattr(given, option.replace("-", "_"))), None)
-    contents = given.print_data_log or decoder is not None or bool({"key_decoder_class", "value_decoder_class"} & given.given)
+    contents = (
+        given.print_data_log or decoder is not None or bool({"key_decoder_class", "value_decoder_class"} & given.given)
+    )
     return DumpOptions(
         deep=given.deep_iteration or contents,
         contents=contents,
