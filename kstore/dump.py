@@ -1,8 +1,8 @@
 """The text of Kafka's dump tool for the files of a partition directory, line by line (DUMP.md).
 
-Owns which file is dumped how, the lines of formats 0 and 1, what comes to the end of the run; `_dump` has the v2 batches,
-`dumpindexes` the indexes, `coordinator` what is in the internal topics. Hardest rule: what Kafka's tool prints and where it stops
-is the contract, so that two dumps can be compared with `diff`. Nothing is ever opened for writing.
+Owns which file is dumped how, the lines of formats 0 and 1, and what is said at the end of the run; `_dump` has the v2
+batches, `dumpindexes` the indexes, `coordinator` what is in the internal topics. Hardest rule: what Kafka's tool prints
+and where it stops is the contract, so that two dumps can be compared with `diff`. Nothing is ever opened for writing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Kafka's schema-described messages, read straight into JSON text as Kafka's own converters print them.
 
-A message is a tuple of `Field`s in wire order; which of them are there depends on the version at its head. Owns the wire
-types of FORMAT.md 12.1 and JSON's small print; the messages themselves are listed where they belong. Hardest rule: any
-bytes give text or a `SchemaError` in time and memory that their length bounds.
+A message is a tuple of `Field`s in wire order; which of them are there depends on the version at its head. Owns the
+wire types of FORMAT.md 12.1 and JSON's small print; the messages themselves are listed where they belong. Hardest rule:
+any bytes give text or a `SchemaError` in time and memory that their length bounds.
 """
 
 from __future__ import annotations

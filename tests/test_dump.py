@@ -118,7 +118,10 @@ SAMPLE = bytes.fromhex(
     "00000000000000090000003f00000002024574bd720040000000000000018bd01c56a80000018bcfe56828ffffffffffffffffffffffffffff"
     "000000011a00ffb9b7030008676f6e650100"
 )
-SAMPLE_SKIPPED = b"| key: k1 payload: hello\n| payload: world!\n| key: k2\n| key: k3 payload: txn-a\n| key: k4 payload: txn-b\n\n| key: gone\n"
+SAMPLE_SKIPPED = (
+    b"| key: k1 payload: hello\n| payload: world!\n| key: k2\n| key: k3 payload: txn-a\n| key: k4 payload: txn-b\n"
+    b"\n| key: gone\n"
+)
 
 
 @pytest.fixture

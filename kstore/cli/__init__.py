@@ -1,12 +1,11 @@
 """The command line `kstore`: finds the subcommand, loads its file alone, and turns errors into one line.
 
-Each subcommand is a file here with `configure(parser)` and `run(arguments) -> exit code`; `COMMANDS` says which. Arguments
-are taken apart by argparse, which Python has at hand: a `kstore dump` must start as fast as a `cat`.
+Each subcommand is a file here with `run(arguments) -> exit code`; `COMMANDS` says which. Arguments are taken apart by
+argparse, which Python has at hand: nothing else would start faster.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
@@ -31,9 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if arguments else 2
     name, *rest = arguments
     if name == "--version":
-        from importlib.metadata import version
-
-        print(f"kstore {version('kstore')}")
+        print(f"kstore {_version()}")
         return 0
     if name not in COMMANDS:
         print(f"kstore: no command {name!r}: there is {', '.join(COMMANDS)}", file=sys.stderr)
@@ -66,10 +63,15 @@ def _flush() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("kstore")
+    except PackageNotFoundError:
+        return "(a checkout that is not installed)"
+
+
 def _overview() -> str:
     lines = [_USAGE, "", "commands:", *(f"  {name:10}{what}" for name, what in COMMANDS.items())]
     return "\n".join([*lines, "", "kstore COMMAND -h tells more about a command."])
-
-
-class Parser(argparse.ArgumentParser):
-    """An argparse parser that leaves the exit code to `main`."""

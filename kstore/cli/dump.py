@@ -1,7 +1,7 @@
 """`kstore dump`: the options of Kafka's dump tool, taken apart as it takes them apart (DUMP.md 1 and 11).
 
-An option may have one dash or two, its name is never shortened, a word that is no option is ignored, and an option with a
-value is given once. `-h` is ours; `--help`, as in Kafka's tool, goes to standard error and exits with 1.
+An option may have one dash or two, its name is never shortened, a word that is no option is ignored, and an option with
+a value is given once. `-h` is ours; `--help`, as in Kafka's tool, goes to standard error and exits with 1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ _DECODERS = {
 _HINTS = {
     "offset-position": "Kafka's tool has no such option; every batch line tells its position, and a dump of the"
     " .index file prints offset and position of each entry",
-    "from-offset": "Kafka's tool has no such option",
 }
 
 
