@@ -8,6 +8,7 @@ from typing_extensions import Buffer
 
 _Text: TypeAlias = bytes | None
 
+def java_text(data: bytes) -> bytes: ...
 @final
 class LogText:
     def __init__(
@@ -16,7 +17,6 @@ class LogText:
         *,
         path: str | os.PathLike[str] | None,
         control: Callable[[bytes | None, bytes | None], bytes],
-        replace: Callable[[bytes], bytes],
         decode: Callable[[int, bytes | None, bytes | None], tuple[_Text, _Text]] | None = None,
         deep: bool = False,
         contents: bool = False,

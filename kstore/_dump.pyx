@@ -34,7 +34,7 @@ cdef extern from "record.h" nogil:
 
 cdef extern from "text.h" nogil:
     uint8_t *ks_put_int(uint8_t *out, int64_t value) noexcept
-    bint ks_is_utf8(const uint8_t *p, size_t n) noexcept
+    uint8_t *ks_put_utf8(uint8_t *out, const uint8_t *p, size_t n) noexcept
 
 cdef enum:
     FLUSH_BYTES = 262144          # written before it leaves the second-level cache
@@ -72,7 +72,7 @@ cdef class LogText:
 
     `deep` asks for record lines, `contents` for keys and values in them, `metadata` for what stands before those.
     `control(key, value)` gives the text of a control record, `decode(offset, key, value)` that of a record's key and
-    value (None: they are text already); both answer in bytes. `replace(data)` makes text of bytes that are no UTF-8.
+    value (None: they are text already); both answer in bytes.
     `gaps` maps an offset to the one after it where that is not the next. After an error, `flush` hands over what
     was printed before it. Not thread-safe.
     """
@@ -84,7 +84,6 @@ cdef class LogText:
     cdef object _path
     cdef object _control
     cdef object _decode
-    cdef object _replace
     cdef bint _deep
     cdef bint _contents
     cdef bint _metadata
@@ -101,12 +100,11 @@ cdef class LogText:
         self.stop = "more"
         self.needed = HEADER_UP_TO_MAGIC
 
-    def __init__(self, write, *, path, control, replace, decode=None, bint deep=False, bint contents=False,
+    def __init__(self, write, *, path, control, decode=None, bint deep=False, bint contents=False,
                  bint metadata=True):
         self._write = write
         self._path = path
         self._control = control
-        self._replace = replace
         self._decode = decode
         self._deep = deep
         self._contents = contents
@@ -365,15 +363,17 @@ cdef class LogText:
 
     cdef inline int _text(self, const char *label, size_t label_size, const uint8_t *p, Py_ssize_t n) except -1:
         """Print a label and bytes that should be UTF-8."""
-        cdef uint8_t *out
-        if ks_is_utf8(p, n):
-            out = self._reserve(label_size + n)
-            memcpy(put(out, label, label_size), p, n)
-            self._size += label_size + n
-        else:
-            self.put(PyBytes_FromStringAndSize(label, label_size))
-            self.put(self._replace(PyBytes_FromStringAndSize(<const char *> p, n)))
+        cdef uint8_t *out = self._reserve(label_size + 3 * max(n, 0))
+        self._size = ks_put_utf8(put(out, label, label_size), p, max(n, 0)) - self._out
         return 0
+
+
+def java_text(bytes data not None):
+    """UTF-8 of any bytes, with a replacement character where Java's decoder puts one; thread-safe."""
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, 3 * n)
+    cdef uint8_t *start = <uint8_t *> PyBytes_AS_STRING(out)
+    return out[:ks_put_utf8(start, <const uint8_t *> PyBytes_AS_STRING(data), n) - start]
 
 
 cdef object _field(const uint8_t *p, int32_t size):

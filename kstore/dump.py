@@ -7,7 +7,6 @@ and where it stops is the contract, so that two dumps can be compared with `diff
 
 from __future__ import annotations
 
-import codecs
 import errno
 import os
 import re
@@ -19,14 +18,14 @@ from typing import BinaryIO
 
 from kstore import compression, fs
 from kstore._core import decode_batches
-from kstore._dump import LogText
+from kstore._dump import LogText, java_text
 from kstore.dumpindexes import IndexCheck, TimeFindings, dump_index, dump_time_index
 from kstore.errors import ConfigError, CorruptRecordError, InvalidRecordError, StorageError
 from kstore.legacy import messages
 from kstore.snapshotfile import ProducerEntry, SnapshotError, parse_snapshot
 from kstore.txnindex import parse_txn_index
 
-__all__ = ["MAX_INT", "Dump", "DumpOptions", "java_text"]
+__all__ = ["MAX_INT", "Dump", "DumpOptions"]
 
 MAX_INT = 0x7FFFFFFF
 
@@ -122,7 +121,6 @@ class Dump:
             self._out.write,
             path=path,
             control=_control_text,
-            replace=java_text,
             decode=decode,
             deep=options.deep,
             contents=options.contents,
@@ -363,24 +361,6 @@ def _snapshot_line(entry: ProducerEntry) -> str:
 
 
 # Keys and values
-
-
-def _malformed(error: UnicodeError) -> tuple[str, int]:
-    """Replace malformed bytes as Java does: one sign for an encoded surrogate, where Python has one for each byte."""
-    assert isinstance(error, UnicodeDecodeError)
-    data, start = error.object, error.start
-    if data[start] == 0xED and data[start + 1 : start + 2] and 0xA0 <= data[start + 1] <= 0xBF:
-        third = data[start + 2 : start + 3]
-        return "\ufffd", start + (3 if third and third[0] & 0xC0 == 0x80 else 2)
-    return "\ufffd", error.end
-
-
-codecs.register_error("kstore.java", _malformed)
-
-
-def java_text(data: bytes) -> bytes:
-    """Make UTF-8 of any bytes, with a replacement character where Java's decoder puts one."""
-    return data.decode(errors="kstore.java").encode()
 
 
 def _contents(key: bytes | None, value: bytes | None, *, metadata: bool) -> bytes:

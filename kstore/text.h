@@ -36,22 +36,27 @@ static inline uint8_t *ks_put_int(uint8_t *out, int64_t value) {
     return out + size;
 }
 
-/* One sequence of two to four bytes that UTF-8 allows (no overlong form, no surrogate, nothing above U+10FFFF). */
-static inline size_t ks_utf8_sequence(const uint8_t *p, size_t n) {
+/* Measures the sequence of bytes at `p` that begins with one from 0x80 up. Answers how many bytes make one character,
+   or, with `*sound` cleared, how many of them a decoder replaces by one sign: what might have begun a character and does
+   not end one. As in Java (and unlike elsewhere) an encoded surrogate is one such sequence of three bytes. */
+static inline size_t ks_utf8_step(const uint8_t *p, size_t n, int *sound) {
     uint8_t a = p[0];
-    if (n < 2 || (p[1] & 0xc0) != 0x80) return 0;
-    if (a >= 0xc2 && a <= 0xdf) return 2;
-    if (n < 3 || (p[2] & 0xc0) != 0x80) return 0;
-    if ((a & 0xf0) == 0xe0) {
-        if ((a == 0xe0 && p[1] < 0xa0) || (a == 0xed && p[1] > 0x9f)) return 0;
-        return 3;
+    size_t want = a < 0xc2 ? 1 : a < 0xe0 ? 2 : a < 0xf0 ? 3 : a < 0xf5 ? 4 : 1;
+    uint8_t least = a == 0xe0 ? 0xa0 : a == 0xf0 ? 0x90 : 0x80;
+    uint8_t most = a == 0xf4 ? 0x8f : 0xbf;
+    *sound = 0;
+    if (want == 1 || n < 2 || p[1] < least || p[1] > most) return 1;
+    if (want > 2) {
+        if (n < 3 || (p[2] & 0xc0) != 0x80) return 2;
+        if (want == 4 && (n < 4 || (p[3] & 0xc0) != 0x80)) return 3;
+        if (a == 0xed && p[1] > 0x9f) return 3;
     }
-    if (n < 4 || (p[3] & 0xc0) != 0x80) return 0;
-    if (a < 0xf0 || a > 0xf4 || (a == 0xf0 && p[1] < 0x90) || (a == 0xf4 && p[1] > 0x8f)) return 0;
-    return 4;
+    *sound = 1;
+    return want;
 }
 
-static inline int ks_is_utf8(const uint8_t *p, size_t n) {
+/* Copies bytes as UTF-8, with U+FFFD for what is malformed; answers where the text ends, at most 3 * n bytes on. */
+static inline uint8_t *ks_put_utf8(uint8_t *out, const uint8_t *p, size_t n) {
     const uint8_t *end = p + n;
     for (;;) {
         while ((size_t)(end - p) >= 16) {
@@ -59,12 +64,22 @@ static inline int ks_is_utf8(const uint8_t *p, size_t n) {
             memcpy(&a, p, 8);
             memcpy(&b, p + 8, 8);
             if ((a | b) & 0x8080808080808080u) break;
+            memcpy(out, &a, 8);
+            memcpy(out + 8, &b, 8);
+            out += 16;
             p += 16;
         }
-        while (p < end && *p < 0x80) p++;
-        if (p == end) return 1;
-        size_t size = ks_utf8_sequence(p, (size_t)(end - p));
-        if (size == 0) return 0;
+        while (p < end && *p < 0x80) *out++ = *p++;
+        if (p == end) return out;
+        int sound;
+        size_t size = ks_utf8_step(p, (size_t)(end - p), &sound);
+        if (sound) {
+            for (size_t i = 0; i < size; i++) out[i] = p[i];
+            out += size;
+        } else {
+            memcpy(out, "\xef\xbf\xbd", 3);
+            out += 3;
+        }
         p += size;
     }
 }
