@@ -338,7 +338,7 @@ class Coordinator:
             data = Message(record.key).read(reader, 0)
         except SchemaError as error:
             raise SchemaError(
-                f"Could not read record with version {number} from key's buffer due to: {error}"
+                f"Could not read record with version {number} from key's buffer due to: {error}."
             ) from None
         return number, f'{{"type":"{number}","data":{json_text(data)}}}'
 
@@ -356,7 +356,7 @@ class Coordinator:
             data = message.read(reader, version)
         except SchemaError as error:
             raise SchemaError(
-                f"Could not read record with version {version} from value's buffer due to: {error}"
+                f"Could not read record with version {version} from value's buffer due to: {error}."
             ) from None
         if self._refine is not None:
             self._refine(number, data)
@@ -371,7 +371,9 @@ def _show_consumers(number: int, data: dict[str, Any]) -> None:
         for name, message in (("subscription", _SUBSCRIPTION), ("assignment", _ASSIGNMENT)):
             reader = Reader(base64.b64decode(member[name]))
             try:
-                member[name] = message.read(reader, reader.integer("int16"))
+                version = reader.integer("int16")
+                if version >= 0:
+                    member[name] = message.read(reader, version)
             except SchemaError:
                 continue
 

@@ -117,7 +117,10 @@ class Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value & 0xFFFFFFFF
-        raise SchemaError("Varint is too long, the most significant bit in the 5th byte is set")
+        raise SchemaError(
+            "Varint is too long, the most significant bit in the 5th byte is set, "
+            f"converted value: {value & 0xFFFFFFFF:x}"
+        )
 
     def _tags(self, tagged: dict[int, Field], version: int) -> Iterable[tuple[str, Any]]:
         for _ in range(self.unsigned()):
@@ -139,7 +142,8 @@ class Reader:
         if kind in _INTEGERS:
             return self.integer(str(kind))
         if kind == "uuid":
-            return base64.urlsafe_b64encode(self.take(16))[:22].decode()
+            halves = self.integer("int64"), self.integer("int64")
+            return base64.urlsafe_b64encode(struct.pack(">qq", *halves))[:22].decode()
         size = self._length(kind, flexible)
         if size < 0:
             if not field.nullable:
