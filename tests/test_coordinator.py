@@ -1,4 +1,4 @@
-"""Coordinator records as text, where the golden dumps do not reach: every line here is one that Kafka's tool printed."""
+"""Coordinator records as text, in the words of Kafka's dump tool, where the golden dumps do not reach."""
 
 from __future__ import annotations
 
