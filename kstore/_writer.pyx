@@ -11,6 +11,8 @@ log otherwise sets `busy` first, under the log's mutex.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.long cimport PyLong_CheckExact
+from cpython.number cimport PyIndex_Check
 from cpython.unicode cimport PyUnicode_Check
 from libc.errno cimport EINTR, EIO, ENOSPC, errno
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -117,6 +119,17 @@ cdef int64_t _system_now() noexcept nogil:
     cdef timespec t
     clock_gettime(CLOCK_REALTIME, &t)
     return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
+
+
+cdef int64_t _milliseconds(object what, object value) except? -1:
+    """The whole number of `value`; a float would be rounded in silence, a bool is a slip."""
+    if not PyLong_CheckExact(value):
+        if isinstance(value, bool) or not PyIndex_Check(value):
+            raise TypeError(f"{what} must be an int of milliseconds, not {type(value).__name__}")
+    try:
+        return value
+    except OverflowError:
+        raise InvalidTimestampError(f"{what} {value} is not within -1 to {0x7fffffffffffffff}") from None
 
 
 cdef struct Bytes:
@@ -271,7 +284,7 @@ cdef class Appender:
     cdef int64_t _now(self) except? -1:
         if self.clock is None:
             return _system_now()
-        return self.clock()
+        return _milliseconds("what the clock gives", self.clock())
 
     def configure(self, *, int64_t max_message_bytes, int64_t before_max_ms, int64_t after_max_ms,
                   bint log_append_time, bint key_required, bint plain):
@@ -334,7 +347,7 @@ cdef class Appender:
             value_held = _take("value", value, &v, &value_view)
             key_held = _take("key", key, &k, &key_view)
             now = self._now()
-            stamp = now if timestamp is None else timestamp
+            stamp = now if timestamp is None else _milliseconds("timestamp", timestamp)
             # From here to the return no Python code runs, so that the GIL is the lock.
             if self.busy:
                 return BUSY
@@ -369,7 +382,7 @@ cdef class Appender:
             value_held = _take("value", value, &v, &value_view)
             key_held = _take("key", key, &k, &key_view)
             now = self._now()
-            stamp = now if timestamp is None else timestamp
+            stamp = now if timestamp is None else _milliseconds("timestamp", timestamp)
             n = self._encode_one(v, k, stamp, now)
             return bytearray((<const char *>self.one)[:n])
         finally:

@@ -6,15 +6,14 @@ log is in writer.py, that of a read-only one in readonly.py; how both are read i
 
 from __future__ import annotations
 
-import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from kstore import _core, checkpoint, compression, fs, names, reading, recovery, validation
+from kstore import _core, arguments, checkpoint, compression, fs, names, reading, recovery, validation
 from kstore._pack import Packer
 from kstore.config import ConfigSource, LogConfig
 from kstore.errors import (
@@ -101,6 +100,12 @@ class Log:
         """
         if mode not in ("a", "r"):
             raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
+        arguments.path("path", path)
+        arguments.one_of("config", config, LogConfig, Mapping, str, os.PathLike)
+        if clock is not None and not callable(clock):
+            raise TypeError(f"clock must be callable, not {type(clock).__name__}")
+        if max_decompressed_bytes is not None:
+            max_decompressed_bytes = arguments.integer("max_decompressed_bytes", max_decompressed_bytes, low=1)
         log = cls.__new__(cls)
         directory = os.path.abspath(os.fspath(path))
         parsed = names.parse_partition_name(os.path.basename(directory))
@@ -259,10 +264,11 @@ class Log:
         """Append one record when there is more to do than to write it: a roll, headers, compression, housekeeping."""
         writer = self._writable()
         self._run_due(writer)
+        self._check_epoch(leader_epoch)
         if headers is None and self._compression_id(None) == 0:
             batch = writer.appender.encode(value, key, timestamp)
             with writer.gate():
-                self._take_epoch(writer, leader_epoch)
+                writer.assign_epoch_locked(leader_epoch)
                 writer.append_locked(batch)
                 offset = writer.log_end_offset - 1
         else:
@@ -296,9 +302,10 @@ class Log:
         limit = min(config.max_message_bytes, config.effective_segment_bytes)
         if batch_bytes is None:
             batch_bytes = min(DEFAULT_BATCH_BYTES, limit)
-        elif batch_bytes < 1:
-            raise ValueError(f"batch_bytes is {batch_bytes}; at least 1 is needed")
+        else:
+            batch_bytes = min(arguments.integer("batch_bytes", batch_bytes, low=1), limit)
         codec = self._compression_id(compression)
+        self._check_epoch(leader_epoch)
         log_append_time = config.message_timestamp_type == "LogAppendTime"
         now_ms = writer.now()
         packer = Packer(
@@ -313,7 +320,7 @@ class Log:
             require_key=config.compacts,
             single=atomic,
         )
-        iterator = iter(records)
+        iterator = arguments.iterator("records", records)
         first = last = maximum = -1
         more = True
         try:
@@ -339,7 +346,7 @@ class Log:
     def _store(self, writer: Writer, packer: Packer, leader_epoch: int | None) -> tuple[int, int]:
         self._run_due(writer)
         with writer.gate():
-            self._take_epoch(writer, leader_epoch)
+            writer.assign_epoch_locked(leader_epoch)
             first = writer.log_end_offset
             with packer.buffer as batches:
                 writer.append_locked(batches)
@@ -364,6 +371,9 @@ class Log:
         `InvalidTimestampError`, `RecordTooLargeError`, `RecordBatchTooLargeError`; the log is then as it was.
         """
         writer = self._writable()
+        if origin not in ("client", "coordinator"):
+            raise ValueError(f"origin is {origin!r}; 'client' and 'coordinator' are allowed")
+        self._check_epoch(leader_epoch)
         analysis = validation.analyze(data, origin=origin, max_message_bytes=self._config.max_message_bytes)
         self._run_due(writer)
         with writer.gate():
@@ -377,7 +387,7 @@ class Log:
                 origin=origin,
             )
             self._refuse_larger_than_segment(len(checked.data))
-            self._take_epoch(writer, leader_epoch)
+            writer.assign_epoch_locked(leader_epoch)
             writer.note_producers(analysis)
             writer.append_locked(checked.data)
         return AppendInfo(checked.first_offset, checked.last_offset, checked.max_timestamp, checked.log_append_time)
@@ -390,6 +400,7 @@ class Log:
         `RecordBatchTooLargeError`; the log is then as it was.
         """
         writer = self._writable()
+        self._check_epoch(leader_epoch)
         analysis = validation.analyze(data, origin="follower", max_message_bytes=None, leader_epoch=leader_epoch)
         self._run_due(writer)
         with writer.gate():
@@ -406,10 +417,10 @@ class Log:
         if size > allowed:
             raise RecordBatchTooLargeError(f"the append has {size} bytes; segment.bytes allows {allowed}")
 
-    def _take_epoch(self, writer: Writer, leader_epoch: int | None) -> None:
-        if leader_epoch is not None and leader_epoch < 0:
-            raise ValueError(f"leader_epoch is {leader_epoch}; it must not be negative")
-        writer.assign_epoch_locked(leader_epoch)
+    @staticmethod
+    def _check_epoch(leader_epoch: int | None) -> None:
+        if leader_epoch is not None:
+            arguments.integer("leader_epoch", leader_epoch, 0, arguments.INT_MAX)
 
     def _compression_id(self, named: str | None) -> int:
         """The codec of an append: the topic's, else the one named for the call, else none (1.10)."""
@@ -493,10 +504,16 @@ class Log:
         timeout: float | None,
     ) -> tuple[reading.Stretch, int, int]:
         self._check_isolation(isolation)
+        timeout = arguments.seconds("timeout", timeout)
+        if offset is not None:
+            offset = arguments.whole("offset", offset)
+        if end_offset is not None:
+            end_offset = arguments.integer("end_offset", end_offset)
         if start_timestamp is not None:
             if offset is not None:
                 raise ValueError("give an offset or a start_timestamp, not both")
-            found = reading.offset_for_timestamp(self._view, operator.index(start_timestamp))
+            start_timestamp = arguments.integer("start_timestamp", start_timestamp)
+            found = reading.offset_for_timestamp(self._view, start_timestamp)
             offset = found[1] if found is not None else self._view.log_end_offset
         stretch, start, end = reading.stretch(self._view, offset, end_offset, follow, timeout)
         stretch.owner = self
@@ -516,6 +533,8 @@ class Log:
         `OffsetOutOfRangeError`.
         """
         committed = self._check_isolation(isolation)
+        offset = arguments.whole("offset", offset)
+        max_bytes = arguments.whole("max_bytes", max_bytes)
         return reading.fetch(self._view, offset, max_bytes, min_one_message=min_one_message, committed=committed)
 
     def _check_isolation(self, isolation: Isolation) -> bool:
@@ -527,7 +546,7 @@ class Log:
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Find the lowest offset whose timestamp is at or after `timestamp`; None when there is none."""
-        found = reading.offset_for_timestamp(self._view, operator.index(timestamp))
+        found = reading.offset_for_timestamp(self._view, arguments.integer("timestamp", timestamp))
         return None if found is None else TimestampOffset(*found)
 
     def max_timestamp(self) -> TimestampOffset | None:
@@ -639,14 +658,14 @@ class Log:
 
     def truncate_to(self, offset: int) -> bool:
         """Drop the records at and above `offset`; whether there were any. A batch that holds `offset` goes whole."""
-        return self._writable().truncate_to(operator.index(offset))
+        return self._writable().truncate_to(arguments.integer("offset", offset, low=0))
 
     def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
         """Drop every record and let the log go on at `offset` (SEMANTICS.md 11.8)."""
-        offset = operator.index(offset)
-        start = offset if log_start_offset is None else operator.index(log_start_offset)
-        if not 0 <= start <= offset:
-            raise ValueError(f"the log cannot start at {start} and end at {offset}; 0 <= start <= end is needed")
+        offset = arguments.integer("offset", offset, low=0)
+        start = offset
+        if log_start_offset is not None:
+            start = arguments.integer("log_start_offset", log_start_offset, 0, offset)
         self._writable().restart(offset, start)
 
     def delete_records(self, before_offset: int) -> int:
@@ -664,7 +683,8 @@ class Log:
                 f"cleanup.policy is {','.join(policy)}; records are deleted only where it has 'delete' or is empty"
             )
         end = writer.log_end_offset
-        offset = end if before_offset == -1 else operator.index(before_offset)
+        offset = arguments.whole("before_offset", before_offset)
+        offset = end if offset == -1 else offset
         if not 0 <= offset <= end:
             raise reading.out_of_range(offset, writer.log_start_offset, end)
         if offset > writer.log_start_offset:

@@ -125,6 +125,8 @@ class FetchResult:
         """
         if self._file is None:
             return 0
+        if not isinstance(target, int) and not hasattr(target, "fileno"):
+            raise TypeError(f"target must be a descriptor or have one, not {type(target).__name__}")
         fd = target if isinstance(target, int) else target.fileno()
         sent = 0
         while sent < len(self.records):

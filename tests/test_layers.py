@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "kstore"
 FLOORS: dict[str, int] = {
     "errors": 0,
     "names": 0,
+    "arguments": 0,
     "_wire": 0,
     "crc32c": 0,
     "compression": 1,
