@@ -564,10 +564,11 @@ cdef class Appender:
             if follower:
                 last_offset = _last_offset(p + at)
             else:
-                last_offset = t.next_offset + load32(p + at + LAST_OFFSET_DELTA_AT)
-                if last_offset < t.next_offset:
+                # The log end, one past it, is a number of 64 bits too.
+                if not 0 <= load32(p + at + LAST_OFFSET_DELTA_AT) < 0x7fffffffffffffff - t.next_offset:
                     raise InvalidRecordError(
                         f"{load32(p + at + LAST_OFFSET_DELTA_AT) + 1} records do not fit after offset {t.next_offset - 1}")
+                last_offset = t.next_offset + load32(p + at + LAST_OFFSET_DELTA_AT)
                 if at or not rolled:
                     code = self._should_roll(&t, size, timestamp, last_offset, now)
                     if code != DONE:

@@ -17,6 +17,7 @@ from kstore import _core, arguments, checkpoint, compression, fs, names, reading
 from kstore._pack import Packer
 from kstore.config import ConfigSource, LogConfig
 from kstore.errors import (
+    InvalidRecordError,
     InvalidTopicError,
     KStoreError,
     LogClosedError,
@@ -407,6 +408,8 @@ class Log:
             if not analysis.batches:
                 return AppendInfo()
             validation.validate_follower(analysis, next_offset=writer.log_end_offset)
+            if analysis.last_offset >= arguments.LONG_MAX:
+                raise InvalidRecordError(f"offset {analysis.last_offset} leaves no number for the log end")
             self._refuse_larger_than_segment(analysis.valid_bytes)
             writer.note_producers(analysis)
             writer.append_as_follower_locked(analysis)
