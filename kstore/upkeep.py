@@ -121,6 +121,8 @@ class Upkeep:
             writer.fail(error)
             raise
         self._names_synced = names_made
+        if self.gap is not None and segments.bases[-1] >= self.gap[1]:
+            self.gap = None  # the last segment's name holds the log's end
         self.recovery_point = max(self.recovery_point, min(target, writer.log_end_offset))
         self._flushed_ms = writer.now()
         self.set_due()
@@ -133,13 +135,18 @@ class Upkeep:
         """
         try:
             self._take_turn()
-            self.recovery_point = min(self.recovery_point, offset)
+            self.recovery_point = min(self._safe_recovery_point(), offset)
             self.write_checkpoints(keep_start=keep_start)
             yield
         finally:
             self._give_turn()
 
     # Checkpoints.
+
+    def _safe_recovery_point(self) -> int:
+        """The recovery point; in a gap, its start: were all above it lost, the log would be found to end there."""
+        gap, recovery_point = self.gap, self.recovery_point
+        return min(recovery_point, gap[0]) if gap is not None and recovery_point <= gap[1] else recovery_point
 
     def write_checkpoints(self, *, keep_start: bool = False) -> None:
         """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed (12.7).
@@ -150,9 +157,7 @@ class Upkeep:
         """
         writer = self._writer
         with self._checkpointing:
-            recovery_point = self.recovery_point
-            if self.gap is not None and writer.log_end_offset == self.gap[1]:
-                recovery_point = min(recovery_point, self.gap[0])
+            recovery_point = self._safe_recovery_point()
             log_start: int | None = writer.log_start_offset
             if not keep_start and writer.segments.bases[:1] == (log_start,):
                 log_start = None

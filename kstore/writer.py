@@ -304,7 +304,6 @@ class Writer:
             else:
                 self._undo_roll(before, new, next_offset)
             raise
-        self.upkeep.gap = None  # the new segment's name holds the log's end
         logger.info("%s: new segment at %d (%s)", self.directory, base_offset, reason)
         self.producers.end_offset = base_offset
         try:
