@@ -88,6 +88,8 @@ class Story:
         self.acknowledged = tuple(batch for batch in self.acknowledged if batch in kept)
         self.versions = (*self.versions, tuple(after.batches))
         self.floor, self.ceiling = min(self.floor, after.start), max(self.ceiling, after.start)
+        if not after.batches:
+            self.ceiling = max(self.ceiling, self.model.end)  # the old segments may go in any order
         self.promise(what)
 
     def row(self) -> tuple[bytes | None, bytes, int, tuple[()]]:
@@ -338,6 +340,45 @@ def test_whatever_a_power_cut_leaves_opens_and_holds_what_was_acknowledged(
         images += check_story(story, disk, into, chances, *plans)
         stories += 1
     print(f"{stories} stories, {images} images")
+
+
+def test_a_flush_in_a_gap_promises_nothing_of_what_comes_after_it(
+    root: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    """11.4: a truncation inside a batch ends the log above its data; later records were lost, not flushed ones."""
+    with FaultFS(root) as disk:
+        log = kstore.Log.open(root / "events-0", clock=clock)
+        log.append_many([b"a", b"b", b"c"], atomic=True)
+        log.truncate_to(2)
+        log.flush()
+        log.append(b"d")
+        log.append_many([b"e", b"f", b"g"], atomic=True)
+        log.truncate_to(4)
+        step = disk.step
+        log.close()
+    for number, plan in enumerate(PLANS):
+        with kstore.Log.open(disk.crash_image(tmp_path / f"image-{number}", step, plan) / "events-0") as log:
+            assert [record.value for record in log.read()] in ([], [b"d"])
+
+
+def test_starting_anew_lower_brings_no_deleted_record_back(root: Path, tmp_path: Path, clock: ManualClock) -> None:
+    """The line of the old start goes only after the records that it hides."""
+    with FaultFS(root) as disk:
+        log = kstore.Log.open(root / "events-0", clock=clock)
+        log.truncate_fully_and_start_at(20)
+        for _ in range(3):
+            log.append(b"old")
+            log.roll()
+        log.delete_records(22)
+        begun = disk.step
+        log.truncate_to(10)
+        log.close()
+    into = tmp_path / "images"
+    into.mkdir()
+    for _, _, image in disk.crash_images(into, since=begun):
+        with kstore.Log.open(image / "events-0", clock=clock) as log:
+            assert log.log_start_offset >= 10
+            assert [record.offset for record in log.read()] in ([], [22])
 
 
 def test_a_power_cut_while_a_partition_is_made_leaves_it_or_leaves_it_not(
