@@ -210,7 +210,14 @@ def test_a_flipped_bit_above_the_recovery_point_ends_the_log_before_its_batch(cr
         for position, bit in itertools.product(range(start, end), range(8)):
             crashed.restore()
             crashed.flip(file, position, bit)
-            with crashed.open() as log:
+            before = crashed.bytes_of_logs()
+            try:
+                log = crashed.open()
+            except kstore.CorruptRecordError:  # an offset that the segment's indexes cannot hold
+                assert position - start < 8
+                assert crashed.bytes_of_logs() == before
+                continue
+            with log:
                 found = list(log.read())
                 if position - start not in UNSEEN:
                     check_prefix(crashed, log, base)
