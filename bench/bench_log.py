@@ -6,6 +6,7 @@ Workloads: values-100, keyed-100 and values-1k of `common`, in batches of 16 KiB
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -253,3 +254,30 @@ def test_offset_for_timestamp(benchmark: BenchmarkFixture, tmp_path: Path) -> No
                 lookup(timestamp)
 
         measure(benchmark, BY_TIME, "kstore", run, operations=len(wanted))
+
+
+# --- to a socket ------------------------------------------------------------------------------------------------------
+
+TO_SOCKET = Question("a fetch of 1 MiB handed to a local socket", "time")
+
+
+@pytest.mark.parametrize("way", ["send_to: sendfile", "records: read and sendall"])
+def test_fetch_to_socket(benchmark: BenchmarkFixture, tmp_path: Path, way: str) -> None:
+    """What `FetchResult.send_to` costs beside sending the bytes that the fetch has read anyway."""
+    here, there = socket.socketpair()
+    drain = threading.Thread(target=lambda: all(iter(lambda: there.recv_into(bytearray(1 << 20)), 0)))
+    with here, there, kstore.Log.open(tmp_path / "bench-0") as log:
+        log.append_many([b"v" * 100] * scaled(100_000), batch_bytes=16 * KIB)
+        drain.start()
+        result = log.fetch(0, 1 << 20)
+
+        def run() -> None:
+            for _ in range(100):
+                if way.startswith("send_to"):
+                    result.send_to(here)
+                else:
+                    here.sendall(log.fetch(0, 1 << 20).records)
+
+        measure(benchmark, TO_SOCKET, way, run, operations=100, size_bytes=100 * len(result.records))
+        here.shutdown(socket.SHUT_WR)
+        drain.join()
