@@ -9,6 +9,7 @@ from typing_extensions import Buffer
 _Text: TypeAlias = bytes | None
 
 def java_text(data: bytes) -> bytes: ...
+
 @final
 class LogText:
     def __init__(

@@ -110,6 +110,11 @@ class Log:
         log = cls.__new__(cls)
         directory = os.path.abspath(os.fspath(path))
         parsed = names.parse_partition_name(os.path.basename(directory))
+        if mode == "a" and names.partition_name(parsed.topic, parsed.partition) != os.path.basename(directory):
+            raise InvalidTopicError(
+                f"{os.path.basename(directory)!r} is not the name of a live partition; "
+                f"{names.partition_name(parsed.topic, parsed.partition)!r} would be (FORMAT.md 1.2)"
+            )
         names.check_topic(parsed.topic)
         log.path = directory
         log.topic, log.partition = parsed.topic, parsed.partition

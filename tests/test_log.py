@@ -575,6 +575,14 @@ def test_names_that_kafka_forbids_are_refused(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
+def test_a_name_that_is_another_partitions_in_disguise_is_refused(root: Path) -> None:
+    """FORMAT.md 1.2: no zero padding; a partition on its way out is not written to."""
+    for name in ("x-00", "x-+1", f"x-0.{'0' * 32}-delete"):
+        with pytest.raises(kstore.InvalidTopicError, match="x-"):
+            kstore.Log.open(root / name)
+    assert list(root.iterdir()) == []
+
+
 def test_a_missing_directory_is_not_made_for_a_reader(partition: Path) -> None:
     with pytest.raises(FileNotFoundError):
         kstore.Log.open(partition, mode="r")
