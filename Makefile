@@ -17,6 +17,9 @@ COMPILED := $(patsubst kstore/%.pyx,kstore.%,$(wildcard kstore/*.pyx))
 # What the checked builds run: everything that hands bytes to the compiled modules, a new file without being asked.
 CHECKED = $(filter-out $(addprefix tests/,test_docs.py test_layers.py test_kafka_%.py),$(wildcard tests/test_*.py))
 
+# Stories of disks, crashes and processes: all in Python, and many times slower where every access is checked.
+STORIES = $(addprefix tests/test_,crash.py machine.py processes.py recovery.py full_disk.py interruptions.py faultfs.py)
+
 # make test ends within this, whatever hangs.
 TEST_MINUTES ?= 20
 
@@ -92,7 +95,7 @@ SANITIZER = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-n
 sanitize: $(VENV)/.test-tools
 	KSTORE_SANITIZE=1 $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
 	$(SANITIZER) KSTORE_BUDGET=0.5 KSTORE_BUILD=build/sanitize/lib PYTHONPATH=build/sanitize/lib \
-		$(BIN)/pytest -m 'not slow and not kafka' -p no:faulthandler $(CHECKED)
+		$(BIN)/pytest -m 'not slow and not kafka' -p no:faulthandler -o timeout=900 $(filter-out $(STORIES),$(CHECKED))
 
 # --- Java -------------------------------------------------------------------------------------------------------------
 
