@@ -4,10 +4,10 @@ from kstore._core import Record as Record
 from kstore._core import RecordBatch as RecordBatch
 from kstore._core import decode_batches as decode_batches
 from kstore._pack import encode_batch as encode_batch
+from kstore.appends import AppendInfo as AppendInfo
 from kstore.config import LogConfig as LogConfig
 from kstore.errors import *  # noqa: F403
-from kstore.log import AppendInfo as AppendInfo
 from kstore.log import Log as Log
-from kstore.log import TimestampOffset as TimestampOffset
 from kstore.reading import FetchResult as FetchResult
+from kstore.reads import TimestampOffset as TimestampOffset
 from kstore.segment import SegmentInfo as SegmentInfo

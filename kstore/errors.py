@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kstore.log import AppendInfo
+    from kstore.appends import AppendInfo
 
 __all__ = [
     "ConfigError",
