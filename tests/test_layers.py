@@ -19,6 +19,7 @@ FLOORS: dict[str, int] = {
     "names": 0,
     "arguments": 0,
     "_wire": 0,
+    "_arrowc": 0,
     "crc32c": 0,
     "compression": 1,
     "_core": 1,
