@@ -264,7 +264,7 @@ class Appends:
 
     def _run_due(self, writer: Writer) -> None:
         if writer.now() >= writer.appender.due_ms:
-            writer.upkeep.run_due()
+            writer.upkeep.host.housekeep(writer.upkeep)
 
     def _writable(self) -> Writer:
         if self._writer is None:

@@ -16,10 +16,12 @@ from kstore import arguments, checkpoint, fs, names, reading, recovery
 from kstore.appends import Appends
 from kstore.config import ConfigSource, LogConfig
 from kstore.errors import InvalidTopicError, PolicyViolationError
+from kstore.hosts import NextCall, OwnThread
 from kstore.readonly import ReadOnlyView
 from kstore.reads import Reads
 from kstore.recovery import Recovery
 from kstore.segment import SegmentInfo
+from kstore.upkeep import Host
 from kstore.writer import Writer
 
 
@@ -81,6 +83,7 @@ class Log(Appends, Reads):
         log.topic, log.partition = parsed.topic, parsed.partition
         log.mode = mode
         log._writer = None
+        log._locks = ()
         log._arguments = {"config": config, "max_decompressed_bytes": max_decompressed_bytes, **settings}
         fs.register(log)
         log._config = LogConfig.resolve(config, settings)
@@ -97,6 +100,7 @@ class Log(Appends, Reads):
     mode: str
     recovery: Recovery
     _arguments: dict[str, Any]
+    _locks: tuple[fs.Lock, ...]
     _view: Writer | ReadOnlyView
 
     def _open_for_reading(self) -> None:
@@ -111,36 +115,45 @@ class Log(Appends, Reads):
         root = os.path.dirname(self.path)
         partition = (self.topic, self.partition)
         fs.make_directories(root)
-        self._root_lock = fs.lock_root(root, shared=True)
+        self._locks = (fs.lock_root(root, shared=True),)
         try:
-            existed = fs.exists(self.path)
-            if not existed:
+            if not fs.exists(self.path):
                 checkpoint.forget_partitions(root, [partition])
                 fs.mkdir(self.path)
-            self._partition_lock = fs.lock_partition(self.path)
-            try:
-                self._load(root, partition, clock)
-            except BaseException:
-                self._partition_lock.release()
-                raise
+            self._locks += (fs.lock_partition(self.path),)
+            marked_clean = checkpoint.remove_clean_marker(root)
+            recovery_point = checkpoint.read_offsets(root, checkpoint.RECOVERY_POINTS).get(partition, 0)
+            log_start_offset = checkpoint.read_offsets(root, checkpoint.LOG_STARTS).get(partition, 0)
+            host = OwnThread() if clock is None else NextCall()
+            self._load(clock, host, recovery_point, log_start_offset, marked_clean)
         except BaseException:
-            self._root_lock.release()
+            self._unlock()
             raise
 
-    def _load(self, root: str, partition: tuple[str, int], clock: Callable[[], int] | None) -> None:
+    def _load(
+        self,
+        clock: Callable[[], int] | None,
+        host: Host,
+        recovery_point: int,
+        log_start_offset: int,
+        marked_clean: bool,
+    ) -> None:
         now_ms = clock() if clock is not None else time.time_ns() // 1_000_000
-        marked_clean = checkpoint.remove_clean_marker(root)
         loaded = recovery.load(
             self.path,
             self._config,
-            recovery_point=checkpoint.read_offsets(root, checkpoint.RECOVERY_POINTS).get(partition, 0),
-            log_start_offset=checkpoint.read_offsets(root, checkpoint.LOG_STARTS).get(partition, 0),
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
             marked_clean=marked_clean,
             now_ms=now_ms,
         )
         self.recovery = loaded.recovery
-        self._writer = self._view = Writer(self.path, partition, self._config, loaded, clock)
+        self._writer = self._view = Writer(self.path, (self.topic, self.partition), self._config, loaded, clock, host)
         self._append_one = self._writer.appender.append
+
+    def _unlock(self) -> None:
+        for lock in reversed(self._locks):
+            lock.release()
 
     def _after_fork(self) -> None:
         """Be closed in a child process: its copies of the locks must not outlive the parent's."""
@@ -165,8 +178,7 @@ class Log(Appends, Reads):
             self._view.close()
         finally:
             if self._writer is not None and self._writer.closed:  # not so if we were interrupted while we waited
-                self._partition_lock.release()
-                self._root_lock.release()
+                self._unlock()
 
     def __del__(self) -> None:
         # Nobody holds the log: what was appended is in the files, and the locks go with this object.
@@ -325,7 +337,7 @@ class Log(Appends, Reads):
         """Do what is due by the clock: delayed unlinks, flushes, checkpoints."""
         writer = self._writable()
         writer.refuse_if_unusable()
-        writer.upkeep.run_due()
+        writer.upkeep.host.housekeep(writer.upkeep)
 
 
 def _reopen(path: str, arguments: dict[str, Any]) -> Log:

@@ -1,31 +1,44 @@
 """What a writable log owes: syncs, checkpoint lines, unlinks; and when each is due.
 
 `Upkeep` belongs to one `Writer` and looks at its segments; it changes no records. Syncs run beside appends and take
-no lock of the log. The hardest rule: the recovery point moves only after everything below it, names included, is on
-the disk, and reaches its file only after that.
+no lock of the log. Who sees to what is due, and writes the checkpoint lines, is the log's `Host`: hosts.py has those of
+a log that is open by itself, a store has its own. The hardest rule: the recovery point moves only after everything
+below it, names included, is on the disk, and reaches its file only after that.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from kstore import checkpoint, fs
-from kstore.errors import KStoreError, LogClosedError, StorageError
+from kstore import fs
+from kstore.errors import StorageError
 
 if TYPE_CHECKING:
     from kstore.writer import Writer
 
-logger = logging.getLogger("kstore")
-
 NEVER = 2**63 - 1
-RETRY_SECONDS = 1.0
-CHECKPOINT_INTERVAL_MS = 60_000  # log.flush.offset.checkpoint.interval.ms (12.7)
+
+
+class Host(Protocol):
+    """Who keeps a writable log."""
+
+    def attend(self, upkeep: Upkeep) -> int:
+        """Hear that something may be due; answers when an append is to see to it, `NEVER` when none is."""
+
+    def write_marks(self, upkeep: Upkeep, *, keep_start: bool = False) -> None:
+        """Bring `upkeep.marks(keep_start)` into the checkpoint files, durably.
+
+        The marks are read under the lock that orders the writes, so that the last write has the last values.
+        """
+
+    def housekeep(self, upkeep: Upkeep) -> None:
+        """Do what the log itself was asked to do: everything that is due by the clock."""
+
+    def stop(self, upkeep: Upkeep) -> None:
+        """Let go of a log that is being closed: nothing of it is begun any more when this returns."""
 
 
 class Upkeep:
@@ -35,9 +48,9 @@ class Upkeep:
     after a truncation inside a batch, which leaves offsets that no record has (11.4).
     """
 
-    def __init__(self, writer: Writer, recovery_point: int, *, real_time: bool) -> None:
-        self._writer = writer
-        self._real_time = real_time
+    def __init__(self, writer: Writer, recovery_point: int, host: Host) -> None:
+        self.writer = writer
+        self.host = host
         self.recovery_point = recovery_point
         self.gap: tuple[int, int] | None = None
         self._unlinks: list[tuple[int, list[str]]] = []
@@ -48,13 +61,7 @@ class Upkeep:
         self._flush_lock = threading.Lock()
         self._flush_state = threading.Condition(self._flush_lock)
         self._flushed_ms = writer.now()
-        self._checkpointed: tuple[int, int | None] = (-1, -1)
-        self._checkpointing = threading.Lock()
-        self._checkpoint_ms = writer.now()
-        self._roll_to_flush = False
-        self._wanted: SimpleQueue[None] = SimpleQueue()  # not an Event: an interrupt in set() would leave it locked
-        self._thread: threading.Thread | None = None
-        self._stopping = False
+        self.roll_to_flush = False  # a segment was left, and what is below the new one is not yet flushed
 
     # Syncs.
 
@@ -67,7 +74,7 @@ class Upkeep:
 
         Concurrent callers share one sync. When a sync fails the log refuses writes from then on.
         """
-        writer = self._writer
+        writer = self.writer
         target = writer.log_end_offset if offset is None else offset
         try:
             while self._owes(target):
@@ -78,7 +85,7 @@ class Upkeep:
 
     def _owes(self, target: int) -> bool:
         """Whether the caller is to sync up to `target` now; waits while another thread's sync may do it."""
-        writer = self._writer
+        writer = self.writer
         with self._flush_lock:
             while True:
                 writer.refuse_if_unusable()
@@ -105,7 +112,7 @@ class Upkeep:
 
     def sync(self, target: int) -> None:
         """Sync the segments from the recovery point's to that of `target`; for one thread at a time."""
-        writer = self._writer
+        writer = self.writer
         segments, names_made = writer.segments, self._names_made
         try:
             # The segment that ends at the recovery point too: it may have been sealed since.
@@ -148,144 +155,91 @@ class Upkeep:
         gap, recovery_point = self.gap, self.recovery_point
         return min(recovery_point, gap[0]) if gap is not None and recovery_point <= gap[1] else recovery_point
 
-    def write_checkpoints(self, *, keep_start: bool = False) -> None:
-        """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed (12.7).
+    def marks(self, keep_start: bool = False) -> tuple[int, int | None]:
+        """What the checkpoint files should say (12.7): the recovery point, and the log start.
 
-        A log start that the first segment's name tells has no line, unless `keep_start` asks for it.
-
-        The values are read under the lock that orders the writes, so that the last write has the last values.
+        A log start that the first segment's name tells has no line (None), unless `keep_start` asks for it.
         """
-        writer = self._writer
-        with self._checkpointing:
-            recovery_point = self._safe_recovery_point()
-            log_start: int | None = writer.log_start_offset
-            if not keep_start and writer.segments.bases[:1] == (log_start,):
-                log_start = None
-            written = self._checkpointed
-            if recovery_point != written[0]:
-                lines = {writer.partition: recovery_point}
-                checkpoint.update_offsets(writer.root, checkpoint.RECOVERY_POINTS, lines)
-                written = (recovery_point, written[1])
-            if log_start != written[1]:
-                checkpoint.update_offsets(writer.root, checkpoint.LOG_STARTS, {writer.partition: log_start})
-            self._checkpointed = (recovery_point, log_start)
-            self._checkpoint_ms = writer.now()
+        writer = self.writer
+        log_start: int | None = writer.log_start_offset
+        if not keep_start and writer.segments.bases[:1] == (log_start,):
+            log_start = None
+        return self._safe_recovery_point(), log_start
+
+    def write_checkpoints(self, *, keep_start: bool = False) -> None:
+        """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed (12.7)."""
+        self.host.write_marks(self, keep_start=keep_start)
 
     # Later.
 
     def unlink_later(self, paths: list[str]) -> None:
         """Unlink renamed files when `file.delete.delay.ms` has passed (6.13)."""
         if paths:
-            self._unlinks.append((self._writer.now() + self._writer.config.file_delete_delay_ms, paths))
+            self._unlinks.append((self.writer.now() + self.writer.config.file_delete_delay_ms, paths))
             self.set_due()
 
     def set_due(self) -> None:
-        """Tell the appender when the next upkeep is due, by the clock and by the number of records (12.4, 12.5)."""
-        writer = self._writer
-        config = writer.config
-        due = min((at for at, _ in self._unlinks), default=NEVER)
-        if config.flush_ms < NEVER:
-            due = min(due, self._flushed_ms + config.flush_ms)
-            if self._real_time:
-                self._start_thread()
-        if self._roll_to_flush and not self._real_time:
-            due = 0
-        writer.appender.due_ms = due
-        every = config.flush_messages
+        """Tell host and appender when the next upkeep is due, by the clock and by the number of records (12.4)."""
+        writer = self.writer
+        every = writer.config.flush_messages
         writer.appender.flush_at = NEVER if every >= NEVER else self.recovery_point + every
+        writer.appender.due_ms = self.host.attend(self)
+
+    @property
+    def due_ms(self) -> int:
+        """When something is next due by the clock (12.5, 6.13), `NEVER` for nothing; a roll's flush is due at once."""
+        due = min((at for at, _ in self._unlinks), default=NEVER)
+        flush_ms = self.writer.config.flush_ms
+        return due if flush_ms >= NEVER else min(due, self._flushed_ms + flush_ms)
 
     def run_due(self) -> None:
-        """Do what is due by the clock: delayed unlinks, the flush after a roll, timed flushes, checkpoints."""
-        writer = self._writer
-        now = writer.now()
+        """Do what is due by the clock: delayed unlinks, the flush after a roll, timed flushes."""
+        now = self.writer.now()
         for entry in list(self._unlinks):
             if entry[0] <= now:
                 for path in entry[1]:
                     fs.unlink(path)
                 with suppress(ValueError):  # another thread was faster
                     self._unlinks.remove(entry)
-        self._flush_rolled()
-        if now - self._flushed_ms >= writer.config.flush_ms:
+        self.flush_rolled()
+        self.flush_timed()
+        self.set_due()
+
+    def flush_timed(self) -> int | None:
+        """Flush when the last flush is `flush.ms` ago (12.5); the milliseconds until the next, None for never."""
+        writer = self.writer
+        flush_ms = writer.config.flush_ms
+        if flush_ms >= NEVER:
+            return None
+        left = self._flushed_ms + flush_ms - writer.now()
+        if left <= 0:
             if writer.log_end_offset > self.recovery_point:
                 self.flush()
-            self._flushed_ms = now
-        if now - self._checkpoint_ms >= CHECKPOINT_INTERVAL_MS:
-            self.write_checkpoints()
-        self.set_due()
+            self._flushed_ms = writer.now()
+            left = flush_ms
+        return left
 
     def flush_after_roll(self) -> None:
-        """Have everything below the new segment flushed and the recovery point written (2.12), off the append's path.
-
-        By the system's clock a thread does it at once; with a clock passed in, the next upkeep does.
-        """
-        self._roll_to_flush = True
-        if self._real_time:
-            self._start_thread()
-            self._wanted.put(None)
+        """Have everything below the new segment flushed and the recovery point written (2.12), after this append."""
+        self.roll_to_flush = True
         self.set_due()
 
-    def _flush_rolled(self) -> None:
-        while self._roll_to_flush:
-            self._roll_to_flush = False
+    def flush_rolled(self) -> None:
+        """Flush everything below the newest segment if a roll asked for it."""
+        while self.roll_to_flush:
+            self.roll_to_flush = False
             try:
-                self.flush(max(self._writer.segments.bases, default=0))
+                self.flush(max(self.writer.segments.bases, default=0))
                 self.write_checkpoints()
             except BaseException:
-                self._roll_to_flush = True
+                self.roll_to_flush = True
                 raise
 
-    def _start_thread(self) -> None:
-        if self._thread is None and not self._stopping:
-            self._thread = threading.Thread(
-                target=_work, args=(weakref.ref(self), self._wanted), name="kstore-upkeep", daemon=True
-            )
-            self._thread.start()
-
-    def _work_once(self) -> float | None:
-        """Do what the thread is for; the seconds until it wants to look again."""
-        writer = self._writer
-        if writer.closed or writer.failure is not None:
-            return None
-        try:
-            self._flush_rolled()
-            flush_ms = writer.config.flush_ms
-            if flush_ms >= NEVER:
-                return threading.TIMEOUT_MAX
-            left = self._flushed_ms + flush_ms - writer.now()
-            if left <= 0:
-                if writer.log_end_offset > self.recovery_point:
-                    self.flush()
-                self._flushed_ms = writer.now()
-                left = flush_ms
-            return max(left, 1) / 1000
-        except LogClosedError:
-            return None
-        except KStoreError:
-            logger.exception("%s: a flush in the background failed", writer.directory)
-            return RETRY_SECONDS  # a disk that is full now may have room then
-
     def stop(self) -> None:
-        """Let the thread finish what it does, and keep every other sync out from then on."""
-        self._stopping = True
-        thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            self._wanted.put(None)
-            thread.join()
+        """Let the host finish what it does for this log, and keep every other sync out from then on."""
+        self.host.stop(self)
         self._take_turn()
 
     def release(self) -> None:
         """Wake whoever wanted a sync of a log that is closed now."""
         self._give_turn()
-
-
-def _work(reference: weakref.ref[Upkeep], wanted: SimpleQueue[None]) -> None:
-    """The thread: it keeps no log alive that nobody else holds."""
-    pause: float | None = 0.0
-    while pause is not None:
-        with suppress(Empty):
-            wanted.get(timeout=min(pause, 1.0 if pause < threading.TIMEOUT_MAX else 5.0))
-        upkeep = reference()
-        if upkeep is None or upkeep._stopping:
-            return
-        pause = upkeep._work_once()
-        del upkeep

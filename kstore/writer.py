@@ -23,7 +23,7 @@ from kstore.reading import Piece, SegmentList
 from kstore.recovery import Loaded, any_producers
 from kstore.roll import INT_MAX, REASONS, draw_jitter, limits
 from kstore.segment import Segment
-from kstore.upkeep import Upkeep
+from kstore.upkeep import Host, Upkeep
 
 if TYPE_CHECKING:
     from kstore.validation import Analysis, Batch
@@ -45,6 +45,7 @@ class Writer:
         config: LogConfig,
         loaded: Loaded,
         clock: Callable[[], int] | None,
+        host: Host,
     ) -> None:
         self.directory = directory
         self.root = os.path.dirname(directory) or "."
@@ -66,7 +67,7 @@ class Writer:
         self._growing = threading.Lock()
         self._grown = threading.Condition(self._growing)
         self._cuts: list[tuple[int, int]] = []
-        self.upkeep = Upkeep(self, loaded.recovery_point, real_time=clock is None)
+        self.upkeep = Upkeep(self, loaded.recovery_point, host)
         self.configure(config)
         self._attach(loaded.next_offset)
         latest = self.epochs.latest_epoch

@@ -46,6 +46,7 @@ FLOORS: dict[str, int] = {
     "recovery": 4,
     "readonly": 5,
     "upkeep": 4,
+    "hosts": 5,
     "writer": 5,
     "appends": 6,
     "reads": 6,
@@ -193,7 +194,7 @@ def test_a_call_that_reaches_the_disk_is_named_with_its_line() -> None:
 
 
 def test_an_import_upwards_is_named() -> None:
-    assert wrong_arrows("fs", {"log"}) == ["fs (floor 1) imports log from floor 6 above it"]
+    assert wrong_arrows("fs", {"log"}) == ["fs (floor 1) imports log from floor 7 above it"]
 
 
 def test_an_import_across_a_floor_is_named_unless_it_is_drawn() -> None:
