@@ -36,6 +36,7 @@ FLOORS: dict[str, int] = {
     "indexfile": 2,
     "checkpoint": 2,
     "epochs": 2,
+    "scheduler": 2,
     "_writer": 2,
     "legacy": 2,
     "validation": 3,
