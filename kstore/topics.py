@@ -1,0 +1,242 @@
+"""The store's own file of topics: their ids, partition counts, overrides, and what is under way (creation, deletion).
+
+Kafka keeps these in its cluster's metadata; here they are `kstore-topics.json` in the root of every log directory of a
+store, the same everywhere. A plain file there is passed over by a broker. Owns the file's text and which of several
+copies holds; applies nothing, and leaves the checking of overrides to `LogConfig.for_topic`.
+The hardest rule: what cannot be read is never taken for nothing. A damaged file is an error unless another directory
+has a sound one, and one of a later version is an error in any case.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import logging
+import os
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+from kstore import checkpoint, fs, names
+from kstore.errors import StorageError
+
+logger = logging.getLogger("kstore")
+
+TOPICS_FILE = "kstore-topics.json"
+MAX_FILE_BYTES = 32 << 20
+"""What the file may take: some two hundred thousand topics."""
+
+State: TypeAlias = Literal["live", "creating", "deleting"]
+
+_VERSION = 1
+_MAX_PARTITIONS = 2**31 - 1
+_RESERVED_IDS = (0, 1)
+_STATES = get_args(State)
+_OWN_KEYS = ("topic_id", "partitions", "config", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """What the store knows of one topic. `config` holds the topic's own settings as text under Kafka's topic names.
+
+    `extra` is what the file had beside these, kept as it was. Thread-safe, as long as nobody changes `config`.
+    """
+
+    topic_id: uuid.UUID
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict)
+    state: State = "live"
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topic_id, uuid.UUID) or self.topic_id.int in _RESERVED_IDS:
+            raise ValueError(f"topic id {self.topic_id!r} is none: a UUID that is not reserved is needed")
+        whole = isinstance(self.partitions, int) and not isinstance(self.partitions, bool)
+        if not whole or not 1 <= self.partitions <= _MAX_PARTITIONS:
+            raise ValueError(f"partitions {self.partitions!r} is no number in 1..{_MAX_PARTITIONS}")
+        if self.state not in _STATES:
+            raise ValueError(f"state {self.state!r} is none of {', '.join(_STATES)}")
+        for name, value in self.config.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise ValueError(f"config {str(name)[:60]!r}: {str(value)[:60]!r} is not text")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTable:
+    """All topics of a store, as of one generation of the file. Changing it makes another table; `write` keeps that.
+
+    `behind` are the roots whose file was missing, damaged or older when it was read: the next `write` brings them up.
+    Thread-safe, since it never changes.
+    """
+
+    generation: int = 0
+    topics: Mapping[str, TopicRecord] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    behind: tuple[str, ...] = ()
+    # Shared by all tables that come of one reading: no two attempts to write have one generation, failed ones included.
+    _generations: Iterator[int] = field(default_factory=lambda: itertools.count(1), repr=False, compare=False)
+
+    def put(self, topic: str, record: TopicRecord) -> TopicTable:
+        """Make a table with this record for the topic; `InvalidTopicError` for a name that Kafka forbids."""
+        return self._changed({**self.topics, names.check_topic(topic): record})
+
+    def remove(self, topic: str) -> TopicTable:
+        """Make a table without the topic."""
+        return self._changed({name: record for name, record in self.topics.items() if name != topic})
+
+    def find(self, topic: str, topic_id: uuid.UUID | None = None) -> TopicRecord | None:
+        """Give a topic's record, None without one; also if it is stale, when the topic's directories have another id.
+
+        `topic_id` is what a `partition.metadata` says, None where there is none.
+        """
+        record = self.topics.get(topic)
+        stale = record is not None and topic_id is not None and topic_id != record.topic_id
+        return None if stale else record
+
+    def write(self, roots: Iterable[str | os.PathLike[str]]) -> TopicTable:
+        """Put this table into every root, durably, as a new generation; the table that is there then.
+
+        Each file is replaced whole. When a root refuses, its `StorageError` leaves here at once, and whether the table
+        holds after the next opening is open; the same table may be written again to the roots that are left.
+        """
+        written = TopicTable(next(self._generations), self.topics, self.extra, (), self._generations)
+        data = written._to_bytes()
+        for root in roots:
+            fs.write_atomically(_path(root), data)
+        return written
+
+    def _changed(self, topics: Mapping[str, TopicRecord]) -> TopicTable:
+        return TopicTable(self.generation, topics, self.extra, self.behind, self._generations)
+
+    def _to_bytes(self) -> bytes:
+        topics = {
+            name: {
+                **record.extra,
+                "topic_id": checkpoint.format_topic_id(record.topic_id),
+                "partitions": record.partitions,
+                "config": dict(record.config),
+                "state": record.state,
+            }
+            for name, record in self.topics.items()
+        }
+        content = {**self.extra, "version": _VERSION, "generation": self.generation, "topics": topics}
+        content["crc32"] = _checksum(content)
+        del content["topics"]
+        lines = ",\n".join(f"{_text(name)}: {_text(topics[name])}" for name in sorted(topics))
+        data = f'{_text(content)[:-1]}, "topics": {{\n{lines}\n}}}}\n'.encode()
+        if len(data) > MAX_FILE_BYTES:
+            raise StorageError(errno.EFBIG, f"{len(data)} bytes of topics; {MAX_FILE_BYTES} are allowed", TOPICS_FILE)
+        return data
+
+
+def read_topics(roots: Iterable[str | os.PathLike[str]]) -> TopicTable:
+    """Read the roots' files; the highest sound generation holds, an empty table if no root has a file.
+
+    Raises `StorageError`, which names the file, for a file that is damaged while no root has a sound one, and for one
+    of a later version. Damage beside a sound file is logged. Takes no lock: the files are only ever replaced whole.
+    """
+    best = TopicTable()
+    found: dict[str, TopicTable | None] = {}
+    damage: list[StorageError] = []
+    for root in [os.fspath(each) for each in roots]:
+        try:
+            found[root] = table = _read(_path(root))
+        except _LaterVersionError:
+            raise
+        except StorageError as error:
+            damage.append(error)
+            found[root] = None
+            continue
+        if table is None:
+            continue
+        if table.generation == best.generation and table != best:
+            logger.warning("%s is another than that of the same generation in the roots before it", _path(root))
+        elif table.generation > best.generation:
+            best = table
+    if damage and best.generation == 0:
+        raise damage[0]
+    for each in damage:
+        logger.warning("%s; generation %d of another directory holds", each, best.generation)
+    behind = tuple(root for root, table in found.items() if table != best) if best.generation else ()
+    return TopicTable(best.generation, best.topics, best.extra, behind, itertools.count(best.generation + 1))
+
+
+class _LaterVersionError(StorageError):
+    """The file has a form that this release does not know; to a caller a `StorageError`."""
+
+
+def _read(path: str) -> TopicTable | None:
+    try:
+        size = fs.stat(path).st_size
+        if size > MAX_FILE_BYTES:
+            raise StorageError(errno.EFBIG, f"{size} bytes; {MAX_FILE_BYTES} are allowed for a file of topics", path)
+        data = fs.read_file(path)
+    except fs.MissingFileError:
+        return None
+    try:
+        content = json.loads(data.decode(), object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, not an object")
+        return _parse(content, path)
+    except (ValueError, RecursionError) as error:
+        reason = f"the file of topics is damaged: {str(error)[:300]}"
+        raise StorageError(errno.EBADMSG, f"{reason}; topics' ids and settings are in no other place", path) from None
+
+
+def _parse(content: dict[str, Any], path: str) -> TopicTable:
+    """Make the table of a file's content; `ValueError` for what is not as it should be.
+
+    The checksum is the same in every version, so that damage is told from what a later release wrote.
+    """
+    crc = content.pop("crc32", None)
+    if crc != (computed := _checksum(content)):
+        raise ValueError(f"crc32 is {str(crc)[:20]}, the content has {computed}")
+    version = content.pop("version", None)
+    if isinstance(version, int) and version > _VERSION:
+        what = f"version {version} comes from a later release of kstore; {_VERSION} is known here"
+        raise _LaterVersionError(errno.EBADMSG, what, path)
+    if version != _VERSION:
+        raise ValueError(f"the version is not {_VERSION}")
+    generation, topics = content.pop("generation", None), content.pop("topics", None)
+    if not isinstance(generation, int) or generation < 1 or not isinstance(topics, dict):
+        raise ValueError(f"a generation from 1 on and an object of topics are needed, not {str(generation)[:40]!r}")
+    records = {names.check_topic(name): _parse_record(name, fields) for name, fields in topics.items()}
+    return TopicTable(generation, records, content)
+
+
+def _parse_record(name: str, fields: Any) -> TopicRecord:
+    if not isinstance(fields, dict) or not isinstance(fields.get("config"), dict):
+        raise ValueError(f"topic {name!r} is no object with a config")
+    extra = {key: value for key, value in fields.items() if key not in _OWN_KEYS}
+    try:
+        topic_id = checkpoint.parse_topic_id(str(fields.get("topic_id")))
+        return TopicRecord(topic_id, fields.get("partitions", 0), fields["config"], fields.get("state", "live"), extra)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"topic {name!r}: {error}") from None
+
+
+def _checksum(content: Mapping[str, Any]) -> int:
+    """Sum up what the file says, whatever its blanks and the order of its keys."""
+    return zlib.crc32(_text(content).encode())
+
+
+def _text(content: object) -> str:
+    return json.dumps(content, sort_keys=True, allow_nan=False)
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _path(root: str | os.PathLike[str]) -> str:
+    return os.path.join(os.fspath(root), TOPICS_FILE)
