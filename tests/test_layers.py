@@ -44,6 +44,7 @@ FLOORS: dict[str, int] = {
     "segment": 3,
     "producer": 3,
     "roll": 3,
+    "retention": 3,
     "reading": 4,
     "recovery": 4,
     "readonly": 5,
