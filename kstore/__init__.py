@@ -11,3 +11,4 @@ from kstore.log import Log as Log
 from kstore.reading import FetchResult as FetchResult
 from kstore.reads import TimestampOffset as TimestampOffset
 from kstore.segment import SegmentInfo as SegmentInfo
+from kstore.store import Store as Store

@@ -32,8 +32,10 @@ __all__ = [
     "RecordBatchTooLargeError",
     "RecordTooLargeError",
     "StorageError",
+    "TopicExistsError",
     "TransactionCoordinatorFencedError",
     "UnexpectedAppendOffsetError",
+    "UnknownTopicOrPartitionError",
     "UnsupportedCompressionError",
 ]
 
@@ -48,6 +50,14 @@ class ConfigError(KStoreError, ValueError):
 
 class InvalidTopicError(KStoreError, ValueError):
     """A topic or partition directory name that Kafka forbids (FORMAT.md 1.2)."""
+
+
+class TopicExistsError(KStoreError, ValueError):
+    """A topic of that name is there already, or one whose name differs in `.` and `_` alone (FORMAT.md 1.2)."""
+
+
+class UnknownTopicOrPartitionError(KStoreError, LookupError):
+    """No topic, or no partition, of that name and number is in the store."""
 
 
 class OffsetOutOfRangeError(KStoreError, ValueError):

@@ -9,19 +9,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from errno import EIO
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from kstore import arguments, checkpoint, fs, names, reading, recovery
 from kstore.appends import Appends
 from kstore.config import ConfigSource, LogConfig
-from kstore.errors import InvalidTopicError, PolicyViolationError
+from kstore.errors import InvalidTopicError, PolicyViolationError, StorageError
 from kstore.hosts import NextCall, OwnThread
 from kstore.readonly import ReadOnlyView
 from kstore.reads import Reads
 from kstore.recovery import Recovery
 from kstore.segment import SegmentInfo
-from kstore.upkeep import Host
+from kstore.upkeep import Host, Upkeep
 from kstore.writer import Writer
 
 
@@ -70,7 +71,6 @@ class Log(Appends, Reads):
             raise TypeError(f"clock must be callable, not {type(clock).__name__}")
         if max_decompressed_bytes is not None:
             max_decompressed_bytes = arguments.integer("max_decompressed_bytes", max_decompressed_bytes, low=1)
-        log = cls.__new__(cls)
         directory = os.path.abspath(os.fspath(path))
         parsed = names.parse_partition_name(os.path.basename(directory))
         if mode == "a" and names.partition_name(parsed.topic, parsed.partition) != os.path.basename(directory):
@@ -79,19 +79,48 @@ class Log(Appends, Reads):
                 f"{names.partition_name(parsed.topic, parsed.partition)!r} would be (FORMAT.md 1.2)"
             )
         names.check_topic(parsed.topic)
-        log.path = directory
-        log.topic, log.partition = parsed.topic, parsed.partition
-        log.mode = mode
-        log._writer = None
-        log._locks = ()
+        log = cls._begin(directory, parsed.topic, parsed.partition, mode, LogConfig.resolve(config, settings))
         log._arguments = {"config": config, "max_decompressed_bytes": max_decompressed_bytes, **settings}
-        fs.register(log)
-        log._config = LogConfig.resolve(config, settings)
         if mode == "r":
             log._open_for_reading()
         else:
             log._open_for_writing(clock)
         log._view.max_decompressed_bytes = max_decompressed_bytes
+        return log
+
+    @classmethod
+    def _begin(cls, path: str, topic: str, partition: int, mode: str, config: LogConfig) -> Self:
+        log = cls.__new__(cls)
+        log.path = path
+        log.topic, log.partition = topic, partition
+        log.mode = mode
+        log._writer = None
+        log._locks = ()
+        log._arguments = {}
+        log._config = config
+        fs.register(log)
+        return log
+
+    @classmethod
+    def open_hosted(
+        cls,
+        path: str,
+        config: LogConfig,
+        *,
+        host: Host,
+        clock: Callable[[], int] | None,
+        recovery_point: int,
+        log_start_offset: int,
+        marked_clean: bool,
+    ) -> Self:
+        """Open a partition for writing on behalf of a store: it has the locks and the checkpoint files, and is `host`.
+
+        Makes what is missing. Raises what `open` raises.
+        """
+        parsed = names.parse_partition_name(os.path.basename(path))
+        log = cls._begin(path, parsed.topic, parsed.partition, "a", config)
+        fs.mkdir(path)
+        log._load(clock, host, recovery_point, log_start_offset, marked_clean)
         return log
 
     path: str
@@ -179,6 +208,32 @@ class Log(Appends, Reads):
         finally:
             if self._writer is not None and self._writer.closed:  # not so if we were interrupted while we waited
                 self._unlock()
+
+    def fail(self, error: StorageError) -> None:
+        """Refuse to be written from now on: the disk has failed, for this log or another in its directory."""
+        if self._writer is not None:
+            self._writer.fail(error)
+
+    @property
+    def failed(self) -> StorageError | None:
+        """Why the log refuses to be written, None if it does not."""
+        failure = None if self._writer is None else self._writer.failure
+        return (
+            failure
+            if failure is None or isinstance(failure, StorageError)
+            else StorageError(EIO, str(failure), self.path)
+        )
+
+    def abandon(self) -> None:
+        """Be closed at once, as the death of the process would, and leave the files as they are."""
+        writer = self._writer
+        if writer is not None and not writer.closed:
+            with writer.mutex:
+                writer.upkeep.stop()
+                writer.abandon()
+                for segment in writer.segments.items:
+                    segment.close()
+                writer.upkeep.release()
 
     def __del__(self) -> None:
         # Nobody holds the log: what was appended is in the files, and the locks go with this object.
@@ -268,9 +323,28 @@ class Log(Appends, Reads):
             self._config = self._config.replace(**settings)
             return
         with self._writable().gate():
-            self._config = config = self._config.replace(**settings)
-            self._writer.configure(config)
-            self._writer.limit()
+            self._configure_locked(self._config.replace(**settings))
+
+    def configure(self, config: LogConfig) -> None:
+        """Take other settings as a whole; otherwise as `update_config`."""
+        with self._writable().gate():
+            self._configure_locked(config)
+
+    def _configure_locked(self, config: LogConfig) -> None:
+        writer = self._writable()
+        self._config = config
+        writer.configure(config)
+        writer.limit()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log has been closed, or belongs to the process that this one was forked from."""
+        return self._view.closed
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What the log owes, for its host; `LogClosedError` when it is not open for writing."""
+        return self._writable().upkeep
 
     def stats(self) -> dict[str, int | str]:
         """Numbers for whoever watches the log: marks, sizes, entries, the recovery point."""

@@ -153,6 +153,39 @@ def load(
     return loader.finish(clean=clean, now_ms=now_ms)
 
 
+def needs_nothing(directory: str, recovery_point: int) -> bool:
+    """Whether `load` would find the log as a close leaves it, or a directory in which no log was begun.
+
+    Changes nothing. Raises `StorageError`.
+    """
+    found = [(name, names.parse_file_name(name)) for name in fs.listdir(directory)]
+    files = [file for _, file in found if file is not None]
+    bases = [file.offset for file in files if file.kind == names.LOG]
+    if any(file.state for file in files):
+        return False
+    if not bases:
+        return not files
+    indexed = {file.offset for file in files if file.kind == names.OFFSET_INDEX}
+    last = Segment(directory, max(bases), max_index_bytes=0)
+    try:
+        return indexed.issuperset(bases) and _ends_closed(last, recovery_point)
+    finally:
+        last.close()
+
+
+def _ends_closed(last: Segment, recovery_point: int) -> bool:
+    """Whether a log's last segment is as a close leaves it, and ends at the recovery point."""
+    if not last.indexes_look_trimmed():
+        return False
+    position = last.position_of(last.offset_index.last[0])
+    scan = last.scan(position, last.size_bytes)
+    next_offset = last.base_offset if scan.next_offset is None else scan.next_offset
+    if scan.reason is not None or next_offset != recovery_point:
+        return False
+    timestamp, offset = last.time_index.last
+    return not (scan.max_timestamp > timestamp or (last.time_index.entries and offset >= next_offset))
+
+
 def _clear_leftovers(directory: str, recovery: Recovery) -> list[names.FileName]:
     """Carry out what `leftovers` decides; the files of segments and snapshots that are there then."""
     entries = fs.listdir(directory)
@@ -197,18 +230,9 @@ class _Loader:
 
     def looks_closed(self) -> bool:
         """Whether the last segment's files are as a close leaves them and end at the recovery point (API.md 1)."""
-        last = self.segments[-1]
-        if not last.indexes_look_trimmed():
+        if not _ends_closed(self.segments[-1], self.recovery_point):
             return False
-        position = last.position_of(last.offset_index.last[0])
-        scan = last.scan(position, last.size_bytes)
-        next_offset = last.base_offset if scan.next_offset is None else scan.next_offset
-        if scan.reason is not None or next_offset != self.recovery_point:
-            return False
-        timestamp, offset = last.time_index.last
-        if scan.max_timestamp > timestamp or (last.time_index.entries and offset >= next_offset):
-            return False
-        self.next_offset = next_offset
+        self.next_offset = self.recovery_point
         return True
 
     def recover(self, number: int, *, loaded: int, drop_later: bool = False) -> int:

@@ -268,6 +268,11 @@ class Settings:
         values = {setting.attribute: getattr(self, setting.attribute) for setting in self.settings}
         return self._make(values | changed, self.explicit | changed.keys())
 
+    @classmethod
+    def knows(cls, name: str) -> bool:
+        """Whether there is a setting of this name, as Python writes it."""
+        return name in cls._by_attribute
+
     def to_kafka(self) -> dict[str, str]:
         """Give the explicit settings under Kafka's topic names, as text that `from_kafka` reads back."""
         rows = (setting for setting in self.settings if setting.attribute in self.explicit)

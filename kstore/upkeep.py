@@ -83,6 +83,11 @@ class Upkeep:
         finally:
             self._give_turn()
 
+    @property
+    def owes_anything(self) -> bool:
+        """Whether a flush has anything to do."""
+        return self.recovery_point < self.writer.log_end_offset or self._names_synced != self._names_made
+
     def _owes(self, target: int) -> bool:
         """Whether the caller is to sync up to `target` now; waits while another thread's sync may do it."""
         writer = self.writer
