@@ -385,7 +385,7 @@ class LogConfig(Settings):
 
     def for_topic(self, overrides: Mapping[str, object]) -> LogConfig:
         """Put a topic's own settings, under topic names alone, over these of the store (SEMANTICS.md 13.11, 13.12)."""
-        check_known(overrides, _TOPIC_NAMES)
+        check_known(overrides, TOPIC_NAMES)
         return self.replace(
             **{each.attribute: overrides[each.name] for each in self.settings if each.name in overrides},
         )
@@ -427,8 +427,8 @@ class LogConfig(Settings):
 ConfigSource: TypeAlias = LogConfig | Mapping[str, object] | str | os.PathLike[str] | None
 
 _NOT_STORAGE = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-_TOPIC_NAMES = frozenset((*(row.name for row in LogConfig.settings), *_NOT_STORAGE))
-_MAPPING_NAMES = _TOPIC_NAMES | {
+TOPIC_NAMES = frozenset((*(row.name for row in LogConfig.settings), *_NOT_STORAGE))
+_MAPPING_NAMES = TOPIC_NAMES | {
     *(at.name for row in LogConfig.settings for at in row.broker_names),
     *(row.name for row in BrokerConfig.settings),
 }

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from kstore import arguments, catalog, checkpoint, fs, names
 from kstore.brokerconfig import BrokerConfig
 from kstore.catalog import Catalog, Entry, Watch
-from kstore.config import ConfigSource, LogConfig
+from kstore.config import TOPIC_NAMES, ConfigSource, LogConfig
 from kstore.errors import (
     InvalidTopicError,
     KStoreError,
@@ -29,6 +29,7 @@ from kstore.errors import (
 )
 from kstore.keeper import Keeper, weakly
 from kstore.log import Log
+from kstore.settings import check_known
 from kstore.topics import TopicRecord, TopicTable, read_topics
 
 logger = logging.getLogger("kstore")
@@ -324,7 +325,7 @@ class Store:
 
     def _checked(self, overrides: Mapping[str, object], given: Mapping[str, object]) -> dict[str, str]:
         """A topic's settings as text, each known and in range, and all of them in order with the store's."""
-        LogConfig().for_topic({name: value for name, value in given.items() if value is None or name not in overrides})
+        check_known(given, TOPIC_NAMES)
         found = self._config.for_topic(overrides).to_kafka()
         return {name: text for name, text in found.items() if name in overrides}
 
@@ -404,6 +405,8 @@ class Store:
         missing = [number for number in range(record.partitions) if number not in there]
         roots = keeper.place(len(missing), self._catalog.entries())
         entries = [Entry(topic, number, root) for number, root in zip(missing, roots, strict=True)]
+        for entry in there.values():
+            checkpoint.ensure_partition_metadata(entry.path, record.topic_id)
         keeper.make(entries, record.topic_id)
         self._record(topic, replace(record, state="live"))
         self._configs.pop(topic, None)
