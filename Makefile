@@ -32,7 +32,7 @@ help:
 	@echo 'make soak      the time-boxed tests for ten times as long; make fuzz: the parsers only'
 	@echo 'make debug     build with bounds checks and test; make sanitize: with ASan and UBSan'
 	@echo 'make lint      ruff, mypy, stubtest;  make jvm: the Java side of the kafka tests'
-	@echo 'make docs      docs/settings.md from the table of settings;  make dist: sdist and wheel;  make clean'
+	@echo 'make docs      docs/configuration.md from the tables of settings;  make dist: sdist and wheel;  make clean'
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ lint: $(VENV)/.test-tools
 	$(if $(COMPILED),$(BIN)/python -m mypy.stubtest --concise --allowlist tests/stubtest.txt --ignore-unused-allowlist $(COMPILED))
 
 docs: $(VENV)/.built
-	$(BIN)/python docs/make_settings.py
+	$(BIN)/python docs/make_configuration.py
 
 bench: $(VENV)/.bench-tools
 	@mkdir -p build

@@ -58,8 +58,8 @@ class BrokerConfig(Settings):
         "long",
         LONG_MAX,
         unit="milliseconds",
-        doc="How often the flusher looks for logs that are due by `flush.ms`; also the default of `flush.ms`.",
-        danger="`flush.ms` has no lasting effect in Kafka while this is unlimited.",
+        doc="The default of `flush.ms`; also how often Kafka's flusher looks for logs that are due by `flush.ms`.",
+        danger="`flush.ms` has no lasting effect in Kafka while this is unlimited; kstore looks as often as that asks.",
     )
     log_flush_offset_checkpoint_interval_ms: int = row(
         "log.flush.offset.checkpoint.interval.ms",
@@ -207,7 +207,7 @@ class BrokerConfig(Settings):
     explicit: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
 
     def __init__(self, **settings: object) -> None:
-        values = self._defaults() | {name: self._find(name).parse(value) for name, value in settings.items()}
+        values = self._defaults() | {name: self._find(name, value).parse(value) for name, value in settings.items()}
         self._fill(values, settings)
 
     @classmethod

@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kstore.brokerconfig import BrokerConfig
 from kstore.errors import ConfigError
@@ -27,7 +27,14 @@ from kstore.settings import (
     text,
 )
 
+# When a change of a setting takes effect in an open log (13.13).
+NEXT_APPEND = "the next append"
+NEXT_SEGMENT = "the next segment"
+NEXT_RETENTION = "the next pass of retention"
+NEXT_COMPACTION = "the next pass of compaction"
+
 KAFKA_RETENTION_MS = 7 * 24 * HOURS
+_RETENTION: Any = {"minimum": 1, "also": (-1,), "negative_is": -1}  # a broker's names for it (6.7, 13.16)
 
 
 @table
@@ -48,6 +55,7 @@ class LogConfig(Settings):
         unit="bytes",
         minimum=14,
         broker=("log.segment.bytes",),
+        applies=NEXT_APPEND,
         doc="A segment that a batch would make larger than this is left, and a new one begun.",
         danger="Small segments mean many files and open descriptors; no batch can be larger. Kafka 4.3 refuses less "
         "than 1048576.",
@@ -57,6 +65,7 @@ class LogConfig(Settings):
         "int",
         None,
         unit="bytes",
+        applies=NEXT_APPEND,
         doc="Replaces `segment.bytes` when set: Kafka's own way to segments below 1 MiB, for tests.",
         danger="Kafka has no minimum here: a value below the size of a batch refuses every append.",
     )
@@ -66,7 +75,8 @@ class LogConfig(Settings):
         7 * 24 * HOURS,
         unit="milliseconds",
         minimum=1,
-        broker=(BrokerName("log.roll.ms"), BrokerName("log.roll.hours", HOURS, 1, "int")),
+        broker=(BrokerName("log.roll.ms"), BrokerName("log.roll.hours", "hours", HOURS, "int", minimum=1)),
+        applies=NEXT_APPEND,
         doc="A segment whose first batch is older than this, by the batches' timestamps, is left at the next append.",
         danger="Small values mean many files; a batch with a timestamp far ahead rolls at once.",
     )
@@ -76,7 +86,11 @@ class LogConfig(Settings):
         0,
         unit="milliseconds",
         minimum=0,
-        broker=(BrokerName("log.roll.jitter.ms"), BrokerName("log.roll.jitter.hours", HOURS, 0, "int")),
+        broker=(
+            BrokerName("log.roll.jitter.ms"),
+            BrokerName("log.roll.jitter.hours", "hours", HOURS, "int", minimum=0),
+        ),
+        applies=NEXT_SEGMENT,
         doc="A random part of at most this is taken off `segment.ms`, so that many logs do not roll at one moment.",
         danger="Segments roll earlier than `segment.ms` says, by another amount after each opening.",
     )
@@ -87,6 +101,7 @@ class LogConfig(Settings):
         unit="bytes",
         minimum=4,
         broker=("log.index.size.max.bytes",),
+        applies=NEXT_SEGMENT,
         doc="The size that an active segment's index files are given; a full index rolls the segment.",
         danger="A small one rolls early; below 12 no time index can be made, and a log does not open.",
     )
@@ -97,6 +112,7 @@ class LogConfig(Settings):
         unit="bytes",
         minimum=0,
         broker=("log.index.interval.bytes",),
+        applies=NEXT_SEGMENT,
         doc="An index entry is written once this many bytes have been appended since the one before.",
         danger="Large values make lookups scan further, small ones fill the index, and so roll, earlier.",
     )
@@ -105,6 +121,7 @@ class LogConfig(Settings):
         "bool",
         False,
         broker=("log.preallocate",),
+        applies=NEXT_SEGMENT,
         doc="Gives a new log file its full size of zeros at once, cut to its length at a roll and at a close.",
         danger="Every partition takes a whole `segment.bytes` of apparent size; after a crash the zeros are cut.",
     )
@@ -115,6 +132,7 @@ class LogConfig(Settings):
         unit="records",
         minimum=1,
         broker=("log.flush.interval.messages",),
+        applies=NEXT_APPEND,
         doc="Flushes by itself once this many records have been appended since the last flush.",
         danger="1 syncs at every append, at the speed of the disk; the default leaves flushing to `flush()`.",
     )
@@ -125,6 +143,7 @@ class LogConfig(Settings):
         unit="milliseconds",
         minimum=0,
         broker=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        applies="the next flush",
         doc="Flushes by itself once the last flush is this long ago.",
         danger="Records younger than this may be lost with the machine; small values keep the disk busy.",
     )
@@ -134,6 +153,7 @@ class LogConfig(Settings):
         -1,
         unit="bytes",
         broker=("log.retention.bytes",),
+        applies=NEXT_RETENTION,
         doc="Deletes old segments while the log is at least this large without them; negative: never.",
         danger="Deletes data for good. It bounds one partition, not a topic, and whole segments go.",
     )
@@ -145,10 +165,11 @@ class LogConfig(Settings):
         unit="milliseconds",
         minimum=-1,
         broker=(
-            BrokerName("log.retention.ms"),
-            BrokerName("log.retention.minutes", MINUTES, None, "int"),
-            BrokerName("log.retention.hours", HOURS, None, "int"),
+            BrokerName("log.retention.ms", **_RETENTION),
+            BrokerName("log.retention.minutes", "minutes", MINUTES, "int", **_RETENTION),
+            BrokerName("log.retention.hours", "hours", HOURS, "int", **_RETENTION),
         ),
+        applies=NEXT_RETENTION,
         doc="Deletes the oldest segments whose newest record is older than this; -1: never.",
         danger="Deletes data for good. Kafka's default is seven days, kstore's is never; one record with a timestamp "
         "in the future keeps its segment and all after it.",
@@ -160,6 +181,7 @@ class LogConfig(Settings):
         unit="milliseconds",
         minimum=0,
         broker=("log.segment.delete.delay.ms",),
+        applies="the next deletion",
         doc="How long files of deleted segments stay on disk, renamed, before they are unlinked.",
         danger="The space comes back only then; 0 takes the files from other processes that are just opening them.",
     )
@@ -169,6 +191,7 @@ class LogConfig(Settings):
         ("delete",),
         choices=("compact", "delete"),
         broker=("log.cleanup.policy",),
+        applies="the next append and pass",
         doc="`delete` lets retention delete old segments, `compact` keeps the last record of each key; empty: neither.",
         danger="`compact` refuses records without a key, and drops all but the last record of a key for good.",
     )
@@ -179,6 +202,7 @@ class LogConfig(Settings):
         unit="milliseconds",
         minimum=0,
         broker=("log.cleaner.delete.retention.ms",),
+        applies=NEXT_COMPACTION,
         doc="How long compaction keeps tombstones and transaction markers.",
         danger="A reader slower than this may miss that a key was deleted.",
     )
@@ -189,6 +213,7 @@ class LogConfig(Settings):
         unit="milliseconds",
         minimum=0,
         broker=("log.cleaner.min.compaction.lag.ms",),
+        applies=NEXT_COMPACTION,
         doc="Records younger than this are not compacted.",
         danger="Large values let the uncompacted part grow; it may not exceed `max.compaction.lag.ms`.",
     )
@@ -199,6 +224,7 @@ class LogConfig(Settings):
         unit="milliseconds",
         minimum=1,
         broker=("log.cleaner.max.compaction.lag.ms",),
+        applies=NEXT_COMPACTION,
         doc="A log whose oldest uncompacted record is older than this is compacted whatever its dirty ratio.",
         danger="Small values compact again and again, and roll segments early.",
     )
@@ -209,6 +235,7 @@ class LogConfig(Settings):
         minimum=0,
         maximum=1,
         broker=("log.cleaner.min.cleanable.ratio",),
+        applies=NEXT_COMPACTION,
         doc="The share of a log that must be uncompacted before housekeeping compacts it.",
         danger="Small values rewrite the whole log for little gain, large ones leave up to that share duplicated.",
     )
@@ -219,6 +246,7 @@ class LogConfig(Settings):
         unit="bytes",
         minimum=0,
         broker=("message.max.bytes",),
+        applies=NEXT_APPEND,
         doc="The largest batch that is taken, as written: compressed, with its header.",
         danger="Consumers must be able to hold a batch in memory; raise their limits with it.",
     )
@@ -228,6 +256,7 @@ class LogConfig(Settings):
         "producer",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         broker=("compression.type",),
+        applies=NEXT_APPEND,
         doc="How batches are stored; `producer` keeps them as they come.",
         danger="Any other value than `producer` rebuilds each batch that comes compressed otherwise.",
     )
@@ -239,6 +268,7 @@ class LogConfig(Settings):
         maximum=9,
         also=(-1,),
         broker=("compression.gzip.level",),
+        applies=NEXT_APPEND,
         doc="The level where `compression.type` is gzip; -1 is the codec's own default.",
         danger="High levels are many times slower for a few per cent.",
     )
@@ -249,6 +279,7 @@ class LogConfig(Settings):
         minimum=1,
         maximum=17,
         broker=("compression.lz4.level",),
+        applies=NEXT_APPEND,
         doc="The level where `compression.type` is lz4; 9, the default, is the fast compressor.",
         danger="Any other level is the slow high-compression variant.",
     )
@@ -259,6 +290,7 @@ class LogConfig(Settings):
         minimum=-131072,
         maximum=22,
         broker=("compression.zstd.level",),
+        applies=NEXT_APPEND,
         doc="The level where `compression.type` is zstd.",
         danger="Levels above 19 take much memory and time; negative ones trade size for speed.",
     )
@@ -268,6 +300,7 @@ class LogConfig(Settings):
         "CreateTime",
         choices=("CreateTime", "LogAppendTime"),
         broker=("log.message.timestamp.type",),
+        applies=NEXT_APPEND,
         doc="Whose clock stamps the records: the producer's, or this log's as it appends.",
         danger="With CreateTime a producer's wrong clock decides about rolls and retention.",
     )
@@ -278,6 +311,7 @@ class LogConfig(Settings):
         unit="milliseconds",
         minimum=0,
         broker=("log.message.timestamp.before.max.ms",),
+        applies=NEXT_APPEND,
         doc="A record whose timestamp is further than this before the clock is refused.",
         danger="Any limit refuses the loading of old data with its own timestamps.",
     )
@@ -288,6 +322,7 @@ class LogConfig(Settings):
         unit="milliseconds",
         minimum=0,
         broker=("log.message.timestamp.after.max.ms",),
+        applies=NEXT_APPEND,
         doc="A record whose timestamp is further than this after the clock is refused.",
         danger="Records far in the future, once in, roll segments and keep retention from deleting.",
     )
@@ -353,7 +388,7 @@ class LogConfig(Settings):
     explicit: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
 
     def __init__(self, **settings: object) -> None:
-        values = self._defaults() | {name: self._find(name).parse(value) for name, value in settings.items()}
+        values = self._defaults() | {name: self._find(name, value).parse(value) for name, value in settings.items()}
         self._fill(values, settings)
 
     @classmethod

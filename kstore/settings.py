@@ -12,6 +12,7 @@ import logging
 import operator
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
@@ -31,14 +32,25 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?[fFdD]?")
 
 
+_ANY = {
+    "bool": "true or false",
+    "int": "any 32-bit integer",
+    "long": "any 64-bit integer",
+    "list": "a list without an empty element",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerName:
-    """A name under which a broker's properties carry a log's setting, its unit (in the setting's), and its range."""
+    """A name under which a broker's properties carry a log's setting, and in what it differs from the setting."""
 
     name: str
-    factor: int = 1
+    unit: str = ""  # where it is not the setting's own, as kind and range
+    factor: int = 1  # how many of the setting's units it has
+    kind: Kind | None = None
     minimum: int | None = None
-    kind: Kind | None = None  # where it is not the setting's own
+    also: tuple[int, ...] = ()
+    negative_is: int | None = None  # what every negative value stands for
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,7 @@ class Setting:
     choices: tuple[str, ...]
     nullable: bool
     broker_names: tuple[BrokerName, ...]
+    applies: str
     doc: str
     danger: str
 
@@ -67,33 +80,70 @@ class Setting:
     @property
     def range(self) -> str:
         """The values that are allowed, in words."""
+        return self.range_of(BrokerName(self.name))
+
+    def range_of(self, at: BrokerName) -> str:
+        """The values that are allowed under one of the names."""
+        if at.minimum is not None:
+            return "".join(f"{value} or " for value in at.also) + f"at least {at.minimum}"
         if self.choices:
             known = ", ".join(self.choices)
             return f"a list out of {known}" if self.kind == "list" else f"one of {known}"
         if self.minimum is None and self.maximum is None:
-            return {"bool": "true or false", "int": "any 32-bit integer", "long": "any 64-bit integer"}.get(
-                self.kind, f"any {self.kind}"
-            )
+            return _ANY.get(self.kind, f"any {self.kind}")
         also = "".join(f"{value} or " for value in self.also)
         if self.maximum is None:
             return f"{also}at least {self.minimum}"
         return f"{also}{self.minimum} to {self.maximum}"
+
+    @property
+    def shown_default(self) -> str:
+        """The default in words, and Kafka's where that is another."""
+        default = readable(self.default, self.unit)
+        other = "" if self.kafka_default == self.default else f", Kafka's {readable(self.kafka_default, self.unit)}"
+        return default + other
+
+    @property
+    def help(self) -> str:
+        """What argparse prints for an option that sets this: what it does, its range, unit and default."""
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.doc} [{self.range}{unit}; default {self.shown_default}]".replace("`", "").replace("%", "%%")
 
     def parse(self, value: object, name: str | None = None) -> Any:
         """Give the value in its own type, from itself or from text as in a properties file; `ConfigError` if bad."""
         name = name or self.attribute
         if value is None and self.nullable:
             return None
-        parsed = self.convert(value, name, self.kind)
+        parsed = self.convert(value, BrokerName(name))
         self.check(parsed, name, value)
         return parsed
 
-    def convert(self, value: object, name: str, kind: Kind) -> Any:
-        """Give the value as one of `kind`, whatever its range."""
+    def convert(self, value: object, at: BrokerName) -> Any:
+        """Give the value as one of the kind that it has under this name, whatever its range."""
+        kind = at.kind or self.kind
         try:
             return _PARSERS[kind](value)
         except (TypeError, ValueError, OverflowError) as error:
-            raise _bad(name, value, f"is no {kind}: {error}; {self.range} is allowed", self) from None
+            reason = f"is no {kind}: {error}; {self.range_of(at)} is allowed"
+            raise _bad(at.name, value, reason, at.unit or self.unit) from None
+
+    def from_broker(self, value: object, at: BrokerName, *, wins: bool) -> Any:
+        """Give the value of one of the broker's names, in the setting's unit; it must parse if another wins, too."""
+        if value is None and self.nullable:
+            return None
+        parsed = self.convert(value, at)
+        if at.negative_is is not None and parsed < 0:
+            parsed = at.negative_is
+        # A broker looks at the range of each name, but at that of retention only once it knows which of them holds.
+        bound = at.minimum is not None and (wins or at.negative_is is None)
+        if bound and parsed not in at.also and parsed < (at.minimum or 0):
+            raise _bad(at.name, value, f"is out of range: {self.range_of(at)} is allowed", at.unit or self.unit)
+        if not wins:
+            return parsed
+        if parsed not in at.also:
+            parsed *= at.factor
+        self.check(parsed, at.name, value)
+        return parsed
 
     def check(self, parsed: Any, name: str, given: object) -> None:
         """Raise a `ConfigError` when the parsed value is out of range."""
@@ -101,11 +151,11 @@ class Setting:
             for one in parsed if self.kind == "list" else (parsed,):
                 if one not in self.choices:
                     near = nearest(str(one), self.choices)
-                    raise _bad(name, given, f"is not {self.range}{near}", self)
+                    raise _bad(name, given, f"is not {self.range}{near}", self.unit)
         elif not isinstance(parsed, str | tuple) and parsed not in self.also:
             low, high = self.minimum, self.maximum
             if not ((low is None or parsed >= low) and (high is None or parsed <= high) and parsed == parsed):
-                raise _bad(name, given, f"is out of range: {self.range} is allowed", self)
+                raise _bad(name, given, f"is out of range: {self.range} is allowed", self.unit)
 
 
 def row(
@@ -115,6 +165,7 @@ def row(
     *,
     doc: str,
     danger: str,
+    applies: str = "",
     unit: str = "",
     minimum: float | None = None,
     maximum: float | None = None,
@@ -125,16 +176,38 @@ def row(
 ) -> Any:
     names = tuple(BrokerName(each) if isinstance(each, str) else each for each in broker)
     kafka_default = default if kafka_default is ... else kafka_default
+    nullable = default is None
     setting = Setting(
-        name, kind, default, kafka_default, unit, minimum, maximum, also, choices, default is None, names, doc, danger
+        name,
+        kind,
+        default,
+        kafka_default,
+        unit,
+        minimum,
+        maximum,
+        also,
+        choices,
+        nullable,
+        names,
+        applies,
+        doc,
+        danger,
     )
     return dataclasses.field(metadata={"setting": setting})
 
 
-def _bad(name: str, value: object, what: str, setting: Setting | None = None) -> ConfigError:
-    unit = f" (unit: {setting.unit})" if setting is not None and setting.unit else ""
+def _bad(name: str, value: object, what: str, unit: str) -> ConfigError:
+    return ConfigError(f"{name} = {_shortened(value)} {what}{f' (unit: {unit})' if unit else ''}")
+
+
+def unknown(name: object, value: object, known: Iterable[str]) -> ConfigError:
+    """Make the error of a name that no setting has."""
+    return ConfigError(f"unknown setting {_shortened(name)} = {_shortened(value)}{nearest(str(name), known)}")
+
+
+def _shortened(value: object) -> str:
     shown = repr(value)
-    return ConfigError(f"{name} = {shown if len(shown) <= 200 else shown[:200] + '…'} {what}{unit}")
+    return shown if len(shown) <= 200 else shown[:200] + "…"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -264,7 +337,7 @@ class Settings:
         """Make a copy with some settings changed, checked as at the start; they count as explicit."""
         if not settings:
             return self
-        changed = {name: self._find(name).parse(value) for name, value in settings.items()}
+        changed = {name: self._find(name, value).parse(value) for name, value in settings.items()}
         values = {setting.attribute: getattr(self, setting.attribute) for setting in self.settings}
         return self._make(values | changed, self.explicit | changed.keys())
 
@@ -289,9 +362,9 @@ class Settings:
         return {each.attribute: each.kafka_default if kafka else each.default for each in cls.settings}
 
     @classmethod
-    def _find(cls, name: str) -> Setting:
+    def _find(cls, name: str, value: object) -> Setting:
         if name not in cls._by_attribute:
-            raise ConfigError(f"unknown setting {name!r}{nearest(name, cls._by_attribute)}")
+            raise unknown(name, value, cls._by_attribute)
         return cls._by_attribute[name]
 
     @classmethod
@@ -318,28 +391,10 @@ class Settings:
             own = (BrokerName(setting.name),) if topic else ()
             names = [at for at in (*own, *setting.broker_names) if at.name in found]
             for at in reversed(names):  # each must parse, the first wins
-                values[setting.attribute] = _from_broker(setting, at, found[at.name], wins=at is names[0])
+                values[setting.attribute] = setting.from_broker(found[at.name], at, wins=at is names[0])
             if names:
                 explicit.append(setting.attribute)
         return cls._make(values, explicit)
-
-
-def _from_broker(setting: Setting, at: BrokerName, given: object, *, wins: bool) -> Any:
-    if given is None and setting.nullable:
-        return None
-    value = setting.convert(given, at.name, at.kind or setting.kind)
-    if at.minimum is not None and value < at.minimum:
-        raise _bad(at.name, given, f"is out of range: at least {at.minimum} is allowed")
-    if not wins:
-        return value
-    if setting.name == "retention.ms" and at.name != setting.name:
-        if value == 0:
-            raise _bad(at.name, given, "is out of range: -1 or at least 1 is allowed")  # 13.16
-        value = -1 if value < 0 else value * at.factor
-    elif at.factor != 1:
-        value *= at.factor
-    setting.check(value, at.name, given)
-    return value
 
 
 def text(value: object) -> str:
@@ -347,6 +402,24 @@ def text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+_STEPS = {
+    "milliseconds": ((24 * HOURS, "days"), (HOURS, "hours"), (MINUTES, "minutes"), (1000, "seconds")),
+    "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
+}
+
+
+def readable(value: object, unit: str) -> str:
+    """Write a value for people: as `text` does, and what that is in the largest unit that it is a whole number of."""
+    if value is None:
+        return "none"
+    if value == LONG_MAX or value == sys.float_info.max:
+        return "unlimited"
+    for size, name in _STEPS.get(unit, ()):
+        if isinstance(value, int) and value >= size and value % size == 0:
+            return f"{value} ({value // size} {name if value > size else name.rstrip('s')})"
+    return text(value) or "empty"
 
 
 def table(cls: type[_S]) -> type[_S]:
@@ -361,6 +434,5 @@ def check_known(found: Mapping[str, object], known: frozenset[str]) -> Mapping[s
     """Give the mapping back, or raise a `ConfigError` for its first name that is not among the known ones."""
     for name in found:
         if name not in known:
-            shown = repr(name)[:200]
-            raise ConfigError(f"unknown setting {shown} = {found[name]!r}{nearest(str(name), known)}")
+            raise unknown(name, found[name], known)
     return found

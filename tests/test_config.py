@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import dataclasses
 import os
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from kstore.brokerconfig import BrokerConfig
 from kstore.config import KAFKA_RETENTION_MS, LogConfig
 from kstore.errors import ConfigError, StorageError
-from kstore.settings import LONG_MAX, Setting, parse_properties
+from kstore.settings import LONG_MAX, Setting, parse_properties, readable
 
 ROWS = {row.name: row for row in LogConfig.settings}
 BROKER_ROWS = {row.name: row for row in BrokerConfig.settings}
@@ -115,6 +116,50 @@ def test_the_brokers_own_settings_have_kafkas_defaults() -> None:
     assert BrokerConfig().directories == ("/tmp/kafka-logs",)
 
 
+# SEMANTICS.md 13.15: two values just inside the range, two just outside.
+BROKER_EDGES = [
+    ("log.dir", ["/a", ["/a", "/b"]], ["", "/a,,/b"]),
+    ("log.dirs", ["/a", None], ["", ",/a"]),
+    ("cordoned.log.dirs", ["", "*"], ["/elsewhere", "*,/elsewhere"]),
+    ("log.retention.check.interval.ms", ["1", LONG_MAX], ["0", 2**63]),
+    ("log.flush.scheduler.interval.ms", [-(2**63), LONG_MAX], [2**63, "x"]),
+    ("log.flush.offset.checkpoint.interval.ms", ["0", 2**31 - 1], ["-1", 2**31]),
+    ("log.flush.start.offset.checkpoint.interval.ms", ["0", 2**31 - 1], ["-1", 2**31]),
+    ("log.initial.task.delay.ms", ["0", LONG_MAX], ["-1", 2**63]),
+    ("num.recovery.threads.per.data.dir", ["1", 2**31 - 1], ["0", 2**31]),
+    ("log.dir.failure.timeout.ms", ["1", LONG_MAX], ["0", 2**63]),
+    ("replica.high.watermark.checkpoint.interval.ms", [-(2**63), LONG_MAX], [2**63, "x"]),
+    ("log.cleaner.enable", ["true", False], ["yes", 1]),
+    ("log.cleaner.threads", ["0", 127], ["-1", 2**31]),
+    ("log.cleaner.dedupe.buffer.size", ["1048577", LONG_MAX], ["1048576", 2**63]),
+    ("log.cleaner.io.buffer.size", ["0", 2**31 - 1], ["-1", 2**31]),
+    ("log.cleaner.io.buffer.load.factor", ["-1", 2.5], ["x", "nan"]),
+    ("log.cleaner.io.max.bytes.per.second", ["0", 1e308], ["x", None]),
+    ("log.cleaner.backoff.ms", ["0", LONG_MAX], ["-1", 2**63]),
+    ("producer.id.expiration.ms", ["1", 2**31 - 1], ["0", 2**31]),
+    ("producer.id.expiration.check.interval.ms", ["1", 2**31 - 1], ["0", 2**31]),
+    ("transaction.partition.verification.enable", ["TRUE", True], ["on", 0]),
+    ("transaction.max.timeout.ms", [-(2**31), 2**31 - 1], [2**31, "1.5"]),
+]
+
+
+@pytest.mark.parametrize(("name", "inside", "outside"), BROKER_EDGES)
+def test_the_edges_of_a_stores_setting_are_kafkas(name: str, inside: list[object], outside: list[object]) -> None:
+    row = BROKER_ROWS[name]
+    for value in inside:
+        config = BrokerConfig.resolve({name: value})
+        assert config.explicit == {row.attribute}
+        assert config == BrokerConfig(**{row.attribute: value})
+    for value in outside:
+        with pytest.raises(ConfigError) as caught:
+            BrokerConfig.resolve({name: value})
+        assert name in str(caught.value) or row.attribute in str(caught.value)
+
+
+def test_no_setting_of_a_store_is_without_its_edges() -> None:
+    assert [name for name, _, _ in BROKER_EDGES] == list(BROKER_ROWS)
+
+
 @pytest.mark.parametrize("row", EVERY_ROW, ids=lambda row: row.name)
 def test_every_row_says_what_it_does_what_is_dangerous_and_in_which_unit(row: Setting) -> None:
     assert row.doc.endswith(".")
@@ -131,6 +176,41 @@ def test_every_attribute_is_annotated_with_the_type_of_its_row(kind: type[LogCon
     hints = typing.get_type_hints(kind)
     for row in kind.settings:
         assert hints[row.attribute] == (types[row.kind] | None if row.nullable else types[row.kind])
+
+
+@pytest.mark.parametrize("row", EVERY_ROW, ids=lambda row: row.name)
+def test_a_rows_help_goes_into_argparse_and_says_its_range_unit_and_default(row: Setting) -> None:
+    parser = argparse.ArgumentParser(formatter_class=lambda prog: argparse.HelpFormatter(prog, width=10_000))
+    parser.add_argument(f"--{row.attribute.replace('_', '-')}", help=row.help)
+    (line,) = [line for line in parser.format_help().splitlines() if row.doc.replace("`", "")[:20] in line]
+    assert row.range in line
+    assert row.unit in line
+    assert f"default {row.shown_default}" in line
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (0, "bytes", "0"),
+        (1023, "bytes", "1023"),
+        (1024, "bytes", "1024 (1 KiB)"),
+        (1025, "bytes", "1025"),
+        (3 << 30, "bytes", "3221225472 (3 GiB)"),
+        (3_600_000, "milliseconds", "3600000 (1 hour)"),
+        (5_400_000, "milliseconds", "5400000 (90 minutes)"),
+        (-1, "milliseconds", "-1"),
+        (3_600_000, "records", "3600000"),
+        (LONG_MAX, "records", "unlimited"),
+        (None, "", "none"),
+        ((), "", "empty"),
+        (("compact", "delete"), "", "compact,delete"),
+        (True, "", "true"),
+    ],
+)
+def test_values_are_shown_in_the_largest_unit_that_they_are_a_whole_number_of(
+    value: object, unit: str, shown: str
+) -> None:
+    assert readable(value, unit) == shown
 
 
 # The two defaults that are not Kafka's
@@ -216,6 +296,27 @@ def test_what_a_broker_refuses_at_its_start_is_refused(given: dict[str, str]) ->
     with pytest.raises(ConfigError) as caught:
         LogConfig.from_kafka(given)
     assert next(iter(given)) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("log.retention.hours", "x", "-1 or at least 1 is allowed (unit: hours)"),
+        ("log.retention.minutes", "0", "-1 or at least 1 is allowed (unit: minutes)"),
+        ("log.retention.ms", 2**63, "-1 or at least 1 is allowed (unit: milliseconds)"),
+        ("log.roll.hours", "0", "at least 1 is allowed (unit: hours)"),
+        ("log.roll.ms", "0", "at least 1 is allowed (unit: milliseconds)"),
+        ("log.cleanup.policy", "compress", "is not a list out of compact, delete; did you mean 'compact'?"),
+        ("message.max.bytes", "-1", "at least 0 is allowed (unit: bytes)"),
+    ],
+)
+def test_an_error_tells_the_range_and_the_unit_of_the_name_that_was_used(
+    name: str, value: object, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LogConfig.from_kafka({name: value})
+    assert str(caught.value).startswith(f"{name} = {value!r} ")
+    assert str(caught.value).endswith(allowed)
 
 
 # Parsing
@@ -311,8 +412,9 @@ def test_an_unknown_name_is_refused_with_the_nearest_that_is_known(
 
 
 def test_a_name_like_no_other_is_refused_without_a_guess() -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting 'zzz' = 1$"):
-        LogConfig.from_kafka({"zzz": 1})
+    for make in (lambda: LogConfig.from_kafka({"zzz": 1}), lambda: LogConfig(zzz=1), lambda: BrokerConfig(zzz=1)):
+        with pytest.raises(ConfigError, match=r"unknown setting 'zzz' = 1$"):
+            make()
 
 
 @pytest.mark.parametrize(

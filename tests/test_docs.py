@@ -132,8 +132,8 @@ def test_the_batches_in_the_hex_are_sound() -> None:
 
 def test_the_page_of_settings_is_what_the_table_of_settings_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(REPOSITORY / "docs")
-    make_settings = importlib.import_module("make_settings")
-    assert text_of(REPOSITORY / "docs" / "settings.md") == make_settings.page(), "make docs writes it anew"
+    page = importlib.import_module("make_configuration").page()
+    assert text_of(REPOSITORY / "docs" / "configuration.md") == page, "make docs writes it anew"
 
 
 # --- examples and pointers --------------------------------------------------------------------------------------------

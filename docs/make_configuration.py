@@ -1,0 +1,116 @@
+"""Writes `docs/configuration.md` from the tables of settings: `make docs`. A test notices when page and code part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kstore.brokerconfig import BrokerConfig
+from kstore.config import LogConfig
+from kstore.settings import BrokerName, Setting, readable
+
+HEAD = """\
+# Configuration
+
+Every setting of Kafka 4.3.0 that concerns storage, under Kafka's names. What follows is printed from the tables that
+the code checks values with and makes its errors of (`kstore/config.py`, `kstore/brokerconfig.py`).
+
+## Where settings are given
+
+- `kstore.Log.open(path, segment_bytes=...)` and `kstore.LogConfig(segment_bytes=...)` take the names of the log's
+  settings below, with underscores. A lone log's settings are not stored with it: give them each time it is opened.
+- `config=` takes a `LogConfig`, a mapping under Kafka's topic names (`segment.bytes`) and broker names
+  (`log.segment.bytes`), or the path of a broker's `server.properties`, of which only the broker's names count.
+- `kstore.LogConfig.from_kafka(...)` takes a mapping or a path too, and starts from Kafka's defaults.
+- A topic's own settings, under topic names alone, are stored by the `Store` that it was created in.
+
+A topic's setting wins over the store's, that over the default. Within one mapping the topic's name wins over the
+broker's names, and those over each other in the order in which they stand below: `ms` over `minutes` over `hours`. A
+name that is overruled must be sound all the same.
+
+An unknown name, or a value that is no value of its kind or out of its range, is a `ConfigError` that says the name, the
+value, what is allowed, and the nearest name that is known.
+
+Two defaults are not Kafka's. `retention.ms` is -1, for ever, unless it is named in any of its forms; only `from_kafka`
+and the path of a `server.properties` bring Kafka's seven days. And `segment.bytes` may be as small as 14 everywhere.
+
+This release compacts nothing: what concerns compaction and its cleaner is checked and kept, and does not act.
+
+"Takes effect" says when a change of an open log's setting does (`log.update_config(segment_bytes=...)`), as in Kafka.
+
+"""
+
+LOG = """
+## Settings of a log
+
+A topic has them under the topic's name, a store under any of the names.
+"""
+
+STORE = """
+## Settings of a store
+
+No topic can override these; they have the broker's name alone, and hold from the opening of the store on.
+"""
+
+
+def main() -> None:
+    Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The whole document."""
+    return "".join(
+        (
+            HEAD,
+            summary("of a log", LogConfig.settings),
+            "\n",
+            summary("of a store", BrokerConfig.settings),
+            LOG,
+            *map(section, LogConfig.settings),
+            STORE,
+            *map(section, BrokerConfig.settings),
+        )
+    )
+
+
+def summary(kind: str, settings: tuple[Setting, ...]) -> str:
+    """A table with a line for each setting."""
+    lines = [f"| setting {kind} | unit | allowed | default |", "|---|---|---|---|"]
+    for setting in settings:
+        cells = (setting.unit or setting.kind, setting.range, setting.shown_default)
+        lines.append(f"| [`{setting.name}`](#{setting.attribute}) | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def section(setting: Setting) -> str:
+    """One setting: its facts on a line each, what it does, and what happens to who turns it."""
+    facts = [f"`{setting.name}`: {setting.kind}{unit_of(setting.unit)}, {setting.range}"]
+    facts += [f"a broker's `{at.name}`{differences(setting, at)}" for at in setting.broker_names]
+    facts.append(f"default: {readable(setting.default, setting.unit)}")
+    if setting.kafka_default != setting.default:
+        facts[-1] += f"; Kafka's: {readable(setting.kafka_default, setting.unit)}"
+    if setting.applies:
+        facts.append(f"takes effect: with {setting.applies}")
+    lines = "".join(f"- {fact}\n" for fact in facts)
+    return f"\n### {setting.attribute}\n\n{lines}\n{setting.doc}\n\n**Careful:** {setting.danger}\n"
+
+
+def differences(setting: Setting, at: BrokerName) -> str:
+    """In what a broker's name differs from the topic's."""
+    found = []
+    if at.kind and at.kind != setting.kind:
+        found.append(at.kind)
+    if at.unit:
+        found.append(f"in {at.unit}")
+    if setting.range_of(at) != setting.range:
+        found.append(setting.range_of(at))
+    if at.negative_is is not None:
+        found.append(f"any other negative value counts as {at.negative_is}")
+    return ": " + ", ".join(found) if found else ""
+
+
+def unit_of(unit: str) -> str:
+    return f" in {unit}" if unit else ""
+
+
+if __name__ == "__main__":
+    main()
