@@ -279,9 +279,11 @@ class IndexFile(Entries):
     def looks_trimmed(self, log_bytes: int) -> bool:
         """Whether the file is as a close leaves it, for a log of that many bytes: sound entries and nothing else.
 
-        Reads every entry. False for a missing file.
+        Reads every entry, unless the last two show the zeros of a file at full size. False for a missing file.
         """
         try:
+            if self.entries > 1 and self.entry(self.entries - 1) == self.entry(self.entries - 2):
+                return False
             return self.sound_entries() == self.entries and not self._remainder and self._fits(log_bytes)
         except fs.MissingFileError:
             return False
