@@ -13,7 +13,7 @@ from errno import EIO
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from kstore import arguments, checkpoint, fs, names, reading, recovery
+from kstore import arguments, checkpoint, deletion, fs, names, reading, recovery
 from kstore.appends import Appends
 from kstore.config import ConfigSource, LogConfig
 from kstore.errors import InvalidTopicError, PolicyViolationError, StorageError
@@ -21,6 +21,7 @@ from kstore.hosts import NextCall, OwnThread
 from kstore.readonly import ReadOnlyView
 from kstore.reads import Reads
 from kstore.recovery import Recovery
+from kstore.retention import Deletion, Outlook
 from kstore.segment import SegmentInfo
 from kstore.upkeep import Host, Upkeep
 from kstore.writer import Writer
@@ -81,6 +82,7 @@ class Log(Appends, Reads):
         names.check_topic(parsed.topic)
         log = cls._begin(directory, parsed.topic, parsed.partition, mode, LogConfig.resolve(config, settings))
         log._arguments = {"config": config, "max_decompressed_bytes": max_decompressed_bytes, **settings}
+        log._clock = clock
         if mode == "r":
             log._open_for_reading()
         else:
@@ -96,6 +98,7 @@ class Log(Appends, Reads):
         log.mode = mode
         log._writer = None
         log._locks = ()
+        log._clock = None
         log._arguments = {}
         log._config = config
         fs.register(log)
@@ -129,6 +132,7 @@ class Log(Appends, Reads):
     mode: str
     recovery: Recovery
     _arguments: dict[str, Any]
+    _clock: Callable[[], int] | None
     _locks: tuple[fs.Lock, ...]
     _view: Writer | ReadOnlyView
 
@@ -291,26 +295,11 @@ class Log(Appends, Reads):
         view = self._view
         view.refresh()
         items = view.segments.items
-        found = []
-        for number, segment in enumerate(items):
-            is_last = number == len(items) - 1
-            size_bytes = view.readable_bytes(segment)
-            first_timestamp = segment.first_timestamp(size_bytes) if size_bytes else None
-            found.append(
-                SegmentInfo(
-                    base_offset=segment.base_offset,
-                    next_offset=view.log_end_offset if is_last else items[number + 1].base_offset,
-                    size_bytes=size_bytes,
-                    offset_index_entries=segment.offset_index.entries,
-                    time_index_entries=segment.time_index.entries,
-                    max_timestamp=view.maximum(segment)[0],
-                    first_timestamp=-1 if first_timestamp is None else first_timestamp,
-                    is_active=is_last,
-                    path=segment.path,
-                    roll_reason=segment.roll_reason,
-                )
-            )
-        return tuple(found)
+        ends = [*view.segments.bases[1:], view.log_end_offset]
+        return tuple(
+            reading.describe(view, segment, end, is_active=segment is items[-1])
+            for segment, end in zip(items, ends, strict=True)
+        )
 
     @property
     def config(self) -> LogConfig:
@@ -406,6 +395,30 @@ class Log(Appends, Reads):
         if offset > writer.log_start_offset:
             writer.raise_log_start(offset)
         return writer.log_start_offset
+
+    def apply_retention(self) -> list[SegmentInfo]:
+        """Delete the oldest segments that neither settings nor log start keep (SEMANTICS.md 6); those that went.
+
+        Their files are renamed to `.deleted` now and unlinked when `file.delete.delay.ms` has passed. The log start
+        is on the disk before the first of them goes. A log whose `cleanup.policy` lacks "delete" loses only what lies
+        below its log start.
+        """
+        return deletion.apply(self._writable())
+
+    def plan_retention(self) -> list[Deletion]:
+        """Say which segments `apply_retention` would delete now, oldest first, and why; changes nothing."""
+        return self._survey()[0]
+
+    def retention_outlook(self) -> Outlook | None:
+        """Say why the oldest segment that `apply_retention` would leave stays, and when it goes."""
+        return self._survey()[1]
+
+    def _survey(self) -> tuple[list[Deletion], Outlook | None]:
+        if self._writer is not None:
+            now_ms = self._writer.now()
+        else:
+            now_ms = self._clock() if self._clock is not None else time.time_ns() // 1_000_000
+        return deletion.survey(self._view, self._config, now_ms)
 
     def run_housekeeping(self) -> None:
         """Do what is due by the clock: delayed unlinks, flushes, checkpoints."""

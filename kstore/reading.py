@@ -17,7 +17,7 @@ from kstore import _core, fs
 from kstore._scan import last_batch
 from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from kstore.logfile import LogFile
-from kstore.segment import Segment
+from kstore.segment import Segment, SegmentInfo
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -239,7 +239,7 @@ class Stretch:
             view.refresh()
             if view.guard.version == seen_version and not view.doubt(error):
                 raise error
-        start, end, overtaken = _steadily(
+        start, end, overtaken = steadily(
             _marks_and_overtaken, view, next_offset, seen_version, base_offset, crc, view=view
         )
         if overtaken or not start <= next_offset <= end:
@@ -249,7 +249,7 @@ class Stretch:
         return following
 
 
-def _steadily(look: Callable[[*Ts], T], *arguments: *Ts, view: View) -> T:
+def steadily(look: Callable[[*Ts], T], *arguments: *Ts, view: View) -> T:
     """Look, and again as long as the log was changing under the look: a file may be cut or renamed at any moment."""
     while True:
         view.refresh()
@@ -271,6 +271,24 @@ def _marks_and_overtaken(
 ) -> tuple[int, int, bool]:
     start, end = view.log_start_offset, view.log_end_offset
     return start, end, view.overtaken(next_offset, seen_version, base_offset, crc)
+
+
+def describe(view: View, segment: Segment, next_offset: int, *, is_active: bool) -> SegmentInfo:
+    """Say what there is to say of a segment that ends before `next_offset`."""
+    size_bytes = view.readable_bytes(segment)
+    first_timestamp = segment.first_timestamp(size_bytes) if size_bytes else None
+    return SegmentInfo(
+        base_offset=segment.base_offset,
+        next_offset=next_offset,
+        size_bytes=size_bytes,
+        offset_index_entries=segment.offset_index.entries,
+        time_index_entries=segment.time_index.entries,
+        max_timestamp=view.maximum(segment)[0],
+        first_timestamp=-1 if first_timestamp is None else first_timestamp,
+        is_active=is_active,
+        path=segment.path,
+        roll_reason=segment.roll_reason,
+    )
 
 
 def stretch(
@@ -295,7 +313,7 @@ def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, com
     """Read raw batches from the one that holds `offset` on, of one segment at the most (4.1 to 4.9)."""
     if max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
-    return _steadily(_fetch, view, offset, max_bytes, min_one_message, committed, view=view)
+    return steadily(_fetch, view, offset, max_bytes, min_one_message, committed, view=view)
 
 
 def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, committed: bool) -> FetchResult:
@@ -327,7 +345,7 @@ def offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
 
     Answers (timestamp, offset). Unlike Kafka's, the search goes on behind the first candidate segment (5.6).
     """
-    return _steadily(_offset_for_timestamp, view, timestamp, view=view)
+    return steadily(_offset_for_timestamp, view, timestamp, view=view)
 
 
 def _offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
@@ -346,7 +364,7 @@ def _offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:
 
 def max_timestamp(view: View) -> tuple[int, int] | None:
     """Find the greatest timestamp and the first record that has it (5.4); None without timestamps."""
-    return _steadily(_max_timestamp, view, view=view)
+    return steadily(_max_timestamp, view, view=view)
 
 
 def _max_timestamp(view: View) -> tuple[int, int] | None:

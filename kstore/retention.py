@@ -64,12 +64,14 @@ class Outlook:
 
     `due_ms` is the first moment at which a retention pass takes it for its age, None when time alone never will;
     `bytes_left` is how much the log has to grow until it goes by size, None when size alone never will take it.
+    `largest_timestamp` is None where age does not count.
     """
 
     base_offset: int
     explanation: str
     due_ms: int | None
     bytes_left: int | None
+    largest_timestamp: int | None
 
 
 # Why a segment goes, with its largest timestamp if that was asked for; None: it stays.
@@ -109,9 +111,9 @@ def outlook(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: 
         return None
     first = segments[0]
     next_offset, is_last = _next_offset(segments, 0, marks)
-    due_ms = bytes_left = None
+    due_ms = bytes_left = newest = None
     if is_last and _is_empty(first, marks):
-        return Outlook(first.base_offset, "it is empty and the active one; a log keeps one segment", None, None)
+        return Outlook(first.base_offset, "it is empty and the active one; a log keeps one segment", None, None, None)
     why = []
     if marks.high_watermark < next_offset:
         why.append(f"the high watermark {marks.high_watermark} has not reached its end {next_offset}")
@@ -136,7 +138,7 @@ def outlook(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: 
             newest, of_file = first.newest()
             due_ms = newest + config.retention_ms + 1
             why.append(f"{_age(newest, of_file, now_ms)}; retention.ms keeps {_duration(config.retention_ms)}")
-    return Outlook(first.base_offset, "; ".join(why), due_ms, bytes_left)
+    return Outlook(first.base_offset, "; ".join(why), due_ms, bytes_left, newest)
 
 
 def _next_offset(segments: Sequence[Facts], number: int, marks: Marks) -> tuple[int, bool]:

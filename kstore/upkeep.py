@@ -56,6 +56,7 @@ class Upkeep:
         self._unlinks: list[tuple[int, list[str]]] = []
         self._names_made = 1  # how often directory entries were made
         self._names_synced = 0  # and how many times of those a sync has covered
+        self._start_made = 0  # how many had been made when segments last went from the log's front
         self._flusher: int | None = None  # the thread whose turn it is to sync, or to keep others from it
         # The lock is entered itself, not by way of its condition: an interrupt in there would leave it taken.
         self._flush_lock = threading.Lock()
@@ -153,6 +154,16 @@ class Upkeep:
         finally:
             self._give_turn()
 
+    @contextmanager
+    def dropping(self) -> Iterator[None]:
+        """Take segments from the log's front: until a sync has covered that, the log start keeps its line."""
+        self._start_made = NEVER
+        try:
+            yield
+        finally:
+            self.owe_names()
+            self._start_made = self._names_made
+
     # Checkpoints.
 
     def _safe_recovery_point(self) -> int:
@@ -163,11 +174,12 @@ class Upkeep:
     def marks(self, keep_start: bool = False) -> tuple[int, int | None]:
         """What the checkpoint files should say (12.7): the recovery point, and the log start.
 
-        A log start that the first segment's name tells has no line (None), unless `keep_start` asks for it.
+        A log start that the first segment's name tells, durably, has no line (None), unless `keep_start` asks for it.
         """
         writer = self.writer
         log_start: int | None = writer.log_start_offset
-        if not keep_start and writer.segments.bases[:1] == (log_start,):
+        told = self._names_synced >= self._start_made and writer.segments.bases[:1] == (log_start,)
+        if told and not keep_start:
             log_start = None
         return self._safe_recovery_point(), log_start
 

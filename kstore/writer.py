@@ -427,7 +427,7 @@ class Writer:
         self._cut_at(offset)
         try:
             for segment in reversed(dropped):
-                self._delete_locked(segment)
+                self.delete_locked(segment)
             if dropped:
                 fs.sync_directory(self.directory)  # else they may come back behind what is appended here
             kept[-1].truncate_to(offset, position, self.now())
@@ -498,7 +498,8 @@ class Writer:
             has_producers=lambda start, end: any_producers(items, start, end),
         )
 
-    def _delete_locked(self, segment: Segment) -> None:
+    def delete_locked(self, segment: Segment) -> None:
+        """Rename the files of a segment that is no longer in the list, to be unlinked later (6.11, 6.12)."""
         paths = segment.mark_deleted()
         if self.producers.forget(segment.base_offset):
             path = self.producers.path(segment.base_offset)
@@ -517,13 +518,17 @@ class Writer:
         with self.gate():
             if offset <= self.log_start_offset:
                 return
-            self.log_start_offset = offset
+            self.raise_start_locked(offset)
             self.upkeep.recovery_point = max(self.upkeep.recovery_point, offset)
-            self.epochs.truncate_from_start(offset)
             self.epochs.flush()
-            self.producers.raise_start(offset)
-            self.wake()
             self.upkeep.write_checkpoints()
+
+    def raise_start_locked(self, offset: int) -> None:
+        """Raise the log start in memory, and what follows it there (11.11); readers below it are told."""
+        self.log_start_offset = offset
+        self.epochs.truncate_from_start(offset)
+        self.producers.raise_start(offset)
+        self.wake()
 
     # Closing.
 

@@ -50,6 +50,7 @@ FLOORS: dict[str, int] = {
     "readonly": 5,
     "upkeep": 4,
     "hosts": 5,
+    "deletion": 5,
     "writer": 5,
     "appends": 6,
     "reads": 6,
