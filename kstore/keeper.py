@@ -263,7 +263,7 @@ class Keeper:
             name = f"{RETENTION} {entry.topic}-{entry.partition}"
             try:
                 if self._may_retire(entry):
-                    self.log(entry).apply_retention()  # type: ignore[attr-defined]
+                    self.log(entry).apply_retention()
                 self.failures.pop(name, None)
             except LogClosedError:
                 pass
