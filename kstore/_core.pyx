@@ -174,42 +174,29 @@ cdef class Record:
         return Record, (self.offset, self.timestamp, self.key, self.value, self.headers)
 
 
+cdef extern from "member.h":
+    ctypedef struct PyMemberDef:
+        pass
+    int ks_add_member(object kind, PyMemberDef *definition, const char *name, Py_ssize_t offset) except -1
+
 cdef extern from *:
     """
-    #include <structmember.h>
-    /* A member descriptor, which the interpreter reads in line (LOAD_ATTR_SLOT) where a property costs a call. */
-    static int ks_add_member(PyObject *kind, PyMemberDef *def, const char *name, Py_ssize_t offset) {
-        PyTypeObject *type = (PyTypeObject *)kind;
-        def->name = (char *)name;
-        def->type = T_OBJECT_EX;
-        def->offset = offset;
-        def->flags = READONLY;
-        PyObject *descriptor = PyDescr_NewMember(type, def);
-        if (!descriptor) return -1;
-        int answer = PyDict_SetItemString(type->tp_dict, name, descriptor);
-        Py_DECREF(descriptor);
-        PyType_Modified(type);
-        return answer;
-    }
-    static PyMemberDef ks_members[3];
     #define ks_key_at(record) ((char *)&(record)->key - (char *)(record))
     #define ks_value_at(record) ((char *)&(record)->value - (char *)(record))
     #define ks_headers_at(record) ((char *)&(record)->headers - (char *)(record))
     """
-    ctypedef struct PyMemberDef:
-        pass
-    PyMemberDef ks_members[3]
-    int ks_add_member(object kind, PyMemberDef *definition, const char *name, Py_ssize_t offset) except -1
     Py_ssize_t ks_key_at(Record record) noexcept
     Py_ssize_t ks_value_at(Record record) noexcept
     Py_ssize_t ks_headers_at(Record record) noexcept
 
+cdef PyMemberDef[3] members
+
 
 cdef int _add_members() except -1:
     cdef Record record = Record.__new__(Record)
-    ks_add_member(Record, &ks_members[0], b"key", ks_key_at(record))
-    ks_add_member(Record, &ks_members[1], b"value", ks_value_at(record))
-    ks_add_member(Record, &ks_members[2], b"headers", ks_headers_at(record))
+    ks_add_member(Record, &members[0], b"key", ks_key_at(record))
+    ks_add_member(Record, &members[1], b"value", ks_value_at(record))
+    ks_add_member(Record, &members[2], b"headers", ks_headers_at(record))
     return 0
 
 
@@ -844,6 +831,14 @@ cdef class RecordIterator(_Walk):
                 return record
             if not self._open_batch() and self._guard.version == self._seen:
                 raise StopIteration
+
+    def resume(self, int64_t end_offset):
+        """Go on to `end_offset`, after the end too: for whoever waits for more by other means.
+
+        What feeds the iterator is asked as when the guard has moved: it raises when what was given no longer stands.
+        """
+        self._last_wanted = end_offset if end_offset == NO_LIMIT else end_offset - 1
+        self._ask_guard()
 
     cdef int _forget_batch(self) except -1:
         self._left = 0
