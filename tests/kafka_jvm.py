@@ -154,6 +154,10 @@ class Kafka:
         answer: list[dict[str, Any]] = self.call("records", path=str(path))
         return answer
 
+    def murmur2(self, keys: Sequence[bytes]) -> list[tuple[int, int]]:
+        """The hash of each key by Kafka's `Utils`, and the partition of 50 by its `BuiltInPartitioner`."""
+        return [(number, partition) for number, partition in self.call("murmur2", keys=[_base64(key) for key in keys])]
+
     def dump(self, *args: object) -> Dumped:
         """Run the dump tool with these arguments, on a copy: it opens indexes for writing, makes a missing one
         and cuts an odd length."""

@@ -39,6 +39,7 @@ FLOORS: dict[str, int] = {
     "scheduler": 2,
     "topics": 2,
     "_writer": 2,
+    "_route": 2,
     "legacy": 2,
     "validation": 3,
     "segment": 3,

@@ -3,7 +3,9 @@ package kstore.oracle;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 
+import org.apache.kafka.clients.producer.internals.BuiltInPartitioner;
 import org.apache.kafka.common.requests.ProduceResponse.RecordError;
+import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.storage.internals.log.RecordValidationException;
 
 import java.io.BufferedReader;
@@ -15,6 +17,7 @@ import java.io.InputStreamReader;
 import java.io.OutputStreamWriter;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -38,6 +41,7 @@ public final class Main {
         operations.put("encode", request -> Json.base64(Batches.encode(request)));
         operations.put("records", request -> Batches.records(new java.io.File(Json.text(request, "path"))));
         operations.put("dump", Dump::run);
+        operations.put("murmur2", request -> murmur2(Json.list(Json.need(request, "keys"))));
         new Logs().register(operations);
     }
 
@@ -54,6 +58,16 @@ public final class Main {
         }
         // Kafka's metrics leave threads that would keep the process alive.
         System.exit(0);
+    }
+
+    /** The hash of each key (base64), and the partition of 50 that a producer would send it to. */
+    private static List<List<Integer>> murmur2(List<String> keys) {
+        List<List<Integer>> found = new ArrayList<>();
+        for (String key : keys) {
+            byte[] bytes = Base64.getDecoder().decode(key);
+            found.add(List.of(Utils.murmur2(bytes), BuiltInPartitioner.partitionForKey(bytes, 50)));
+        }
+        return found;
     }
 
     private Map<String, Object> answer(JsonNode request) {
