@@ -21,7 +21,8 @@ the code checks values with and makes its errors of (`kstore/config.py`, `kstore
 - `config=` takes a `LogConfig`, a mapping under Kafka's topic names (`segment.bytes`) and broker names
   (`log.segment.bytes`), or the path of a broker's `server.properties`, of which only the broker's names count.
 - `kstore.LogConfig.from_kafka(...)` takes a mapping or a path too, and starts from Kafka's defaults.
-- A topic's own settings, under topic names alone, are stored by the `Store` that it was created in.
+- `kstore.Store.open(paths, ...)` takes the same, and the settings of a store besides. They hold for every topic that
+  has no setting of its own, and are not stored either. A topic's own settings, under topic names alone, are stored.
 
 A topic's setting wins over the store's, that over the default. Within one mapping the topic's name wins over the
 broker's names, and those over each other in the order in which they stand below: `ms` over `minutes` over `hours`. A
@@ -38,6 +39,26 @@ This release compacts nothing: what concerns compaction and its cleaner is check
 "Takes effect" says when a change of an open log's setting does (`log.update_config(segment_bytes=...)`), as in Kafka.
 
 """
+
+BITES = """
+## Settings that bite together
+
+What is allowed and yet does something that its owner may not expect is told when a log or a store is opened for
+writing, when a topic is created, and when settings change: as a `kstore.ConfigWarning`, once, with the numbers.
+`LogConfig.warnings()` gives the same sentences without opening anything. Defaults alone are no reason to warn.
+
+"""
+
+EXAMPLES: tuple[dict[str, str], ...] = (
+    {"segment.index.bytes": "65536", "index.interval.bytes": "1024"},
+    {"segment.bytes": "1000000", "max.message.bytes": "2000000"},
+    {"segment.bytes": "16384", "index.interval.bytes": "16384"},
+    {"segment.jitter.ms": "604800000"},
+    {"retention.ms": "600000"},
+    {"retention.bytes": "100000000"},
+    {"retention.ms": "600000", "segment.ms": "600000", "message.timestamp.after.max.ms": "86400000"},
+    {"retention.ms": "604800000", "cleanup.policy": "compact"},
+)
 
 LOG = """
 ## Settings of a log
@@ -64,6 +85,8 @@ def page() -> str:
             summary("of a log", LogConfig.settings),
             "\n",
             summary("of a store", BrokerConfig.settings),
+            BITES,
+            *map(bite, EXAMPLES),
             LOG,
             *map(section, LogConfig.settings),
             STORE,
@@ -79,6 +102,14 @@ def summary(kind: str, settings: tuple[Setting, ...]) -> str:
         cells = (setting.unit or setting.kind, setting.range, setting.shown_default)
         lines.append(f"| [`{setting.name}`](#{setting.attribute}) | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def bite(settings: dict[str, str]) -> str:
+    """What a log with these settings is told."""
+    messages = LogConfig.resolve(settings).warnings()
+    assert messages, settings
+    named = ", ".join(f"`{name}={value}`" for name, value in settings.items())
+    return f"- {named}\n" + "".join(f"  - {message}.\n" for message in messages)
 
 
 def section(setting: Setting) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kstore import cautions
 from kstore.errors import ConfigError
 from kstore.settings import LONG_MAX, Settings, read_properties, row, table, text
 
@@ -226,6 +227,10 @@ class BrokerConfig(Settings):
     def directories(self) -> tuple[str, ...]:
         """The directories that hold: `log.dirs`, else `log.dir` (SEMANTICS.md 13.1)."""
         return self.log_dir if self.log_dirs is None else self.log_dirs
+
+    def warnings(self) -> tuple[str, ...]:
+        """Say what these settings will do that their owner may not expect, a sentence each."""
+        return tuple(cautions.of_store(self))
 
     def _check_together(self) -> None:
         if not self.directories:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from kstore import cautions
 from kstore.brokerconfig import BrokerConfig
 from kstore.errors import ConfigError
 from kstore.settings import (
@@ -445,6 +446,25 @@ class LogConfig(Settings):
     def deletes(self) -> bool:
         """Whether the policy has `delete`."""
         return "delete" in self.cleanup_policy
+
+    def warnings(self, broker: BrokerConfig | None = None, *, housekeeping: bool = True) -> tuple[str, ...]:
+        """Say what these settings will do that their owner may not expect, a sentence each with the numbers.
+
+        Retention and compaction are judged by the periods of the store's `broker` (Kafka's defaults unless given);
+        without `housekeeping` they are left out, as for a log that no store looks after.
+        """
+        found = list(cautions.of_log(self))
+        if housekeeping:
+            found += cautions.of_housekeeping(self, broker or BrokerConfig())
+        return tuple(found)
+
+    def check_for_writing(self) -> None:
+        """Raise a `ConfigError` for settings with which no log can be opened for writing, though each is allowed."""
+        if self.segment_index_bytes < cautions.TIME_ENTRY_BYTES:
+            raise ConfigError(
+                f"segment.index.bytes = {self.segment_index_bytes} has no room for an entry of a time index: "
+                f"at least {cautions.TIME_ENTRY_BYTES} is needed to write a log (unit: bytes)"
+            )
 
     def _check_together(self) -> None:
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:

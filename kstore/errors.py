@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigError",
+    "ConfigWarning",
     "CorruptIndexError",
     "CorruptRecordError",
     "InconsistentTopicIdError",
@@ -46,6 +47,14 @@ class KStoreError(Exception):
 
 class ConfigError(KStoreError, ValueError):
     """A setting is unknown, or its value is of the wrong type or out of range."""
+
+
+class ConfigWarning(UserWarning):
+    """Settings that are each allowed do together what their owner may not expect; says what, with the numbers.
+
+    Issued once, by what opens a log or a store for writing, creates a topic or changes its settings. Silence or raise
+    it as any warning (`warnings.filterwarnings("ignore", category=kstore.ConfigWarning)`).
+    """
 
 
 class InvalidTopicError(KStoreError, ValueError):

@@ -13,7 +13,7 @@ from errno import EIO
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from kstore import arguments, checkpoint, deletion, fs, names, reading, recovery
+from kstore import arguments, cautions, checkpoint, deletion, fs, names, reading, recovery
 from kstore.appends import Appends
 from kstore.config import ConfigSource, LogConfig
 from kstore.errors import InvalidTopicError, PolicyViolationError, StorageError
@@ -80,7 +80,11 @@ class Log(Appends, Reads):
                 f"{names.partition_name(parsed.topic, parsed.partition)!r} would be (FORMAT.md 1.2)"
             )
         names.check_topic(parsed.topic)
-        log = cls._begin(directory, parsed.topic, parsed.partition, mode, LogConfig.resolve(config, settings))
+        resolved = LogConfig.resolve(config, settings)
+        if mode == "a":
+            resolved.check_for_writing()
+            cautions.issue(resolved.warnings(housekeeping=False))
+        log = cls._begin(directory, parsed.topic, parsed.partition, mode, resolved)
         log._arguments = {"config": config, "max_decompressed_bytes": max_decompressed_bytes, **settings}
         log._clock = clock
         if mode == "r":
@@ -120,6 +124,7 @@ class Log(Appends, Reads):
 
         Makes what is missing. Raises what `open` raises.
         """
+        config.check_for_writing()
         parsed = names.parse_partition_name(os.path.basename(path))
         log = cls._begin(path, parsed.topic, parsed.partition, "a", config)
         fs.mkdir(path)
@@ -311,6 +316,10 @@ class Log(Appends, Reads):
         if self._writer is None:
             self._config = self._config.replace(**settings)
             return
+        before, after = self._config, self._config.replace(**settings)
+        after.check_for_writing()
+        known = before.warnings(housekeeping=False)
+        cautions.issue(each for each in after.warnings(housekeeping=False) if each not in known)
         with self._writable().gate():
             self._configure_locked(self._config.replace(**settings))
 

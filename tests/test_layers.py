@@ -29,6 +29,7 @@ FLOORS: dict[str, int] = {
     "fs": 1,
     "config": 1,
     "brokerconfig": 1,
+    "cautions": 1,
     "settings": 1,
     "descriptors": 1,
     "locks": 1,
@@ -75,6 +76,9 @@ FLOORS: dict[str, int] = {
 SIDEWAYS: dict[tuple[str, str], str] = {
     ("settings", "fs"): "a server.properties is a file",
     ("config", "brokerconfig"): "one mapping may carry both tables' names, and an unknown name is refused by one",
+    ("config", "cautions"): "the sentences about one are its own",
+    ("brokerconfig", "cautions"): "the same",
+    ("cautions", "settings"): "how a value is written for people",
     ("config", "settings"): "what a table is made of",
     ("brokerconfig", "settings"): "the same",
     ("topics", "checkpoint"): "a topic id has one text",
