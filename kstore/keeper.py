@@ -45,6 +45,7 @@ RECOVERY_POINTS = "recovery point checkpoint"
 LOG_STARTS = "log start checkpoint"
 HIGH_WATERMARKS = "high watermark checkpoint"
 DELETION = "deletion"
+LEFTOVERS = "leftovers"
 _LOOK_MS = 60_000  # what has not hurried a task is looked at this often
 
 
@@ -210,6 +211,8 @@ class Keeper:
         scheduler.every(
             LOG_STARTS, weakly(self._checkpoint), broker.log_flush_start_offset_checkpoint_interval_ms, delay
         )
+        clear = weakly(self._clear_leftovers)
+        scheduler.once(LEFTOVERS, lambda: clear(catalog), delay)
         interval = broker.replica_high_watermark_checkpoint_interval_ms
         scheduler.every(HIGH_WATERMARKS, weakly(self._checkpoint_high_watermarks), interval, interval)
         if background:
@@ -255,30 +258,43 @@ class Keeper:
                 log.fail(directory.offline)
 
     def _retain(self, catalog: Catalog) -> None:
-        """One pass of retention over all logs (6.17): one that fails is noted and stops no other."""
+        """One pass of retention over all logs (6.17)."""
+        self._each(RETENTION, catalog, lambda entry: self._may_retire(entry) and self.log(entry).apply_retention())
+
+    def _clear_leftovers(self, catalog: Catalog) -> None:
+        """Open the logs in which an earlier life left files to be deleted: that removes them (6.15)."""
+        self._each(LEFTOVERS, catalog, lambda entry: self._has_leftovers(entry) and self.log(entry))
+
+    def _each(self, what: str, catalog: Catalog, act: Callable[[Entry], object]) -> None:
+        """Do something to every log that is in service; one that fails is noted and stops no other."""
         for entry in catalog.entries():
             directory = self.directories.get(entry.root)
             if directory is None or directory.offline is not None or entry.failure is not None:
                 continue
-            name = f"{RETENTION} {entry.topic}-{entry.partition}"
+            name = f"{what} {entry.topic}-{entry.partition}"
             try:
-                if self._may_retire(entry):
-                    self.log(entry).apply_retention()
+                act(entry)
                 self.failures.pop(name, None)
             except LogClosedError:
                 pass
             except Exception as error:
                 self.failures[name] = f"{type(error).__name__}: {error}"
-                logger.exception("%s: retention failed", entry.path)
+                logger.exception("%s: %s failed", entry.path, what)
+
+    @staticmethod
+    def _has_leftovers(entry: Entry) -> bool:
+        return entry.log is None and any(name.endswith(names.DELETED) for name in fs.listdir(entry.path))
 
     def _may_retire(self, entry: Entry) -> bool:
-        """Whether retention could have anything to do with a log, so that the others need not be opened."""
-        config = self._config_of(entry.topic)
-        if config.deletes and (config.retention_ms >= 0 or config.retention_bytes >= 0):
+        """Whether retention has anything to do with a log; one that is not open is looked at from outside first."""
+        if entry.log is not None and not entry.log.closed:
             return True
-        return (self.directories[entry.root].mark(checkpoint.LOG_STARTS, entry.key) or 0) > 0 or (
-            entry.log is not None and not entry.log.closed and entry.log.upkeep.marks()[1] is not None
-        )
+        config = self._config_of(entry.topic)
+        by_rule = config.deletes and (config.retention_ms >= 0 or config.retention_bytes >= 0)
+        if not by_rule and not self.directories[entry.root].mark(checkpoint.LOG_STARTS, entry.key):
+            return False
+        with Log.open(entry.path, "r", config=config, clock=self._clock) as log:
+            return bool(log.plan_retention())
 
     def flush(self) -> None:
         """Flush every log that has something to flush."""

@@ -42,6 +42,7 @@ PARTS = {
     "test_kafka_reads_us.py": 90,
     "test_processes.py": 60,
     "test_recovery.py": 90,
+    "test_store_machine.py": 30,
 }
 
 # No deadlines: a busy machine is no bug. A failing example prints the blob that replays it.

@@ -278,7 +278,7 @@ class World:
 def test_a_store_lives_through_years_of_operations_retention_and_crashes(
     tmp_path: Path, rng: random.Random, budget: Callable[[float], float]
 ) -> None:
-    until = time.monotonic() + budget(25)
+    until = time.monotonic() + budget(15)
     worlds = 0
     totals: dict[str, int] = {"passes": 0, "gone": 0, "crashes": 0}
     while worlds < 1 or time.monotonic() < until:
