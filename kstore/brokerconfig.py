@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kstore import cautions
@@ -228,6 +228,13 @@ class BrokerConfig(Settings):
         """The directories that hold: `log.dirs`, else `log.dir` (SEMANTICS.md 13.1)."""
         return self.log_dir if self.log_dirs is None else self.log_dirs
 
+    def check_cordoned(self, directories: Collection[str]) -> None:
+        """Raise a `ConfigError` unless `cordoned.log.dirs` is among these, as a broker demands of its `log.dirs`."""
+        cordoned = self.cordoned_log_dirs
+        wrong = [] if cordoned == ("*",) else [each for each in cordoned if each not in directories]
+        if wrong:
+            raise ConfigError(f"cordoned.log.dirs = {text(cordoned)!r}: {wrong[0]!r} is not one of the log directories")
+
     def warnings(self) -> tuple[str, ...]:
         """Say what these settings will do that their owner may not expect, a sentence each."""
         return tuple(cautions.of_store(self))
@@ -235,9 +242,8 @@ class BrokerConfig(Settings):
     def _check_together(self) -> None:
         if not self.directories:
             raise ConfigError("log.dirs is empty: at least one directory is needed")
-        wrong = [each for each in self.cordoned_log_dirs if each not in self.directories]
-        if wrong and self.cordoned_log_dirs != ("*",):
-            raise ConfigError(f"cordoned.log.dirs = {text(self.cordoned_log_dirs)!r}: {wrong[0]!r} is not in log.dirs")
+        if self.explicit & {"log_dir", "log_dirs"}:
+            self.check_cordoned(self.directories)
         share = self.log_cleaner_dedupe_buffer_size // max(self.log_cleaner_threads, 1)
         if share <= 1 << 20:
             raise ConfigError(

@@ -120,7 +120,7 @@ def test_the_brokers_own_settings_have_kafkas_defaults() -> None:
 BROKER_EDGES = [
     ("log.dir", ["/a", ["/a", "/b"]], ["", "/a,,/b"]),
     ("log.dirs", ["/a", None], ["", ",/a"]),
-    ("cordoned.log.dirs", ["", "*"], ["/elsewhere", "*,/elsewhere"]),
+    ("cordoned.log.dirs", ["", "*", "/a"], ["/a,,/b"]),
     ("log.retention.check.interval.ms", ["1", LONG_MAX], ["0", 2**63]),
     ("log.flush.scheduler.interval.ms", [-(2**63), LONG_MAX], [2**63, "x"]),
     ("log.flush.offset.checkpoint.interval.ms", ["0", 2**31 - 1], ["-1", 2**31]),
@@ -520,9 +520,22 @@ def test_directories_are_one_list_and_cordoned_ones_are_among_them() -> None:
     config = BrokerConfig.resolve({"log.dirs": "/a, /b", "log.dir": "/c", "cordoned.log.dirs": "/b"})
     assert config.directories == ("/a", "/b")
     assert BrokerConfig.resolve({"log.dir": "/c", "cordoned.log.dirs": "*"}).directories == ("/c",)
-    for wrong in ({"log.dirs": "/a,,/b"}, {"log.dirs": ""}, {"log.dirs": "/a", "cordoned.log.dirs": "/b"}):
+    for wrong in (
+        {"log.dirs": "/a,,/b"},
+        {"log.dirs": ""},
+        {"log.dirs": "/a", "cordoned.log.dirs": "/b"},
+        {"log.dirs": "/a", "cordoned.log.dirs": "*,/a"},
+    ):
         with pytest.raises(ConfigError):
             BrokerConfig.resolve(wrong)
+
+
+def test_where_no_directories_are_named_the_cordoned_ones_are_held_against_those_that_are_opened() -> None:
+    config = BrokerConfig.resolve({"cordoned.log.dirs": "/a"})
+    config.check_cordoned(["/a", "/b"])
+    with pytest.raises(ConfigError, match=r"cordoned\.log\.dirs = '/a': '/a' is not one"):
+        config.check_cordoned(["/b"])
+    BrokerConfig(cordoned_log_dirs="*").check_cordoned(["/b"])
 
 
 @pytest.mark.parametrize(

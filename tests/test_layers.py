@@ -39,6 +39,7 @@ FLOORS: dict[str, int] = {
     "epochs": 2,
     "scheduler": 2,
     "topics": 2,
+    "placement": 2,
     "_writer": 2,
     "_route": 2,
     "legacy": 2,
