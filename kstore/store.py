@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from kstore import arguments, catalog, checkpoint, fs, names
+from kstore import arguments, catalog, cautions, checkpoint, fs, names
 from kstore.brokerconfig import BrokerConfig
 from kstore.catalog import Catalog, Entry, Watch
 from kstore.config import TOPIC_NAMES, ConfigSource, LogConfig
@@ -99,7 +99,9 @@ class Store:
         if mode == "r":
             store._open_for_reading()
         else:
+            store._config.check_for_writing()
             store._open_for_writing(clock, background, progress)
+            cautions.issue((*store._broker.warnings(), *store._config.warnings(store._broker)))
         fs.register(store)
         return store
 
@@ -303,17 +305,27 @@ class Store:
                 for entry in partitions.values():
                     checkpoint.ensure_partition_metadata(entry.path, topic_id)
             self._record(topic, TopicRecord(topic_id, max(partitions) + 1, overrides, "live"))
+            before = self.topic_config(topic).warnings(self._broker)
             self._configs.pop(topic, None)
             self._apply_config(keeper, partitions.values())
+            self._caution(topic, before)
 
     def update_config(self, config: ConfigSource = None, **settings: Any) -> None:
         """Change the store's settings for this opening; topics keep their own (13.11)."""
         keeper = self._writing()
         with self._admin:
+            before = self._config.warnings(self._broker)
             given = LogConfig.resolve(config, settings)
             self._config = self._config.replace(**{name: getattr(given, name) for name in given.explicit})
             self._configs.clear()
             self._apply_config(keeper, self._catalog.entries())
+            cautions.issue(each for each in self._config.warnings(self._broker) if each not in before)
+
+    def _caution(self, topic: str, known: Iterable[str]) -> None:
+        """Warn of what a topic's own settings bring on: not of what the store's do, nor what was known before."""
+        passed = {*known, *self._config.warnings(self._broker)}
+        found = self.topic_config(topic).warnings(self._broker)
+        cautions.issue(f"topic {topic}: {each}" for each in found if each not in passed)
 
     def _apply_config(self, keeper: Keeper, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -326,7 +338,9 @@ class Store:
     def _checked(self, overrides: Mapping[str, object], given: Mapping[str, object]) -> dict[str, str]:
         """A topic's settings as text, each known and in range, and all of them in order with the store's."""
         check_known(given, TOPIC_NAMES)
-        found = self._config.for_topic(overrides).to_kafka()
+        resolved = self._config.for_topic(overrides)
+        resolved.check_for_writing()
+        found = resolved.to_kafka()
         return {name: text for name, text in found.items() if name in overrides}
 
     # Administration.
@@ -380,6 +394,7 @@ class Store:
             except BaseException:
                 self._unmake(keeper, topic)
                 raise
+            self._caution(topic, ())
         return topic_id
 
     def add_partitions(self, topic: str, total: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ManualClock
-from faultfs import FaultFS
+from faultfs import DATA_LOST, LOST, NAMES_LOST, FaultFS
 
 import kstore
 from kstore import checkpoint, names
@@ -478,7 +478,7 @@ def test_a_damaged_file_of_topics_is_no_empty_one(root: Path) -> None:
 
 
 def test_making_and_deleting_topics_is_finished_after_a_crash_at_any_write(
-    root: Path, tmp_path: Path, clock: ManualClock
+    root: Path, tmp_path: Path, clock: ManualClock, request: pytest.FixtureRequest
 ) -> None:
     """A topic is there whole, with its id and settings, or not at all; what was deleted does not come back."""
     with FaultFS(root) as disk:
@@ -497,7 +497,8 @@ def test_making_and_deleting_topics_is_finished_after_a_crash_at_any_write(
         store.close()
     into = tmp_path / "images"
     into.mkdir()
-    for step, _, image in disk.crash_images(into, since=begun):
+    request.getfixturevalue("no_syncs")
+    for step, _, image in disk.crash_images(into, LOST, DATA_LOST, NAMES_LOST, since=begun):
         with kstore.Store.open(image, clock=clock, background=False) as store:
             assert store.topic_config("kept").segment_bytes == 5000, step
             if step >= deleted:
