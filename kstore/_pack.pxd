@@ -51,13 +51,15 @@ cdef class Packer:
     cdef int _append(self, const void *key, Py_ssize_t key_size, const void *value, Py_ssize_t value_size,
                      int64_t timestamp, const void *headers, Py_ssize_t headers_size) except -1
     cdef int _reserve(self, Py_ssize_t extra) except -1
-    cdef int _write_header(self, Py_ssize_t start, Py_ssize_t size, int32_t count, int64_t base_timestamp,
-                           int64_t max_timestamp) except -1
+    cdef void _write_header(self, Py_ssize_t start, Py_ssize_t size, int32_t count, int64_t base_timestamp,
+                            int64_t max_timestamp) noexcept nogil
     cdef int _close_compressed(self) except -1
     cdef int _pack_section(self, bytes section, int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1
+    cdef int _put_section(self, const uint8_t *section, Py_ssize_t size, bytes packed, int32_t count,
+                          int64_t base_timestamp, int64_t max_timestamp) except -1
     cdef int64_t _check_timestamp(self, object timestamp) except? -2
     cdef int _check(self, Py_ssize_t key_size, int64_t stamp) except -1
-    cdef int _split_section(self, bytes section, int32_t count, int64_t base_timestamp) except -1
+    cdef int _split_section(self, const uint8_t *p, Py_ssize_t size, int32_t count, int64_t base_timestamp) except -1
     cdef bytes _encode_headers(self, object headers)
     cdef int _refuse(self, object kind, object reason) except -1
     cdef int _refuse_at(self, int64_t index, object kind, object reason) except -1

@@ -358,8 +358,8 @@ cdef class Packer:
 
     # ---- One batch.
 
-    cdef int _write_header(self, Py_ssize_t start, Py_ssize_t size, int32_t count, int64_t base_timestamp,
-                           int64_t max_timestamp) except -1:
+    cdef void _write_header(self, Py_ssize_t start, Py_ssize_t size, int32_t count, int64_t base_timestamp,
+                            int64_t max_timestamp) noexcept nogil:
         """Write the header of the batch of `size` bytes at `start`, whose records are there, and count it finished."""
         cdef uint8_t *p = self.data + start
         if self._attributes & TIMESTAMP_TYPE_BIT:
@@ -384,7 +384,6 @@ cdef class Packer:
         self.batches += 1
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
-        return 0
 
     cdef int _close_compressed(self) except -1:
         cdef Py_ssize_t start = self.finished + RECORDS_AT
@@ -396,23 +395,27 @@ cdef class Packer:
 
     cdef int _pack_section(self, bytes section, int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1:
         """Compress and write a batch of these records, or two of its halves if it would be too large."""
-        cdef bytes packed = codecs.compress(self._codec, section, self._level)
-        cdef Py_ssize_t size = RECORDS_AT + PyBytes_GET_SIZE(packed)
-        if size > self._max_batch_bytes:
+        return self._put_section(<const uint8_t *> PyBytes_AS_STRING(section), PyBytes_GET_SIZE(section),
+                                 codecs.compress(self._codec, section, self._level), count, base_timestamp,
+                                 max_timestamp)
+
+    cdef int _put_section(self, const uint8_t *section, Py_ssize_t size, bytes packed, int32_t count,
+                          int64_t base_timestamp, int64_t max_timestamp) except -1:
+        cdef Py_ssize_t batch_size = RECORDS_AT + PyBytes_GET_SIZE(packed)
+        if batch_size > self._max_batch_bytes:
             if count == 1 or self._single:
                 self._refuse_at(self._closing, RecordTooLargeError,
-                                f"a batch of {size} bytes, where at most {self._max_batch_bytes} are allowed")
-            return self._split_section(section, count, base_timestamp)
-        if self.finished + size > self._capacity:
-            self._reserve(size)
+                                f"a batch of {batch_size} bytes, where at most {self._max_batch_bytes} are allowed")
+            return self._split_section(section, size, count, base_timestamp)
+        if self.finished + batch_size > self._capacity:
+            self._reserve(batch_size)
         memcpy(self.data + self.finished + RECORDS_AT, PyBytes_AS_STRING(packed), <size_t> PyBytes_GET_SIZE(packed))
-        self._write_header(self.finished, size, count, base_timestamp, max_timestamp)
+        self._write_header(self.finished, batch_size, count, base_timestamp, max_timestamp)
         self._closing += count
         return 0
 
-    cdef int _split_section(self, bytes section, int32_t count, int64_t base_timestamp) except -1:
-        cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(section)
-        cdef const uint8_t *end = p + PyBytes_GET_SIZE(section)
+    cdef int _split_section(self, const uint8_t *p, Py_ssize_t size, int32_t count, int64_t base_timestamp) except -1:
+        cdef const uint8_t *end = p + size
         cdef int32_t left, i
         cdef int64_t base, greatest, timestamp
         cdef uint64_t body

@@ -121,28 +121,11 @@ class Appends:
         Raises what `append` raises; `InvalidRecordError` names the record by its number in the iterable.
         """
         writer = self._writable()
-        config = self._config
-        limit = min(config.max_message_bytes, config.effective_segment_bytes)
-        if batch_bytes is None:
-            batch_bytes = min(DEFAULT_BATCH_BYTES, limit)
-        else:
-            batch_bytes = min(arguments.integer("batch_bytes", batch_bytes, low=1), limit)
         codec = self._compression_id(compression)
         self._check_epoch(leader_epoch)
-        log_append_time = config.message_timestamp_type == "LogAppendTime"
+        log_append_time = self._config.message_timestamp_type == "LogAppendTime"
         now_ms = writer.now()
-        packer = Packer(
-            batch_bytes,
-            limit,
-            codec,
-            config.compression_level if config.compression_type != "producer" else None,
-            timestamp_type=config.message_timestamp_type,
-            now_ms=now_ms,
-            before_max_ms=config.message_timestamp_before_max_ms,
-            after_max_ms=config.message_timestamp_after_max_ms,
-            require_key=config.compacts,
-            single=atomic,
-        )
+        packer = self._packer(codec, batch_bytes, now_ms, single=atomic)
         iterator = arguments.iterator("records", records)
         first = last = maximum = -1
         more = True
@@ -165,6 +148,29 @@ class Appends:
         if sync:
             self.flush()
         return AppendInfo(first, last, maximum, now_ms if log_append_time and last >= 0 else -1)
+
+    def _packer(
+        self, codec: int, batch_bytes: int | None, now_ms: int, *, single: bool = False, unlimited: bool = False
+    ) -> Packer:
+        """A packer to the log's rules; `unlimited` leaves the size of a batch as written to whoever writes it."""
+        config = self._config
+        limit = min(config.max_message_bytes, config.effective_segment_bytes)
+        if batch_bytes is None:
+            batch_bytes = min(DEFAULT_BATCH_BYTES, limit)
+        else:
+            batch_bytes = min(arguments.integer("batch_bytes", batch_bytes, low=1), limit)
+        return Packer(
+            batch_bytes,
+            arguments.INT_MAX if unlimited else limit,
+            codec,
+            config.compression_level if config.compression_type != "producer" else None,
+            timestamp_type=config.message_timestamp_type,
+            now_ms=now_ms,
+            before_max_ms=config.message_timestamp_before_max_ms,
+            after_max_ms=config.message_timestamp_after_max_ms,
+            require_key=config.compacts,
+            single=single,
+        )
 
     def _store(self, writer: Writer, packer: Packer, leader_epoch: int | None) -> tuple[int, int]:
         self._run_due(writer)

@@ -18,6 +18,7 @@ __all__ = [
     "CorruptIndexError",
     "CorruptRecordError",
     "InconsistentTopicIdError",
+    "InvalidColumnError",
     "InvalidProducerEpochError",
     "InvalidRecordError",
     "InvalidTimestampError",
@@ -96,6 +97,10 @@ class InvalidRecordError(_RefusedRecord):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class InvalidColumnError(_RefusedRecord):
+    """A column that cannot be read: unsound Arrow data, a stream that failed, columns of different lengths."""
 
 
 class InvalidTimestampError(InvalidRecordError):

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from kstore import arguments, cautions, checkpoint, deletion, fs, names, reading, recovery
-from kstore.appends import Appends
+from kstore.columnappends import ColumnAppends
 from kstore.config import ConfigSource, LogConfig
 from kstore.errors import InvalidTopicError, PolicyViolationError, StorageError
 from kstore.hosts import NextCall, OwnThread
@@ -27,7 +27,7 @@ from kstore.upkeep import Host, Upkeep
 from kstore.writer import Writer
 
 
-class Log(Appends, Reads):
+class Log(ColumnAppends, Reads):
     """One partition of a topic: appended to at its end, read from anywhere. Open it with `Log.open`.
 
     Any method may be called from any thread. Appends of one call to `append_many` may interleave with those of other

@@ -55,7 +55,11 @@ FLOORS: dict[str, int] = {
     "hosts": 5,
     "deletion": 5,
     "writer": 5,
+    "_arrow": 2,
+    "_columnpack": 3,
+    "columnsources": 4,
     "appends": 6,
+    "columnappends": 6,
     "reads": 6,
     "log": 7,
     "catalog": 8,
@@ -91,6 +95,7 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("_scan", "compression"): "a search for a timestamp looks into compressed batches",
     ("fs", "descriptors"): "one door, three rooms: what owns a descriptor and knows the fork rule",
     ("fs", "locks"): "and who may write",
+    ("columnappends", "appends"): "columns are stored as records are",
     ("locks", "descriptors"): "a lock is a descriptor",
 }
 

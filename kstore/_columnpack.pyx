@@ -1,0 +1,423 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""The encoder for columns: rows of them go into a `Packer`'s batches without the GIL and without an object each.
+
+What a batch is, when it is full and what is refused is the packer's business; every row that is not plain is handed
+to it. Hardest rule: the batches are byte for byte those that the packer makes of the same records one by one.
+"""
+
+cimport cython
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+from kstore._arrow cimport KS_POINTERS, Column, ks_bytes, ks_column
+from kstore._pack cimport Packer
+from kstore._wire cimport (
+    BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, LOG_OVERHEAD, MAX_TIMESTAMP_AT, RECORDS_AT, RECORDS_COUNT_AT,
+    TIMESTAMP_TYPE_BIT, load32, load64,
+)
+
+from kstore import compression
+from kstore._arrow import pointers
+from kstore.errors import InvalidColumnError, InvalidTimestampError, RecordTooLargeError
+
+cdef extern from "columns_in.h" nogil:
+    enum:
+        KS_COLUMN_FINE
+        KS_OFFSETS_FALL
+        KS_VIEW_SIZE
+        KS_VIEW_BUFFER
+        KS_VIEW_BOUNDS
+        KS_NO_SUCH_INDEX
+        KS_NULL_NAME
+        KS_HEADERS_TOO_LARGE
+        KS_TOO_LARGE
+        KS_TIME_RANGE
+        KS_STOP_FULL
+        KS_STOP_ROOM
+        KS_STOP_ODD
+    ctypedef struct ks_batch:
+        uint8_t *p
+        uint8_t *full
+        uint8_t *room
+        int64_t count
+        int64_t base_timestamp
+        int64_t max_timestamp
+        int64_t earliest
+        int64_t latest
+        int key_required
+    int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *fault) noexcept
+    int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now, int64_t *out, int *fault) noexcept
+    int ks_list_row(const ks_column *c, int64_t row, int64_t *start, int64_t *end) noexcept
+    int64_t ks_headers_size(const ks_column *c, int64_t start, int64_t end) noexcept
+    int64_t ks_put_headers(const ks_column *c, int64_t start, int64_t end, uint8_t *out, int64_t room) noexcept
+    int64_t ks_encode(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
+                      const int64_t *times, int64_t n) noexcept
+    int ks_why(const ks_batch *batch, const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers, int64_t time,
+               int64_t *total) noexcept
+
+cdef enum:
+    BLOCK = 256                        # rows gathered at a time: their pointers stay in the first cache
+    SCRATCH_BYTES = 65536              # headers encoded at a time, or those of one row
+
+# What `_fill` wants of its caller.
+cdef enum:
+    EXHAUSTED
+    ENOUGH
+    MORE_ROOM
+    ODD_ROW
+    FULL_BATCH
+    FAULTY
+    NO_MEMORY
+
+cdef int64_t LONG_MAX = 0x7fffffffffffffff
+cdef const uint8_t *NO_HEADERS = b"\x00"
+
+cdef dict FAULTS = {
+    KS_OFFSETS_FALL: "its Arrow offsets fall, or leave the range of the first and the last",
+    KS_VIEW_SIZE: "its Arrow view has a negative size",
+    KS_VIEW_BUFFER: "its Arrow view points into a buffer that is not there",
+    KS_VIEW_BOUNDS: "its Arrow view leaves the buffer that it points into",
+    KS_NO_SUCH_INDEX: "its dictionary has no such index",
+    KS_NULL_NAME: "a header has no key",
+}
+
+
+@cython.final
+cdef class Rows:
+    """Rows that go in step: from each column a stretch of `count` rows.
+
+    Takes the columns with the row of each that comes first; None for `keys` or `headers` means that no record has
+    them, for `times` that all get `time`. `at` is how many were packed, `first` the number of the first one in errors.
+    Not thread-safe.
+    """
+
+    cdef Column _values, _keys, _headers, _times
+    cdef int64_t _value_at, _key_at, _header_at, _time_at
+    cdef readonly int64_t at
+    cdef readonly int64_t count
+    cdef readonly int64_t first
+    cdef int64_t _time
+
+    # The block at hand: rows [at, at + block) of the stretch, of which `taken` are packed.
+    cdef int64_t _block, _taken
+    cdef ks_bytes _value[BLOCK]
+    cdef ks_bytes _key[BLOCK]
+    cdef ks_bytes _header[BLOCK]
+    cdef int64_t _stamp[BLOCK]
+    cdef uint8_t *_scratch
+    cdef int64_t _scratch_bytes
+
+    cdef int _fault
+    cdef Column _faulty
+    cdef int64_t _faulty_row
+
+    def __init__(self, Column values not None, int64_t value_at, Column keys, int64_t key_at, Column times,
+                 int64_t time_at, Column headers, int64_t header_at, *, int64_t count, int64_t first, int64_t time):
+        for column, at in ((values, value_at), (keys, key_at), (times, time_at), (headers, header_at)):
+            if column is not None and not 0 <= at <= at + count <= len(column):
+                raise ValueError(f"rows {at} to {at + count} of {len(column)} in {column.what}")
+        self._values, self._keys, self._times, self._headers = values, keys, times, headers
+        self._value_at, self._key_at, self._time_at, self._header_at = value_at, key_at, time_at, header_at
+        self.count = count
+        self.first = first
+        self._time = time
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._scratch)
+
+    cdef int _failed(self, int fault, int64_t row, ks_column *column) noexcept nogil:
+        self._fault = fault
+        self._faulty_row = row
+        return FAULTY
+
+    cdef int _gather(self) noexcept nogil:
+        """The next block: 0, or what is wrong with its first row."""
+        cdef int64_t n = min(<int64_t> BLOCK, self.count - self.at), i
+        cdef int64_t wanted = n
+        cdef int fault = 0
+        self._taken = 0
+        n = ks_gather(&self._values.c, self._value_at + self.at, n, self._value, &fault)
+        if n == 0:
+            return self._failed(fault, 0, &self._values.c)
+        if self._keys is not None:
+            n = ks_gather(&self._keys.c, self._key_at + self.at, n, self._key, &fault)
+            if n == 0:
+                return self._failed(fault, 1, &self._keys.c)
+        if self._times is None:
+            for i in range(n):
+                self._stamp[i] = self._time
+        else:
+            n = ks_gather_times(&self._times.c, self._time_at + self.at, n, self._time, self._stamp, &fault)
+            if n == 0:
+                return self._failed(fault, 2, &self._times.c)
+        if self._headers is not None:
+            n = self._gather_headers(n, &fault)
+            if n == 0:
+                return NO_MEMORY if fault == 0 else self._failed(fault, 3, &self._headers.c)
+        self._block = n
+        return 0
+
+    cdef int64_t _gather_headers(self, int64_t n, int *fault) noexcept nogil:
+        cdef const ks_column *c = &self._headers.c
+        cdef int64_t row = self._header_at + self.at, i, start = 0, end = 0, size, used = 0
+        cdef void *grown
+        if c.layout == KS_POINTERS:                 # header sections as they stand in a record
+            n = ks_gather(c, row, n, self._header, fault)
+            for i in range(n):
+                if self._header[i].n < 0:
+                    self._header[i] = ks_bytes(NO_HEADERS, 1)
+            return n
+        for i in range(n):
+            fault[0] = ks_list_row(c, row + i, &start, &end)
+            if fault[0]:
+                return i
+            if start == end:
+                self._header[i] = ks_bytes(NO_HEADERS, 1)
+                continue
+            size = ks_headers_size(c, start, end)
+            if size < 0:
+                fault[0] = <int> -size
+                return i
+            if used + size + 16 > self._scratch_bytes:
+                if used:                            # what is written must not move: it is pointed to
+                    return i
+                grown = PyMem_RawRealloc(self._scratch, <size_t> max(<int64_t> SCRATCH_BYTES, size + 16))
+                if grown == NULL:
+                    return 0
+                self._scratch = <uint8_t *> grown
+                self._scratch_bytes = max(<int64_t> SCRATCH_BYTES, size + 16)
+            size = ks_put_headers(c, start, end, self._scratch + used, self._scratch_bytes - used)
+            if size == 0:
+                fault[0] = KS_HEADERS_TOO_LARGE
+                return i
+            self._header[i] = ks_bytes(self._scratch + used, size)
+            used += size
+        return n
+
+    cdef int _raise(self, Packer packer) except -1:
+        """The error for the row that `_gather` stopped at."""
+        cdef Column column = (self._values, self._keys, self._times, self._headers)[self._faulty_row]
+        cdef int64_t row = self.first + self.at
+        if self._fault == KS_TIME_RANGE:
+            packer._refuse_at(row, InvalidTimestampError,
+                              f"{column.what} gives a time before the epoch, or beyond 64 bits of milliseconds; -1 "
+                              f"alone means none")
+        if self._fault in (KS_TOO_LARGE, KS_HEADERS_TOO_LARGE):
+            packer._refuse_at(row, RecordTooLargeError, f"{column.what} gives more than the 2 GiB that a batch can hold")
+        raise InvalidColumnError(f"{column.what}, row {row}: {FAULTS[self._fault]}")
+
+
+def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes):
+    """Pack rows until `limit_bytes` of finished batches are in the packer; False once all rows are in.
+
+    The last batch stays open for rows to come: `close` it. A row that is refused raises `InvalidRecordError`,
+    `InvalidTimestampError` or `RecordTooLargeError` which names its number, one that is no sound data
+    `InvalidColumnError`; that drops the open batch.
+    """
+    cdef int code
+    cdef int64_t total = 0
+    packer.enter()
+    try:
+        while True:
+            with nogil:
+                code = _fill(packer, rows, limit_bytes, &total)
+            if code == EXHAUSTED:
+                return False
+            if code == ENOUGH:
+                return True
+            if code == MORE_ROOM:
+                packer._reserve(<Py_ssize_t> total)
+            elif code == FULL_BATCH:
+                packer.close_batch()
+            elif code == ODD_ROW:
+                _append(packer, rows)
+            elif code == NO_MEMORY:
+                raise MemoryError
+            else:
+                rows._raise(packer)
+    except BaseException:
+        packer.drop_open()
+        raise
+    finally:
+        packer.leave()
+
+
+cdef int _append(Packer packer, Rows rows) except -1:
+    """Hand the next row to the packer itself: it goes alone, or is refused."""
+    cdef int64_t i = rows._taken
+    cdef const ks_bytes *value = &rows._value[i]
+    if packer._count == 0:
+        packer.drop_open()
+    if rows._headers is None:
+        rows._header[i] = ks_bytes(NO_HEADERS, 1)
+    if rows._keys is None:
+        rows._key[i] = ks_bytes(NULL, -1)
+    packer._append(rows._key[i].p, rows._key[i].n, value.p, value.n, rows._stamp[i], rows._header[i].p, rows._header[i].n)
+    rows._taken += 1
+    rows.at += 1
+    return 0
+
+
+cdef int _fill(Packer packer, Rows rows, Py_ssize_t limit_bytes, int64_t *total) noexcept nogil:
+    cdef ks_batch batch
+    cdef const ks_bytes *keys
+    cdef const ks_bytes *headers
+    cdef int64_t i, n
+    cdef int why
+    batch.key_required = packer._require_key
+    batch.earliest = 0
+    batch.latest = LONG_MAX
+    if not packer._attributes & TIMESTAMP_TYPE_BIT:
+        if packer.now_ms > packer._before_max_ms:
+            batch.earliest = packer.now_ms - packer._before_max_ms
+        if packer._after_max_ms < LONG_MAX - max(packer.now_ms, 0):
+            batch.latest = packer.now_ms + packer._after_max_ms
+    while True:
+        if packer.finished >= limit_bytes:
+            return ENOUGH
+        if rows.at == rows.count:
+            return EXHAUSTED
+        if rows._taken == rows._block:
+            why = rows._gather()
+            if why:
+                rows._block = rows._taken = 0
+                return why
+        i = rows._taken
+        n = rows._block - i
+        keys = &rows._key[i] if rows._keys is not None else NULL
+        headers = &rows._header[i] if rows._headers is not None else NULL
+        if packer._count == 0:
+            if packer.finished + RECORDS_AT > packer._capacity:
+                total[0] = RECORDS_AT
+                packer._used = packer.finished
+                return MORE_ROOM
+            packer._used = packer.finished + RECORDS_AT
+            packer._base_timestamp = rows._stamp[i]
+            packer._open_max = -1
+        batch.p = packer.data + packer._used
+        batch.full = packer.data + packer.finished + packer._batch_bytes
+        batch.room = packer.data + packer._capacity
+        batch.count = packer._count
+        batch.base_timestamp = packer._base_timestamp
+        batch.max_timestamp = packer._open_max
+        n = ks_encode(&batch, keys, &rows._value[i], headers, &rows._stamp[i], n)
+        packer._used = batch.p - packer.data
+        packer._count = <int32_t> batch.count
+        packer._open_max = batch.max_timestamp
+        packer.records += n
+        rows.at += n
+        rows._taken += n
+        i = rows._taken
+        if i == rows._block:
+            continue
+        why = ks_why(&batch, &rows._key[i] if rows._keys is not None else NULL, &rows._value[i],
+                     &rows._header[i] if rows._headers is not None else NULL, rows._stamp[i], total)
+        if why == KS_STOP_ROOM:
+            return MORE_ROOM
+        if why == KS_STOP_ODD or packer._count == 0:
+            return ODD_ROW
+        if packer._codec or packer._single:
+            return FULL_BATCH
+        packer._write_header(packer.finished, packer._used - packer.finished, packer._count, packer._base_timestamp,
+                             packer._open_max)
+        packer._count = 0
+
+
+def close(Packer packer not None):
+    """Finish the open batch, if there is one."""
+    packer.enter()
+    try:
+        packer.close_batch()
+    except BaseException:
+        packer.drop_open()
+        raise
+    finally:
+        packer.leave()
+
+
+# ---- Batches on their way: out of the packer that makes them, through a codec, into the one that is written.
+
+def hand_over(Packer packer not None, Packer spare not None):
+    """Move the finished batches to `spare`, which is empty, and take its memory for those to come.
+
+    The packer goes on with its open batch. Both may then be used by different threads.
+    """
+    cdef Py_ssize_t rest
+    packer.enter()
+    try:
+        spare.enter()
+        try:
+            if spare._used:
+                raise ValueError(f"the spare packer holds {spare._used} bytes")
+            rest = packer._used - packer.finished
+            if rest > spare._capacity:
+                spare._reserve(rest)
+            if rest:
+                memcpy(spare.data, packer.data + packer.finished, <size_t> rest)
+            packer.data, spare.data = spare.data, packer.data
+            packer._capacity, spare._capacity = spare._capacity, packer._capacity
+            spare._used = spare.finished = packer.finished
+            spare.batches, spare.max_timestamp = packer.batches, packer.max_timestamp
+            packer._used = rest
+            packer.finished = packer.batches = 0
+            packer.max_timestamp = -1
+        finally:
+            spare.leave()
+    finally:
+        packer.leave()
+
+
+def compress(Packer packer not None, int codec, level):
+    """The record sections of the packer's finished batches, compressed, in order; for any thread."""
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t size
+    cdef list packed = []
+    if packer.finished == 0:
+        return packed
+    with packer.buffer as data:
+        while at < packer.finished:
+            size = load32(packer.data + at + BATCH_LENGTH_AT) + LOG_OVERHEAD
+            packed.append(compression.compress(codec, data[at + RECORDS_AT : at + size], level))
+            at += size
+    return packed
+
+
+def put_compressed(Packer packer not None, Packer plain not None, list packed not None):
+    """Write the batches of `plain`, whose sections `compress` gave, into `packer`; one that is too large is split.
+
+    Raises `RecordTooLargeError` for a record that compression left larger than a batch may be; the batches before it
+    are in the packer.
+    """
+    cdef Py_ssize_t at = 0, size
+    cdef const uint8_t *p
+    cdef bytes section
+    packer.enter()
+    try:
+        plain.enter()
+        try:
+            for section in packed:
+                p = plain.data + at
+                size = load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
+                packer._put_section(p + RECORDS_AT, size - RECORDS_AT, section, load32(p + RECORDS_COUNT_AT),
+                                    load64(p + BASE_TIMESTAMP_AT), load64(p + MAX_TIMESTAMP_AT))
+                at += size
+            if at != plain.finished:
+                raise ValueError(f"{len(packed)} sections for {plain.batches} batches")
+        finally:
+            plain.leave()
+    except BaseException:
+        packer.drop_open()
+        raise
+    finally:
+        packer.leave()
+
+
+def header_sections(str what, rows, int64_t first):
+    """A column of headers from what `append_many` takes for each record: pairs, a dict, or None."""
+    cdef Packer packer = Packer(1, 1, now_ms=0)
+    cdef list sections = []
+    for headers in rows:
+        packer.records = first + len(sections)      # what errors name
+        sections.append(None if headers is None else packer._encode_headers(headers))
+    return pointers(what, sections, first)

@@ -1,0 +1,415 @@
+/* Columns of records, as they lie in memory, and the encoder that reads them there.
+
+   `ks_gather` turns a stretch of any layout into pointers and sizes; `ks_encode` turns those into v2 records. So a
+   layout is known in one place only, and costs a nanosecond a row. Offsets, views and dictionary indices come from
+   strangers: each is loaded once, checked, and only what was checked is used, whatever another thread does to the
+   memory meanwhile. What a buffer's size is, the Arrow C interface does not say; `low` and `high` are what it says
+   of offsets. Loads go through memcpy: nobody promises alignment. Nothing here knows Python. */
+#ifndef KSTORE_COLUMNS_IN_H
+#define KSTORE_COLUMNS_IN_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "record.h"
+
+typedef struct {
+    const uint8_t *p;
+    int64_t n; /* negative: null */
+} ks_bytes;
+
+enum ks_layout {
+    KS_NULLS,     /* every row is null */
+    KS_FIXED,     /* `width` bytes every `stride` bytes */
+    KS_PADDED,    /* the same, less the NUL bytes at the end (NumPy's S) */
+    KS_OFFSETS32, /* bytes between one offset and the next */
+    KS_OFFSETS64,
+    KS_VIEWS,     /* 16 bytes a row: size, then the bytes or where they are */
+    KS_POINTERS,  /* ks_bytes */
+    KS_DICTIONARY,
+    KS_LIST32, /* names and items between one offset and the next: headers */
+    KS_LIST64,
+    KS_TIMES /* numbers of `width` bytes every `stride` bytes */
+};
+
+typedef struct ks_column ks_column;
+struct ks_column {
+    int layout;
+    int is_unsigned;            /* indices and times */
+    int64_t length;             /* rows */
+    int64_t offset;             /* of row 0 within the buffers */
+    const uint8_t *validity;    /* a bit a row from `offset` on; NULL: nothing is null */
+    const uint8_t *data;        /* bytes, rows, views, ks_bytes, indices, numbers; never NULL */
+    const uint8_t *offsets;
+    int64_t width, stride;
+    int64_t low, high;          /* every offset is within [low, high] */
+    const uint8_t *buffers;     /* what views point into: an array of pointers, */
+    const uint8_t *sizes;       /* and of their sizes */
+    int64_t buffers_count;
+    int64_t multiplier, divisor; /* of times: one of them is 1 */
+    int has_nat;                /* times: INT64_MIN is null, too */
+    const ks_column *items;     /* dictionary; values of headers */
+    const ks_column *names;     /* of headers */
+};
+
+/* Why a row cannot be taken. */
+enum ks_column_fault {
+    KS_COLUMN_FINE = 0,
+    KS_OFFSETS_FALL,      /* an offset below the one before, or outside [low, high] */
+    KS_VIEW_SIZE,         /* a negative size */
+    KS_VIEW_BUFFER,       /* no such buffer */
+    KS_VIEW_BOUNDS,       /* outside of its buffer */
+    KS_NO_SUCH_INDEX,     /* outside of the dictionary */
+    KS_NULL_NAME,         /* a header without a name */
+    KS_HEADERS_TOO_LARGE, /* more than a record can hold */
+    KS_TOO_LARGE,         /* a field of more than 2 GiB */
+    KS_TIME_RANGE         /* before the epoch, or beyond 64 bits of milliseconds */
+};
+
+static inline int32_t ks_i32(const uint8_t *p, int64_t i) { int32_t x; memcpy(&x, p + 4 * i, 4); return x; }
+static inline int64_t ks_i64(const uint8_t *p, int64_t i) { int64_t x; memcpy(&x, p + 8 * i, 8); return x; }
+static inline int ks_bit(const uint8_t *bits, int64_t i) { return bits[i >> 3] >> (i & 7) & 1; }
+
+/* A number of `width` bytes. An unsigned one above INT64_MAX comes out negative, which no caller takes. */
+KS_INLINE int64_t ks_number(const uint8_t *p, int64_t width, int is_unsigned) {
+    uint8_t a;
+    uint16_t b;
+    uint32_t c;
+    switch (width) {
+    case 1: a = *p; return is_unsigned ? (int64_t)a : (int8_t)a;
+    case 2: memcpy(&b, p, 2); return is_unsigned ? (int64_t)b : (int16_t)b;
+    case 4: memcpy(&c, p, 4); return is_unsigned ? (int64_t)c : (int32_t)c;
+    default: return ks_i64(p, 0);
+    }
+}
+
+/* ---- one row -------------------------------------------------------------------------------------------------- */
+
+static inline int ks_between(const ks_column *c, int64_t from, int64_t to, ks_bytes *out) {
+    if (from < c->low || to < from || to > c->high) return KS_OFFSETS_FALL;
+    if (to - from > INT32_MAX) return KS_TOO_LARGE;
+    out->p = c->data + from;
+    out->n = to - from;
+    return KS_COLUMN_FINE;
+}
+
+KS_INLINE int ks_view(const ks_column *c, int64_t at, ks_bytes *out) {
+    const uint8_t *view = c->data + 16 * at, *buffer;
+    int32_t size = ks_i32(view, 0), number, start;
+    if (size < 0) return KS_VIEW_SIZE;
+    out->n = size;
+    if (size <= 12) { out->p = view + 4; return KS_COLUMN_FINE; }
+    number = ks_i32(view, 2);
+    start = ks_i32(view, 3);
+    if (number < 0 || number >= c->buffers_count) return KS_VIEW_BUFFER;
+    if (start < 0 || size > ks_i64(c->sizes, number) - start) return KS_VIEW_BOUNDS;
+    memcpy(&buffer, c->buffers + sizeof buffer * (size_t)number, sizeof buffer);
+    out->p = buffer + start;
+    return KS_COLUMN_FINE;
+}
+
+/* Row `row`, for layouts of bytes other than KS_DICTIONARY. */
+static inline int ks_row(const ks_column *c, int64_t row, ks_bytes *out) {
+    int64_t at = c->offset + row;
+    if (c->validity && !ks_bit(c->validity, at)) { out->p = NULL; out->n = -1; return KS_COLUMN_FINE; }
+    switch (c->layout) {
+    case KS_FIXED:
+        out->p = c->data + at * c->stride;
+        out->n = c->width;
+        return KS_COLUMN_FINE;
+    case KS_PADDED:
+        out->p = c->data + at * c->stride;
+        out->n = c->width;
+        while (out->n > 0 && out->p[out->n - 1] == 0) out->n--;
+        return KS_COLUMN_FINE;
+    case KS_OFFSETS32: return ks_between(c, ks_i32(c->offsets, at), ks_i32(c->offsets, at + 1), out);
+    case KS_OFFSETS64: return ks_between(c, ks_i64(c->offsets, at), ks_i64(c->offsets, at + 1), out);
+    case KS_VIEWS: return ks_view(c, at, out);
+    case KS_POINTERS:
+        memcpy(out, c->data + at * (int64_t)sizeof *out, sizeof *out);
+        return out->n > INT32_MAX ? KS_TOO_LARGE : KS_COLUMN_FINE;
+    default: out->p = NULL; out->n = -1; return KS_COLUMN_FINE;
+    }
+}
+
+static inline int ks_looked_up(const ks_column *c, int64_t row, ks_bytes *out) {
+    int64_t at = c->offset + row, index;
+    if (c->validity && !ks_bit(c->validity, at)) { out->p = NULL; out->n = -1; return KS_COLUMN_FINE; }
+    index = ks_number(c->data + at * c->width, c->width, c->is_unsigned);
+    if (index < 0 || index >= c->items->length) return KS_NO_SUCH_INDEX;
+    return ks_row(c->items, index, out);
+}
+
+static inline int ks_any_row(const ks_column *c, int64_t row, ks_bytes *out) {
+    return c->layout == KS_DICTIONARY ? ks_looked_up(c, row, out) : ks_row(c, row, out);
+}
+
+/* ---- a stretch of rows ---------------------------------------------------------------------------------------- */
+
+static inline void ks_apply_nulls(const ks_column *c, int64_t row, int64_t n, ks_bytes *out) {
+    if (!c->validity) return;
+    for (int64_t i = 0; i < n; i++)
+        if (!ks_bit(c->validity, c->offset + row + i)) { out[i].p = NULL; out[i].n = -1; }
+}
+
+#define KS_GATHER_OFFSETS(load)                                          \
+    do {                                                                 \
+        int64_t before = load(c->offsets, at), next, first = before;     \
+        uint64_t size;                                                   \
+        int wrong = 0;                                                   \
+        for (i = 0; i < n; i++) {                                        \
+            next = load(c->offsets, at + i + 1);                         \
+            size = (uint64_t)next - (uint64_t)before;                    \
+            wrong |= size > INT32_MAX;                                   \
+            out[i].p = (const uint8_t *)((uintptr_t)c->data + (uintptr_t)before); \
+            out[i].n = (int64_t)size;                                    \
+            before = next;                                               \
+        }                                                                \
+        sound = !wrong && first >= c->low && before <= c->high;          \
+    } while (0)
+
+/* Rows [row, row + n) as pointers and sizes; how many of them are sound, and why the next one is not. */
+static int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *fault) {
+    int64_t at = c->offset + row, i;
+    int sound = 0;
+    *fault = KS_COLUMN_FINE;
+    switch (c->layout) {
+    case KS_FIXED:
+        for (i = 0; i < n; i++) { out[i].p = c->data + (at + i) * c->stride; out[i].n = c->width; }
+        ks_apply_nulls(c, row, n, out);
+        return n;
+    case KS_OFFSETS32: KS_GATHER_OFFSETS(ks_i32); break;
+    case KS_OFFSETS64: KS_GATHER_OFFSETS(ks_i64); break;
+    }
+    if (sound) { ks_apply_nulls(c, row, n, out); return n; }
+    for (i = 0; i < n; i++)
+        if ((*fault = ks_any_row(c, row + i, &out[i]))) return i;
+    return n;
+}
+
+/* Rows [row, row + n) as milliseconds, `now` where they are null; how many are sound. -1, no time, is the only one
+   before the epoch that there is, and in finer units only if it is exactly that. */
+static int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now, int64_t *out, int *fault) {
+    int64_t at = c->offset + row, i, time, divisor = c->divisor;
+    *fault = KS_COLUMN_FINE;
+    if (c->layout != KS_TIMES) { /* KS_NULLS */
+        for (i = 0; i < n; i++) out[i] = now;
+        return n;
+    }
+    for (i = 0; i < n; i++) {
+        if (c->validity && !ks_bit(c->validity, at + i)) { out[i] = now; continue; }
+        time = ks_number(c->data + (at + i) * c->stride, c->width, c->is_unsigned);
+        if (time == INT64_MIN && c->has_nat) { out[i] = now; continue; }
+        if (divisor == 1000) time = time >= 0 ? time / 1000 : time == -1000 ? -1 : -2;
+        else if (divisor == 1000000) time = time >= 0 ? time / 1000000 : time == -1000000 ? -1 : -2;
+        else if (divisor != 1) time = time >= 0 ? time / divisor : time == -divisor ? -1 : -2;
+        else if (c->multiplier != 1)
+            time = time < 0 || time > INT64_MAX / c->multiplier ? -2 : time * c->multiplier;
+        if (time < -1) { *fault = KS_TIME_RANGE; return i; }
+        out[i] = time;
+    }
+    return n;
+}
+
+/* ---- headers -------------------------------------------------------------------------------------------------- */
+
+static inline int64_t ks_sized(int64_t n) { return n < 0 ? 1 : n + ks_varsize((uint64_t)n << 1); }
+
+/* The first and one past the last header of `row`; both 0 for none. */
+static inline int ks_list_row(const ks_column *c, int64_t row, int64_t *from, int64_t *to) {
+    int64_t at = c->offset + row;
+    *from = *to = 0;
+    if (c->layout == KS_NULLS || (c->validity && !ks_bit(c->validity, at))) return KS_COLUMN_FINE;
+    *from = c->layout == KS_LIST32 ? ks_i32(c->offsets, at) : ks_i64(c->offsets, at);
+    *to = c->layout == KS_LIST32 ? ks_i32(c->offsets, at + 1) : ks_i64(c->offsets, at + 1);
+    if (*from < c->low || *to < *from || *to > c->high) return KS_OFFSETS_FALL;
+    return KS_COLUMN_FINE;
+}
+
+/* Bytes that the header section of headers [from, to) takes, their count included; negative: a fault. */
+static int64_t ks_headers_size(const ks_column *c, int64_t from, int64_t to) {
+    int64_t size = ks_varsize((uint64_t)(to - from) << 1);
+    ks_bytes name, value;
+    int fault;
+    for (int64_t i = from; i < to; i++) {
+        if ((fault = ks_any_row(c->names, i, &name)) || (fault = ks_any_row(c->items, i, &value))) return -fault;
+        if (name.n < 0) return -KS_NULL_NAME;
+        size += ks_sized(name.n) + ks_sized(value.n);
+        if (size > INT32_MAX) return -KS_HEADERS_TOO_LARGE;
+    }
+    return size;
+}
+
+/* Writes that section, of at most `room` bytes; its size, or 0 if what it is made of has changed meanwhile. */
+static int64_t ks_put_headers(const ks_column *c, int64_t from, int64_t to, uint8_t *out, int64_t room) {
+    uint8_t *p = out, *end = out + room;
+    ks_bytes name, value;
+    if (room < 10) return 0;
+    p = ks_put(p, (uint64_t)(to - from) << 1);
+    for (int64_t i = from; i < to; i++) {
+        if (ks_any_row(c->names, i, &name) || ks_any_row(c->items, i, &value) || name.n < 0) return 0;
+        if (name.n > end - p || value.n > end - p || ks_sized(name.n) + ks_sized(value.n) > end - p) return 0;
+        p = ks_put_field(p, name.p, name.n);
+        p = ks_put_field(p, value.p, value.n);
+    }
+    return p - out;
+}
+
+/* ---- the encoder ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint8_t *p;                /* where the next record goes */
+    uint8_t *full;             /* the batch must not grow past this, */
+    uint8_t *room;             /* nor the buffer */
+    int64_t count;             /* records of the batch */
+    int64_t base_timestamp;
+    int64_t max_timestamp;
+    int64_t earliest, latest;  /* timestamps within are taken; so is -1 */
+    int key_required;
+} ks_batch;
+
+enum { KS_COPY = 32 };
+
+KS_INLINE uint8_t *ks_put_short(uint8_t *p, uint64_t z) {
+    if (z < 0x80) { *p = (uint8_t)z; return p + 1; }
+    if (z < 0x4000) { p[0] = (uint8_t)(z | 0x80); p[1] = (uint8_t)(z >> 7); return p + 2; }
+    return ks_put(p, z);
+}
+
+/* Copies n bytes; never reads past the source, as a stranger's buffer may end where a page does. */
+KS_INLINE uint8_t *ks_copy(uint8_t *p, const uint8_t *from, int64_t n) {
+    if (n >= KS_COPY && n <= 1024) {
+        uint8_t *end = p + n, *last = end - KS_COPY;
+        const uint8_t *from_last = from + n - KS_COPY;
+        for (; p < last; p += KS_COPY, from += KS_COPY) memcpy(p, from, KS_COPY);
+        memcpy(last, from_last, KS_COPY);
+        return end;
+    }
+    if (n >= 8 && n < KS_COPY) {
+        uint8_t *end = p + n;
+        if (n >= 16) {
+            memcpy(p, from, 16);
+            memcpy(end - 16, from + n - 16, 16);
+        } else {
+            memcpy(p, from, 8);
+            memcpy(end - 8, from + n - 8, 8);
+        }
+        return end;
+    }
+    if (n < 4) {
+        if (n > 0) { p[0] = from[0]; p[n >> 1] = from[n >> 1]; p[n - 1] = from[n - 1]; }
+        return p + n;
+    }
+    if (n < 8) {
+        memcpy(p, from, 4);
+        memcpy(p + n - 4, from + n - 4, 4);
+        return p + n;
+    }
+    memcpy(p, from, (size_t)n);
+    return p + n;
+}
+
+KS_INLINE uint8_t *ks_put_bytes(uint8_t *p, const ks_bytes *bytes) {
+    if (bytes->n < 0) { *p = 1; return p + 1; }
+    p = ks_put_short(p, (uint64_t)bytes->n << 1);
+    return ks_copy(p, bytes->p, bytes->n);
+}
+
+/* Bytes of a record after its length field. A field is at most INT32_MAX bytes: sums cannot overflow. */
+KS_INLINE int64_t ks_body(const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
+                          uint64_t delta, uint64_t number) {
+    return 1 + ks_varsize(delta) + ks_varsize(number) + (key ? ks_sized(key->n) : 1) + ks_sized(value->n) +
+           (headers ? headers->n : 1);
+}
+
+KS_INLINE uint64_t ks_delta(const ks_batch *batch, int64_t time) {
+    uint64_t delta = (uint64_t)time - (uint64_t)batch->base_timestamp; /* wraps, as in Kafka */
+    return (delta << 1) ^ (0 - (delta >> 63));
+}
+
+KS_INLINE int ks_odd(const ks_batch *batch, const ks_bytes *key, int64_t time) {
+    return ((time < batch->earliest || time > batch->latest) && time != -1) ||
+           (batch->key_required && (!key || key->n < 0));
+}
+
+/* Appends records until one does not fit the batch or the buffer, or is not one to be taken without a closer look;
+   how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
+KS_INLINE int64_t ks_encode_rows(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values,
+                                 const ks_bytes *headers, const int64_t *times, int64_t n) {
+    uint8_t *p = batch->p;
+    uint64_t number = (uint64_t)batch->count << 1; /* the offset delta, zigzag */
+    int64_t i, latest = batch->max_timestamp;
+    for (i = 0; i < n; i++) {
+        const ks_bytes *key = keys ? &keys[i] : NULL, *value = &values[i], *header = headers ? &headers[i] : NULL;
+        uint64_t delta = ks_delta(batch, times[i]);
+        int64_t body, total;
+        /* A column is read once, from end to end; past that end a prefetch does nothing. */
+        __builtin_prefetch((const void *)((uintptr_t)value->p + 2048));
+        if (ks_odd(batch, key, times[i])) break;
+        body = ks_body(key, value, header, delta, number);
+        total = body + ks_varsize((uint64_t)body << 1);
+        if (total > batch->full - p || total > batch->room - p) break;
+        p = ks_put_short(p, (uint64_t)body << 1);
+        *p++ = 0;
+        p = ks_put_short(p, delta);
+        p = ks_put_short(p, number);
+        if (key) p = ks_put_bytes(p, key);
+        else *p++ = 1;
+        p = ks_put_bytes(p, value);
+        if (header) p = ks_copy(p, header->p, header->n);
+        else *p++ = 0;
+        number += 2;
+        if (times[i] > latest) latest = times[i];
+    }
+    batch->p = p;
+    batch->count = (int64_t)(number >> 1);
+    batch->max_timestamp = latest;
+    return i;
+}
+
+enum ks_stop { KS_STOP_FULL, KS_STOP_ROOM, KS_STOP_ODD };
+
+/* Why `ks_encode` took no more, asked with the row that it stopped at; and how many bytes that row takes. */
+static int ks_why(const ks_batch *batch, const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
+                  int64_t time, int64_t *total) {
+    int64_t body = ks_body(key, value, headers, ks_delta(batch, time), (uint64_t)batch->count << 1);
+    *total = body + ks_varsize((uint64_t)body << 1);
+    if (ks_odd(batch, key, time)) return KS_STOP_ODD;
+    return *total > batch->full - batch->p ? KS_STOP_FULL : KS_STOP_ROOM;
+}
+
+#define KS_ENCODE_FORMS                                                                        \
+    if (!keys && !headers) return ks_encode_rows(batch, NULL, values, NULL, times, n);         \
+    if (!headers) return ks_encode_rows(batch, keys, values, NULL, times, n);                  \
+    return ks_encode_rows(batch, keys, values, headers, times, n);
+
+typedef int64_t (*ks_encode_function)(ks_batch *, const ks_bytes *, const ks_bytes *, const ks_bytes *,
+                                      const int64_t *, int64_t);
+
+static int64_t ks_encode_plain(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
+                               const int64_t *times, int64_t n) {
+    KS_ENCODE_FORMS
+}
+
+static ks_encode_function ks_encode_best = ks_encode_plain;
+
+#if defined(__x86_64__) && defined(__GNUC__)
+/* The same source, copies of 32 bytes in one register. */
+__attribute__((target("avx2,bmi2"))) static int64_t ks_encode_wide(
+    ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers, const int64_t *times,
+    int64_t n) {
+    KS_ENCODE_FORMS
+}
+
+__attribute__((constructor)) static void ks_encode_choose(void) {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) ks_encode_best = ks_encode_wide;
+}
+#endif
+
+static inline int64_t ks_encode(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
+                                const int64_t *times, int64_t n) {
+    return ks_encode_best(batch, keys, values, headers, times, n);
+}
+
+#endif
