@@ -426,9 +426,7 @@ def test_without_room_for_a_new_segment_the_active_one_stays(root: Path, clock: 
 
 @pytest.mark.parametrize("kind", ["log", "index", "timeindex", "snapshot"])
 @pytest.mark.parametrize("which", [0, 5, 10])
-def test_a_rename_that_fails_leaves_a_log_that_goes_on(
-    root: Path, clock: ManualClock, kind: str, which: int
-) -> None:
+def test_a_rename_that_fails_leaves_a_log_that_goes_on(root: Path, clock: ManualClock, kind: str, which: int) -> None:
     if (kind, which) == ("snapshot", 0):
         return  # there is none
     path = root / "events-0"

@@ -482,7 +482,7 @@ def test_making_and_deleting_topics_is_finished_after_a_crash_at_any_write(
 ) -> None:
     """A topic is there whole, with its id and settings, or not at all; what was deleted does not come back."""
     with FaultFS(root) as disk:
-        store = kstore.Store.open(root, clock=clock, background=False)
+        store = kstore.Store.open(root, clock=clock, background=False, segment_index_bytes=4096)
         store.create_topic("kept", config={"segment.bytes": "5000"})
         begun = disk.step
         topic_id = store.create_topic("events", 3, config={"segment.bytes": "2000"})
@@ -499,7 +499,7 @@ def test_making_and_deleting_topics_is_finished_after_a_crash_at_any_write(
     into.mkdir()
     request.getfixturevalue("no_syncs")
     for step, _, image in disk.crash_images(into, LOST, DATA_LOST, NAMES_LOST, since=begun):
-        with kstore.Store.open(image, clock=clock, background=False) as store:
+        with kstore.Store.open(image, clock=clock, background=False, segment_index_bytes=4096) as store:
             assert store.topic_config("kept").segment_bytes == 5000, step
             if step >= deleted:
                 assert store.topics == ("kept",), step
