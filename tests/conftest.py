@@ -38,6 +38,7 @@ PARTS = {
     "test_golden_write.py": 20,
     "test_machine.py": 90,
     "test_kafka_beside_us.py": 180,
+    "test_kafka_mounts_us.py": 60,
     "test_kafka_oracle.py": 60,
     "test_kafka_reads_us.py": 90,
     "test_processes.py": 60,

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 import pytest
 
@@ -54,11 +54,11 @@ class Dumped(NamedTuple):
     err: str
 
 
-def why_missing() -> str | None:
+def why_missing(classpath: str = "classpath.txt") -> str | None:
     """What these tests lack on this machine, and what brings it; None if they can run."""
     if shutil.which("java") is None:
         return "no `java`: install a JDK (Debian: default-jdk-headless), then run make jvm"
-    listing = TARGET / "classpath.txt"
+    listing = TARGET / classpath
     if not listing.exists() or not (TARGET / "oracle.jar").exists():
         return f"no {listing.relative_to(PROJECT.parent.parent)}: run make jvm (needs javac, mvn, and the network once)"
     gone = [jar for jar in listing.read_text().strip().split(os.pathsep) if not Path(jar).exists()]
@@ -67,24 +67,31 @@ def why_missing() -> str | None:
     return None
 
 
-def command(main: str = "kstore.oracle.Main", *, heap: str = "1g", quick: bool = True) -> list[str]:
+def command(
+    main: str = "kstore.oracle.Main", *, heap: str = "1g", quick: bool = True, classpath: str = "classpath.txt"
+) -> list[str]:
     """The command line of the Java side; `quick` favours a short start over top speed."""
-    classpath = f"{TARGET / 'oracle.jar'}{os.pathsep}{(TARGET / 'classpath.txt').read_text().strip()}"
+    jars = f"{TARGET / 'oracle.jar'}{os.pathsep}{(TARGET / classpath).read_text().strip()}"
     flags = ["-XX:TieredStopAtLevel=1", "-Xshare:auto"] if quick else []
-    return ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", *flags, "-Dfile.encoding=UTF-8", "-cp", classpath, main]
+    return ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", *flags, "-Dfile.encoding=UTF-8", "-cp", jars, main]
 
 
-class Kafka:
-    """The Java process. Not thread-safe: one request at a time."""
+class JavaSide:
+    """A Java process that answers requests, a JSON line for each. Not thread-safe: one request at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, command_line: Sequence[str], directory: Path | None = None) -> None:
         self._stderr: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, encoding="utf-8"
+            command_line,
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            encoding="utf-8",
         )
-        self._opened = 0
 
-    def __enter__(self) -> Kafka:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -104,6 +111,17 @@ class Kafka:
             self._process.wait()
         self._stderr.close()
 
+    def kill(self) -> None:
+        """End the process at once, as a crash would."""
+        self._process.kill()
+        self._process.wait()
+        self._stderr.close()
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
     def call(self, op: str, **request: Any) -> Any:
         """Run one operation; what it answered, or KafkaError."""
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -116,13 +134,24 @@ class Kafka:
             line = stdout.readline()
         if not line:
             code = self._process.wait()
-            self._stderr.seek(0)
-            raise RuntimeError(f"the Java process ended with {code} at {op}: {self._stderr.read()[-4000:]}")
+            raise RuntimeError(f"the Java process ended with {code} at {op}: {self.said()[-4000:]}")
         answer = json.loads(line)
         if "error" in answer:
             error = answer["error"]
             raise KafkaError(error["class"], error["message"], error)
         return answer["ok"]
+
+    def said(self) -> str:
+        """What the process has written to its standard error."""
+        return os.pread(self._stderr.fileno(), 1 << 26, 0).decode("utf-8", "replace")
+
+
+class Kafka(JavaSide):
+    """Kafka's log, record classes and dump tool in a Java process."""
+
+    def __init__(self) -> None:
+        super().__init__(command())
+        self._opened = 0
 
     def open(
         self, directory: Path, *, now: int = START_MS, config: Mapping[str, Any] | None = None, **how: Any

@@ -86,7 +86,7 @@ final class Batches {
         };
     }
 
-    private static Header[] headers(JsonNode pairs) {
+    static Header[] headers(JsonNode pairs) {
         if (pairs == null || pairs.isNull())
             return Record.EMPTY_HEADERS;
         Header[] headers = new Header[pairs.size()];

@@ -36,23 +36,29 @@ public final class Main {
 
     private final Map<String, Operation> operations = new LinkedHashMap<>();
 
-    private Main() {
-        operations.put("ping", request -> Json.map("operations", operations.keySet(), "java", System.getProperty("java.version")));
+    Main(Map<String, Operation> operations) {
+        this.operations.putAll(operations);
+        this.operations.put("ping", request -> Json.map("operations", this.operations.keySet(), "java", System.getProperty("java.version")));
+    }
+
+    public static void main(String[] args) throws Exception {
+        Map<String, Operation> operations = new LinkedHashMap<>();
         operations.put("encode", request -> Json.base64(Batches.encode(request)));
         operations.put("records", request -> Batches.records(new java.io.File(Json.text(request, "path"))));
         operations.put("dump", Dump::run);
         operations.put("murmur2", request -> murmur2(Json.list(Json.need(request, "keys"))));
         new Logs().register(operations);
+        new Main(operations).serve();
     }
 
-    public static void main(String[] args) throws Exception {
+    /** Answers requests until standard input ends, and then the process. */
+    void serve() throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(new FileInputStream(FileDescriptor.in), StandardCharsets.UTF_8));
         BufferedWriter out = new BufferedWriter(new OutputStreamWriter(new FileOutputStream(FileDescriptor.out), StandardCharsets.UTF_8));
         System.setOut(System.err);  // the answers' pipe belongs to the answers
         ObjectMapper mapper = new ObjectMapper();
-        Main main = new Main();
         for (String line = in.readLine(); line != null; line = in.readLine()) {
-            out.write(mapper.writeValueAsString(main.answer(mapper.readTree(line))));
+            out.write(mapper.writeValueAsString(answer(mapper.readTree(line))));
             out.write('\n');
             out.flush();
         }
