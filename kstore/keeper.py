@@ -12,6 +12,7 @@ import os
 import time
 import uuid
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -30,6 +31,7 @@ from kstore.errors import (
 )
 from kstore.log import Log
 from kstore.logdir import LogDirectory
+from kstore.placement import EVERY, spread
 from kstore.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -329,21 +331,12 @@ class Keeper:
 
     def place(self, count: int, entries: Iterable[Entry]) -> list[str]:
         """Where so many new partitions go: each to the directory that has the fewest, if it is not cordoned (13.3)."""
-        cordoned = self.broker.cordoned_log_dirs
         roots = self.roots
         if not roots:
-            raise next(iter(d.offline for d in self.directories.values() if d.offline is not None))
-        free = [] if cordoned == ("*",) else [r for r in roots if r not in set(map(os.path.realpath, cordoned))]
-        counts = dict.fromkeys(free or roots[:1], 0)
-        for entry in entries:
-            if entry.root in counts:
-                counts[entry.root] += 1
-        found = []
-        for _ in range(count):
-            root = min(counts, key=lambda each: counts[each])
-            counts[root] += 1
-            found.append(root)
-        return found
+            for directory in self.directories.values():
+                directory.refuse_if_offline()
+        cordoned = [each if each == EVERY else os.path.realpath(each) for each in self.broker.cordoned_log_dirs]
+        return spread(count, roots, Counter(entry.root for entry in entries), cordoned=cordoned)
 
     def make(self, entries: Sequence[Entry], topic_id: uuid.UUID) -> None:
         """Make the directories of new partitions, durably, each with its topic's id (13.7) and no stale mark."""
