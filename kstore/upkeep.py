@@ -8,12 +8,12 @@ below it, names included, is on the disk, and reaches its file only after that.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from kstore import fs
+from kstore._turn import Turn
 from kstore.errors import StorageError
 
 if TYPE_CHECKING:
@@ -57,10 +57,7 @@ class Upkeep:
         self._names_made = 1  # how often directory entries were made
         self._names_synced = 0  # and how many times of those a sync has covered
         self._start_made = 0  # how many had been made when segments last went from the log's front
-        self._flusher: int | None = None  # the thread whose turn it is to sync, or to keep others from it
-        # The lock is entered itself, not by way of its condition: an interrupt in there would leave it taken.
-        self._flush_lock = threading.Lock()
-        self._flush_state = threading.Condition(self._flush_lock)
+        self._turn = Turn()
         self._flushed_ms = writer.now()
         self.roll_to_flush = False  # a segment was left, and what is below the new one is not yet flushed
 
@@ -77,44 +74,28 @@ class Upkeep:
         """
         writer = self.writer
         target = writer.log_end_offset if offset is None else offset
+        turn = self._turn
         try:
-            while self._owes(target):
-                self.sync(writer.log_end_offset if offset is None else target)
-                self._give_turn()
+            while not self._is_flushed(target):
+                if turn.take_or_wait(target):
+                    if not self._is_flushed(target):  # it may be since we looked
+                        turn.gather()
+                        self.sync(writer.log_end_offset if offset is None else target)
+                    turn.give(self.recovery_point)
         finally:
-            self._give_turn()
+            turn.give(self.recovery_point)
 
     @property
     def owes_anything(self) -> bool:
         """Whether a flush has anything to do."""
         return self.recovery_point < self.writer.log_end_offset or self._names_synced != self._names_made
 
-    def _owes(self, target: int) -> bool:
-        """Whether the caller is to sync up to `target` now; waits while another thread's sync may do it."""
+    def _is_flushed(self, target: int) -> bool:
+        """Whether there is nothing to sync for who wants everything below `target` on the disk."""
         writer = self.writer
-        with self._flush_lock:
-            while True:
-                writer.refuse_if_unusable()
-                covered = self.recovery_point >= min(target, writer.log_end_offset)
-                if covered and self._names_synced == self._names_made:
-                    return False
-                if self._flusher is None:
-                    self._flusher = threading.get_ident()
-                    return True
-                self._flush_state.wait()
-
-    def _take_turn(self) -> None:
-        with self._flush_lock:
-            while self._flusher is not None:
-                self._flush_state.wait()
-            self._flusher = threading.get_ident()
-
-    def _give_turn(self) -> None:
-        """Let the next one sync, if it was this thread's turn: an interrupt may come before it or after it."""
-        with self._flush_lock:
-            if self._flusher == threading.get_ident():
-                self._flusher = None
-                self._flush_state.notify_all()
+        writer.refuse_if_unusable()
+        covered = self.recovery_point >= target or self.recovery_point >= writer.log_end_offset
+        return covered and self._names_synced == self._names_made
 
     def sync(self, target: int) -> None:
         """Sync the segments from the recovery point's to that of `target`; for one thread at a time."""
@@ -147,12 +128,12 @@ class Upkeep:
         With `keep_start` the log start is in its file too, for a moment in which no segment may tell it.
         """
         try:
-            self._take_turn()
+            self._turn.take()
             self.recovery_point = min(self._safe_recovery_point(), offset)
             self.write_checkpoints(keep_start=keep_start)
             yield
         finally:
-            self._give_turn()
+            self._turn.give(self.recovery_point)
 
     @contextmanager
     def dropping(self) -> Iterator[None]:
@@ -255,8 +236,8 @@ class Upkeep:
     def stop(self) -> None:
         """Let the host finish what it does for this log, and keep every other sync out from then on."""
         self.host.stop(self)
-        self._take_turn()
+        self._turn.take()
 
     def release(self) -> None:
         """Wake whoever wanted a sync of a log that is closed now."""
-        self._give_turn()
+        self._turn.give(self.recovery_point)

@@ -142,21 +142,22 @@ def test_a_roll_whose_snapshot_fails_still_owes_the_names_of_its_files(
         assert str(partition) in synced
 
 
-def test_a_flush_that_is_interrupted_at_any_point_leaves_the_turn_to_others(
-    partition: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["_is_flushed", "sync"])
+def test_a_flush_that_is_interrupted_leaves_the_turn_to_others(
+    partition: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     with kstore.Log.open(partition) as log:
         log.append(b"x")
         assert log._writer is not None
         upkeep = log._writer.upkeep
-        owes = upkeep._owes
+        do = getattr(upkeep, step)
 
         def interrupted(target: int) -> bool:
-            owes(target)
+            do(target)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(upkeep, "_owes", interrupted)
+            patch.setattr(upkeep, step, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.flush()
         log.flush()
