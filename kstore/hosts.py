@@ -80,13 +80,14 @@ class OwnThread(NextCall):
         self._wanted: SimpleQueue[None] = SimpleQueue()  # not an Event: an interrupt in set() would leave it locked
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._flush_ms = NEVER  # that the thread has last seen
 
     def attend(self, upkeep: Upkeep) -> int:
         """Wake the thread for a flush; an append does the rest."""
         super().attend(upkeep)
         if upkeep.roll_to_flush or upkeep.writer.config.flush_ms < NEVER:
             self._start_thread(upkeep)
-        if upkeep.roll_to_flush:
+        if upkeep.roll_to_flush or upkeep.writer.config.flush_ms < self._flush_ms:
             self._wanted.put(None)
         return upkeep.due_ms
 
@@ -106,6 +107,7 @@ class OwnThread(NextCall):
         if self._stopping or writer.closed or writer.failure is not None:
             return None
         try:
+            self._flush_ms = writer.config.flush_ms
             upkeep.flush_rolled()
             left = upkeep.flush_timed()
             return threading.TIMEOUT_MAX if left is None else max(left, 1) / 1000
