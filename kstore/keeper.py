@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -329,27 +330,69 @@ class Keeper:
 
     # Making and deleting partitions.
 
-    def place(self, count: int, entries: Iterable[Entry]) -> list[str]:
-        """Where so many new partitions go: each to the directory that has the fewest, if it is not cordoned (13.3)."""
+    def _roots_in_service(self) -> list[str]:
+        """The directories that can be written; the error of the first if there is none."""
         roots = self.roots
         if not roots:
             for directory in self.directories.values():
                 directory.refuse_if_offline()
-        cordoned = [each if each == EVERY else os.path.realpath(each) for each in self.broker.cordoned_log_dirs]
-        return spread(count, roots, Counter(entry.root for entry in entries), cordoned=cordoned)
+        return roots
 
-    def make(self, entries: Sequence[Entry], topic_id: uuid.UUID) -> None:
-        """Make the directories of new partitions, durably, each with its topic's id (13.7) and no stale mark."""
-        by_root: dict[str, list[Entry]] = {}
+    def on_each_root(self, act: Callable[[list[str]], T]) -> T:
+        """Do something in all directories; one that fails goes offline, and it is done again in the others."""
+        while True:
+            roots = self._roots_in_service()
+            try:
+                return act(roots)
+            except StorageError as error:
+                failed = [root for root in roots if str(error.filename).startswith(root + os.sep)]
+                if not failed:
+                    raise
+                self.take_offline(self.directories[max(failed, key=len)], error)
+
+    def make(self, topic: str, numbers: Iterable[int], topic_id: uuid.UUID, known: Iterable[Entry]) -> list[Entry]:
+        """Make the directories of new partitions, durably, each with its topic's id (13.7) and no stale mark.
+
+        Each goes to the directory that has the fewest of the `known` partitions and is not cordoned; one that fails
+        goes offline, and what was to be in it goes elsewhere (13.3). Raises `StorageError` when none is left.
+        """
+        cordoned = [each if each == EVERY else os.path.realpath(each) for each in self.broker.cordoned_log_dirs]
+        counts = Counter(entry.root for entry in known)
+        made: list[Entry] = []
+        while numbers:
+            numbers = list(numbers)
+            roots = spread(len(numbers), self._roots_in_service(), counts, cordoned=cordoned)
+            by_root: dict[str, list[Entry]] = {}
+            for number, root in zip(numbers, roots, strict=True):
+                by_root.setdefault(root, []).append(Entry(topic, number, root))
+            numbers = []
+            for root, entries in by_root.items():
+                try:
+                    self._make_in(self.directories[root], entries, topic_id)
+                except StorageError as error:
+                    self._unmake(entries)
+                    self.take_offline(self.directories[root], error)
+                    numbers += [entry.partition for entry in entries]
+                else:
+                    counts[root] += len(entries)
+                    made += entries
+        return made
+
+    @staticmethod
+    def _make_in(directory: LogDirectory, entries: Sequence[Entry], topic_id: uuid.UUID) -> None:
+        directory.forget([entry.key for entry in entries])
         for entry in entries:
-            by_root.setdefault(entry.root, []).append(entry)
-        for root, group in by_root.items():
-            self.directories[root].forget([entry.key for entry in group])
-            for entry in group:
-                fs.make_directory(entry.path)
-            fs.sync_directory(root)
-            for entry in group:
-                checkpoint.ensure_partition_metadata(entry.path, topic_id)
+            fs.make_directory(entry.path)
+        fs.sync_directory(directory.path)
+        for entry in entries:
+            checkpoint.ensure_partition_metadata(entry.path, topic_id)
+
+    @staticmethod
+    def _unmake(entries: Iterable[Entry]) -> None:
+        """Take new partitions' directories away again, as far as the disk lets us: each must be in one place alone."""
+        for entry in entries:
+            with suppress(StorageError):
+                fs.remove_tree(entry.path)
 
     def delete(self, entries: Iterable[Entry]) -> None:
         """Rename the directories of partitions, durably, and remove them later (6.16)."""

@@ -100,6 +100,8 @@ class Store:
             store._open_for_reading()
         else:
             store._config.check_for_writing()
+            cordoned = store._broker.cordoned_log_dirs
+            store._broker.check_cordoned([each for each in cordoned if os.path.realpath(each) in store.paths])
             store._open_for_writing(clock, background, progress)
             cautions.issue((*store._broker.warnings(), *store._config.warnings(store._broker)))
         fs.register(store)
@@ -347,12 +349,12 @@ class Store:
 
     def _record(self, topic: str, record: TopicRecord | None) -> None:
         """Write down what is to be of a topic, durably and in every directory that is in service."""
-        roots = self._writing().roots
+        keeper = self._writing()
         if record is not None and record.state == "live" and not record.config and len(self.paths) == 1:
             record = None  # the directories say the rest
         if record != self._table.topics.get(topic):
             table = self._table.remove(topic) if record is None else self._table.put(topic, record)
-            self._table = table.write(roots)
+            self._table = keeper.on_each_root(table.write)
 
     def create_topic(
         self,
@@ -418,11 +420,9 @@ class Store:
         """Make the directories that are missing, then write down that the topic is there."""
         there = self._catalog.partitions(topic) if topic in self._catalog else {}
         missing = [number for number in range(record.partitions) if number not in there]
-        roots = keeper.place(len(missing), self._catalog.entries())
-        entries = [Entry(topic, number, root) for number, root in zip(missing, roots, strict=True)]
         for entry in there.values():
             checkpoint.ensure_partition_metadata(entry.path, record.topic_id)
-        keeper.make(entries, record.topic_id)
+        entries = keeper.make(topic, missing, record.topic_id, self._catalog.entries())
         self._record(topic, replace(record, state="live"))
         self._configs.pop(topic, None)
         self._catalog.add(entries)

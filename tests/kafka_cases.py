@@ -38,5 +38,4 @@ def abandon(log: kstore.Log) -> None:
     """Leave the log as the death of its process would."""
     assert log._writer is not None
     log._writer.abandon()
-    log._partition_lock.release()
-    log._root_lock.release()
+    log._unlock()
