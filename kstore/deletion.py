@@ -152,7 +152,7 @@ def _drop_locked(
             _delete_locked(writer, gone, one_by_one=False)
     else:
         _delete_locked(writer, gone, one_by_one=True)
-    writer.upkeep.recovery_point = max(writer.upkeep.recovery_point, bound)
+    writer.upkeep.start_at(bound)
     try:
         writer.epochs.flush()
     except StorageError as error:

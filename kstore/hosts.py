@@ -63,6 +63,7 @@ class NextCall:
         """Do what is due, and write the lines once a minute (12.7)."""
         upkeep.run_due()
         if self._checkpoint_ms is None or upkeep.writer.now() - self._checkpoint_ms >= CHECKPOINT_INTERVAL_MS:
+            upkeep.flush_indexes()
             self.write_marks(upkeep)
 
     def stop(self, upkeep: Upkeep) -> None:

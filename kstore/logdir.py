@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EIO
 from typing import TYPE_CHECKING
 
@@ -148,6 +148,10 @@ class LogDirectory:
 
     def write_all_marks(self, upkeeps: Iterable[Upkeep]) -> None:
         """Write the recovery points and log starts of these logs, where they changed (12.7, 11.12)."""
+        upkeeps = list(upkeeps)
+        for upkeep in upkeeps:
+            with suppress(LogClosedError):
+                upkeep.flush_indexes()
         with self._writing:
             for upkeep in upkeeps:
                 if upkeep.writer.failure is None:

@@ -488,10 +488,14 @@ class Segment:
 
     def flush(self) -> None:
         """Put what the files hold on the disk, the log first (FORMAT.md 1.9)."""
-        file = self.file
-        fs.fdatasync(file.fd)
+        self.flush_log()
         self.offset_index.flush()
         self.time_index.flush()
+
+    def flush_log(self) -> None:
+        """Put what the log file holds on the disk."""
+        file = self.file  # held here: its descriptor must outlive the sync
+        fs.fdatasync(file.fd)
 
     def mark_deleted(self) -> list[str]:
         """Rename every file of the segment to `.deleted`, the log first (6.12); the new paths, to be unlinked later."""

@@ -44,14 +44,17 @@ class Host(Protocol):
 class Upkeep:
     """The debts of one writable log. `flush` may be called from any thread; the rest says what it wants.
 
-    `recovery_point` is the offset below which everything is on the disk. `gap` is (end of the data, log end offset)
-    after a truncation inside a batch, which leaves offsets that no record has (11.4).
+    `recovery_point` is the offset below which every record is on the disk, with the names of its files. The active
+    segment's indexes follow when the checkpoint file is to say so: what is above its line is recovered after a crash,
+    indexes and all, and syncing three files takes three times as long as syncing one. `gap` is (end of the data, log
+    end offset) after a truncation inside a batch, which leaves offsets that no record has (11.4).
     """
 
     def __init__(self, writer: Writer, recovery_point: int, host: Host) -> None:
         self.writer = writer
         self.host = host
         self.recovery_point = recovery_point
+        self._indexed = recovery_point  # the offset below which the indexes are on the disk, too
         self.gap: tuple[int, int] | None = None
         self._unlinks: list[tuple[int, list[str]]] = []
         self._names_made = 1  # how often directory entries were made
@@ -67,20 +70,21 @@ class Upkeep:
         """Note that directory entries have been made that no sync has covered."""
         self._names_made += 1
 
-    def flush(self, offset: int | None = None) -> None:
-        """Put everything below `offset` (None: the log end) on the disk, the directory's names included (12.2).
+    def flush(self, offset: int | None = None, *, indexes: bool = False) -> None:
+        """Put every record below `offset` (None: the log end) on the disk, the directory's names included (12.2).
 
-        Concurrent callers share one sync. When a sync fails the log refuses writes from then on.
+        With `indexes` those of the active segment, too; those of the others always. Concurrent callers share one sync.
+        When a sync fails the log refuses writes from then on.
         """
         writer = self.writer
         target = writer.log_end_offset if offset is None else offset
         turn = self._turn
         try:
-            while not self._is_flushed(target):
+            while not self._is_flushed(target, indexes):
                 if turn.take_or_wait(target):
-                    if not self._is_flushed(target):  # it may be since we looked
+                    if not self._is_flushed(target, indexes):  # it may be since we looked
                         turn.gather()
-                        self.sync(writer.log_end_offset if offset is None else target)
+                        self.sync(writer.log_end_offset if offset is None else target, indexes=indexes)
                     turn.give(self.recovery_point)
         finally:
             turn.give(self.recovery_point)
@@ -90,14 +94,19 @@ class Upkeep:
         """Whether a flush has anything to do."""
         return self.recovery_point < self.writer.log_end_offset or self._names_synced != self._names_made
 
-    def _is_flushed(self, target: int) -> bool:
+    def _is_flushed(self, target: int, indexes: bool) -> bool:
         """Whether there is nothing to sync for who wants everything below `target` on the disk."""
         writer = self.writer
         writer.refuse_if_unusable()
-        covered = self.recovery_point >= target or self.recovery_point >= writer.log_end_offset
-        return covered and self._names_synced == self._names_made
+        point = self._indexed if indexes else self.recovery_point
+        return (point >= target or point >= writer.log_end_offset) and self._names_synced == self._names_made
 
-    def sync(self, target: int) -> None:
+    def flush_indexes(self) -> None:
+        """Put the indexes of what was flushed on the disk, before a checkpoint says that all of it is."""
+        if self._indexed < self.recovery_point:
+            self.flush(self.recovery_point, indexes=True)
+
+    def sync(self, target: int, *, indexes: bool = True) -> None:
         """Sync the segments from the recovery point's to that of `target`; for one thread at a time."""
         writer = self.writer
         segments, names_made = writer.segments, self._names_made
@@ -105,7 +114,9 @@ class Upkeep:
             # The segment that ends at the recovery point too: it may have been sealed since.
             first = max(segments.floor(min(self.recovery_point, target) - 1), 0)
             for segment in segments.items[first:]:
-                if segment.base_offset < target or segment is segments.items[-1]:
+                if segment is segments.items[-1] and not indexes:
+                    segment.flush_log()
+                elif segment.base_offset < target or segment is segments.items[-1]:
                     segment.flush()
             if names_made != self._names_synced:
                 writer.producers.sync()
@@ -117,7 +128,9 @@ class Upkeep:
         self._names_synced = names_made
         if self.gap is not None and segments.bases[-1] >= self.gap[1]:
             self.gap = None  # the last segment's name holds the log's end
-        self.recovery_point = max(self.recovery_point, min(target, writer.log_end_offset))
+        target = min(target, writer.log_end_offset)
+        self.recovery_point = max(self.recovery_point, target)
+        self._indexed = max(self._indexed, target if indexes else min(target, segments.bases[-1]))
         self._flushed_ms = writer.now()
         self.set_due()
 
@@ -130,6 +143,7 @@ class Upkeep:
         try:
             self._turn.take()
             self.recovery_point = min(self._safe_recovery_point(), offset)
+            self._indexed = min(self._indexed, self.recovery_point)
             self.write_checkpoints(keep_start=keep_start)
             yield
         finally:
@@ -144,6 +158,11 @@ class Upkeep:
         finally:
             self.owe_names()
             self._start_made = self._names_made
+
+    def start_at(self, offset: int) -> None:
+        """Note that the log starts at `offset` now: nothing below it is owed."""
+        self.recovery_point = max(self.recovery_point, offset)
+        self._indexed = max(self._indexed, offset)
 
     # Checkpoints.
 
@@ -162,7 +181,7 @@ class Upkeep:
         told = self._names_synced >= self._start_made and writer.segments.bases[:1] == (log_start,)
         if told and not keep_start:
             log_start = None
-        return self._safe_recovery_point(), log_start
+        return min(self._safe_recovery_point(), self._indexed), log_start
 
     def write_checkpoints(self, *, keep_start: bool = False) -> None:
         """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed (12.7)."""
@@ -227,7 +246,7 @@ class Upkeep:
         while self.roll_to_flush:
             self.roll_to_flush = False
             try:
-                self.flush(max(self.writer.segments.bases, default=0))
+                self.flush(max(self.writer.segments.bases, default=0), indexes=True)
                 self.write_checkpoints()
             except BaseException:
                 self.roll_to_flush = True

@@ -483,7 +483,7 @@ class Writer:
         self.epochs.clear_and_flush()
         self._epochs_changed()
         self.producers.reset(offset, log_start_offset)
-        self.upkeep.recovery_point = max(self.upkeep.recovery_point, self.log_start_offset)
+        self.upkeep.start_at(self.log_start_offset)
         self.upkeep.gap = None
         self.upkeep.owe_names()
         self.upkeep.write_checkpoints()
@@ -514,12 +514,12 @@ class Writer:
 
     def raise_log_start(self, offset: int) -> None:
         """Make everything below `offset` unreadable; on the disk before this returns (11.10 to 11.12)."""
-        self.upkeep.flush(offset)
+        self.upkeep.flush(offset, indexes=True)
         with self.gate():
             if offset <= self.log_start_offset:
                 return
             self.raise_start_locked(offset)
-            self.upkeep.recovery_point = max(self.upkeep.recovery_point, offset)
+            self.upkeep.start_at(offset)
             self.epochs.flush()
             self.upkeep.write_checkpoints()
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import ManualClock
 
 import kstore
 from kstore import _turn, fs
@@ -320,3 +321,89 @@ def test_a_flush_returns_only_when_a_sync_that_began_after_its_append_has_ended(
         workers.join()
         assert workers.errors == []
         assert log.log_end_offset == log.stats()["recovery_point"] == threads * 60 + 1
+
+
+# What a flush syncs, and what it leaves to the checkpoint.
+
+
+class SyncList:
+    """The names of what is synced or written atomically, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        fdatasync, write_atomically = fs.fdatasync, fs.write_atomically
+
+        def sync(fd: int) -> None:
+            fdatasync(fd)
+            self.names.append(Path(str(fs.path_of(fd))).name)
+
+        def write(path: str, data: bytes) -> None:
+            write_atomically(path, data)
+            self.names.append(Path(path).name)
+
+        monkeypatch.setattr(fs, "fdatasync", sync)
+        monkeypatch.setattr(fs, "write_atomically", write)
+
+    def taken(self) -> list[str]:
+        names, self.names = self.names, []
+        return names
+
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+ZERO = "0" * 20
+
+
+def test_a_flush_syncs_the_log_file_and_the_checkpoint_sees_to_the_indexes(
+    partition: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """API.md 1: the recovery point reaches its file only after the indexes below it are synced."""
+    with kstore.Log.open(partition, clock=clock, index_interval_bytes=0) as log:
+        log.append_many([b"x"] * 10, batch_bytes=100)
+        log.flush()
+        syncs = SyncList(monkeypatch)
+        log.append_many([b"x"] * 10, batch_bytes=100)
+        log.flush()
+        assert syncs.taken() == [f"{ZERO}.log"]
+        assert log.stats()["recovery_point"] == 20
+        clock.advance(60_000)
+        log.run_housekeeping()
+        names = syncs.taken()
+        assert names[-1] == RECOVERY_POINTS
+        assert {f"{ZERO}.index", f"{ZERO}.timeindex"} <= set(names[:-1])
+        assert (partition.parent / RECOVERY_POINTS).read_text() == "0\n1\nevents 0 20\n"
+        log.append(b"not flushed")
+        clock.advance(60_000)
+        log.run_housekeeping()
+        assert syncs.taken() == []  # nothing was flushed since
+
+
+def test_a_recovery_point_that_is_written_early_says_no_more_than_what_is_synced_with_its_indexes(
+    partition: Path, clock: ManualClock
+) -> None:
+    """12.7: a truncation writes the file, and leaves the indexes of what stays unsynced."""
+    with kstore.Log.open(partition, clock=clock, index_interval_bytes=0) as log:
+        log.append_many([b"x"] * 10, batch_bytes=100)
+        log.flush()
+        log.truncate_to(8)
+        assert (partition.parent / RECOVERY_POINTS).read_text() == "0\n1\nevents 0 0\n"
+        log.append_many([b"y"] * 4)
+        log.flush()
+        assert log.stats()["recovery_point"] == 12
+        clock.advance(60_000)
+        log.run_housekeeping()
+        assert (partition.parent / RECOVERY_POINTS).read_text() == "0\n1\nevents 0 12\n"
+
+
+def test_a_segment_that_is_left_is_flushed_with_its_indexes(
+    partition: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kstore.Log.open(partition, clock=clock, index_interval_bytes=0) as log:
+        log.append_many([b"x"] * 10, batch_bytes=100)
+        log.flush()
+        log.roll()
+        syncs = SyncList(monkeypatch)
+        log.append(b"y")  # this one does what the roll asked for
+        names = syncs.taken()
+        assert {f"{ZERO}.log", f"{ZERO}.index", f"{ZERO}.timeindex"} <= set(names)
+        assert names[-1] == RECOVERY_POINTS
+        assert (partition.parent / RECOVERY_POINTS).read_text() == "0\n1\nevents 0 10\n"

@@ -152,8 +152,8 @@ def test_a_flush_that_is_interrupted_leaves_the_turn_to_others(
         upkeep = log._writer.upkeep
         do = getattr(upkeep, step)
 
-        def interrupted(target: int) -> bool:
-            do(target)
+        def interrupted(*target: int, **options: bool) -> bool:
+            do(*target, **options)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
