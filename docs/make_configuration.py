@@ -12,7 +12,8 @@ HEAD = """\
 # Configuration
 
 Every setting of Kafka 4.3.0 that concerns storage, under Kafka's names. What follows is printed from the tables that
-the code checks values with and makes its errors of (`kstore/config.py`, `kstore/brokerconfig.py`).
+the code checks values with and makes its errors of (`kstore/config.py`, `kstore/brokerconfig.py`); on a command line
+`kstore config` prints the same, and `kstore config --config retention.ms=600000` what that comes to.
 
 ## Where settings are given
 

@@ -483,7 +483,18 @@ ConfigSource: TypeAlias = LogConfig | Mapping[str, object] | str | os.PathLike[s
 
 _NOT_STORAGE = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 TOPIC_NAMES = frozenset((*(row.name for row in LogConfig.settings), *_NOT_STORAGE))
-_MAPPING_NAMES = TOPIC_NAMES | {
-    *(at.name for row in LogConfig.settings for at in row.broker_names),
-    *(row.name for row in BrokerConfig.settings),
-}
+_BROKER_NAMES = frozenset(
+    (*(at.name for row in LogConfig.settings for at in row.broker_names), *(row.name for row in BrokerConfig.settings))
+)
+_MAPPING_NAMES = TOPIC_NAMES | _BROKER_NAMES
+
+
+def from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read what of a `server.properties` concerns storage, and name Kafka's retention where it names none.
+
+    As a mapping, and together with other names in it, this means what the path alone means to `LogConfig.resolve`.
+    """
+    found = {name: value for name, value in read_properties(path).items() if name in _BROKER_NAMES}
+    if not any(at.name in found for at in LogConfig._by_attribute["retention_ms"].broker_names):
+        found["log.retention.ms"] = str(KAFKA_RETENTION_MS)
+    return found

@@ -200,9 +200,10 @@ def _bad(name: str, value: object, what: str, unit: str) -> ConfigError:
     return ConfigError(f"{name} = {_shortened(value)} {what}{f' (unit: {unit})' if unit else ''}")
 
 
-def unknown(name: object, value: object, known: Iterable[str]) -> ConfigError:
-    """Make the error of a name that no setting has."""
-    return ConfigError(f"unknown setting {_shortened(name)} = {_shortened(value)}{nearest(str(name), known)}")
+def unknown(name: object, known: Iterable[str], value: object = ...) -> ConfigError:
+    """Make the error of a name that no setting has, and of the value that was meant for it."""
+    given = "" if value is ... else f" = {_shortened(value)}"
+    return ConfigError(f"unknown setting {_shortened(name)}{given}{nearest(str(name), known)}")
 
 
 def _shortened(value: object) -> str:
@@ -364,7 +365,7 @@ class Settings:
     @classmethod
     def _find(cls, name: str, value: object) -> Setting:
         if name not in cls._by_attribute:
-            raise unknown(name, value, cls._by_attribute)
+            raise unknown(name, cls._by_attribute, value)
         return cls._by_attribute[name]
 
     @classmethod
@@ -434,5 +435,5 @@ def check_known(found: Mapping[str, object], known: frozenset[str]) -> Mapping[s
     """Give the mapping back, or raise a `ConfigError` for its first name that is not among the known ones."""
     for name in found:
         if name not in known:
-            raise unknown(name, found[name], known)
+            raise unknown(name, known, found[name])
     return found

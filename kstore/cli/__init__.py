@@ -16,6 +16,7 @@ from kstore.errors import KStoreError
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, str] = {
+    "config": "list settings, or say what some of them come to and what they will do",
     "dump": "print log, index and snapshot files as Kafka's dump tool does",
 }
 
