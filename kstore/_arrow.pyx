@@ -372,8 +372,8 @@ cdef Column _import(_Shape shape, const ArrowArray *array, int64_t skip, int64_t
         _import_views(c, array, rows, what)
     elif shape.layout == KS_DICTIONARY:
         c.data = _buffer(array, 1, rows, what)
-        column.items = _import(shape.items, array.dictionary, 0, _length(array.dictionary, what), owner,
-                               f"dictionary of {what}")
+        words = f"dictionary of {what}"
+        column.items = _import(shape.items, array.dictionary, 0, _length(array.dictionary, words), owner, words)
         c.items = &column.items.c
     else:
         c.offsets = _buffer(array, 1, rows, what)

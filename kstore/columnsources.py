@@ -65,11 +65,9 @@ class Columns:
         if headers is not None:
             self._feeds.append(_feed("headers", "headers", headers))
         given = [role for feed in self._feeds for role in feed.roles]
-        for role in given:
+        for role, name in (("key", "keys"), ("headers", "headers")):
             if given.count(role) > 1:
-                raise ValueError(
-                    f"values has a column {role!r}, and {role if role == 'headers' else role + 's'} is given"
-                )
+                raise ValueError(f"values has a column {role!r}, and {name} is given")
         if timestamps is not None and "timestamp" in self._feeds[0].roles:
             raise ValueError("values has a column 'timestamp', and timestamps is given")
         known = [feed for feed in self._feeds if feed.rows >= 0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -98,8 +98,14 @@ def _pointer(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _capsule(pointed: ctypes.Structure, name: bytes) -> object:
-    return _new_capsule(ctypes.addressof(pointed), name, None)
+_handed_over: deque[ctypes.Structure] = deque(maxlen=1000)
+
+
+def _capsule(made: ctypes.Structure, name: bytes) -> object:
+    """A capsule with a copy of the struct, which lives on for a while after its release, as a capsule's does."""
+    copy = type(made).from_buffer_copy(made)
+    _handed_over.append(copy)
+    return _new_capsule(ctypes.addressof(copy), name, None)
 
 
 def buffer(data: bytes) -> Any:
@@ -322,3 +328,8 @@ def headers(rows: Headers, format: str = "+m", *, skip: int = 0, make: Callable[
 
 def table(columns: dict[str, Array], length: int, *, offset: int = 0) -> Array:
     return Array("+s", length, [None], [column.named(name) for name, column in columns.items()], offset=offset)
+
+
+def forget_unreleased() -> None:
+    """Drop what nobody can give back any more: structs that a test took the release function of."""
+    _alive.clear()
