@@ -102,8 +102,8 @@ class Store:
             store._config.check_for_writing()
             cordoned = store._broker.cordoned_log_dirs
             store._broker.check_cordoned([each for each in cordoned if os.path.realpath(each) in store.paths])
-            store._open_for_writing(clock, background, progress)
             cautions.issue((*store._broker.warnings(), *store._config.warnings(store._broker)))
+            store._open_for_writing(clock, background, progress)
         fs.register(store)
         return store
 
@@ -300,6 +300,7 @@ class Store:
             partitions = self._catalog.partitions(topic)
             merged = {**self._overrides(topic), **config}
             overrides = self._checked({name: value for name, value in merged.items() if value is not None}, config)
+            self._caution(topic, overrides, self.topic_config(topic))
             record = self._table.topics.get(topic)
             topic_id = self._id_on_disk(partitions)
             if topic_id is None:
@@ -307,27 +308,29 @@ class Store:
                 for entry in partitions.values():
                     checkpoint.ensure_partition_metadata(entry.path, topic_id)
             self._record(topic, TopicRecord(topic_id, max(partitions) + 1, overrides, "live"))
-            before = self.topic_config(topic).warnings(self._broker)
             self._configs.pop(topic, None)
             self._apply_config(keeper, partitions.values())
-            self._caution(topic, before)
 
     def update_config(self, config: ConfigSource = None, **settings: Any) -> None:
         """Change the store's settings for this opening; topics keep their own (13.11)."""
         keeper = self._writing()
         with self._admin:
-            before = self._config.warnings(self._broker)
             given = LogConfig.resolve(config, settings)
-            self._config = self._config.replace(**{name: getattr(given, name) for name in given.explicit})
+            changed = self._config.replace(**{name: getattr(given, name) for name in given.explicit})
+            changed.check_for_writing()
+            for topic in self._table.topics:
+                changed.for_topic(self._overrides(topic)).check_for_writing()
+            known = self._config.warnings(self._broker)
+            cautions.issue(each for each in changed.warnings(self._broker) if each not in known)
+            self._config = changed
             self._configs.clear()
             self._apply_config(keeper, self._catalog.entries())
-            cautions.issue(each for each in self._config.warnings(self._broker) if each not in before)
 
-    def _caution(self, topic: str, known: Iterable[str]) -> None:
-        """Warn of what a topic's own settings bring on: not of what the store's do, nor what was known before."""
-        passed = {*known, *self._config.warnings(self._broker)}
-        found = self.topic_config(topic).warnings(self._broker)
-        cautions.issue(f"topic {topic}: {each}" for each in found if each not in passed)
+    def _caution(self, topic: str, overrides: Mapping[str, str], before: LogConfig) -> None:
+        """Warn of what a topic's settings will bring on: not of what the store's do, nor what was known before."""
+        known = {*before.warnings(self._broker), *self._config.warnings(self._broker)}
+        found = self._config.for_topic(overrides).warnings(self._broker)
+        cautions.issue(f"topic {topic}: {each}" for each in found if each not in known)
 
     def _apply_config(self, keeper: Keeper, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -389,6 +392,7 @@ class Store:
                     else f"topic {topic} differs from {other} in '.' and '_' alone"
                 )
             overrides = self._checked(config or {}, config or {})
+            self._caution(topic, overrides, self._config)
             record = TopicRecord(topic_id, partitions, overrides, "creating")
             self._record(topic, record)
             try:
@@ -396,7 +400,6 @@ class Store:
             except BaseException:
                 self._unmake(keeper, topic)
                 raise
-            self._caution(topic, ())
         return topic_id
 
     def add_partitions(self, topic: str, total: int) -> None:
