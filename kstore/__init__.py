@@ -13,3 +13,4 @@ from kstore.reading import FetchResult as FetchResult
 from kstore.reads import TimestampOffset as TimestampOffset
 from kstore.segment import SegmentInfo as SegmentInfo
 from kstore.store import Store as Store
+from kstore.topicwrites import RecordMetadata as RecordMetadata

@@ -29,6 +29,8 @@ cdef extern from "Python.h":
 cdef extern from "murmur2.h" nogil:
     uint32_t ks_murmur2(const uint8_t *p, size_t n) noexcept
     int32_t ks_partition_of(const uint8_t *key, size_t n, int32_t partitions) noexcept
+    uint64_t ks_inverse(int32_t partitions) noexcept
+    int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t partitions, uint64_t inverse) noexcept
 
 cdef extern from "member.h":
     ctypedef struct PyMemberDef:
@@ -159,6 +161,8 @@ cdef class Splitter:
     """
 
     cdef Router _router
+    cdef int32_t _partitions
+    cdef uint64_t _inverse
     cdef object _make
     cdef int64_t _limit_bytes
     cdef int64_t _most_bytes
@@ -182,6 +186,8 @@ cdef class Splitter:
     def __init__(self, Router router not None, make, *, int64_t limit_bytes, int64_t most_bytes, int64_t sticky_bytes,
                  partition=None):
         self._router = router
+        self._partitions = router.partitions
+        self._inverse = ks_inverse(router.partitions)
         self._make = make
         self._limit_bytes = limit_bytes
         self._most_bytes = most_bytes
@@ -320,12 +326,10 @@ cdef class Splitter:
 
     cdef inline int _put(self, PyObject *key, PyObject *value) except -1:
         """One record of bytes and nothing else: no code but ours runs in here."""
-        cdef Packer packer
         cdef int32_t partition
-        cdef Py_ssize_t used, finished, capacity
         cdef const char *key_data = NULL
         cdef Py_ssize_t key_size = -1
-        if <object> key is not None:
+        if key != <PyObject *> None:
             key_data = PyBytes_AS_STRING(<object> key)
             key_size = PyBytes_GET_SIZE(<object> key)
         if self._only >= 0:
@@ -333,15 +337,21 @@ cdef class Splitter:
         elif key_size < 0:
             partition = self._router.sticky()
         else:
-            partition = ks_partition_of(<const uint8_t *> key_data, <size_t> key_size, self._router.partitions)
+            partition = ks_partition_by(<const uint8_t *> key_data, <size_t> key_size, self._partitions, self._inverse)
         self._current = partition
-        if <object> PyList_GET_ITEM(self._packers, partition) is None:
+        if PyList_GET_ITEM(self._packers, partition) == <PyObject *> None:
             self._packer(partition)
-        packer = <Packer> PyList_GET_ITEM(self._packers, partition)
-        used, finished, capacity = packer._used, packer.finished, packer._capacity
+        # An argument is borrowed where a variable would be counted.
+        return self._put_into(<Packer> PyList_GET_ITEM(self._packers, partition), key_data, key_size,
+                              PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value))
+
+    cdef inline int _put_into(self, Packer packer, const char *key, Py_ssize_t key_size, const char *value,
+                              Py_ssize_t value_size) except -1:
+        cdef Py_ssize_t used = packer._used
+        cdef Py_ssize_t finished = packer.finished
+        cdef Py_ssize_t capacity = packer._capacity
         packer.records = self.records
-        packer._append(key_data, key_size, PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value),
-                       packer.now_ms, NO_HEADERS, 1)
+        packer._append(key, key_size, value, value_size, packer.now_ms, NO_HEADERS, 1)
         self._account(packer, used, finished, capacity, key_size < 0)
         return 0
 

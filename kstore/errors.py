@@ -83,9 +83,12 @@ class OffsetOutOfRangeError(KStoreError, ValueError):
 
 
 class _RefusedRecord(KStoreError, ValueError):
-    """A record or batch that was not appended; `appended` is what the same call had already stored."""
+    """A record or batch that was not appended; `appended` is what the same call had already stored.
 
-    appended: AppendInfo | None = None
+    That is a dict by partition where the call was a store's.
+    """
+
+    appended: AppendInfo | dict[int, AppendInfo] | None = None
 
 
 class InvalidRecordError(_RefusedRecord):

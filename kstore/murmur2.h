@@ -29,4 +29,13 @@ static inline int32_t ks_partition_of(const uint8_t *key, size_t n, int32_t part
     return (int32_t)((ks_murmur2(key, n) & 0x7fffffffu) % (uint32_t)partitions);
 }
 
+/* The same with a division made a multiplication (Lemire, Kaser and Kurz: exact for 32 bits); `inverse` is that of
+   ks_inverse(partitions). A hash is a chain of multiplications already, and nothing overlaps with its end. */
+static inline uint64_t ks_inverse(int32_t partitions) { return UINT64_MAX / (uint32_t)partitions + 1; }
+
+static inline int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t partitions, uint64_t inverse) {
+    uint64_t fraction = inverse * (ks_murmur2(key, n) & 0x7fffffffu);
+    return (int32_t)(((unsigned __int128)fraction * (uint32_t)partitions) >> 64);
+}
+
 #endif

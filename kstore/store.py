@@ -31,6 +31,7 @@ from kstore.keeper import Keeper, weakly
 from kstore.log import Log
 from kstore.settings import check_known
 from kstore.topics import TopicRecord, TopicTable, read_topics
+from kstore.topicwrites import TopicWrites
 
 logger = logging.getLogger("kstore")
 
@@ -39,7 +40,7 @@ MAX_PARTITIONS = 100_000  # of one topic: more is a slip, and each is a director
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-class Store:
+class Store(TopicWrites):
     """Topics and their partitions in one or more log directories. Open it with `Store.open`.
 
     Any method may be called from any thread. In a forked child the store is closed; a store that only reads can be
@@ -61,6 +62,7 @@ class Store:
         clock: Callable[[], int] | None = None,
         background: bool = True,
         progress: Callable[[int, int], None] | None = None,
+        seed: int | None = None,
         **settings: Any,
     ) -> Self:
         """Open the log directories at `paths`: one, or several as a broker's `log.dirs`.
@@ -73,7 +75,8 @@ class Store:
         `config` (a `LogConfig`, a mapping with Kafka's names, the path of a `server.properties`) and `settings`
         (`segment_bytes=...`, `log_retention_check_interval_ms=...`) hold for every topic that has no setting of its
         own; they are not stored. `clock` gives milliseconds since the epoch and stands in for the system's. With
-        `background=False` retention, flushes, checkpoints and deletions wait for `run_housekeeping`.
+        `background=False` retention, flushes, checkpoints and deletions wait for `run_housekeeping`. With a `seed`
+        appends without a key go to the same partitions again in a repeated run.
 
         Raises `LogLockedError` while a broker, another store or a lone log has a directory, `ConfigError`, and
         `StorageError` when no directory can be used; one of several that cannot is offline (`stats`).
@@ -91,6 +94,8 @@ class Store:
         store._closed = False
         store._admin = threading.RLock()
         store._configs = {}
+        store._routes = {}
+        store._seed = None if seed is None else arguments.whole("seed", seed)
         store._keeper = None
         of_broker = {name: value for name, value in settings.items() if BrokerConfig.knows(name)}
         of_logs = {name: value for name, value in settings.items() if name not in of_broker}

@@ -66,6 +66,7 @@ class Writer:
         # The lock is entered itself, not by way of its condition: an interrupt in there would leave it taken.
         self._growing = threading.Lock()
         self._grown = threading.Condition(self._growing)
+        self._watchers: list[Callable[[], object]] = []
         self._cuts: list[tuple[int, int]] = []
         self.upkeep = Upkeep(self, loaded.recovery_point, host)
         self.configure(config)
@@ -124,6 +125,18 @@ class Writer:
                 )
             finally:
                 self.appender.waiters -= 1
+
+    def watch(self, wake: Callable[[], object]) -> None:
+        """Have `wake` called whenever `wait` would look again, until `unwatch`: for who waits for several logs."""
+        with self._growing:
+            self._watchers.append(wake)
+            self.appender.waiters += 1
+
+    def unwatch(self, wake: Callable[[], object]) -> None:
+        """Take back one `watch`."""
+        with self._growing:
+            self._watchers.remove(wake)
+            self.appender.waiters -= 1
 
     def overtaken(self, next_offset: int, seen_version: int, base_offset: int, crc: int) -> bool:
         """Whether a truncation since `seen_version` took records that a reader at `next_offset` had been given."""
@@ -265,6 +278,8 @@ class Writer:
     def _notify(self) -> None:
         with self._growing:
             self._grown.notify_all()
+            for wake in self._watchers:
+                wake()
 
     # Rolling.
 

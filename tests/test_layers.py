@@ -66,6 +66,8 @@ FLOORS: dict[str, int] = {
     "catalog": 8,
     "logdir": 8,
     "keeper": 9,
+    "topicwrites": 9,
+    "topicreads": 9,
     "store": 10,
     "_dump": 2,
     "schemas": 1,

@@ -1,0 +1,136 @@
+"""What does a topic of 16 partitions cost beside a single log: routing, splitting, reading as one?
+
+Workloads: keyed-100 and values-100 of `common`. `kstore` is the topic; `one log` is the same through `Log`, the
+baseline of the same run. The splitting questions are about append_many's own default batch sizes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from common import START_MS, VALUE, Question, keyed, measure, scaled, timed_rows, values
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from kstore import Store
+from kstore._core import RecordIterator
+from kstore._pack import Packer
+from kstore._route import ConsumerIterator, partition_of
+
+COUNT = scaled(1_000_000)
+ONE_BY_ONE = scaled(100_000)
+PARTITIONS = 16
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with Store.open(tmp_path, background=False, file_delete_delay_ms=0) as store:
+        store.create_topic("topic", PARTITIONS)
+        store.create_topic("one", 1)
+        yield store
+
+
+# --- hashing ----------------------------------------------------------------------------------------------------------
+
+HASH = Question("murmur2 and modulo of 16-byte keys, called one by one", "rate")
+
+
+def test_hash(benchmark: BenchmarkFixture) -> None:
+    keys = [key for key, _ in keyed(COUNT)]
+
+    def run() -> None:
+        for key in keys:
+            partition_of(key, PARTITIONS)
+
+    measure(benchmark, HASH, "kstore", run, operations=COUNT)
+
+
+# --- many records -----------------------------------------------------------------------------------------------------
+
+SPLIT = Question("append_many of keyed-100 over 16 partitions", "rate", against=(("one log", 0.6),))
+STICK = Question("append_many of values-100 over 16 partitions", "rate", against=(("one log", 0.6),))
+
+
+@pytest.mark.parametrize("contestant", ["one log", "kstore"])
+@pytest.mark.parametrize(("question", "source"), [(SPLIT, keyed), (STICK, values)], ids=["keyed", "values"])
+def test_append_many(
+    benchmark: BenchmarkFixture, store: Store, question: Question, source: Callable[[int], Any], contestant: str
+) -> None:
+    size = sum(len(key or b"") + len(value) for key, value in source(COUNT))
+
+    def run() -> None:
+        if contestant == "kstore":
+            store.append_many("topic", source(COUNT))
+        else:
+            store.log("one", 0).append_many(source(COUNT))
+
+    def clear() -> None:
+        for name in store.topics:
+            for partition in store.partitions(name):
+                store.log(name, partition).truncate_fully_and_start_at(0)
+        store.run_housekeeping()
+
+    measure(benchmark, question, contestant, run, operations=COUNT, size_bytes=size, setup=clear)
+
+
+# --- one by one -------------------------------------------------------------------------------------------------------
+
+APPEND = Question("append, one record a call, 16 partitions by key", "time", limit=2e-6)
+
+
+@pytest.mark.parametrize("contestant", ["one log", "kstore"])
+def test_append(benchmark: BenchmarkFixture, store: Store, contestant: str) -> None:
+    pairs = list(keyed(ONE_BY_ONE))
+    log = store.log("one", 0)
+
+    def run() -> None:
+        if contestant == "kstore":
+            append = store.append
+            for key, value in pairs:
+                append("topic", value, key)
+        else:
+            for key, value in pairs:
+                log.append(value, key)
+
+    measure(benchmark, APPEND, contestant, run, operations=ONE_BY_ONE)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+CONSUME = Question("records of 16 partitions from memory as ConsumerRecords", "rate", limit=10e6)
+MERGE = Question("the same, merged by timestamp", "rate")
+
+
+def sources() -> list[tuple[int, RecordIterator]]:
+    return [(partition, RecordIterator([(CHUNK, None, 0)])) for partition in range(PARTITIONS)]
+
+
+def _chunk() -> bytes:
+    packer = Packer(1 << 16, 1 << 20, now_ms=START_MS)
+    packer.pack(iter(timed_rows(COUNT // PARTITIONS)), 1 << 31)
+    return bytes(packer.buffer)
+
+
+CHUNK = _chunk()
+
+
+@pytest.mark.parametrize("contestant", ["records alone", "kstore"])
+def test_consume(benchmark: BenchmarkFixture, contestant: str) -> None:
+    def run() -> None:
+        if contestant == "kstore":
+            deque(ConsumerIterator("topic", [sources()], by_timestamp=False), maxlen=0)
+        else:
+            for _, records in sources():
+                deque(records, maxlen=0)
+
+    measure(benchmark, CONSUME, contestant, run, operations=COUNT, size_bytes=COUNT * len(VALUE))
+
+
+def test_merge(benchmark: BenchmarkFixture) -> None:
+    def run() -> None:
+        deque(ConsumerIterator("topic", [sources()], by_timestamp=True), maxlen=0)
+
+    measure(benchmark, MERGE, "kstore", run, operations=COUNT, size_bytes=COUNT * len(VALUE))
