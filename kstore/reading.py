@@ -68,6 +68,10 @@ class View(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
+    @property
+    def durable_end_offset(self) -> int:
+        """The end of what survives the machine: the recovery point, which never lies beyond the log's end."""
+
     def readable_bytes(self, segment: Segment) -> int:
         """Bytes of whole, published batches in the segment's file."""
 
@@ -86,8 +90,11 @@ class View(Protocol):
     def check_piece(self, given: Piece | None, piece: Piece) -> None:
         """Raise `CorruptRecordError` unless `piece` follows `given` in one state of the log."""
 
-    def wait(self, offset: int, timeout: float | None) -> bool:
-        """Wait until the log ends above `offset`; False when `timeout` seconds have passed."""
+    def check_durable(self, offset: int) -> None:
+        """Raise `CorruptRecordError` if the recovery point has sunk below `offset`: then records have been cut."""
+
+    def wait(self, offset: int, timeout: float | None, *, durable: bool = False) -> bool:
+        """Wait until the log, or with `durable` its durable part, ends above `offset`; False when the time is up."""
 
     def overtaken(self, next_offset: int, seen_version: int, base_offset: int, crc: int) -> bool:
         """Whether what a reader has been given no longer stands; raises `LogClosedError` when the log is closed."""
@@ -163,12 +170,21 @@ class Stretch:
     what an iterator calls when the guard has moved: it raises, or answers with a stretch to go on with.
     """
 
-    def __init__(self, view: View, offset: int, end_offset: int | None, follow: bool, timeout: float | None) -> None:
+    def __init__(
+        self,
+        view: View,
+        offset: int,
+        end_offset: int | None,
+        follow: bool,
+        timeout: float | None,
+        durable: bool = False,
+    ) -> None:
         self.view = view
         self.offset = offset
         self.end_offset = end_offset
         self.follow = follow
         self.timeout = timeout
+        self.durable = durable
         self.owner: object = None  # whoever must live as long as this is read
 
     def __iter__(self) -> Iterator[tuple[memoryview, str, int]]:
@@ -190,13 +206,18 @@ class Stretch:
         given: Piece | None = None
         while True:
             # In this order: a segment that has one after it is sealed, and its size is its last.
+            limit = view.durable_end_offset if self.durable else MAX_OFFSET
             following = view.segments.after(segment.base_offset)
-            end = view.readable_bytes(segment)
+            if following is not None and following.base_offset > limit:
+                following = None
+            end = self._end_in(segment, limit, sealed=following is not None)
             if position < end:
                 for data, at in segment.pieces(position, end):
                     last = last_batch(data)
                     piece = Piece(segment, at + last, bytes(data[last : last + HEADER_BYTES]), at + len(data))
                     view.check_piece(given, piece)
+                    if self.durable:
+                        view.check_durable(limit)
                     yield data, segment.path, at
                     given = piece
                 position = end
@@ -215,20 +236,43 @@ class Stretch:
         end = self.view.readable_bytes(segment)
         return end if self.offset >= self.view.log_end_offset else segment.border(self.offset, end)
 
+    def _end_in(self, segment: Segment, limit: int, *, sealed: bool) -> int:
+        """Where reading stops in a segment for now: behind its whole batches below `limit`.
+
+        A batch that `limit` divides was synced as a whole; whoever follows has it when the recovery point has passed
+        it, others have its records below `limit`.
+        """
+        end = self.view.readable_bytes(segment)
+        if not self.durable or sealed:
+            return end
+        if limit <= segment.base_offset:
+            return 0
+        place = segment.find_batch(limit, end)
+        if place is None:
+            return end
+        divided = place.base_offset < limit and not self.follow
+        return place.position + place.size_bytes if divided else place.position
+
     def _wait(self, segment: Segment | None, position: int) -> bool:
         """Wait for bytes after `position` or for a next segment (None: any segment); False when the time is up."""
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        view = self.view
         while True:
-            end_offset = self.view.log_end_offset
+            end_offset = view.durable_end_offset if self.durable else view.log_end_offset
             if segment is None:
-                if self.view.segments.items:
+                if view.segments.items:
                     return True
-            elif self.view.readable_bytes(segment) > position or self.view.segments.after(segment.base_offset):
-                return True
+            else:
+                limit = end_offset if self.durable else MAX_OFFSET
+                following = view.segments.after(segment.base_offset)
+                if following is not None and following.base_offset <= limit:
+                    return True
+                if self._end_in(segment, limit, sealed=False) > position:
+                    return True
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            self.view.wait(end_offset, left)
+            view.wait(end_offset, left, durable=self.durable)
 
     def recheck(
         self, next_offset: int, seen_version: int, base_offset: int, crc: int, error: CorruptRecordError | None
@@ -244,7 +288,7 @@ class Stretch:
         )
         if overtaken or not start <= next_offset <= end:
             raise out_of_range(next_offset, start, end)
-        following = Stretch(view, next_offset, self.end_offset, self.follow, self.timeout)
+        following = Stretch(view, next_offset, self.end_offset, self.follow, self.timeout, self.durable)
         following.owner = self.owner
         return following
 
@@ -292,21 +336,26 @@ def describe(view: View, segment: Segment, next_offset: int, *, is_active: bool)
 
 
 def stretch(
-    view: View, offset: int | None, end_offset: int | None, follow: bool, timeout: float | None
+    view: View,
+    offset: int | None,
+    end_offset: int | None,
+    follow: bool,
+    timeout: float | None,
+    durable: bool = False,
 ) -> tuple[Stretch, int, int]:
     """Make the stretch `[offset, end_offset)`: (stretch, first offset, end offset), bounds checked.
 
-    Without `end_offset` it ends where the log ends now, or never when following.
+    Without `end_offset` it ends where the log, or with `durable` its durable part, ends now, or never when following.
     """
     view.refresh()
     start = view.log_start_offset if offset is None else offset
     check_offset(view, start)
-    log_end = view.log_end_offset
+    log_end = view.durable_end_offset if durable else view.log_end_offset
     if follow:
         end = MAX_OFFSET if end_offset is None else end_offset
     else:
         end = log_end if end_offset is None else min(end_offset, log_end)
-    return Stretch(view, start, end, follow, timeout), start, end
+    return Stretch(view, start, end, follow, timeout, durable), start, end
 
 
 def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, committed: bool) -> FetchResult:

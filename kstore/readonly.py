@@ -83,6 +83,12 @@ class ReadOnlyView:
         return self._sight.recovery_point
 
     @property
+    def durable_end_offset(self) -> int:
+        """The end of what was flushed, as the writer has written it down."""
+        sight = self._sight
+        return min(sight.recovery_point, sight.log_end_offset)
+
+    @property
     def leftovers_ignored(self) -> tuple[str, ...]:
         """Names of files that interrupted work left, and that are passed over."""
         return self._sight.leftovers_ignored
@@ -171,14 +177,26 @@ class ReadOnlyView:
                 "the file was cut or replaced under its reader", path=piece.segment.path, position=piece.position
             )
 
-    def wait(self, offset: int, timeout: float | None) -> bool:
+    def check_durable(self, offset: int) -> None:
+        """Raise `CorruptRecordError`, with the guard moved, if the recovery point in its file is below `offset` now.
+
+        A truncation lowers it there before it cuts: as long as it stands, what was read below it is what was flushed.
+        """
+        if self._mark(checkpoint.RECOVERY_POINTS)[0] < offset:
+            self.guard.version += 1
+            raise CorruptRecordError(
+                "records below the recovery point were cut under their reader", path=self.directory
+            )
+
+    def wait(self, offset: int, timeout: float | None, *, durable: bool = False) -> bool:
         """Poll until the log ends above `offset`, with pauses that grow to 10 ms; False when `timeout` has passed."""
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = FIRST_PAUSE
         while True:
             version = self.guard.version
             self.refresh()
-            if self.log_end_offset > offset or self.guard.version != version:
+            end = self.durable_end_offset if durable else self.log_end_offset
+            if end > offset or self.guard.version != version:
                 return True
             left = pause if deadline is None else deadline - time.monotonic()
             if left <= 0:

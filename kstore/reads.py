@@ -32,16 +32,19 @@ class Reads:
         isolation: Isolation = "read_uncommitted",
         follow: bool = False,
         timeout: float | None = None,
+        durable: bool = False,
     ) -> Iterator[_core.Record]:
         """Iterate over the records of `[offset, end_offset)`, over segment borders.
 
         Starts at `offset`, or at the first record at or after `start_timestamp`, or at the log start; ends where the
         log ends now, unless `follow`, which waits for more and ends after `timeout` seconds without a new record.
+        With `durable` it ends, or waits, at the recovery point: what it gives survives the machine. That is what the
+        writer has flushed, and in another process what it has written down of that, once a minute or so (12.7).
         Control records are left out. Raises `OffsetOutOfRangeError` at once for an offset outside the log, and from
         the iterator when retention, `delete_records` or a truncation overtakes it; `CorruptRecordError` for a batch
         whose CRC does not hold; `LogClosedError`. One iterator belongs to one thread at a time.
         """
-        stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, follow, timeout)
+        stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, follow, timeout, durable)
         view = self._view
         return _core.RecordIterator(
             stretch, start, end, guard=view.guard, max_decompressed_bytes=view.max_decompressed_bytes
@@ -56,13 +59,14 @@ class Reads:
         isolation: Isolation = "read_uncommitted",
         follow: bool = False,
         timeout: float | None = None,
+        durable: bool = False,
     ) -> Iterator[_core.RecordBatch]:
         """Iterate over the batches that hold records of `[offset, end_offset)`, control batches included.
 
         The first may begin below `offset` and the last reach past `end_offset`. Each batch owns its bytes. Otherwise
         as `read`.
         """
-        stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, follow, timeout)
+        stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, follow, timeout, durable)
         view = self._view
         return _core.BatchIterator(
             stretch, start, end, guard=view.guard, max_decompressed_bytes=view.max_decompressed_bytes
@@ -76,6 +80,7 @@ class Reads:
         isolation: Isolation,
         follow: bool,
         timeout: float | None,
+        durable: bool,
     ) -> tuple[reading.Stretch, int, int]:
         self._check_isolation(isolation)
         timeout = arguments.seconds("timeout", timeout)
@@ -89,7 +94,7 @@ class Reads:
             start_timestamp = arguments.integer("start_timestamp", start_timestamp)
             found = reading.offset_for_timestamp(self._view, start_timestamp)
             offset = found[1] if found is not None else self._view.log_end_offset
-        stretch, start, end = reading.stretch(self._view, offset, end_offset, follow, timeout)
+        stretch, start, end = reading.stretch(self._view, offset, end_offset, follow, timeout, durable)
         stretch.owner = self
         return stretch, start, end
 

@@ -133,6 +133,7 @@ class Upkeep:
         self._indexed = max(self._indexed, target if indexes else min(target, segments.bases[-1]))
         self._flushed_ms = writer.now()
         self.set_due()
+        writer.flushed()
 
     @contextmanager
     def cutting(self, offset: int, *, keep_start: bool = False) -> Iterator[None]:

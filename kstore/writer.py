@@ -89,6 +89,11 @@ class Writer:
         """The next offset to be given out; never below the start, also while a log is being started anew."""
         return max(self.appender.next_offset, self.log_start_offset)
 
+    @property
+    def durable_end_offset(self) -> int:
+        """The offset below which everything has been flushed."""
+        return min(self.upkeep.recovery_point, self.log_end_offset)
+
     def readable_bytes(self, segment: Segment) -> int:
         """Bytes of whole, published batches in the segment's file."""
         size = self.appender.published_bytes(segment.base_offset)
@@ -113,16 +118,22 @@ class Writer:
     def check_piece(self, given: Piece | None, piece: Piece) -> None:
         """Nothing: the guard tells readers of this process before anything is cut."""
 
-    def wait(self, offset: int, timeout: float | None) -> bool:
-        """Wait until the log ends above `offset`; False when `timeout` seconds have passed."""
+    def check_durable(self, offset: int) -> None:
+        """Nothing: the guard tells readers of this process before anything is cut."""
+
+    def wait(self, offset: int, timeout: float | None, *, durable: bool = False) -> bool:
+        """Wait until the log, or with `durable` what is flushed of it, ends above `offset`; False when time is up."""
         self.refresh()
         with self._growing:
             self.appender.waiters += 1
             try:
                 version = self.guard.version
-                return self._grown.wait_for(
-                    lambda: self.log_end_offset > offset or self.guard.version != version or self.closed, timeout
-                )
+
+                def grown() -> bool:
+                    end = self.durable_end_offset if durable else self.log_end_offset
+                    return end > offset or self.guard.version != version or self.closed
+
+                return self._grown.wait_for(grown, timeout)
             finally:
                 self.appender.waiters -= 1
 
@@ -274,6 +285,11 @@ class Writer:
         """Let everybody who waits or iterates look again."""
         self.guard.version += 1
         self._notify()
+
+    def flushed(self) -> None:
+        """Let those look again who wait for what a flush has put on the disk."""
+        if self.appender.waiters:
+            self._notify()
 
     def _notify(self) -> None:
         with self._growing:
