@@ -3,7 +3,7 @@
 This release keeps no producer state of its own. A log in which no producer ever numbered its batches has the empty
 state, and its snapshots (10 bytes) are written where Kafka writes them: at rolls, closes and after recovery
 (SEMANTICS.md 9.24). A log that a broker's producers wrote to gets no new snapshots from kstore, since they would be
-lies; Kafka then replays the log from the newest one it finds.
+lies; whoever opens it replays the log from the newest one there is, and a clean close leaves one (`anchor`).
 """
 
 from __future__ import annotations
@@ -51,6 +51,16 @@ class ProducerState:
         self.last_snapshot_offset = self.end_offset
         if self.end_offset not in self.offsets:
             insort(self.offsets, self.end_offset)
+
+    def anchor(self, base_offset: int) -> None:
+        """Leave a snapshot from which the state can be replayed, in a log with numbered batches that has none (9.26).
+
+        Without any, whoever opens the log after a clean close, Kafka or kstore, takes the state to be empty at its end:
+        unfinished transactions would count as committed. At the first segment's base it may be: nothing is before it.
+        """
+        if self.numbered and not self.offsets:
+            fs.write_file(self.path(base_offset), EMPTY_SNAPSHOT, sync=True)
+            self.offsets.append(base_offset)
 
     def sync(self) -> None:
         """Sync the snapshots that rolls have left to the flush after them (2.12)."""

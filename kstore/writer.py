@@ -583,6 +583,7 @@ class Writer:
         self.settle()
         self.producers.end_offset = self.log_end_offset
         self.producers.take_snapshot(sync=True)
+        self.producers.anchor(self.segments.bases[0])
         self.active.seal()
         self.upkeep.owe_names()
         self.upkeep.sync(self.log_end_offset)
