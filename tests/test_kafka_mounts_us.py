@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from kafka_broker import Cluster, Consumed
+from kafka_broker import Cluster, Consumed, Found
 from kafka_broker import cluster as cluster
 from kafka_broker import machine as machine
+from kafka_jvm import KafkaError
+from kafka_sides import contents
 
 import kstore
+from kstore import checkpoint
 
 pytestmark = pytest.mark.kafka
 
@@ -221,3 +225,176 @@ def append_from_broker(
             for offset, (key, value, timestamp, headers) in zip(offsets, more, strict=True)
         ]
     return after
+
+
+# --- who may write, and who may look on -------------------------------------------------------------------------------
+
+
+def test_nobody_writes_where_a_broker_runs_and_a_broker_does_not_start_where_somebody_writes(cluster: Cluster) -> None:
+    writers: list[Callable[[], kstore.Store | kstore.Log]] = [
+        lambda: kstore.Store.open(cluster.logs),
+        lambda: kstore.Log.open(cluster.logs / "orders-0"),
+    ]
+    with cluster.up():
+        cluster.create("orders")
+        for writer in writers:
+            with pytest.raises(kstore.LogLockedError) as caught:
+                writer()
+            assert caught.value.pid == cluster.machine.java.pid
+            assert f"locked by process {cluster.machine.java.pid}" in str(caught.value)
+            assert caught.value.filename == str(cluster.logs / ".lock")
+    for writer in writers:
+        with writer(), pytest.raises(KafkaError, match=r"Failed to acquire lock on file \.lock"):
+            cluster.start()
+    with cluster.up():
+        assert cluster.produce("orders", [(b"k", b"v")], partition=0) == [0]
+
+
+def test_a_reader_follows_what_a_running_broker_does(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.create("orders", internal_segment_bytes=10_000)
+    cluster.produce("orders", rows(60), partition=0)
+    cluster.call("commit", topic="orders", partition=0, group="readers", offset=7)
+    with kstore.Store.open(cluster.logs, "r") as store:
+        assert store.topics == ("__consumer_offsets", "orders")
+        log = store.log("orders", 0)
+        follower = log.read(follow=True, timeout=30)
+        followed = [next(follower) for _ in range(60)]
+        for i in range(1, 11):
+            cluster.produce("orders", rows(60, T0 + i * 1000), partition=0)
+            assert log.log_end_offset == 60 * (i + 1)  # what the broker has acknowledged is there
+            followed += [next(follower) for _ in range(60)]
+        assert len(log.segments) > 3
+        assert [tuple(record) for record in followed] == consume_all(cluster, [("orders", 0)])["orders", 0]
+        asked = ask_kstore(log)
+        assert ask_kafka(cluster, ("orders", 0), asked) == asked
+        assert [b"readers" in (record.key or b"") for record in store.log("__consumer_offsets", 0).read()] == [True]
+        cluster.create("later", partitions=2)
+        assert cluster.produce("later", rows(5), partition=1) == [0, 1, 2, 3, 4]
+        assert 1 in store.partitions("later")
+        assert store.log("later", 1).log_end_offset == 5
+    cluster.stop()
+
+
+# --- what a broker makes of the files beside the segments -------------------------------------------------------------
+
+
+def test_every_record_is_seen_at_once_whatever_high_watermark_is_on_the_disk(cluster: Cluster) -> None:
+    """Of a topic with one replica: its leader is all of its in-sync replicas, so what it has is committed (0.4)."""
+    with cluster.up():
+        cluster.create("orders", partitions=4)
+    with kstore.Store.open(cluster.logs) as store:
+        for number in range(4):
+            store.log("orders", number).append_many(rows(10))
+    lines: dict[Partition, int | None] = {("orders", 0): None, ("orders", 1): 3, ("orders", 2): 1000, ("orders", 3): 10}
+    checkpoint.update_offsets(cluster.logs, checkpoint.HIGH_WATERMARKS, lines)
+    with cluster.up():
+        for number in range(4):
+            assert cluster.offsets("orders", number, ["latest", T0 + 20]) == [Found(10, -1, 2), Found(6, T0 + 20, 0)]
+            assert len(cluster.consume("orders", number)) == 10
+            assert cluster.produce("orders", rows(1), partition=number) == [10]
+    assert set(checkpoint.read_offsets(cluster.logs, checkpoint.HIGH_WATERMARKS).values()) == {11}
+
+
+def test_a_store_that_was_closed_is_taken_over_without_recovery(cluster: Cluster) -> None:
+    with cluster.up():
+        cluster.create("orders", partitions=2)
+    with kstore.Store.open(cluster.logs) as store:
+        store.update_topic_config("orders", {"retention.ms": "-1"})
+        store.log("orders", 0).append_many(rows(10))
+    assert (cluster.logs / "kstore-topics.json").stat().st_size > 0
+    assert starting(cluster) == [f"Skipping recovery of 2 logs from {cluster.logs} since clean shutdown file was found"]
+    with kstore.Log.open(cluster.logs / "orders-1") as log:  # which takes the marker away, and leaves none
+        log.append_many(rows(10))
+    assert starting(cluster) == [f"Recovering 2 logs from {cluster.logs} since no clean shutdown file was found"]
+    with cluster.up():
+        assert [len(cluster.consume("orders", number)) for number in (0, 1)] == [10, 10]
+
+
+def starting(cluster: Cluster) -> list[str]:
+    """Start the broker and stop it; what it says of recovery."""
+    before = len(cluster.said())
+    with cluster.up():
+        lines = cluster.said()[before:].splitlines()
+    return [line.split(" - ", 1)[1] for line in lines if "clean shutdown file" in line]
+
+
+def test_a_partition_without_the_brokers_topic_id_is_set_aside(cluster: Cluster) -> None:
+    """Nothing is lost, and nothing of it is served: the directory gets a name that ends in -stray."""
+    with cluster.up():
+        cluster.create("known", "without-id", "of-another-id")
+    with kstore.Store.open(cluster.logs) as store:
+        store.create_topic("unknown")
+        for topic in store.topics:
+            store.log(topic, 0).append_many(rows(10))
+    (cluster.logs / "without-id-0" / "partition.metadata").unlink()
+    (cluster.logs / "of-another-id-0" / "partition.metadata").unlink()
+    checkpoint.ensure_partition_metadata(cluster.logs / "of-another-id-0", checkpoint.new_topic_id())
+    with cluster.up():
+        for topic, count in (("known", 10), ("without-id", 0), ("of-another-id", 0)):
+            assert len(cluster.consume(topic)) == count
+    with kstore.Store.open(cluster.logs) as store:
+        assert store.topics == ("known", "of-another-id", "without-id")
+        aside = sorted(Path(path).name for path in store.stats()["passed_over"])
+    assert [name.split(".")[0] for name in aside] == ["of-another-id-0", "unknown-0", "without-id-0"]
+    for name in aside:
+        assert name.endswith("-stray")
+        restored = cluster.logs.parent / name.split(".")[0]
+        shutil.copytree(cluster.logs / name, restored)
+        with kstore.Log.open(restored, "r") as log:
+            assert len(list(log.read())) == 10
+
+
+def test_the_brokers_own_topics_are_kept_as_they_are(cluster: Cluster) -> None:
+    with cluster.up():
+        cluster.create("orders")
+        cluster.produce("orders", rows(10), partition=0)
+        cluster.call("commit", topic="orders", partition=0, group="readers", offset=7, metadata="noted")
+    metadata = contents(cluster.logs / "__cluster_metadata-0")
+    with kstore.Store.open(cluster.logs) as store:
+        assert store.topics == ("__consumer_offsets", "orders")
+        assert store.stats()["passed_over"] == []
+        assert [b"readers" in (record.key or b"") for record in store.log("__consumer_offsets", 0).read()] == [True]
+        store.log("orders", 0).append(b"ours")
+    assert contents(cluster.logs / "__cluster_metadata-0") == metadata
+    with cluster.up():
+        committed = cluster.call("committed", topic="orders", partition=0, group="readers")
+        assert committed == {"offset": 7, "metadata": "noted"}
+        assert [record.offset for record in cluster.consume("orders", 0, 7)] == [7, 8, 9, 10]
+
+
+def test_a_broker_knows_its_producers_again_after_we_appended(cluster: Cluster) -> None:
+    """Sequence numbers go on, aborted records stay hidden, and an unfinished transaction stays unfinished."""
+    committed_only = {"isolation.level": "read_committed"}
+
+    def visible() -> list[bytes | None]:
+        return [record.value for record in cluster.consume("orders", config=committed_only)]
+
+    def states() -> dict[int, int]:
+        found = cluster.call("producer_states", topic="orders", partition=0)
+        return {state["producer_id"]: state["last_sequence"] for state in found}
+
+    with cluster.up():
+        cluster.create("orders")
+        config = {"transactional.id": "loader"}
+        send = {"partition": 0, "name": "loader", "config": config}
+        cluster.produce("orders", [(b"k", b"committed")], transaction="commit", **send)
+        cluster.produce("orders", [(b"k", b"aborted")], transaction="abort", **send)
+        cluster.produce("orders", [(b"k", b"numbered")] * 3, partition=0, name="idempotent")
+        known = states()
+    with kstore.Store.open(cluster.logs) as store:
+        store.log("orders", 0).append(b"ours")
+    cluster.start()
+    assert states() == known
+    assert visible() == [b"committed", *[b"numbered"] * 3, b"ours"]
+    cluster.produce("orders", [(b"k", b"numbered")] * 2, partition=0, name="idempotent")
+    cluster.produce("orders", [(b"k", b"unfinished")], transaction="none", **send)
+    known = states()
+    cluster.machine.kill()
+    with kstore.Store.open(cluster.logs) as store:
+        assert not store.log("orders", 0).recovery.clean
+        store.log("orders", 0).append(b"ours")
+    with cluster.up():
+        assert states() == known
+        assert visible() == [b"committed", *[b"numbered"] * 3, b"ours", *[b"numbered"] * 2]
+        assert [record.value for record in cluster.consume("orders")][-2:] == [b"unfinished", b"ours"]
