@@ -97,6 +97,7 @@ class ProducerState:
         """
         last_bases = [base for base in bases[-2:] if base <= end_offset]
         if not self.offsets and clean:
+            self.last_snapshot_offset = 0  # a segment that was recovered on the way here has left its own
             for offset in [*last_bases, end_offset]:
                 self.end_offset = offset
                 self.take_snapshot()

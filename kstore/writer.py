@@ -514,7 +514,6 @@ class Writer:
         self.epochs.clear_and_flush()
         self._epochs_changed()
         self.producers.reset(offset, log_start_offset)
-        self.upkeep.start_at(self.log_start_offset)
         self.upkeep.gap = None
         self.upkeep.owe_names()
         self.upkeep.write_checkpoints()
