@@ -319,6 +319,33 @@ class Roll(Operation):
 
 
 @dataclass(frozen=True)
+class Retain(Operation):
+    """One pass of retention by the clock."""
+
+    weight = 4
+
+    def run(self, world: World) -> None:
+        world.both(self, lambda side: side.retain())
+        world.check_log_start_is_on_disk()
+
+
+@dataclass(frozen=True)
+class AgeFile(Operation):
+    """A segment's file is older than it looks: what has no timestamps expires by that."""
+
+    weight = 1
+    which: int = 0
+    ms: int = 0
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Self:
+        return cls(which=rng.choice((0, rng.randint(0, 1000))), ms=rng.choice((0, 1000, 1001, 5000, 70_000)))
+
+    def run(self, world: World) -> None:
+        world.age_file(self.which, self.ms)
+
+
+@dataclass(frozen=True)
 class Flush(Operation):
     weight = 2
 
@@ -511,6 +538,8 @@ class Configure(Operation):
                 ("index.interval.bytes", (0, 150, 4096)),
                 ("segment.index.bytes", (60, 300, 2000)),
                 ("max.message.bytes", (300, 1_048_588)),
+                ("retention.ms", (-1, 0, 1000, 60_000)),
+                ("retention.bytes", (-1, 0, 500, 2000)),
             )
         )
         return cls(name=name, value=rng.choice(values))
@@ -530,6 +559,8 @@ OPERATIONS: dict[str, type[Operation]] = {
         NewLeader,
         Tick,
         Roll,
+        Retain,
+        AgeFile,
         Flush,
         TruncateTo,
         TruncateFully,
@@ -557,5 +588,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "file.delete.delay.ms": (60_000, 1000, 0),
     "preallocate": (False, False, False, True),
     "flush.messages": (2**63 - 1, 2**63 - 1, 5, 1),
+    "retention.ms": (-1, 60_000, 5000, 1000, 0),
+    "retention.bytes": (-1, -1, 2000, 500, 0),
     "cleanup.policy": ("delete", "delete", "delete", "compact", "compact,delete"),
 }

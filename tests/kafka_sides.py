@@ -98,6 +98,7 @@ class Side(Protocol):
     def append_as_follower(self, data: bytes, leader_epoch: int) -> Appended: ...
     def batches(self, first_offset: int, last_offset: int) -> list[bytes]: ...
     def roll(self) -> None: ...
+    def retain(self) -> int: ...
     def flush(self) -> None: ...
     def truncate_to(self, offset: int) -> bool: ...
     def truncate_fully(self, offset: int, log_start: int | None) -> None: ...
@@ -208,6 +209,10 @@ class KafkaSide:
 
     def roll(self) -> None:
         self.call("roll")
+
+    def retain(self) -> int:
+        deleted: int = self.call("retain")
+        return deleted
 
     def flush(self) -> None:
         self.call("flush")
@@ -344,6 +349,13 @@ class KstoreSide:
     def roll(self) -> None:
         with _our_refusals():
             self._open_log.roll()
+
+    def retain(self) -> int:
+        with _our_refusals():
+            planned = [deletion.base_offset for deletion in self._open_log.plan_retention()]
+            deleted = [segment.base_offset for segment in self._open_log.apply_retention()]
+        assert deleted == planned
+        return len(deleted)
 
     def flush(self) -> None:
         with _our_refusals():
