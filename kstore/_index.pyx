@@ -107,6 +107,7 @@ cdef class Entries:
     cdef readonly Py_ssize_t entry_bytes
     cdef int64_t reserved             # slots that count as taken when it comes to fullness: 1 in a time index
     cdef bint _dirty
+    cdef bint _touched                # the bytes were looked at
 
     def __cinit__(self, *_, **__):
         self.data = NULL
@@ -160,6 +161,7 @@ cdef class Entries:
 
     cdef int _ready(self) except -1:
         """Make `data` the entries in use; it may stay NULL only when there are none."""
+        self._touched = self.data != NULL      # what was just brought has not been used again yet
         while self.data == NULL and self.count != 0:
             self._attach()
         return 0
@@ -201,6 +203,16 @@ cdef class Entries:
             self._owner = None
             PyBuffer_Release(&self.view)
         return owner
+
+    cpdef Py_ssize_t _held_bytes(self):
+        """The size of the buffer that is held, -1 for none."""
+        return -1 if self.data == NULL else self.view.len
+
+    cpdef bint _take_touched(self):
+        """Whether the entries were looked at since this was last asked."""
+        cdef bint touched = self._touched
+        self._touched = False
+        return touched
 
     cpdef _forget(self):
         """Forget the numbers and let go of the buffer, which is given back: the next use asks `_attach`."""

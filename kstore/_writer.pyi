@@ -3,10 +3,17 @@
 from collections.abc import Callable
 from enum import IntEnum
 from threading import Lock
+from types import TracebackType
+from typing import Protocol
 
 from typing_extensions import Buffer, disjoint_base
 
 from kstore._index import Entries
+from kstore.errors import StorageError
+
+class _LogFile(Protocol):
+    @property
+    def path(self) -> str: ...
 
 class Code(IntEnum):
     DONE = 0
@@ -32,6 +39,7 @@ class Appender:
     flush_at: int
     waiters: int
     on_publish: Callable[[], None]
+    on_error: Callable[[StorageError], object] | None
     def __init__(self, clock: Callable[[], int] | None = None) -> None: ...
     @property
     def base_offset(self) -> int: ...
@@ -91,8 +99,15 @@ class Appender:
         created_ms: int,
         offset_index: Entries | None = None,
         time_index: Entries | None = None,
+        log: _LogFile | None = None,
     ) -> None: ...
     def detach(self) -> None: ...
+    @property
+    def attached(self) -> bool: ...
+    @property
+    def parked(self) -> bool: ...
+    def park(self) -> None: ...
+    def resume(self, *, log_fd: int, offset_fd: int, time_fd: int, log: _LogFile | None = None) -> None: ...
     def append(self, value: Buffer | None, key: Buffer | None, timestamp: int | None) -> int: ...
     def encode(self, value: Buffer | None, key: Buffer | None, timestamp: int | None) -> bytearray: ...
     def commit(self, buffer: Buffer, position: int, follower: bool, rolled: bool = False) -> tuple[int, int]: ...
@@ -100,7 +115,16 @@ class Appender:
 @disjoint_base
 class Gate:
     def __init__(
-        self, mutex: Lock, appender: Appender, *, check: Callable[[], object], stopped: Callable[[], bool]
+        self,
+        mutex: Lock,
+        appender: Appender,
+        *,
+        check: Callable[[], object],
+        stopped: Callable[[], bool],
+        failed: Callable[[BaseException], object] | None = None,
     ) -> None: ...
     def __enter__(self) -> None: ...
-    def __exit__(self, *exception: object) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def attempt(self, action: Callable[[], object]) -> bool: ...

@@ -193,12 +193,16 @@ cdef class Appender:
     """The writable end of one log.
 
     `busy` is the log's mutex as the fast path sees it. `due_ms` is when housekeeping is next wanted, `flush_at` the
-    log end offset at which a flush is due, `on_publish` what to call when a follower waits or that flush is due.
+    log end offset at which a flush is due, `on_publish` what to call when a follower waits or that flush is due,
+    `on_error` what to tell of a write that failed, before it is raised.
     Not thread-safe but for `append`, see the module's first paragraph.
     """
 
     cdef Tail tail
-    cdef int log_fd, offset_fd, time_fd
+    cdef int log_fd, offset_fd, time_fd       # -1 where nothing may be written
+    cdef object log                           # who keeps log_fd open
+    cdef bint is_active                       # `tail` is that of the log's active segment, descriptors or not
+    cdef readonly bint parked                 # without descriptors for a while
     cdef readonly int64_t base_offset
     cdef int64_t offset_max, time_max, offset_secured, time_secured
     cdef int64_t segment_bytes, wait_ms, interval
@@ -211,7 +215,7 @@ cdef class Appender:
     cdef object clock, offset_index, time_index
     cdef public int64_t due_ms, flush_at
     cdef public int waiters
-    cdef public object on_publish
+    cdef public object on_publish, on_error
     cdef uint8_t *one
     cdef Py_ssize_t one_bytes
     cdef uint8_t *offset_staged
@@ -228,9 +232,14 @@ cdef class Appender:
         self.clock = clock
 
     def __dealloc__(self):
+        self._free()
+
+    cdef void _free(self) noexcept:
         free(self.one)
         free(self.offset_staged)
         free(self.time_staged)
+        self.one = self.offset_staged = self.time_staged = NULL
+        self.one_bytes = self.offset_room = self.time_room = 0
 
     # The published state.
 
@@ -269,11 +278,11 @@ cdef class Appender:
 
     def published_bytes(self, int64_t base_offset):
         """The size of the segment with this base if it is the active one, else -1; one step for readers."""
-        return self.tail.size if base_offset == self.base_offset and self.log_fd >= 0 else -1
+        return self.tail.size if base_offset == self.base_offset and self.is_active else -1
 
     def published_maximum(self, int64_t base_offset):
         """(max timestamp, its offset) of the segment with this base if it is the active one, else None."""
-        if base_offset != self.base_offset or self.log_fd < 0:
+        if base_offset != self.base_offset or not self.is_active:
             return None
         return self.tail.max_timestamp, self.tail.max_timestamp_offset
 
@@ -308,13 +317,17 @@ cdef class Appender:
     def attach(self, *, int log_fd, int offset_fd, int time_fd, int64_t base_offset, int64_t size,
                int64_t next_offset, int64_t offset_entries, int64_t time_entries, int64_t last_time_entry,
                int64_t max_timestamp, int64_t max_timestamp_offset, int64_t first_timestamp, int64_t created_ms,
-               offset_index=None, time_index=None):
+               offset_index=None, time_index=None, log=None):
         """Make this segment the active one; the count of bytes since the last index entry starts anew (3.6).
 
-        `offset_index` and `time_index` are told their number of `entries` when that has changed.
+        `offset_index` and `time_index` are told their number of `entries` when that has changed. `log` is held as long
+        as `log_fd` is written to: nobody may close that number meanwhile.
         """
         self.offset_index = offset_index
         self.time_index = time_index
+        self.log = log
+        self.is_active = True
+        self.parked = False
         self.log_fd = log_fd
         self.offset_fd = offset_fd
         self.time_fd = time_fd
@@ -326,8 +339,36 @@ cdef class Appender:
 
     def detach(self):
         """Forget the descriptors: nothing can be appended until the next `attach`."""
+        self.is_active = self.parked = False
         self.log_fd = self.offset_fd = self.time_fd = -1
-        self.offset_index = self.time_index = None
+        self.log = self.offset_index = self.time_index = None
+
+    @property
+    def attached(self):
+        """Whether there are descriptors to write to."""
+        return self.log_fd >= 0
+
+    def park(self):
+        """Do without descriptors and buffers until `resume`: appends are answered `BUSY`, nothing else changes.
+
+        For an appender that is `attached`, under the log's mutex.
+        """
+        if self.log_fd < 0:
+            raise ValueError("the appender has no descriptors to give up")
+        self.log_fd = self.offset_fd = self.time_fd = -1
+        self.log = None
+        self.parked = True
+        self._free()
+
+    def resume(self, *, int log_fd, int offset_fd, int time_fd, log=None):
+        """Go on where `park` stopped, with new descriptors of the same files."""
+        if not self.parked:
+            raise ValueError("the appender is not parked")
+        self.log = log
+        self.log_fd = log_fd
+        self.offset_fd = offset_fd
+        self.time_fd = time_fd
+        self.parked = False
 
     # Appending.
 
@@ -349,7 +390,7 @@ cdef class Appender:
             now = self._now()
             stamp = now if timestamp is None else _milliseconds("timestamp", timestamp)
             # From here to the return no Python code runs, so that the GIL is the lock.
-            if self.busy:
+            if self.busy or self.parked:
                 return BUSY
             if now >= self.due_ms:
                 return DUE
@@ -531,11 +572,11 @@ cdef class Appender:
     cdef uint8_t *_room(self, uint8_t **buffer, Py_ssize_t *room, Py_ssize_t at, Py_ssize_t n) except NULL:
         cdef uint8_t *grown
         if at + n > room[0]:
-            grown = <uint8_t *>realloc(buffer[0], 2 * (at + n) + 4096)
+            grown = <uint8_t *>realloc(buffer[0], 2 * (at + n) + 256)
             if grown == NULL:
                 raise MemoryError()
             buffer[0] = grown
-            room[0] = 2 * (at + n) + 4096
+            room[0] = 2 * (at + n) + 256
         return buffer[0] + at
 
     cdef int _commit(self, uint8_t *p, Py_ssize_t n, bint follower, Py_ssize_t *consumed, int64_t now,
@@ -586,7 +627,10 @@ cdef class Appender:
         else:
             failed = self._write(&t, p, at)
         if failed:
-            raise StorageError(failed, os.strerror(failed))
+            error = StorageError(failed, os.strerror(failed), None if self.log is None else self.log.path)
+            if self.on_error is not None:
+                self.on_error(error)
+            raise error
         if self.offset_index is not None:
             # The entries first: whoever sees the new end finds them.
             if t.offset_entries != self.tail.offset_entries:
@@ -662,17 +706,19 @@ cdef class Gate:
 
     Compiled, so that no interrupt (a signal's handler that raises) can come between the taking of the mutex and the
     `with` block, or between the block and the giving back. `check()` is called inside, and what it raises is raised
-    with the mutex given back; `stopped()` says whether the appender stays busy.
+    with the mutex given back; `stopped()` says whether the appender stays busy. What the block raises is told to
+    `failed(error)` first.
     """
 
-    cdef object mutex, check, stopped
+    cdef object mutex, check, stopped, failed
     cdef Appender appender
 
-    def __init__(self, mutex, Appender appender, *, check, stopped):
+    def __init__(self, mutex, Appender appender, *, check, stopped, failed=None):
         self.mutex = mutex
         self.appender = appender
         self.check = check
         self.stopped = stopped
+        self.failed = failed
 
     def __enter__(self):
         self.mutex.acquire()
@@ -683,8 +729,23 @@ cdef class Gate:
             self._leave()
             raise
 
-    def __exit__(self, *exception):
-        self._leave()
+    def __exit__(self, kind, error, trace):
+        try:
+            if error is not None and self.failed is not None:
+                self.failed(error)
+        finally:
+            self._leave()
+
+    def attempt(self, action):
+        """Do `action()` with the log held, unchecked, if nobody holds it; whether it was done."""
+        if not self.mutex.acquire(False):
+            return False
+        self.appender.busy = True
+        try:
+            action()
+        finally:
+            self._leave()
+        return True
 
     cdef int _leave(self) except -1:
         # An interrupt in `stopped` leaves the appender busy: it asks again, by way of this gate.

@@ -195,6 +195,8 @@ class CorruptIndexError(KStoreError, ValueError):
 class StorageError(KStoreError, OSError):
     """The operating system refused an operation; `errno`, `strerror` and `filename` are the system's."""
 
+    _reported = False  # the log that met it has told its host
+
 
 class LogLockedError(StorageError):
     """Another writer, or a broker, holds the directory; names the path, and the pid where the kernel knows it."""

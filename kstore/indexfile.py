@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
-from kstore import fs
+from kstore import fs, openfiles
 from kstore._index import Entries, OffsetEntries, TimeEntries
 from kstore.errors import CorruptIndexError, LogClosedError
 
@@ -49,8 +49,10 @@ class IndexFile(Entries):
     `truncate_to`, `replace`, `create_empty` or `close`; `flush` knows of such writes by the change of `entries`.
 
     Lookups may run in any thread, beside an append, a cut or a refresh; what changes the file is for one at a time.
+    An `openfiles.Holder` of the bytes that are searched; the descriptor for writing is the log's to give up (`park`).
     """
 
+    listed = False
     _searched: Callable[[bytes, int], OffsetEntries | TimeEntries]
 
     def __init__(self, path: StrPath, base_offset: int, max_bytes: int, *, writable: bool = True) -> None:
@@ -115,11 +117,11 @@ class IndexFile(Entries):
 
     def _attach(self) -> None:
         """Bring the bytes to search in: a map, or a copy of a small file that nobody has open to write entries to."""
+        if not self.writable:
+            self.refresh()
+            return
         with self._lock:
             self._check_open()
-            if not self.writable:
-                self.refresh()
-                return
             written = self._is_open()
             fd = self._fd if written else fs.open(self.path)
             try:
@@ -133,6 +135,7 @@ class IndexFile(Entries):
             finally:
                 if not written:
                     fs.close(fd)
+        openfiles.opened(self)
 
     def _unmap(self) -> None:
         """Let go of the bytes. A map is closed now, or when the slice of a bulk search that runs in it is over."""
@@ -161,6 +164,36 @@ class IndexFile(Entries):
             self._secured = min(self._secured, size)
             self._remainder = 0
             self._unsynced = True
+
+    # ---- letting go ----
+
+    def park(self) -> None:
+        """Give up the descriptor and the map until the next use; for whoever writes through `fd`, while nobody does.
+
+        What is to be flushed is not forgotten.
+        """
+        with self._lock:
+            self._unmap()
+            self._let_go()
+
+    def holds(self) -> int:
+        """1 for a map and the copy of a small file; the private copy of another process's file by its size."""
+        size = self._held_bytes()
+        if size < 0:
+            return 0
+        return 1 if self.writable else 1 + size // COPY_BYTES
+
+    def was_used(self) -> bool:
+        """Whether the entries were looked at since this was last asked."""
+        return self._take_touched()
+
+    def let_go(self) -> None:
+        """Let go of the bytes that are searched: of a map as of one that is in the way of a cut, see `_unmap`."""
+        with self._lock:
+            self._unmap()
+            if not self.writable and not self._closed:
+                self._forget()  # or what comes to the file would be added to a copy that is not there
+                self._copy = bytearray()
 
     # ---- sizes ----
 
@@ -323,7 +356,10 @@ class IndexFile(Entries):
                     self._copy_from(fd, 0)
             finally:
                 fs.close(fd)
-            return self.entries
+            entries: int = self.entries
+        if not self.listed and (held := self.holds()):
+            openfiles.opened(self, held)
+        return entries
 
     def reload(self) -> int:
         """Of a file that is only read, drop what was copied and read it anew; how many sound entries there are."""

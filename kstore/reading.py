@@ -48,12 +48,17 @@ class SegmentList:
 
 
 class Piece(NamedTuple):
-    """Whole batches of a segment's file, up to the position `end`; `position` and `header` are the last one's."""
+    """Whole batches of a segment's file, up to the position `end`; `position` and `header` are the last one's.
+
+    `file` is the one that they came from: the segment may have closed it since, and opened what is at the path now.
+    None where the reader has waited since, which keeps no file open.
+    """
 
     segment: Segment
     position: int
     header: bytes
     end: int
+    file: LogFile | None
 
 
 class View(Protocol):
@@ -212,10 +217,7 @@ class Stretch:
                 following = None
             end = self._end_in(segment, limit, sealed=following is not None)
             if position < end:
-                for data, at in segment.pieces(position, end):
-                    last = last_batch(data)
-                    piece = Piece(segment, at + last, bytes(data[last : last + HEADER_BYTES]), at + len(data))
-                    view.check_piece(given, piece)
+                for piece, data, at in self._pieces_of(segment, position, end, given):
                     if self.durable:
                         view.check_durable(limit)
                     yield data, segment.path, at
@@ -228,8 +230,22 @@ class Stretch:
             if not self.follow:
                 view.check_end()
                 return
+            if given is not None:
+                given = piece = given._replace(file=None)
             if not self._wait(segment, position):
                 return
+
+    def _pieces_of(
+        self, segment: Segment, position: int, end: int, given: Piece | None
+    ) -> Iterator[tuple[Piece, memoryview, int]]:
+        """Read `[position, end)` of a segment in pieces, of which the first is to follow `given`."""
+        file = segment.file
+        for data, at in file.pieces(position, end):
+            last = last_batch(data)
+            piece = Piece(segment, at + last, bytes(data[last : last + HEADER_BYTES]), at + len(data), file)
+            self.view.check_piece(given, piece)
+            yield piece, data, at
+            given = piece
 
     def _position_in(self, segment: Segment) -> int:
         """A batch border at or before the batch that holds the offset: the end, for the log end."""
@@ -379,10 +395,9 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
             if place is None:
                 continue
             most = max(max_bytes, place.size_bytes) if min_one_message else max_bytes
-            data = segment.file.read(place.position, min(end - place.position, most))
-            return FetchResult(
-                memoryview(data), place.base_offset, segment.base_offset, place.position, aborted, segment.file
-            )
+            file = segment.file
+            data = file.read(place.position, min(end - place.position, most))
+            return FetchResult(memoryview(data), place.base_offset, segment.base_offset, place.position, aborted, file)
     if not segments.items:
         return FetchResult(memoryview(b""), end_offset, end_offset, 0, aborted)
     last = segments.items[-1]

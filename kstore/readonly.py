@@ -163,9 +163,9 @@ class ReadOnlyView:
         one must end where it was left: else what was read is from before and from after a truncation.
         """
         try:
-            sound = fs.is_at(piece.segment.file.fd, piece.segment.path)
+            sound = piece.file is not None and fs.is_at(piece.file.fd, piece.segment.path)
             if sound and given is not None:
-                file = given.segment.file
+                file = given.file or given.segment.file
                 sound = file.read(given.position, len(given.header)) == given.header
                 if sound and given.segment is not piece.segment:
                     sound = fs.is_at(file.fd, given.segment.path) and file.size() == given.end

@@ -9,32 +9,16 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from kstore import _core, _scan, fs, names
-from kstore.errors import CorruptRecordError
+from kstore import _core, _scan, fs, names, openfiles
+from kstore.errors import CorruptRecordError, StorageError
 from kstore.indexfile import OffsetIndex, TimeIndex
 from kstore.logfile import LogFile
 
 _making = threading.Lock()
-
-MOST_OPEN = 200  # sealed `.log` files that a process keeps open: a log may have more segments than it may open files
-_opened: deque[weakref.ref[Segment]] = deque()
-
-
-def _keep_open(segment: Segment) -> None:
-    """Let a sealed segment keep its file open until as many others have come after it."""
-    _opened.append(weakref.ref(segment))
-    while len(_opened) > MOST_OPEN:
-        with suppress(IndexError):  # another thread was faster
-            oldest = _opened.popleft()()
-            if oldest is not None and not oldest.is_active:
-                oldest._file = None
 
 
 def _forget_making() -> None:
@@ -93,11 +77,17 @@ class Recovered:
 
 
 class Segment:
-    """The files of one segment. The log's mutex guards whatever changes them; looking up is safe from any thread."""
+    """The files of one segment. The log's mutex guards whatever changes them; looking up is safe from any thread.
+
+    An `openfiles.Holder` of the `.log` file; the indexes are their own. Whoever hands `file.fd` to the system holds the
+    `LogFile` meanwhile: another thread may have the segment let go of it at any moment, and its number then means
+    another file.
+    """
 
     __slots__ = (
         "__weakref__",
         "_actual",
+        "_failure",
         "_file",
         "_first_timestamp",
         "_max_index_bytes",
@@ -106,13 +96,17 @@ class Segment:
         "_path",
         "_size",
         "_time_index",
+        "_used",
         "base_offset",
         "created_ms",
         "directory",
         "index_interval_bytes",
         "is_active",
         "jitter_ms",
+        "listed",
+        "pinned",
         "roll_reason",
+        "unsynced",
         "vouched",
         "writable",
     )
@@ -138,6 +132,11 @@ class Segment:
         self.roll_reason: str | None = None
         self.vouched = False  # a reader has compared the time index with the log
         self.is_active = False
+        self.pinned = False  # an appender writes to its file: it is the log's to let go of
+        self.unsynced = False  # sealed or parked, and not synced since
+        self.listed = False
+        self._used = False
+        self._failure: StorageError | None = None
         self._actual = actual
         self._max_index_bytes = max_index_bytes
         self._path: str | None = None
@@ -208,9 +207,40 @@ class Segment:
             # Two threads may come here at once: the loser's descriptor must not be the one that is used.
             with _making:
                 file = self._file = self._file or opened
-            if not self.is_active:
-                _keep_open(self)
+            openfiles.opened(self)
+        self._used = True
         return file
+
+    # `openfiles.Holder`
+
+    def holds(self) -> int:
+        """1 while the `.log` file is open for no one but readers."""
+        return 0 if self._file is None or self.pinned else 1
+
+    def was_used(self) -> bool:
+        """Whether the file was asked for since this was last asked."""
+        used, self._used = self._used, False
+        return used
+
+    def let_go(self) -> None:
+        """Close the file; readers in the middle of it keep it open.
+
+        What it owes the disk is paid first. The system tells of a write that has failed to whoever syncs a descriptor
+        of that file; once nobody has one it may drop the file from memory, and the failure with it, and a later sync
+        would promise what is not there. The failure is kept for `flush`, which is who may tell of it. (An index may
+        lose entries in this way; it can be made again.)
+        """
+        file = self._file
+        if file is None or self.pinned:
+            return
+        if self.unsynced:
+            try:
+                fs.fdatasync(file.fd)
+            except StorageError as error:
+                self._failure = error
+                raise
+            self.unsynced = False
+        self._file = None
 
     @property
     def size_bytes(self) -> int:
@@ -238,7 +268,7 @@ class Segment:
 
     def activate(self, max_index_bytes: int | None = None) -> None:
         """Grow both indexes to the full size that an active segment's have (3.5)."""
-        self.is_active = True
+        self.is_active, self.unsynced = True, False
         self.offset_index.grow(max_index_bytes)
         self.time_index.grow(max_index_bytes)
 
@@ -289,10 +319,6 @@ class Segment:
             found = walk(0)
         return found
 
-    def pieces(self, position: int, end: int) -> Iterator[tuple[memoryview, int]]:
-        """Give the whole batches of `[position, end)` piece by piece."""
-        return self.file.pieces(position, end)
-
     def find_batch(self, offset: int, end: int) -> BatchPlace | None:
         """Find the batch that holds `offset`, or the first one after it (3.18a)."""
         file = self.file
@@ -311,8 +337,9 @@ class Segment:
         timestamp, offset = self.time_index.last
         if timestamp < 0:
             return True
+        file = self.file
         try:
-            found = _scan.find_batch(self.file.fd, self.border(offset, end), end, offset, path=self.path)
+            found = _scan.find_batch(file.fd, self.border(offset, end), end, offset, path=self.path)
         except CorruptRecordError:
             return False
         return found is not None and found[4] == timestamp
@@ -398,10 +425,12 @@ class Segment:
             self.time_index.maybe_append(timestamp, offset, force=True)
         self.offset_index.trim()
         self.time_index.trim()
-        if self.file.size() > self.size_bytes:
-            fs.truncate(self.file.fd, self.size_bytes)
-        self.is_active = False
-        _keep_open(self)
+        file = self.file
+        if file.size() > self.size_bytes:
+            fs.truncate(file.fd, self.size_bytes)
+        self.unsynced, self._used = True, True  # a flush is soon to come
+        self.is_active = self.pinned = False
+        openfiles.opened(self, 0)
 
     def recover(
         self,
@@ -420,7 +449,8 @@ class Segment:
         Raises `CorruptRecordError`, with nothing changed, when something below `flushed_below` is unsound, or when the
         last segment ends between the log start and there: that was flushed, and recovery never cuts it.
         """
-        end = self.file.size()
+        file = self.file
+        end = file.size()
         scan = self.scan(0, end, latest_epoch=latest_epoch, index_interval_bytes=index_interval_bytes)
         next_offset = self.base_offset if scan.next_offset is None else scan.next_offset
         if scan.stop == "range":
@@ -438,8 +468,8 @@ class Segment:
             )
         if scan.end_position < end:
             before_cut()
-            fs.truncate(self.file.fd, scan.end_position)
-            fs.fdatasync(self.file.fd)
+            fs.truncate(file.fd, scan.end_position)
+            fs.fdatasync(file.fd)
         self._size = scan.end_position
         self._maximum = self._maximum_of(scan, (NO_TIMESTAMP, self.base_offset))
         self._first_timestamp = None
@@ -476,9 +506,10 @@ class Segment:
         self.is_active = True
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
-        if position < self.file.size():
-            fs.truncate(self.file.fd, position)
-            fs.fdatasync(self.file.fd)  # else what is cut may come back behind what is written in its place
+        file = self.file
+        if position < file.size():
+            fs.truncate(file.fd, position)
+            fs.fdatasync(file.fd)  # else what is cut may come back behind what is written in its place
             if position == 0:
                 self.created_ms = now_ms
         self._size = position
@@ -494,8 +525,12 @@ class Segment:
 
     def flush_log(self) -> None:
         """Put what the log file holds on the disk."""
-        file = self.file  # held here: its descriptor must outlive the sync
+        if self._failure is not None:
+            raise self._failure
+        file, is_sealed = self.file, not self.is_active  # held here: its descriptor must outlive the sync
         fs.fdatasync(file.fd)
+        if is_sealed:
+            self.unsynced = False
 
     def mark_deleted(self) -> list[str]:
         """Rename every file of the segment to `.deleted`, the log first (6.12); the new paths, to be unlinked later."""

@@ -186,7 +186,11 @@ class Upkeep:
 
     def write_checkpoints(self, *, keep_start: bool = False) -> None:
         """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed (12.7)."""
-        self.host.write_marks(self, keep_start=keep_start)
+        try:
+            self.host.write_marks(self, keep_start=keep_start)
+        except StorageError as error:
+            self.writer.report(error)
+            raise
 
     # Later.
 
@@ -215,8 +219,12 @@ class Upkeep:
         now = self.writer.now()
         for entry in list(self._unlinks):
             if entry[0] <= now:
-                for path in entry[1]:
-                    fs.unlink(path)
+                try:
+                    for path in entry[1]:
+                        fs.unlink(path)
+                except StorageError as error:
+                    self.writer.report(error)
+                    raise
                 with suppress(ValueError):  # another thread was faster
                     self._unlinks.remove(entry)
         self.flush_rolled()

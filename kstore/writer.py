@@ -12,10 +12,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from errno import EIO
+from errno import EIO, EMFILE, ENFILE, ENOMEM
 from typing import TYPE_CHECKING
 
-from kstore import _core, fs
+from kstore import _core, fs, openfiles
 from kstore._writer import Appender, Code, Gate
 from kstore.config import LogConfig
 from kstore.errors import CorruptRecordError, KStoreError, LogClosedError, StorageError
@@ -30,13 +30,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kstore")
 
+DESCRIPTORS = 3  # what an active segment is written through
+NOT_THE_DISK = (EMFILE, ENFILE, ENOMEM)  # errors of the system that say nothing about it
+
 
 class _SplitError(Exception):
     """An append of several batches needs more index entries, or spans more offsets, than a segment has room for."""
 
 
 class Writer:
-    """The state of a log that is open for writing. Methods that end in `_locked` want the gate; the rest take it."""
+    """The state of a log that is open for writing. Methods that end in `_locked` want the gate; the rest take it.
+
+    An `openfiles.Holder` of the active segment's descriptors: while it is parked it has none, and whoever takes the
+    gate brings them back. `on_storage_error` hears, once, of each error that the disk gave to a change of the log, be
+    it an append, a flush, a roll or a checkpoint; never of one that a reader met. It is called in the thread that met
+    the error, with locks of this log held: it may note the error and wake others, and not use the log.
+    """
+
+    listed = False
 
     def __init__(
         self,
@@ -60,9 +71,12 @@ class Writer:
         self.closed = False
         self.failure: BaseException | None = None
         self.appender = Appender(clock)
+        self.on_storage_error: Callable[[StorageError], object] | None = None
         self.appender.on_publish = self._published
+        self.appender.on_error = self.report
         self.mutex = threading.Lock()
-        self._gate = Gate(self.mutex, self.appender, check=self.refuse_if_unusable, stopped=self._stopped)
+        self._gate = Gate(self.mutex, self.appender, check=self._enter, stopped=self._stopped, failed=self.report)
+        self._seen_end = 0
         # The lock is entered itself, not by way of its condition: an interrupt in there would leave it taken.
         self._growing = threading.Lock()
         self._grown = threading.Condition(self._growing)
@@ -160,6 +174,11 @@ class Writer:
         """Hold the log against every other change; refuses a closed or failed log."""
         return self._gate
 
+    def _enter(self) -> None:
+        self.refuse_if_unusable()
+        if self.appender.parked:
+            self._resume()
+
     def _stopped(self) -> bool:
         if self.appender.waiters:
             self._notify()  # an interrupt may have come between an append and its announcement
@@ -171,16 +190,27 @@ class Writer:
             raise LogClosedError(f"{self.directory}: the log is closed")
         if self.failure is not None:
             reason = str(self.failure) or type(self.failure).__name__
-            raise StorageError(
+            refusal = StorageError(
                 getattr(self.failure, "errno", None) or EIO,
                 f"the log refuses writes until it is reopened, because {reason}",
                 self.directory,
             )
+            refusal._reported = True  # the failure was
+            raise refusal
 
     def fail(self, failure: BaseException) -> None:
         """Refuse every later write: what is on the disk is no longer known."""
         self.failure = failure
         self.appender.busy = True
+        self.report(failure)
+
+    def report(self, error: BaseException) -> None:
+        """Let `on_storage_error` hear of an error that a change of the log met, unless it has, or the disk is sound."""
+        if not isinstance(error, StorageError) or error._reported:
+            return
+        error._reported = True
+        if self.on_storage_error is not None and error.errno not in NOT_THE_DISK:
+            self.on_storage_error(error)
 
     def now(self) -> int:
         """Milliseconds since the epoch by the log's clock."""
@@ -387,8 +417,9 @@ class Writer:
         segment = self.active
         timestamp, offset = segment.maximum
         first_timestamp = segment.first_timestamp()
+        file = segment.file
         self.appender.attach(
-            log_fd=segment.file.fd,
+            log_fd=file.fd,
             offset_fd=segment.offset_index.fd,
             time_fd=segment.time_index.fd,
             base_offset=segment.base_offset,
@@ -403,8 +434,15 @@ class Writer:
             created_ms=segment.created_ms,
             offset_index=segment.offset_index,
             time_index=segment.time_index,
+            log=file,
         )
+        self._pin(segment)
         self.limit()
+
+    def _pin(self, segment: Segment) -> None:
+        segment.pinned = True
+        self._seen_end = self.appender.next_offset
+        openfiles.opened(self, DESCRIPTORS)
 
     def limit(self) -> None:
         """Give the appender the limits of the active segment."""
@@ -423,6 +461,59 @@ class Writer:
             index_interval_bytes=segment.index_interval_bytes,
         )
         self.upkeep.set_due()
+
+    # Parking.
+
+    def park(self) -> bool:
+        """Give up the active segment's descriptors, maps and buffers, if nobody is changing the log; whether it did.
+
+        Nothing changes on the disk or for readers, and the next append, flush, roll or truncation brings them back. The
+        `.log` file may stay open for a while: what it owes the disk goes with it (`Segment.let_go`).
+        """
+        return self._gate.attempt(self._park_locked)
+
+    def _park_locked(self) -> None:
+        if not self.appender.attached:
+            return
+        segment = self.active
+        assert segment.file is not None  # the segment has it too, also where it let go as the log was coming back
+        segment.unsynced = self.upkeep.recovery_point < self.log_end_offset
+        self.appender.park()
+        segment.pinned = False
+        openfiles.opened(segment, 0)
+        segment.offset_index.park()
+        segment.time_index.park()
+
+    def _resume(self) -> None:
+        """Give the appender new descriptors of the files that it had when it was parked."""
+        segment = self.active
+        try:
+            file = segment.file
+            self.appender.resume(
+                log_fd=file.fd, offset_fd=segment.offset_index.fd, time_fd=segment.time_index.fd, log=file
+            )
+        except BaseException as error:
+            segment.offset_index.park()
+            segment.time_index.park()
+            self.report(error)
+            raise
+        self._pin(segment)
+
+    # `openfiles.Holder`
+
+    def holds(self) -> int:
+        """The descriptors that the active segment is written through."""
+        return DESCRIPTORS if self.appender.attached else 0
+
+    def was_used(self) -> bool:
+        """Whether more than one record was appended since this was last asked: the one that brought the log back."""
+        end, seen = self.appender.next_offset, self._seen_end
+        self._seen_end = end
+        return end > seen + 1
+
+    def let_go(self) -> None:
+        """Park; not while somebody changes the log."""
+        self.park()
 
     # Truncation.
 
@@ -572,6 +663,9 @@ class Writer:
                 self.upkeep.stop()
                 if self.failure is None:
                     self._close_cleanly()
+            except StorageError as error:
+                self.report(error)
+                raise
             finally:
                 self.abandon()
                 for segment in self.segments.items:

@@ -27,6 +27,7 @@ FLOORS: dict[str, int] = {
     "_scan": 1,
     "_index": 1,
     "fs": 1,
+    "openfiles": 1,
     "_turn": 1,
     "config": 1,
     "brokerconfig": 1,
