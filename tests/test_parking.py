@@ -354,6 +354,7 @@ def test_what_a_parked_log_owes_is_flushed_later(root: Path, partition: Path, tm
             log.append(b"%d" % number)
         assert writer_of(log).park()
         log.flush()
+        writer_of(log).upkeep.flush_indexes()
         assert writer_of(log).appender.parked
         image = disk.crash_image(tmp_path / "image", plan=LOST)
     with kstore.Log.open(image / "events-0", mode="r") as log:
