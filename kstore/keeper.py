@@ -177,6 +177,7 @@ class Keeper:
                 recovery_point=directory.mark(checkpoint.RECOVERY_POINTS, entry.key) or 0,
                 log_start_offset=directory.mark(checkpoint.LOG_STARTS, entry.key) or 0,
                 marked_clean=entry.trusted,
+                on_storage_error=partial(weakly(self.take_offline), directory),
             )
             entry.trusted = False
             entry.log = log

@@ -119,6 +119,7 @@ class Log(ColumnAppends, Reads):
         recovery_point: int,
         log_start_offset: int,
         marked_clean: bool,
+        on_storage_error: Callable[[StorageError], object],
     ) -> Self:
         """Open a partition for writing on behalf of a store: it has the locks and the checkpoint files, and is `host`.
 
@@ -129,6 +130,7 @@ class Log(ColumnAppends, Reads):
         log = cls._begin(path, parsed.topic, parsed.partition, "a", config)
         fs.mkdir(path)
         log._load(clock, host, recovery_point, log_start_offset, marked_clean)
+        log._writable().on_storage_error = on_storage_error
         return log
 
     path: str

@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from kstore import arguments, catalog, cautions, checkpoint, fs, names
+from kstore import arguments, catalog, cautions, checkpoint, fs, names, openfiles
 from kstore.brokerconfig import BrokerConfig
 from kstore.catalog import Catalog, Entry, Watch
 from kstore.config import TOPIC_NAMES, ConfigSource, LogConfig
@@ -63,6 +63,7 @@ class Store(TopicWrites):
         background: bool = True,
         progress: Callable[[int, int], None] | None = None,
         seed: int | None = None,
+        max_open_files: int | None = None,
         **settings: Any,
     ) -> Self:
         """Open the log directories at `paths`: one, or several as a broker's `log.dirs`.
@@ -78,6 +79,10 @@ class Store(TopicWrites):
         `background=False` retention, flushes, checkpoints and deletions wait for `run_housekeeping`. With a `seed`
         appends without a key go to the same partitions again in a repeated run.
 
+        However many partitions and segments there are, the process keeps at most `max_open_files` of them open for
+        later, idle logs and index maps included; by default half of what the system allows it, and 8192 at most. It is
+        the whole process's limit: the last one given counts.
+
         Raises `LogLockedError` while a broker, another store or a lone log has a directory, `ConfigError`, and
         `StorageError` when no directory can be used; one of several that cannot is offline (`stats`).
         """
@@ -87,6 +92,8 @@ class Store(TopicWrites):
         for name, called in (("clock", clock), ("progress", progress)):
             if called is not None and not callable(called):
                 raise TypeError(f"{name} must be callable, not {type(called).__name__}")
+        if max_open_files is not None:
+            openfiles.set_limit(arguments.integer("max_open_files", max_open_files, openfiles.LEAST))
         store = cls.__new__(cls)
         store.mode = mode
         store.paths = catalog.real_paths(paths)

@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import subprocess
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import goldensets
@@ -104,6 +106,20 @@ def golden(tmp_path: Path) -> Callable[[str], Path]:
         return goldensets.copy_set(name, into)
 
     return unpack
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB of its own."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root may mount a small tmpfs")
+    path = tmp_path / "small"
+    path.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(path)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {done.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 @pytest.fixture

@@ -39,20 +39,6 @@ def files(partition: Path) -> list[str]:
     return sorted(path.name for path in partition.iterdir())
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB of its own."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("only root may mount a small tmpfs")
-    path = tmp_path / "small"
-    path.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(path)], capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"a small tmpfs cannot be mounted here: {done.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
-
-
 def test_a_disk_that_fills_refuses_appends_and_takes_them_again_when_there_is_room(small_disk: Path) -> None:
     partition = small_disk / "events-0"
     with kstore.Log.open(partition, segment_bytes=100_000, index_interval_bytes=500) as log:

@@ -14,7 +14,7 @@ from conftest import ManualClock
 from faultfs import DATA_LOST, LOST, NAMES_LOST, FaultFS
 
 import kstore
-from kstore import checkpoint, names
+from kstore import checkpoint, names, openfiles
 
 MARKER = checkpoint.CLEAN_MARKER
 MINUTE = 60_000
@@ -144,6 +144,25 @@ def test_after_a_crash_logs_that_were_not_left_in_order_are_recovered_at_the_ope
         assert store.stats()["open_logs"] == 2
         assert [store.log("events", number).recovery.clean for number in range(3)] == [False, False, True]
         assert [store.log("events", number).log_end_offset for number in range(3)] == [5, 5, 5]
+
+
+def test_open_files_are_bounded_whatever_the_number_of_partitions(root: Path, no_syncs: None) -> None:
+    """Logs that are idle give theirs up, and come back with the next append or read."""
+    try:
+        with kstore.Store.open(root, max_open_files=30, segment_index_bytes=4096) as store:
+            store.create_topic("events", 100)
+            before = len(list(Path("/proc/self/fd").iterdir()))
+            for round_ in range(2):
+                for number in range(100):
+                    assert store.log("events", number).append(b"x") == round_
+                    assert len(list(Path("/proc/self/fd").iterdir())) < before + 45
+            for number in range(100):
+                assert [record.offset for record in store.log("events", number).read()] == [0, 1]
+            assert store.stats()["open_logs"] == 100
+        with pytest.raises(ValueError, match="max_open_files is 7"):
+            kstore.Store.open(root, max_open_files=7)
+    finally:
+        openfiles.set_limit(None)
 
 
 # Topics
