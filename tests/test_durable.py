@@ -99,9 +99,7 @@ def test_without_a_line_in_the_checkpoint_nothing_is_durable(partition: Path) ->
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_a_follower_waits_for_the_flush_and_not_for_the_append(
-    partition: Path, clock: ManualClock, mode: str
-) -> None:
+def test_a_follower_waits_for_the_flush_and_not_for_the_append(partition: Path, clock: ManualClock, mode: str) -> None:
     with kstore.Log.open(partition, clock=clock, segment_bytes=500) as log, reader_of(partition) as reader:
         seen: list[int] = []
         records = (log if mode == "a" else reader).read(durable=True, follow=True, timeout=60)

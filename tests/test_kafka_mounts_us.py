@@ -7,13 +7,15 @@ snippets of docs/with-kafka.md are run as they stand there.
 from __future__ import annotations
 
 import itertools
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from kafka_broker import Cluster, Consumed, Found
+from kafka_broker import Cluster, Consumed, Found, Machine, free_addresses
 from kafka_broker import cluster as cluster
 from kafka_broker import machine as machine
 from kafka_jvm import KafkaError
@@ -45,6 +47,8 @@ def rows(count: int, start: int = T0, step: int = 10) -> list[Row]:
         for i, (key, value, headers) in ((i, shapes[i % len(shapes)]) for i in range(count))
     ]
 
+
+PAGE = Path(__file__).parent.parent / "docs" / "with-kafka.md"
 
 # --- what kstore writes -----------------------------------------------------------------------------------------------
 
@@ -144,11 +148,13 @@ def ask_kafka(cluster: Cluster, partition: Partition, asked: Asked) -> Asked:
     )
 
 
-def replace_partitions(ours: Path, theirs: Path) -> None:
-    """Put kstore's partition directories where the broker's empty ones are."""
-    for source in sorted(path for path in ours.iterdir() if path.is_dir()):
-        shutil.rmtree(theirs / source.name)
-        shutil.move(source, theirs / source.name)
+def hand_over(ours: Path, theirs: Path) -> None:
+    """Put the partitions of kstore's directory where the broker's empty ones are, as the page does."""
+    code = next(block.text for block in page() if block.kind == "python hand-over")
+    for name, path in (("data", ours), ("kafka/logs", theirs)):
+        assert f'Path("{name}")' in code
+        code = code.replace(f'Path("{name}")', f"Path({str(path)!r})")
+    exec(code, {"kstore": kstore})
 
 
 # --- the round trip ---------------------------------------------------------------------------------------------------
@@ -166,11 +172,10 @@ def test_a_broker_serves_what_kstore_wrote_and_each_goes_on_where_the_other_stop
         for name, count in PARTITIONS.items():
             store.create_topic(name, count, topic_id=ids[name], config=ROLLS.get(name))
         fill(store)
-        starts = {(name, n): store.log(name, n).log_start_offset for name in PARTITIONS for n in store.partitions(name)}
-    replace_partitions(root, cluster.logs)
+        written = all_records(store)
+    hand_over(root, cluster.logs)
     with kstore.Store.open(cluster.logs) as store:
-        for partition, start in starts.items():
-            store.log(*partition).delete_records(start)
+        assert all_records(store) == written
         given = all_records(store)
         asked = {partition: ask_kstore(store.log(*partition)) for partition in given}
 
@@ -319,8 +324,7 @@ def starting(cluster: Cluster) -> list[str]:
     return [line.split(" - ", 1)[1] for line in lines if "clean shutdown file" in line]
 
 
-def test_a_partition_without_the_brokers_topic_id_is_set_aside(cluster: Cluster) -> None:
-    """Nothing is lost, and nothing of it is served: the directory gets a name that ends in -stray."""
+def test_a_partition_without_the_brokers_topic_id_is_set_aside_and_can_be_put_back(cluster: Cluster) -> None:
     with cluster.up():
         cluster.create("known", "without-id", "of-another-id")
     with kstore.Store.open(cluster.logs) as store:
@@ -335,14 +339,37 @@ def test_a_partition_without_the_brokers_topic_id_is_set_aside(cluster: Cluster)
             assert len(cluster.consume(topic)) == count
     with kstore.Store.open(cluster.logs) as store:
         assert store.topics == ("known", "of-another-id", "without-id")
-        aside = sorted(Path(path).name for path in store.stats()["passed_over"])
-    assert [name.split(".")[0] for name in aside] == ["of-another-id-0", "unknown-0", "without-id-0"]
-    for name in aside:
-        assert name.endswith("-stray")
-        restored = cluster.logs.parent / name.split(".")[0]
-        shutil.copytree(cluster.logs / name, restored)
-        with kstore.Log.open(restored, "r") as log:
-            assert len(list(log.read())) == 10
+        aside = sorted(Path(path) for path in store.stats()["passed_over"])
+    assert [path.name.split(".")[0] for path in aside] == ["of-another-id-0", "unknown-0", "without-id-0"]
+    for path in aside:
+        assert re.fullmatch(r"[a-z-]+-0\.[0-9a-f]{32}-stray", path.name)
+        former = cluster.logs / path.name.split(".")[0]
+        if former.exists():  # the empty one that took its place
+            shutil.copy(former / "partition.metadata", path)
+            shutil.rmtree(former)
+            path.rename(former)
+    with cluster.up():
+        for topic in ("known", "without-id", "of-another-id"):
+            assert len(cluster.consume(topic)) == 10
+
+
+def test_batches_of_higher_epochs_than_the_brokers_are_served_but_their_lines_go(cluster: Cluster) -> None:
+    """10.3: the broker that becomes leader assigns its own epoch at the log's end."""
+    with cluster.up():
+        cluster.create("orders")
+    with kstore.Store.open(cluster.logs) as store:
+        log = store.log("orders", 0)
+        for epoch in (0, 7, 9):
+            log.append_many(rows(5), leader_epoch=epoch)
+    epochs = cluster.logs / "orders-0" / "leader-epoch-checkpoint"
+    assert epochs.read_text() == "0\n3\n0 0\n7 5\n9 10\n"
+    with cluster.up():
+        assert cluster.produce("orders", rows(1), partition=0) == [15]
+        assert [record.leader_epoch for record in cluster.consume("orders")] == [0] * 5 + [7] * 5 + [9] * 5 + [2]
+    assert epochs.read_text() == "0\n2\n0 0\n2 15\n"
+    with kstore.Store.open(cluster.logs) as store:
+        store.log("orders", 0).append(b"ours")
+        assert [batch.partition_leader_epoch for batch in store.log("orders", 0).read_batches()] == [0, 7, 9, 2, 2]
 
 
 def test_the_brokers_own_topics_are_kept_as_they_are(cluster: Cluster) -> None:
@@ -398,3 +425,88 @@ def test_a_broker_knows_its_producers_again_after_we_appended(cluster: Cluster) 
         assert states() == known
         assert visible() == [b"committed", *[b"numbered"] * 3, b"ours", *[b"numbered"] * 2]
         assert [record.value for record in cluster.consume("orders")][-2:] == [b"unfinished", b"ours"]
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """A fenced block of the page: what stands behind its first fence, and its text."""
+
+    kind: str
+    text: str
+
+
+def page() -> list[Block]:
+    """The blocks of docs/with-kafka.md, in order."""
+    text = PAGE.read_text(encoding="utf-8")
+    return [Block(*found) for found in re.findall(r"^```(\S[^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+
+
+class Shell:
+    """Runs the page's console blocks: a script of Kafka's by its name, its output compared with what the page shows."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.running = False
+
+    def run(self, block: str) -> None:
+        """Run each command of a block."""
+        for command, shown in re.findall(r"^\$ ([^\n]+)\n((?:[^$][^\n]*\n)*)", block, re.MULTILINE):
+            said = self.command(command)
+            assert not shown or said == shown, command
+
+    def command(self, command: str) -> str:
+        """Run one; what it prints."""
+        whole = re.sub(r"\$\(([^)]+)\)", lambda found: self.command(found[1]).strip(), command)
+        name, *args = shlex.split(whole)
+        if name == "bin/kafka-server-start.sh":
+            self.machine.start(Path(args[-1]))
+        elif name == "bin/kafka-server-stop.sh":
+            self.machine.stop()
+        else:
+            done = self.machine.script(name.removeprefix("bin/"), *args)
+            assert done.code == 0, (whole, done)
+            return done.out
+        self.running = name == "bin/kafka-server-start.sh"
+        return ""
+
+
+def test_the_pages_commands_and_snippets_do_what_it_shows(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(machine.directory)
+    ports = dict(zip(("9092", "9093"), (address.split(":")[1] for address in free_addresses(2)), strict=True))
+    shell, names = Shell(machine), {"__name__": "page"}
+    blocks = page()
+    assert {block.kind.split()[0] for block in blocks} == {"properties", "console", "python", "text"}
+    try:
+        for kind, text in blocks:
+            text = re.sub(r"\b909[23]\b", lambda found: ports[found[0]], text)
+            if kind == "properties":
+                Path("server.properties").write_text(text + "log.cleaner.dedupe.buffer.size=2097152\n")
+            elif kind == "console":
+                shell.run(text)
+            elif kind == "text":
+                shown = text.replace("4711", str(machine.java.pid)).replace("...", str(machine.directory))
+                assert capsys.readouterr().out == shown
+            else:
+                exec(text, names)
+    finally:
+        if shell.running:
+            machine.kill()
+
+
+def test_what_the_page_says_of_a_stores_files_is_so(root: Path) -> None:
+    """Every file that a store makes has its row in the tables."""
+    with kstore.Store.open(root) as store:
+        store.create_topic("orders", config={"segment.bytes": "200"})
+        for _ in range(9):
+            store.append("orders", b"v" * 100)
+        store.log("orders", 0).delete_records(3)
+        store.run_housekeeping()
+    text = PAGE.read_text(encoding="utf-8")
+    for path in root.rglob("*"):
+        if path.is_file():
+            name = path.suffix if path.stem.isdigit() else path.name
+            assert re.search(rf"^\|[^|]*`{re.escape(name)}`[^|]*\|", text, re.MULTILINE), path

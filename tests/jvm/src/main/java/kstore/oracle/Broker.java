@@ -10,6 +10,7 @@ import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.tools.DeleteRecordsCommand;
 import org.apache.kafka.tools.GetOffsetShell;
+import org.apache.kafka.tools.ProducerPerformance;
 import org.apache.kafka.tools.TopicCommand;
 import org.apache.kafka.tools.consumer.ConsoleConsumer;
 import org.apache.kafka.tools.consumer.group.ConsumerGroupCommand;
@@ -32,7 +33,8 @@ public final class Broker {
         "kafka-get-offsets.sh", GetOffsetShell::main,
         "kafka-delete-records.sh", DeleteRecordsCommand::main,
         "kafka-consumer-groups.sh", ConsumerGroupCommand::main,
-        "kafka-console-consumer.sh", ConsoleConsumer::main);
+        "kafka-console-consumer.sh", ConsoleConsumer::main,
+        "kafka-producer-perf-test.sh", ProducerPerformance::main);
 
     private KafkaRaftServer server;
 
