@@ -15,11 +15,11 @@ from typing import Any, Literal, Self
 
 from kstore import arguments, cautions, checkpoint, deletion, fs, names, reading, recovery
 from kstore.columnappends import ColumnAppends
+from kstore.columnreads import ColumnReads
 from kstore.config import ConfigSource, LogConfig
 from kstore.errors import InvalidTopicError, PolicyViolationError, StorageError
 from kstore.hosts import NextCall, OwnThread
 from kstore.readonly import ReadOnlyView
-from kstore.reads import Reads
 from kstore.recovery import Recovery
 from kstore.retention import Deletion, Outlook
 from kstore.segment import SegmentInfo
@@ -27,7 +27,7 @@ from kstore.upkeep import Host, Upkeep
 from kstore.writer import Writer
 
 
-class Log(ColumnAppends, Reads):
+class Log(ColumnAppends, ColumnReads):
     """One partition of a topic: appended to at its end, read from anywhere. Open it with `Log.open`.
 
     Any method may be called from any thread. Appends of one call to `append_many` may interleave with those of other

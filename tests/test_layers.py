@@ -25,6 +25,7 @@ FLOORS: dict[str, int] = {
     "_core": 1,
     "_pack": 1,
     "_scan": 1,
+    "_columns": 2,
     "_index": 1,
     "fs": 1,
     "openfiles": 1,
@@ -63,6 +64,7 @@ FLOORS: dict[str, int] = {
     "appends": 6,
     "columnappends": 6,
     "reads": 6,
+    "columnreads": 6,
     "log": 7,
     "catalog": 8,
     "logdir": 8,
@@ -100,6 +102,7 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("fs", "descriptors"): "one door, three rooms: what owns a descriptor and knows the fork rule",
     ("fs", "locks"): "and who may write",
     ("columnappends", "appends"): "columns are stored as records are",
+    ("columnreads", "reads"): "columns are found as records are",
     ("locks", "descriptors"): "a lock is a descriptor",
 }
 

@@ -1,0 +1,274 @@
+/* From the batches of a file to rows of columns: reads ahead, checks frames and checksums, passes batches over.
+
+   `ks_read` goes on until there is nothing more to do without help, and says why it stopped. It gives no verdict on bad
+   bytes: a batch that is not sound, regular v2 is left to the row reader, at `position`. Nothing here knows Python, and
+   nothing needs the GIL. */
+#ifndef KSTORE_COLUMNREAD_H
+#define KSTORE_COLUMNREAD_H
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "columns.h"
+#include "crc32c.h"
+
+enum {
+    KS_AT_LENGTH = 8, KS_AT_EPOCH = 12, KS_AT_MAGIC = 16, KS_AT_CRC = 17, KS_AT_ATTRIBUTES = 21, KS_AT_LAST_DELTA = 23,
+    KS_AT_BASE_TIMESTAMP = 27, KS_AT_MAX_TIMESTAMP = 35, KS_AT_PRODUCER_ID = 43, KS_AT_PRODUCER_EPOCH = 51,
+    KS_AT_BASE_SEQUENCE = 53, KS_AT_COUNT = 57, KS_AT_RECORDS = 61, KS_FRAME = 12
+};
+
+#define KS_WINDOW ((size_t)512 << 10)     /* stays in the second-level cache between the copy in and the copy out */
+#define KS_VIEW_WINDOW ((size_t)8 << 20)  /* what views point into is kept, and counted in few buffers */
+#define KS_FIRST_LOOK ((size_t)32 << 10)  /* a page of a few records need not pay for a whole window */
+
+enum ks_stop {
+    KS_AT_END,        /* every batch of the range has been used */
+    KS_FULL,          /* as many rows or bytes as were wanted */
+    KS_PAST,          /* the next batch begins behind the last offset wanted */
+    KS_LEFT_ALONE,    /* the batch at `position` is for the row reader */
+    KS_PACKED,        /* the batch at `position` is compressed: give ks_read its records */
+    KS_FAILED_READ,   /* `error` has the errno */
+    KS_OUT_OF_MEMORY
+};
+
+typedef struct {
+    /* What is wanted; set by the caller. */
+    int64_t start_offset, last_wanted;
+    int64_t most_rows, most_bytes;   /* of `out`; one row is given whatever its size */
+    int check_crc;
+    /* Where to read: the batches of [position, end) in a file, or in memory (fd < 0, `memory` begins at 0). */
+    int fd;
+    const uint8_t *memory;
+    int64_t position, end;
+    int64_t pause;                   /* KS_AT_END is answered from here on: a batch may reach over it */
+    int expected;                    /* whether room was made for all of `out`; cleared with it */
+    int64_t bytes_ahead;             /* in the file and in those after it, as far as is known */
+    /* A window on the file. */
+    ks_block *window;
+    int64_t window_at;               /* file position of its first byte */
+    size_t window_size, ahead;
+    int error;
+    /* The records of the batch at `position`, if the caller had to decompress them. */
+    const uint8_t *plain, *plain_end, *plain_safe;
+    ks_block *plain_block;
+    /* A batch of which not all rows were wanted, or not all at once. */
+    ks_rows staged;
+    int64_t staged_from, staged_to;  /* rows that are left */
+    int64_t staged_next;             /* the offset after the batch; -1 when rows behind the last wanted were cut off */
+    /* What has been used up. */
+    ks_rows *out;
+    int64_t next_offset;
+    int64_t last_position;           /* of the batch used last, -1 for none */
+    int64_t last_base, last_crc;
+    uint8_t last_header[21];
+} ks_reader;
+
+static int16_t ks_get16(const uint8_t *p) { return (int16_t)(p[0] << 8 | p[1]); }
+static int32_t ks_get32(const uint8_t *p) { uint32_t x; memcpy(&x, p, 4); return (int32_t)__builtin_bswap32(x); }
+static int64_t ks_get64(const uint8_t *p) { uint64_t x; memcpy(&x, p, 8); return (int64_t)__builtin_bswap64(x); }
+
+/* What the batch at `p` declares to follow its first 12 bytes. */
+static int32_t ks_size(const uint8_t *p) { return ks_get32(p + KS_AT_LENGTH); }
+
+/* ---- the window ------------------------------------------------------------------------------------------------- */
+
+static void ks_window_close(ks_reader *r) {
+    ks_block_drop(r->window);
+    r->window = NULL;
+    r->window_size = 0;
+}
+
+/* A block that starts with what the window has from `position` on, and has room for `n` bytes and more. */
+static int ks_window_open(ks_reader *r, int64_t position, size_t n, size_t kept) {
+    int views = r->out->key.layout == KS_VIEW || r->out->value.layout == KS_VIEW;
+    size_t wanted = views ? KS_VIEW_WINDOW : KS_WINDOW;
+    if ((int64_t)wanted > r->end - position) wanted = (size_t)(r->end - position);
+    if (wanted < n) wanted = n;
+    int reusable = r->window && __atomic_load_n(&r->window->holders, __ATOMIC_ACQUIRE) == 1;
+    if (reusable && r->window->capacity >= n && (r->window->capacity >= wanted || !views)) {
+        memmove(r->window->data, r->window->data + (position - r->window_at), kept);
+    } else {
+        ks_block *block = ks_block_new(wanted);
+        if (!block) return -1;
+        if (kept) memcpy(block->data, r->window->data + (position - r->window_at), kept);
+        ks_block_drop(r->window);
+        r->window = block;
+    }
+    r->window_at = position;
+    r->window_size = kept;
+    return 0;
+}
+
+/* The `n` bytes at `position`, which end at `end` at the latest. NULL where the file has fewer (error 0), could not be
+   read (its errno), or where there is no memory (ENOMEM). */
+static const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) {
+    if (r->fd < 0) return r->memory + position;
+    int64_t at = position - r->window_at;
+    if (r->window && at >= 0 && at <= (int64_t)r->window_size) {
+        if (at + (int64_t)n <= (int64_t)r->window_size) return r->window->data + at;
+        if (at + n > r->window->capacity && ks_window_open(r, position, n, r->window_size - (size_t)at)) goto no_memory;
+    } else if (ks_window_open(r, position, n, 0)) {
+        goto no_memory;
+    }
+    at = position - r->window_at;
+    size_t wanted = (size_t)at + (n > r->ahead ? n : r->ahead);
+    if (wanted > r->window->capacity) wanted = r->window->capacity;
+    if ((int64_t)wanted > r->end - r->window_at) wanted = (size_t)(r->end - r->window_at);
+    if (r->ahead < KS_WINDOW) r->ahead *= 4;
+    while (r->window_size < wanted) {
+        ssize_t got = pread(r->fd, r->window->data + r->window_size, wanted - r->window_size,
+                            r->window_at + (int64_t)r->window_size);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) { r->error = errno; return NULL; }
+        if (got == 0) break;
+        r->window_size += (size_t)got;
+    }
+    r->error = 0;
+    return at + (int64_t)n <= (int64_t)r->window_size ? r->window->data + at : NULL;
+no_memory:
+    r->error = ENOMEM;
+    return NULL;
+}
+
+/* ---- one batch -------------------------------------------------------------------------------------------------- */
+
+static void ks_used_up(ks_reader *r, const uint8_t *p, int64_t size) {
+    r->last_position = r->position;
+    r->last_base = ks_get64(p);
+    r->last_crc = (uint32_t)ks_get32(p + KS_AT_CRC);
+    memcpy(r->last_header, p, sizeof r->last_header);
+    r->position += size;
+    r->plain = NULL;
+}
+
+static void ks_describe(const uint8_t *p, ks_batch *b) {
+    int16_t attributes = ks_get16(p + KS_AT_ATTRIBUTES);
+    b->base_offset = ks_get64(p);
+    b->last_delta = ks_get32(p + KS_AT_LAST_DELTA);
+    b->count = ks_get32(p + KS_AT_COUNT);
+    b->append_time = (attributes & 0x08) != 0;
+    b->base_timestamp = ks_get64(p + (b->append_time ? KS_AT_MAX_TIMESTAMP : KS_AT_BASE_TIMESTAMP));
+    b->leader_epoch = ks_get32(p + KS_AT_EPOCH);
+    b->producer_id = ks_get64(p + KS_AT_PRODUCER_ID);
+    b->producer_epoch = ks_get16(p + KS_AT_PRODUCER_EPOCH);
+    b->base_sequence = ks_get32(p + KS_AT_BASE_SEQUENCE);
+    b->timestamp_type = (int8_t)b->append_time;
+    b->compression = (int8_t)(attributes & 0x07);
+    b->transactional = (attributes & 0x10) != 0;
+}
+
+/* The rows of the batch in `staged` that are wanted at all; offsets rise. */
+static void ks_stage(ks_reader *r, int64_t next_offset) {
+    const int64_t *offsets = (const int64_t *)r->staged.fixed[KS_OFFSET].p;
+    int64_t from = 0, to = r->staged.n;
+    while (from < to && offsets[from] < r->start_offset) from++;
+    while (from < to && offsets[to - 1] > r->last_wanted) to--;
+    r->staged_next = to < r->staged.n ? -1 : next_offset;
+    r->staged_from = from;
+    r->staged_to = to;
+}
+
+/* Moves staged rows to `out` while there is room; 0, or -1 without memory. */
+static int ks_take_staged(ks_reader *r) {
+    const int32_t *sizes = (const int32_t *)r->staged.sizes.p;
+    const int64_t *offsets = (const int64_t *)r->staged.fixed[KS_OFFSET].p;
+    int64_t first = r->staged_from, last = first, bytes = 0;
+    while (last < r->staged_to && r->out->n + (last - first) < r->most_rows) {
+        int64_t more = bytes + sizes[last];
+        if (r->out->bytes + more > r->most_bytes && r->out->n + (last - first) > 0) break;
+        bytes = more;
+        last++;
+    }
+    if (last > first) {
+        if (ks_rows_take(r->out, &r->staged, first, last - first, bytes)) return -1;
+        r->next_offset = offsets[last - 1] + 1;
+    }
+    r->staged_from = last;
+    if (last == r->staged_to && r->staged_next >= 0) r->next_offset = r->staged_next;
+    return 0;
+}
+
+/* After the first whole batch of `out`, of `size` bytes that became `plain`: room for as much as seems to be coming. */
+static void ks_expect(ks_reader *r, int64_t plain, int64_t size) {
+    ks_rows *out = r->out;
+    double bytes = (double)out->bytes + (double)plain / (double)size * (double)r->bytes_ahead;
+    if (bytes > (double)r->most_bytes) bytes = (double)r->most_bytes;
+    double times = bytes / (double)out->bytes;
+    if (times * (double)out->n > (double)r->most_rows) times = (double)r->most_rows / (double)out->n;
+    if (times > 1.5) ks_rows_expect(out, times * 1.02, plain);
+    r->expected = 1;
+}
+
+/* ---- the walk --------------------------------------------------------------------------------------------------- */
+
+static enum ks_stop ks_read(ks_reader *r) {
+    for (;;) {
+        if (r->staged_from < r->staged_to) {
+            if (ks_take_staged(r)) return KS_OUT_OF_MEMORY;
+            if (r->staged_from < r->staged_to) return KS_FULL;
+            if (r->staged_next < 0) return KS_PAST;
+        }
+        if (r->out->n >= r->most_rows || (r->out->bytes >= r->most_bytes && r->out->n > 0)) return KS_FULL;
+        int64_t left = r->end - r->position;
+        if (left <= 0 || r->position >= r->pause) return KS_AT_END;
+        if (left < KS_AT_RECORDS) return KS_LEFT_ALONE;
+        const uint8_t *p = ks_look(r, r->position, KS_AT_RECORDS);
+        if (!p) return r->error == ENOMEM ? KS_OUT_OF_MEMORY : r->error ? KS_FAILED_READ : KS_LEFT_ALONE;
+        int64_t size = KS_FRAME + (int64_t)ks_size(p);
+        if (p[KS_AT_MAGIC] != 2 || size < KS_AT_RECORDS || size > left) return KS_LEFT_ALONE;
+        if (ks_get64(p) > r->last_wanted) return KS_PAST;
+        if (!(p = ks_look(r, r->position, (size_t)size)))
+            return r->error == ENOMEM ? KS_OUT_OF_MEMORY : r->error ? KS_FAILED_READ : KS_LEFT_ALONE;
+        ks_batch b;
+        ks_describe(p, &b);
+        if (b.count < 0 || b.base_offset < 0 || b.last_delta < 0 || b.base_offset > INT64_MAX - 1 - b.last_delta)
+            return KS_LEFT_ALONE;
+        if (r->check_crc && !r->plain &&
+            ks_crc32c(0, p + KS_AT_ATTRIBUTES, (size_t)(size - KS_AT_ATTRIBUTES)) != (uint32_t)ks_get32(p + KS_AT_CRC))
+            return KS_LEFT_ALONE;
+        int64_t last_offset = b.base_offset + b.last_delta;
+        if (last_offset < r->start_offset) {
+            r->position += size;
+            r->plain = NULL;
+            continue;
+        }
+        if (b.count == 0 || ks_get16(p + KS_AT_ATTRIBUTES) & 0x20) {
+            ks_used_up(r, p, size);
+            r->next_offset = last_offset + 1;
+            continue;
+        }
+        if (b.compression == 0) {
+            b.p = p + KS_AT_RECORDS;
+            b.end = p + size;
+            b.safe = r->fd < 0 ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;
+            b.block = r->window;
+        } else if (r->plain) {
+            b.p = r->plain;
+            b.end = r->plain_end;
+            b.safe = r->plain_safe;
+            b.block = r->plain_block;
+        } else {
+            return KS_PACKED;
+        }
+        int whole = b.base_offset >= r->start_offset && last_offset <= r->last_wanted &&
+                    b.count <= r->most_rows - r->out->n && b.end - b.p <= r->most_bytes - r->out->bytes;
+        if (!whole) ks_rows_clear(&r->staged, 1);
+        enum ks_decoded decoded = ks_decode(&b, whole ? r->out : &r->staged);
+        if (decoded == KS_NO_MEMORY) return KS_OUT_OF_MEMORY;
+        if (decoded == KS_DOUBTFUL) return KS_LEFT_ALONE;
+        if (whole && !r->expected) ks_expect(r, b.end - b.p, size);
+        ks_used_up(r, p, size);
+        if (whole) {
+            r->next_offset = last_offset + 1;
+        } else {
+            ks_stage(r, last_offset + 1);
+            if (r->staged_from == r->staged_to) { /* only rows that nobody wants */
+                if (r->staged_next < 0) return KS_PAST;
+                r->next_offset = r->staged_next;
+            }
+        }
+    }
+}
+
+#endif

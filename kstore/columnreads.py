@@ -1,0 +1,261 @@
+"""The reading half of `Log` by columns: chunks of a log as `Columns`, a log as an Arrow stream, one row per batch.
+
+A `_Source` feeds the compiled `Reader` with stretches of segment files and keeps the promises of an iterator of records
+(reading.py): it takes in a stretch only while the log's guard stands still, and asks `recheck` before it goes on after
+the guard has moved or a batch is found unsound. What it has taken in by then is handed out first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from kstore import _columns, arguments, fs, reading
+from kstore._columns import Columns
+from kstore.errors import CorruptRecordError, KStoreError
+from kstore.reading import Piece, SegmentList, View
+from kstore.reads import Isolation, Reads
+from kstore.segment import Segment
+
+Layout = Literal["binary", "large_binary", "view"]
+
+STRIDE_BYTES = 4 << 20  # how much of a file is taken in between two looks at the guard
+CHUNK_BYTES = 16 << 20  # what `iter_columns` gives at once: some hundred thousand small records
+NO_LIMIT = 2**63 - 1
+
+
+class _Source:
+    """The records of a stretch as `Columns`, chunk by chunk. Not thread-safe."""
+
+    def __init__(self, view: View, stretch: reading.Stretch, start: int, end: int, reader: _columns.Reader) -> None:
+        self._view = view
+        self._stretch = stretch
+        self._end = end
+        self._reader = reader
+        self._seen = view.guard.version
+        self._segment: Segment | None = None
+        self._position = 0
+        self._given: Piece | None = None
+        self._base, self._crc = -1, 0  # of the batch that the last record came from
+        self._fault: KStoreError | None = None
+        self.is_done = False
+        reader.seek(start, end)
+
+    def next(self, most_rows: int, most_bytes: int, *, whole: bool) -> Columns:
+        """Build the next chunk, empty at the end. Rows before a fault come first, and it next, unless `whole`."""
+        if self._fault is not None:
+            fault, self._fault, self.is_done = self._fault, None, True
+            raise fault
+        reader = self._reader
+        self._most_bytes = most_bytes
+        reader.begin(most_rows, most_bytes)
+        try:
+            self._fill()
+        except KStoreError as fault:
+            if whole or reader.rows == 0:
+                self.is_done = True
+                raise
+            self._fault = fault
+        if self.is_done:
+            return reader.finish(max(reader.next_offset, min(self._end, self._view.log_end_offset)))
+        return reader.finish()
+
+    def _fill(self) -> None:
+        """Read until the chunk is full or nothing is left."""
+        while True:
+            error = None
+            self._reader.mark()
+            if self._view.guard.version == self._seen:
+                try:
+                    stop = self._step()
+                except fs.MissingFileError as gone:  # renamed away while we looked: `recheck` knows
+                    error = CorruptRecordError(f"the file has gone: {gone}", path=gone.filename)
+                    error.__cause__ = gone
+                except CorruptRecordError as found:
+                    error = found
+            moved = self._view.guard.version != self._seen
+            if not moved:
+                self._accept()
+            if moved or error is not None:
+                self._ask(error, moved)
+            elif stop == "full":
+                return
+            elif stop == "past":
+                self.is_done = True
+                return
+
+    def _step(self) -> str:
+        """Take in some of the segment we are in, or go to the next one; why it ended, as `Reader.read` says."""
+        view, reader = self._view, self._reader
+        if self._segment is None:
+            return self._enter(view.segments)
+        segment = self._segment
+        # In this order: a segment that has one after it is sealed, and its size is its last.
+        following = view.segments.after(segment.base_offset)
+        end = view.readable_bytes(segment)
+        if self._position < end or reader.is_amid:
+            pause = min(self._position + STRIDE_BYTES, end)
+            stop = reader.read(pause, end, self._bytes_ahead(segment, end) if reader.is_estimating else 0)
+            if stop == "alone":
+                data = None
+                if not reader.is_amid:
+                    data = next(segment.pieces(reader.position, end))[0]
+                stop = reader.read_slowly(data)
+            position, header, *_ = reader.last_batch
+            if position >= 0:
+                piece = Piece(segment, position, header, reader.position)
+                view.check_piece(self._given, piece)
+                self._given = piece
+            self._position = reader.position
+            return stop
+        if following is None:
+            view.check_end()
+            return "past"
+        self._go_to(following, 0)
+        return "end"
+
+    def _enter(self, segments: SegmentList) -> str:
+        """Find the segment and the batch to begin with."""
+        if not segments.items:
+            return "past"
+        offset = self._reader.next_offset
+        # Below the first segment there is a gap, if the log starts there at all: `recheck` knows.
+        segment = segments.items[max(segments.floor(offset), 0)]
+        end = self._view.readable_bytes(segment)
+        self._go_to(segment, end if offset >= self._view.log_end_offset else segment.border(offset, end))
+        return "end"
+
+    def _go_to(self, segment: Segment, position: int) -> None:
+        self._segment, self._position = segment, position
+        self._file = segment.file  # held: its descriptor must outlive the reading, whoever closes the segment
+        self._reader.open(self._file.fd, position, segment.path)
+
+    def _bytes_ahead(self, segment: Segment, end: int) -> int:
+        """About how many bytes are still to come, if they are fewer than the chunk may have."""
+        segments = self._view.segments
+        ahead = end - self._position
+        for number in range(segments.floor(segment.base_offset) + 1, len(segments.items)):
+            following = segments.items[number]
+            if following.base_offset >= self._end or ahead >= self._most_bytes:
+                break
+            ahead += self._view.readable_bytes(following)
+        return ahead
+
+    def _accept(self) -> None:
+        """The guard stood still: what was read is as good as handed out."""
+        position, _, base, crc = self._reader.last_batch
+        if position >= 0:
+            self._base, self._crc = base, crc
+
+    def _ask(self, error: CorruptRecordError | None, moved: bool) -> None:
+        """Ask whether to go on, from the last record taken in; raises, or goes on with what there is now."""
+        reader = self._reader
+        if moved:
+            reader.back()
+        seen, self._seen = self._seen, self._view.guard.version
+        following = self._stretch.recheck(reader.next_offset, seen, self._base, self._crc, error)
+        if following is not None:
+            self._stretch = following
+        reader.seek(reader.next_offset, self._end)
+        self._segment = self._given = None
+
+
+class ColumnReads(Reads):
+    """What can be read of a `Log` as columns; see there about threads."""
+
+    def read_columns(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+    ) -> Columns:
+        """Read the records of `[offset, end_offset)` into columns, at most `max_records` and `max_bytes` of them.
+
+        Where it starts and ends and what it raises is as with `read`; the answer's `next_offset` says where to go on,
+        and is the end when nothing is left. `max_bytes` counts records as a batch holds them before compression; one
+        record is given whatever its size. `columns` are by default offset, timestamp, key and value; there are also
+        headers, partition_leader_epoch, producer_id, producer_epoch, base_sequence, sequence, base_offset,
+        timestamp_type (0 the producer's, 1 the log's, -1 none), compression (by number) and is_transactional. Only what
+        is asked for is built. `layout` is how keys and values lie in memory: "binary", with 32-bit offsets, for which
+        reading stops below 2 GiB; "large_binary"; or "view", where uncompressed values are not copied (several engines
+        import views, but have few functions for them).
+        """
+        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation)
+        return source.next(*_limits(max_records, max_bytes, columns, layout, NO_LIMIT), whole=True)
+
+    def iter_columns(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+    ) -> Iterator[Columns]:
+        """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
+
+        Holds the memory of one chunk, of 16 MiB unless `max_bytes` says otherwise, beside those that the caller keeps.
+        Otherwise as `read_columns`; rows before a fault come first. One iterator belongs to one thread at a time.
+        """
+        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation)
+        return _chunks(source, *_limits(max_records, max_bytes, columns, layout, CHUNK_BYTES))
+
+    def _columns_source(
+        self,
+        offset: int | None,
+        end_offset: int | None,
+        start_timestamp: int | None,
+        columns: Sequence[str] | None,
+        layout: Layout,
+        isolation: Isolation,
+    ) -> _Source:
+        names = _names(columns)
+        if layout not in _columns.LAYOUTS:
+            raise ValueError(f"layout is {layout!r}; {', '.join(map(repr, _columns.LAYOUTS))} are allowed")
+        stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, False, None)
+        view = self._view
+        reader = _columns.Reader(names, layout, max_decompressed_bytes=view.max_decompressed_bytes)
+        return _Source(view, stretch, start, end, reader)
+
+
+def _chunks(source: _Source, most_rows: int, most_bytes: int) -> Iterator[Columns]:
+    while not source.is_done:
+        columns = source.next(most_rows, most_bytes, whole=False)
+        if len(columns) == 0:
+            return
+        yield columns
+
+
+def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
+    if columns is None:
+        return _columns.DEFAULT_COLUMNS
+    if isinstance(columns, str):
+        raise TypeError("columns is a str; a sequence of column names is wanted, as in columns=['value']")
+    names = tuple(columns)
+    for name in names:
+        if name not in _columns.COLUMN_NAMES:
+            raise ValueError(f"columns has {name!r}; {', '.join(_columns.COLUMN_NAMES)} are known")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"columns is {columns!r}; each column once, and at least one, is wanted")
+    return names
+
+
+def _limits(
+    max_records: int | None, max_bytes: int | None, columns: Sequence[str] | None, layout: Layout, default_bytes: int
+) -> tuple[int, int]:
+    rows = NO_LIMIT if max_records is None else arguments.integer("max_records", max_records, low=1)
+    size = default_bytes if max_bytes is None else arguments.integer("max_bytes", max_bytes, low=1)
+    if layout == "binary":
+        size = min(size, _columns.MAX_BINARY_BYTES)
+    if columns is not None and "headers" in columns:
+        size = min(size, _columns.MAX_HEADER_BYTES)
+    return rows, size

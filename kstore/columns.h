@@ -1,0 +1,681 @@
+/* Rows of columns under construction, and the loop that turns a batch's records into them.
+
+   `ks_rows` is what has been built so far: each column that was asked for, in memory that grows. `ks_decode` appends
+   one whole v2 batch or nothing: it takes only what is beyond doubt (offsets that rise and lie within the batch, every
+   field sound), and leaves the rest to the row reader, which alone gives verdicts. `ks_rows_take` moves a range of rows
+   from one to another, for batches of which only some are wanted. Nothing here knows Python. */
+#ifndef KSTORE_COLUMNS_H
+#define KSTORE_COLUMNS_H
+
+#include "blocks.h"
+#include "record.h"
+#include "text.h"
+
+enum ks_layout { KS_ABSENT, KS_BINARY, KS_LARGE, KS_VIEW };
+
+/* Columns of one number a row; those after the second are the same for a whole batch but for the sequence. */
+enum ks_fixed {
+    KS_OFFSET, KS_TIMESTAMP, KS_LEADER_EPOCH, KS_PRODUCER_ID, KS_PRODUCER_EPOCH, KS_BASE_SEQUENCE, KS_SEQUENCE,
+    KS_BASE_OFFSET, KS_TIMESTAMP_TYPE, KS_COMPRESSION, KS_TRANSACTIONAL, KS_FIXED
+};
+
+static const uint8_t ks_fixed_width[KS_FIXED] = {8, 8, 4, 8, 2, 4, 4, 8, 1, 1, 1};
+
+/* Arrow's view of a value: up to 12 bytes in place, or the first four and where all are. */
+typedef struct {
+    int32_t size;
+    uint8_t prefix[4];
+    int32_t buffer;
+    int32_t offset;
+} ks_view;
+
+/* A column of byte strings. */
+typedef struct {
+    int layout;
+    int64_t used;   /* bytes of `data` */
+    int64_t nulls;
+    ks_vec places;  /* KS_BINARY: rows + 1 of int32_t; KS_LARGE: of int64_t; KS_VIEW: rows of ks_view */
+    ks_vec data;    /* not for views */
+    ks_vec valid;   /* a bit a row */
+} ks_var;
+
+typedef struct {
+    int64_t n;
+    int64_t bytes;             /* of the records as they were encoded, before compression */
+    uint32_t wanted;           /* bits of ks_fixed */
+    ks_vec fixed[KS_FIXED];
+    ks_var key, value;
+    int headers;               /* whether they are wanted */
+    int64_t headers_n;
+    ks_vec header_places;      /* n + 1 of int32_t */
+    ks_var header_key, header_value;
+    int measured;              /* whether `sizes` is kept */
+    ks_vec sizes;              /* of each record, encoded: int32_t */
+    ks_block **buffers;        /* that views refer to; held */
+    int64_t *extents;          /* how much of each is in use */
+    int buffers_n, buffers_capacity;
+} ks_rows;
+
+/* One batch whose records are to be decoded. */
+typedef struct {
+    const uint8_t *p, *end;    /* the records, decompressed */
+    const uint8_t *safe;       /* reads up to here do no harm */
+    int64_t count;
+    int64_t base_offset;
+    int64_t base_timestamp;    /* the greatest one where the log's own time counts */
+    int32_t last_delta;
+    int append_time;
+    ks_block *block;           /* views: where p lies */
+    int32_t leader_epoch;
+    int64_t producer_id;
+    int16_t producer_epoch;
+    int32_t base_sequence;
+    int8_t timestamp_type, compression, transactional;
+} ks_batch;
+
+enum ks_decoded { KS_DECODED, KS_DOUBTFUL, KS_NO_MEMORY };
+
+/* ---- room ------------------------------------------------------------------------------------------------------- */
+
+static size_t ks_place_width(int layout) { return layout == KS_BINARY ? 4 : layout == KS_LARGE ? 8 : sizeof(ks_view); }
+
+static int ks_var_reserve(ks_var *v, int64_t n, int64_t rows, int64_t bytes) {
+    if (v->layout == KS_ABSENT) return 0;
+    size_t width = ks_place_width(v->layout);
+    int fresh = !v->places.p;
+    if (ks_vec_reserve(&v->places, (size_t)(n + 1) * width * !fresh, (size_t)(n + rows + 1) * width)) return -1;
+    if (fresh) memset(v->places.p, 0, width);
+    if (ks_vec_reserve(&v->valid, (size_t)(n + 7) / 8, (size_t)(n + rows + 63) / 64 * 8)) return -1;
+    if (v->layout != KS_VIEW && ks_vec_reserve(&v->data, (size_t)v->used, (size_t)(v->used + bytes))) return -1;
+    return 0;
+}
+
+/* Room for so many rows whose fields have so many bytes together; 0, or -1 without memory. */
+static int ks_rows_reserve(ks_rows *out, int64_t rows, int64_t bytes) {
+    for (int i = 0; i < KS_FIXED; i++)
+        if (out->wanted >> i & 1) {
+            size_t width = ks_fixed_width[i];
+            if (ks_vec_reserve(&out->fixed[i], (size_t)out->n * width, (size_t)(out->n + rows) * width)) return -1;
+        }
+    if (out->measured && ks_vec_reserve(&out->sizes, (size_t)out->n * 4, (size_t)(out->n + rows) * 4)) return -1;
+    if (ks_var_reserve(&out->key, out->n, rows, bytes)) return -1;
+    if (ks_var_reserve(&out->value, out->n, rows, bytes)) return -1;
+    if (out->headers) {
+        int fresh = !out->header_places.p;
+        if (ks_vec_reserve(&out->header_places, (size_t)(out->n + 1) * 4 * !fresh, (size_t)(out->n + rows + 1) * 4))
+            return -1;
+        if (fresh) memset(out->header_places.p, 0, 4);
+    }
+    return 0;
+}
+
+/* Room for `times` as much as there is, and for `more` bytes behind it; if it cannot be had, columns grow as they go. */
+static void ks_rows_expect(ks_rows *out, double times, int64_t more) {
+    int64_t rows = (int64_t)((double)out->n * (times - 1)) + 64;
+    if (ks_rows_reserve(out, rows, 0)) return;
+    ks_var *vars[] = {&out->key, &out->value};
+    for (int i = 0; i < 2; i++)
+        ks_var_reserve(vars[i], out->n, rows, (int64_t)((double)vars[i]->used * (times - 1)) + more);
+}
+
+static void ks_var_drop(ks_var *v) {
+    ks_vec_drop(&v->places);
+    ks_vec_drop(&v->data);
+    ks_vec_drop(&v->valid);
+    v->used = v->nulls = 0;
+}
+
+/* Forgets the rows; `keep_memory` keeps what they were in, for the next ones. */
+static void ks_rows_clear(ks_rows *rows, int keep_memory) {
+    rows->n = rows->bytes = rows->headers_n = 0;
+    for (int i = 0; i < rows->buffers_n; i++) ks_block_drop(rows->buffers[i]);
+    rows->buffers_n = 0;
+    ks_var *vars[] = {&rows->key, &rows->value, &rows->header_key, &rows->header_value};
+    for (int i = 0; i < 4; i++)
+        if (keep_memory) vars[i]->used = vars[i]->nulls = 0; else ks_var_drop(vars[i]);
+    if (keep_memory) return;
+    for (int i = 0; i < KS_FIXED; i++) ks_vec_drop(&rows->fixed[i]);
+    ks_vec_drop(&rows->header_places);
+    ks_vec_drop(&rows->sizes);
+    free(rows->buffers);
+    free(rows->extents);
+    rows->buffers = NULL;
+    rows->extents = NULL;
+    rows->buffers_capacity = 0;
+}
+
+/* What it takes to forget the rows that came after. */
+typedef struct {
+    int64_t n, bytes, headers_n;
+    struct { int64_t used, nulls; } vars[4];
+} ks_mark;
+
+static ks_mark ks_rows_mark(const ks_rows *rows) {
+    ks_mark mark = {rows->n, rows->bytes, rows->headers_n, {{0, 0}}};
+    const ks_var *vars[] = {&rows->key, &rows->value, &rows->header_key, &rows->header_value};
+    for (int i = 0; i < 4; i++) {
+        mark.vars[i].used = vars[i]->used;
+        mark.vars[i].nulls = vars[i]->nulls;
+    }
+    return mark;
+}
+
+static void ks_rows_back(ks_rows *rows, const ks_mark *mark) {
+    rows->n = mark->n;
+    rows->bytes = mark->bytes;
+    rows->headers_n = mark->headers_n;
+    ks_var *vars[] = {&rows->key, &rows->value, &rows->header_key, &rows->header_value};
+    for (int i = 0; i < 4; i++) {
+        vars[i]->used = mark->vars[i].used;
+        vars[i]->nulls = mark->vars[i].nulls;
+    }
+}
+
+/* Moves what is small out of memory that is large, before it is handed over for who knows how long. */
+static void ks_vec_fit(ks_vec *v, size_t used) {
+    if (!v->p || used > v->capacity / 2 || v->capacity < 4096) return;
+    if (used > (1 << 20) && used > v->capacity / 8) return; /* what was never touched costs nothing */
+    ks_block *block = ks_block_new(used);
+    if (!block) return;
+    memcpy(block->data, v->p, used);
+    ks_block_drop(v->block);
+    v->block = block;
+    v->p = block->data;
+    v->capacity = block->capacity;
+}
+
+static void ks_var_finish(ks_var *v, int64_t n) {
+    if (v->layout == KS_ABSENT || ks_var_reserve(v, n, 0, 0)) return;
+    ks_vec_fit(&v->places, (size_t)(n + (v->layout != KS_VIEW)) * ks_place_width(v->layout));
+    if (v->nulls) ks_vec_fit(&v->valid, (size_t)(n + 63) / 64 * 8); else ks_vec_drop(&v->valid);
+    if (v->layout != KS_VIEW) ks_vec_fit(&v->data, (size_t)v->used);
+}
+
+/* Nothing comes after this but `ks_rows_clear`. */
+static void ks_rows_finish(ks_rows *rows) {
+    if (rows->n == 0 && ks_rows_reserve(rows, 0, 0)) return;
+    for (int i = 0; i < KS_FIXED; i++)
+        if (rows->wanted >> i & 1) ks_vec_fit(&rows->fixed[i], (size_t)rows->n * ks_fixed_width[i]);
+    ks_var_finish(&rows->key, rows->n);
+    ks_var_finish(&rows->value, rows->n);
+    if (!rows->headers) return;
+    ks_vec_fit(&rows->header_places, (size_t)(rows->n + 1) * 4);
+    ks_var_finish(&rows->header_key, rows->headers_n);
+    ks_var_finish(&rows->header_value, rows->headers_n);
+}
+
+/* The number of `block` among the buffers of views, of which it becomes one; -1 without memory. */
+static int32_t ks_rows_buffer(ks_rows *rows, ks_block *block) {
+    for (int i = rows->buffers_n - 1; i >= 0; i--)
+        if (rows->buffers[i] == block) return i;
+    if (rows->buffers_n == rows->buffers_capacity) {
+        int capacity = rows->buffers_capacity ? 2 * rows->buffers_capacity : 8;
+        ks_block **buffers = (ks_block **)realloc(rows->buffers, (size_t)capacity * sizeof *buffers);
+        if (!buffers) return -1;
+        rows->buffers = buffers;
+        int64_t *extents = (int64_t *)realloc(rows->extents, (size_t)capacity * sizeof *extents);
+        if (!extents) return -1;
+        rows->extents = extents;
+        rows->buffers_capacity = capacity;
+    }
+    rows->buffers[rows->buffers_n] = ks_block_hold(block);
+    rows->extents[rows->buffers_n] = 0;
+    return rows->buffers_n++;
+}
+
+/* ---- one value -------------------------------------------------------------------------------------------------- */
+
+#define KS_SHORT_VALUE 512 /* up to here, copying whole words in line beats the C library */
+#define KS_OVERREACH (KS_SHORT_VALUE + KS_SLACK)
+
+/* Copies in steps of 32 and 64 bytes if the value is short and begins at `harmless` or before: up to 63 more bytes are
+   read and written then. */
+KS_INLINE void ks_copy(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *harmless) {
+    if (size > KS_SHORT_VALUE || (uintptr_t)from > (uintptr_t)harmless) {
+        memcpy(to, from, size);
+        return;
+    }
+    memcpy(to, from, 32);
+    for (size_t i = 32; i < size; i += 64) memcpy(to + i, from + i, 64);
+}
+
+/* Where values go while a batch is decoded: what of a ks_var changes with each row. */
+typedef struct {
+    uint8_t *places, *data, *to; /* data: where the first value begins; to: where the next one will */
+    uint64_t bits;               /* of the word of 64 rows that is being filled */
+    int64_t valid_n;
+    const uint8_t *buffer_p;
+    int32_t buffer;
+} ks_cursor;
+
+KS_INLINE ks_cursor ks_cursor_at(const ks_var *v, int64_t n, const uint8_t *buffer_p, int32_t buffer) {
+    ks_cursor c = {v->places.p, v->data.p, v->data.p + v->used, 0, n - v->nulls, buffer_p, buffer};
+    if (v->layout != KS_ABSENT && n & 63) {
+        memcpy(&c.bits, v->valid.p + n / 64 * 8, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+        c.bits = __builtin_bswap64(c.bits);
+#endif
+        c.bits &= ((uint64_t)1 << (n & 63)) - 1;
+        c.valid_n -= __builtin_popcountll(c.bits); /* counted again when the word is written */
+    }
+    return c;
+}
+
+/* Writes the bits of the word that holds row `n`, and opens the next word. */
+KS_INLINE void ks_cursor_flush(ks_cursor *c, ks_var *v, int64_t n) {
+    if (v->layout == KS_ABSENT) return;
+    uint64_t bits = c->bits;
+    c->valid_n += __builtin_popcountll(bits);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    bits = __builtin_bswap64(bits);
+#endif
+    memcpy(v->valid.p + n / 64 * 8, &bits, 8);
+    c->bits = 0;
+}
+
+/* After row n - 1 was the last. */
+KS_INLINE void ks_cursor_close(ks_cursor *c, ks_var *v, int64_t n) {
+    if (v->layout == KS_ABSENT) return;
+    if (n & 63) ks_cursor_flush(c, v, n - 1);
+    v->used = c->to - c->data;
+    v->nulls = n - c->valid_n;
+}
+
+KS_INLINE void ks_put_view(uint8_t *to, const uint8_t *p, uint32_t size, const ks_cursor *c, const uint8_t *harmless) {
+    uint8_t view[16] = {0};
+    memcpy(view, &size, 4);
+    if (size > 12) {
+        int32_t offset = (int32_t)(p - c->buffer_p);
+        memcpy(view + 4, p, 4);
+        memcpy(view + 8, &c->buffer, 4);
+        memcpy(view + 12, &offset, 4);
+    } else if ((uintptr_t)p <= (uintptr_t)harmless) {
+        static const uint8_t ones[24] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+        uint64_t a, a_mask;
+        uint32_t b, b_mask;
+        memcpy(&a, p, 8);
+        memcpy(&b, p + 8, 4);
+        memcpy(&a_mask, ones + 12 - size, 8);
+        memcpy(&b_mask, ones + 20 - size, 4);
+        a &= a_mask;
+        b &= b_mask;
+        memcpy(view + 4, &a, 8);
+        memcpy(view + 12, &b, 4);
+    } else {
+        memcpy(view + 4, p, size);
+    }
+    memcpy(to, view, 16);
+}
+
+/* Writes row `n`, whose bit in its word is `bit`, and for which the caller has made room; a negative size is null. */
+KS_INLINE void ks_put_value(ks_cursor *c, int layout, int64_t n, uint64_t bit, const uint8_t *p, int64_t size,
+                            const uint8_t *harmless) {
+    if (layout == KS_ABSENT) return;
+    if (size >= 0) {
+        c->bits |= bit;
+        if (layout != KS_VIEW) {
+            ks_copy(c->to, p, (size_t)size, harmless);
+            c->to += size;
+        }
+    } else {
+        size = 0;
+    }
+    if (layout == KS_VIEW) ks_put_view(c->places + n * 16, p, (uint32_t)size, c, harmless);
+    else if (layout == KS_BINARY) ((int32_t *)c->places)[n + 1] = (int32_t)(c->to - c->data);
+    else ((int64_t *)c->places)[n + 1] = c->to - c->data;
+}
+
+/* ---- headers ---------------------------------------------------------------------------------------------------- */
+
+/* Appends one value to a column of `n` rows, making room for it; 0, or -1 without memory. */
+static int ks_var_append(ks_var *v, int64_t n, const uint8_t *p, int32_t size, ks_block *block, int32_t buffer) {
+    if (v->layout == KS_ABSENT) return 0;
+    if (ks_var_reserve(v, n, 1, size > 0 ? size : 0)) return -1;
+    static const uint8_t nothing[KS_SLACK];
+    if (!p) p = nothing;
+    ks_cursor c = ks_cursor_at(v, n, block ? block->data : NULL, buffer);
+    ks_put_value(&c, v->layout, n, (uint64_t)1 << (n & 63), p, size, NULL);
+    if ((n & 63) == 63) ks_cursor_flush(&c, v, n);
+    ks_cursor_close(&c, v, n + 1);
+    return 0;
+}
+
+/* A name whose bytes are not UTF-8 gets U+FFFD in the place of each wrong sequence, as in Kafka's consumers. */
+static int ks_append_name(ks_rows *out, const uint8_t *key, int32_t size) {
+    ks_var *v = &out->header_key;
+    if (ks_var_reserve(v, out->headers_n, 1, 3 * (int64_t)size)) return -1;
+    v->used = ks_put_utf8(v->data.p + v->used, key, (size_t)size) - v->data.p;
+    ((int32_t *)v->places.p)[out->headers_n + 1] = (int32_t)v->used;
+    return 0;
+}
+
+/* Appends one header; 0, or -1 without memory. */
+static int ks_append_header(ks_rows *out, const uint8_t *key, int32_t key_size, const uint8_t *value,
+                            int32_t value_size) {
+    if (ks_append_name(out, key, key_size)) return -1;
+    if (ks_var_append(&out->header_value, out->headers_n, value, value_size, NULL, 0)) return -1;
+    out->headers_n++;
+    return 0;
+}
+
+static int ks_append_headers(ks_rows *out, int64_t n, const ks_record *r) {
+    const uint8_t *p = r->headers, *key, *value;
+    int32_t key_size, value_size;
+    int fault;
+    for (int32_t i = 0; i < r->headers_count; i++) {
+        if (!(p = ks_parse_header(p, r->end, &key, &key_size, &value, &value_size, &fault))) return -1;
+        if (ks_append_header(out, key, key_size, value, value_size)) return -1;
+    }
+    ((int32_t *)out->header_places.p)[n + 1] = (int32_t)out->headers_n;
+    return 0;
+}
+
+/* ---- a batch ---------------------------------------------------------------------------------------------------- */
+
+KS_INLINE int64_t ks_wrapping_add(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+
+/* A varint of up to three bytes, as an unsigned number; `longer` is where to go for one that has more. */
+#define KS_READ_SHORT(z, p, longer)                     \
+    uint64_t z = *p++;                                  \
+    if (z >= 0x80) {                                    \
+        uint64_t more = *p++;                           \
+        z = (z & 0x7f) | more << 7;                     \
+        if (more >= 0x80) {                             \
+            more = *p++;                                \
+            z = (z & 0x3fff) | more << 14;              \
+            if (more >= 0x80) goto longer;              \
+        }                                               \
+    }
+
+#define KS_HEAD 13 /* bytes that the fields before the key may take in short form */
+
+static __attribute__((noinline)) const uint8_t *ks_uncommon_record(const uint8_t *p, const uint8_t *end, ks_record *r) {
+    return ks_parse_record(p, end, r);
+}
+
+/* `plain`: offsets and timestamps are wanted, headers and sizes are not. */
+KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, int key_layout, int value_layout, int plain) {
+    int32_t buffer = 0;
+    if (key_layout == KS_VIEW || value_layout == KS_VIEW)
+        if ((buffer = ks_rows_buffer(out, b->block)) < 0) return KS_NO_MEMORY;
+    const uint8_t *buffer_p = b->block ? b->block->data : NULL;
+    int64_t n = out->n, last = n + b->count;
+    ks_cursor key = ks_cursor_at(&out->key, n, buffer_p, buffer);
+    ks_cursor value = ks_cursor_at(&out->value, n, buffer_p, buffer);
+    int64_t *offsets = out->wanted >> KS_OFFSET & 1 ? (int64_t *)out->fixed[KS_OFFSET].p : NULL;
+    int64_t *timestamps = out->wanted >> KS_TIMESTAMP & 1 ? (int64_t *)out->fixed[KS_TIMESTAMP].p : NULL;
+    int32_t *sizes = !plain && out->measured ? (int32_t *)out->sizes.p : NULL;
+    int headers = !plain && out->headers;
+    const int64_t mask = b->append_time ? 0 : -1, base_offset = b->base_offset, base_timestamp = b->base_timestamp;
+    const uint8_t *p = b->p, *const end = b->end;
+    const uint8_t *harmless = b->safe - p > KS_OVERREACH ? b->safe - KS_OVERREACH : NULL;
+    int64_t before = -1;
+    ks_record other;
+    while (n < last) {
+        int64_t stop = (n | 63) + 1 < last ? (n | 63) + 1 : last;
+        for (uint64_t bit = (uint64_t)1 << (n & 63); n < stop; n++, bit <<= 1) {
+            const uint8_t *const begin = p, *next, *key_p, *value_p;
+            int64_t timestamp, delta, key_size, value_size;
+            if (end - p < KS_HEAD) goto uncommon;
+            KS_READ_SHORT(size, p, uncommon)
+            if (size & 1 || (int64_t)(size >> 1) > end - p) goto uncommon;
+            next = p + (size >> 1);
+            p++; /* attributes */
+            KS_READ_SHORT(timestamp_z, p, uncommon)
+            KS_READ_SHORT(delta_z, p, uncommon)
+            KS_READ_SHORT(key_z, p, uncommon)
+            timestamp = (int64_t)(timestamp_z >> 1) ^ -(int64_t)(timestamp_z & 1);
+            delta = (int64_t)(delta_z >> 1) ^ -(int64_t)(delta_z & 1);
+            key_p = p;
+            key_size = -1;
+            if (!(key_z & 1)) {
+                key_size = (int64_t)(key_z >> 1);
+                if (key_size > end - p) goto uncommon;
+                p += key_size;
+            }
+            if (end - p < 3) goto uncommon;
+            KS_READ_SHORT(value_z, p, uncommon)
+            value_p = p;
+            value_size = -1;
+            if (!(value_z & 1)) {
+                value_size = (int64_t)(value_z >> 1);
+                if (value_size >= end - p) goto uncommon;
+                p += value_size;
+            }
+            if (p + 1 != next || *p) {
+            uncommon: /* headers, long varints, the end of the batch, or worse: as the row reader does it */
+                next = ks_uncommon_record(begin, end, &other);
+                if (!next) return KS_DOUBTFUL;
+                timestamp = other.timestamp_delta;
+                delta = other.offset_delta;
+                key_p = other.key;
+                key_size = other.key_size;
+                value_p = other.value;
+                value_size = other.value_size;
+            } else if (headers) {
+                other.headers_count = 0;
+            }
+            if (delta <= before) return KS_DOUBTFUL;
+            before = delta;
+            if (plain || offsets) offsets[n] = base_offset + delta;
+            if (plain || timestamps) timestamps[n] = ks_wrapping_add(base_timestamp, timestamp & mask);
+            if (!plain && sizes) sizes[n] = (int32_t)(next - begin);
+            ks_put_value(&key, key_layout, n, bit, key_p, key_size, harmless);
+            ks_put_value(&value, value_layout, n, bit, value_p, value_size, harmless);
+            if (headers && ks_append_headers(out, n, &other)) return KS_NO_MEMORY;
+            p = next;
+        }
+        if (!(n & 63)) {
+            ks_cursor_flush(&key, &out->key, n - 1);
+            ks_cursor_flush(&value, &out->value, n - 1);
+        }
+    }
+    if (p != end || before > b->last_delta) return KS_DOUBTFUL;
+    ks_cursor_close(&key, &out->key, n);
+    ks_cursor_close(&value, &out->value, n);
+    if (key_layout == KS_VIEW || value_layout == KS_VIEW) {
+        int64_t extent = end - buffer_p;
+        if (extent > out->extents[buffer]) out->extents[buffer] = extent;
+    }
+    return KS_DECODED;
+}
+
+/* The loop for the columns most asked for, and for whatever else; each also for processors whose registers are wider. */
+#define KS_DECODERS(suffix, target)                                                          \
+    target static int ks_decode_values##suffix(const ks_batch *b, ks_rows *out) {            \
+        return ks_decode_with(b, out, KS_ABSENT, KS_BINARY, 1);                              \
+    }                                                                                        \
+    target static int ks_decode_pairs##suffix(const ks_batch *b, ks_rows *out) {             \
+        return ks_decode_with(b, out, KS_BINARY, KS_BINARY, 1);                              \
+    }                                                                                        \
+    target static int ks_decode_views##suffix(const ks_batch *b, ks_rows *out) {             \
+        return ks_decode_with(b, out, KS_VIEW, KS_VIEW, 1);                                  \
+    }                                                                                        \
+    target static int ks_decode_any##suffix(const ks_batch *b, ks_rows *out) {               \
+        return ks_decode_with(b, out, out->key.layout, out->value.layout, 0);                \
+    }
+
+typedef int (*ks_decoder)(const ks_batch *, ks_rows *);
+enum { KS_VALUES, KS_PAIRS, KS_VIEWS, KS_ANY, KS_DECODERS_N };
+
+KS_DECODERS(, )
+static ks_decoder ks_decoders[KS_DECODERS_N] = {ks_decode_values, ks_decode_pairs, ks_decode_views, ks_decode_any};
+
+#if defined(__x86_64__) && defined(__GNUC__)
+KS_DECODERS(_wide, __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"))))
+
+static void ks_choose_decoders(int wide) {
+    static const ks_decoder narrow_ones[] = {ks_decode_values, ks_decode_pairs, ks_decode_views, ks_decode_any};
+    static const ks_decoder wide_ones[] = {ks_decode_values_wide, ks_decode_pairs_wide, ks_decode_views_wide,
+                                           ks_decode_any_wide};
+    __builtin_cpu_init();
+    wide = wide && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+    memcpy(ks_decoders, wide ? wide_ones : narrow_ones, sizeof ks_decoders);
+}
+#else
+static void ks_choose_decoders(int wide) { (void)wide; }
+#endif
+
+#define KS_FILL(type, column, number)                                                          \
+    if (out->wanted >> column & 1) {                                                           \
+        type *to = (type *)out->fixed[column].p, fill = (type)(number);                        \
+        for (int64_t i = out->n; i < last; i++) to[i] = fill;                                  \
+    }
+
+/* What is the same for all rows from out->n to `last`; offsets are there already. */
+static void ks_fill_batch(const ks_batch *b, ks_rows *out, int64_t last) {
+    if (!(out->wanted >> KS_LEADER_EPOCH)) return;
+    KS_FILL(int32_t, KS_LEADER_EPOCH, b->leader_epoch)
+    KS_FILL(int64_t, KS_PRODUCER_ID, b->producer_id)
+    KS_FILL(int16_t, KS_PRODUCER_EPOCH, b->producer_epoch)
+    KS_FILL(int32_t, KS_BASE_SEQUENCE, b->base_sequence)
+    KS_FILL(int64_t, KS_BASE_OFFSET, b->base_offset)
+    KS_FILL(int8_t, KS_TIMESTAMP_TYPE, b->timestamp_type)
+    KS_FILL(int8_t, KS_COMPRESSION, b->compression)
+    KS_FILL(int8_t, KS_TRANSACTIONAL, b->transactional)
+    if (out->wanted >> KS_SEQUENCE & 1) {
+        int32_t *to = (int32_t *)out->fixed[KS_SEQUENCE].p;
+        const int64_t *offsets = (const int64_t *)out->fixed[KS_OFFSET].p;
+        for (int64_t i = out->n; i < last; i++) /* goes on at 0 after the greatest, as a producer counts */
+            to[i] = b->base_sequence < 0 ? -1
+                    : (int32_t)(((int64_t)b->base_sequence + (offsets[i] - b->base_offset)) & 0x7fffffff);
+    }
+}
+
+/* Appends all records of a batch, or none: KS_DOUBTFUL when the row reader must look at it. */
+static int ks_decode(const ks_batch *b, ks_rows *out) {
+    int64_t headers_n = out->headers_n;
+    int64_t key_used = out->header_key.used, value_used = out->header_value.used, nulls = out->header_value.nulls;
+    if (b->count > (b->end - b->p) / 7) return KS_DOUBTFUL; /* the least record has seven bytes */
+    if (b->base_offset < 0 || b->last_delta < 0 || b->base_offset > INT64_MAX - 1 - b->last_delta) return KS_DOUBTFUL;
+    if (ks_rows_reserve(out, b->count, b->end - b->p)) return KS_NO_MEMORY;
+    int key = out->key.layout, value = out->value.layout, which = KS_ANY;
+    if (!out->measured && !out->headers && (out->wanted & 3) == 3) {
+        if (key == KS_ABSENT && value == KS_BINARY) which = KS_VALUES;
+        else if (key == KS_BINARY && value == KS_BINARY) which = KS_PAIRS;
+        else if (key == KS_VIEW && value == KS_VIEW) which = KS_VIEWS;
+    }
+    int decoded = ks_decoders[which](b, out);
+    if (decoded != KS_DECODED) {
+        out->headers_n = headers_n;
+        out->header_key.used = key_used;
+        out->header_value.used = value_used;
+        out->header_value.nulls = nulls;
+        return decoded;
+    }
+    ks_fill_batch(b, out, out->n + b->count);
+    out->n += b->count;
+    out->bytes += b->end - b->p;
+    return KS_DECODED;
+}
+
+/* ---- a range of rows ------------------------------------------------------------------------------------------- */
+
+static void ks_take_bits(uint8_t *to, int64_t n, const uint8_t *from, int64_t first, int64_t count) {
+    for (int64_t i = 0; i < count;) {
+        int64_t at = n + i, source = first + i;
+        int room = 8 - (int)(at & 7), there = 8 - (int)(source & 7);
+        int step = room < there ? room : there;
+        if (step > count - i) step = (int)(count - i);
+        uint8_t mask = (uint8_t)(((1u << step) - 1) << (at & 7));
+        uint8_t bits = (uint8_t)((from[source / 8] >> (source & 7)) << (at & 7));
+        to[at / 8] = (uint8_t)((to[at / 8] & ~mask) | (bits & mask));
+        i += step;
+    }
+}
+
+static int64_t ks_place(const ks_var *v, int64_t row) {
+    return v->layout == KS_BINARY ? ((const int32_t *)v->places.p)[row] : ((const int64_t *)v->places.p)[row];
+}
+
+/* Appends the rows [first, first + count) of `from` to `to`, which has n; layouts are the same. */
+static int ks_var_take(ks_var *to, int64_t n, const ks_var *from, int64_t first, int64_t count, const int32_t *buffers) {
+    if (to->layout == KS_ABSENT || count == 0) return to->layout == KS_ABSENT ? 0 : ks_var_reserve(to, n, 0, 0);
+    int64_t begin = 0, bytes = 0;
+    if (to->layout != KS_VIEW) {
+        begin = ks_place(from, first);
+        bytes = ks_place(from, first + count) - begin;
+    }
+    if (ks_var_reserve(to, n, count, bytes)) return -1;
+    ks_take_bits(to->valid.p, n, from->valid.p, first, count);
+    if (from->nulls)
+        for (int64_t i = first; i < first + count; i++) to->nulls += !(from->valid.p[i / 8] >> (i & 7) & 1);
+    if (to->layout == KS_VIEW) {
+        ks_view *views = (ks_view *)to->places.p + n;
+        memcpy(views, (const ks_view *)from->places.p + first, (size_t)count * sizeof *views);
+        for (int64_t i = 0; i < count; i++)
+            if (views[i].size > 12) views[i].buffer = buffers[views[i].buffer];
+        return 0;
+    }
+    memcpy(to->data.p + to->used, from->data.p + begin, (size_t)bytes);
+    int64_t move = to->used - begin;
+    if (to->layout == KS_BINARY) {
+        int32_t *places = (int32_t *)to->places.p + n + 1;
+        const int32_t *source = (const int32_t *)from->places.p + first + 1;
+        for (int64_t i = 0; i < count; i++) places[i] = (int32_t)(source[i] + move);
+    } else {
+        int64_t *places = (int64_t *)to->places.p + n + 1;
+        const int64_t *source = (const int64_t *)from->places.p + first + 1;
+        for (int64_t i = 0; i < count; i++) places[i] = source[i] + move;
+    }
+    to->used += bytes;
+    return 0;
+}
+
+/* Appends the rows [first, first + count) of `from`, whose encoded records have `bytes`; 0, or -1 without memory. */
+static int ks_rows_take(ks_rows *to, const ks_rows *from, int64_t first, int64_t count, int64_t bytes) {
+    int32_t numbers[8], *buffers = numbers;
+    if (from->buffers_n > 8 && !(buffers = (int32_t *)malloc((size_t)from->buffers_n * 4))) return -1;
+    int failed = ks_rows_reserve(to, count, 0);
+    for (int i = 0; i < from->buffers_n && !failed; i++) {
+        failed = (buffers[i] = ks_rows_buffer(to, from->buffers[i])) < 0;
+        if (!failed && to->extents[buffers[i]] < from->extents[i]) to->extents[buffers[i]] = from->extents[i];
+    }
+    failed = failed || ks_var_take(&to->key, to->n, &from->key, first, count, buffers) ||
+             ks_var_take(&to->value, to->n, &from->value, first, count, buffers);
+    if (!failed && to->headers) {
+        const int32_t *source = (const int32_t *)from->header_places.p + first;
+        int32_t *places = (int32_t *)to->header_places.p + to->n;
+        int64_t begin = source[0], headers = source[count] - begin;
+        failed = ks_var_take(&to->header_key, to->headers_n, &from->header_key, begin, headers, NULL) ||
+                 ks_var_take(&to->header_value, to->headers_n, &from->header_value, begin, headers, NULL);
+        for (int64_t i = 1; i <= count && !failed; i++) places[i] = (int32_t)(source[i] - begin + to->headers_n);
+        if (!failed) to->headers_n += headers;
+    }
+    if (buffers != numbers) free(buffers);
+    if (failed) return -1;
+    for (int i = 0; i < KS_FIXED; i++)
+        if (to->wanted >> i & 1) {
+            size_t width = ks_fixed_width[i];
+            memcpy(to->fixed[i].p + (size_t)to->n * width, from->fixed[i].p + (size_t)first * width,
+                   (size_t)count * width);
+        }
+    if (to->measured)
+        memcpy(to->sizes.p + to->n * 4, from->sizes.p + first * 4, (size_t)count * 4);
+    to->n += count;
+    to->bytes += bytes;
+    return 0;
+}
+
+/* ---- one row ---------------------------------------------------------------------------------------------------- */
+
+/* Appends one row as the row reader found it: of formats 0 and 1, and of batches in doubt. Its headers are there. */
+static int ks_append_row(ks_rows *out, const ks_batch *b, int64_t offset, int64_t timestamp, const uint8_t *key,
+                         int32_t key_size, const uint8_t *value, int32_t value_size, ks_block *block, int64_t bytes) {
+    int32_t buffer = 0;
+    if (ks_rows_reserve(out, 1, 0)) return -1;
+    if (block && (buffer = ks_rows_buffer(out, block)) < 0) return -1;
+    if (block) out->extents[buffer] = (int64_t)block->capacity;
+    if (ks_var_append(&out->key, out->n, key, key_size, block, buffer)) return -1;
+    if (ks_var_append(&out->value, out->n, value, value_size, block, buffer)) return -1;
+    if (out->headers) ((int32_t *)out->header_places.p)[out->n + 1] = (int32_t)out->headers_n;
+    if (out->wanted >> KS_OFFSET & 1) ((int64_t *)out->fixed[KS_OFFSET].p)[out->n] = offset;
+    if (out->wanted >> KS_TIMESTAMP & 1) ((int64_t *)out->fixed[KS_TIMESTAMP].p)[out->n] = timestamp;
+    if (out->measured) ((int32_t *)out->sizes.p)[out->n] = (int32_t)bytes;
+    ks_fill_batch(b, out, out->n + 1);
+    out->n++;
+    out->bytes += bytes;
+    return 0;
+}
+
+#endif
