@@ -17,6 +17,7 @@ from kstore._turn import Turn
 from kstore.errors import StorageError
 
 if TYPE_CHECKING:
+    from kstore.segment import Segment
     from kstore.writer import Writer
 
 NEVER = 2**63 - 1
@@ -114,10 +115,8 @@ class Upkeep:
             # The segment that ends at the recovery point too: it may have been sealed since.
             first = max(segments.floor(min(self.recovery_point, target) - 1), 0)
             for segment in segments.items[first:]:
-                if segment is segments.items[-1] and not indexes:
-                    segment.flush_log()
-                elif segment.base_offset < target or segment is segments.items[-1]:
-                    segment.flush()
+                if segment.base_offset < target or segment is segments.items[-1]:
+                    self._sync_segment(segment, indexes=indexes or segment is not segments.items[-1])
             if names_made != self._names_synced:
                 writer.producers.sync()
                 fs.sync_directory(writer.directory)
@@ -134,6 +133,17 @@ class Upkeep:
         self._flushed_ms = writer.now()
         self.set_due()
         writer.flushed()
+
+    def _sync_segment(self, segment: Segment, *, indexes: bool) -> None:
+        try:
+            if indexes:
+                segment.flush()
+            else:
+                segment.flush_log()
+        except fs.MissingFileError:
+            if segment in self.writer.segments.items:
+                raise
+            # Retention took it out meanwhile, below a log start that is on the disk: nobody asks for it any more.
 
     @contextmanager
     def cutting(self, offset: int, *, keep_start: bool = False) -> Iterator[None]:

@@ -20,6 +20,7 @@ import kstore
 from kstore import _turn, fs
 from kstore._turn import Turn
 from kstore.errors import StorageError
+from kstore.segment import Segment
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -407,3 +408,29 @@ def test_a_segment_that_is_left_is_flushed_with_its_indexes(
         assert {f"{ZERO}.log", f"{ZERO}.index", f"{ZERO}.timeindex"} <= set(names)
         assert names[-1] == RECOVERY_POINTS
         assert (partition.parent / RECOVERY_POINTS).read_text() == "0\n1\nevents 0 10\n"
+
+
+def test_a_segment_that_retention_takes_while_it_is_synced_does_not_end_the_log(
+    partition: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6.12: its files are renamed beside the sync that a roll asked for."""
+    with kstore.Log.open(partition, clock=clock, retention_bytes=0) as log:
+        log.append_many([b"x"] * 10)
+        log.roll()
+        log.append_many([b"y"] * 10)
+        flush, gone = Segment.flush, []
+
+        def beside(segment: Segment) -> None:
+            if not gone:
+                gone.extend(log.apply_retention())
+            flush(segment)
+
+        monkeypatch.setattr(Segment, "flush", beside)
+        log.roll()
+        log.append(b"z")
+        assert [segment.base_offset for segment in gone] == [0, 10]
+        assert log.append(b"z") == 21
+        log.flush()
+        assert log.stats()["recovery_point"] == 22
+    with kstore.Log.open(partition, clock=clock) as log:
+        assert [record.offset for record in log.read()] == [20, 21]
