@@ -231,7 +231,8 @@ class ReadOnlyView:
         sight = self._sight
         number = sight.segments.floor(next_offset - 1)
         if number < 0:
-            return True
+            # Deleted at the front, up to where the reader goes on: nothing is left to compare, and nothing is missed.
+            return sight.segments.bases[:1] != (next_offset,)
         segment = sight.segments.items[number]
         place = segment.find_batch(next_offset - 1, self.readable_bytes(segment))
         if place is None or place.base_offset != base_offset:
