@@ -45,6 +45,7 @@ PARTS = {
     "test_kafka_reads_us.py": 90,
     "test_processes.py": 60,
     "test_recovery.py": 90,
+    "test_store_processes.py": 45,
     "test_store_machine.py": 30,
 }
 
