@@ -6,10 +6,12 @@ snippets of docs/with-kafka.md are run as they stand there.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import shlex
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,9 +200,12 @@ def test_a_broker_serves_what_kstore_wrote_and_each_goes_on_where_the_other_stop
     cluster.start()
     assert consume_all(cluster, given) == given
     given = append_from_broker(cluster, given)
-    cluster.machine.kill()
+    sent = kill_while_it_writes(cluster, "unordered")
 
     with kstore.Store.open(cluster.logs, "r") as store:
+        end = store.log("unordered", 0).log_end_offset
+        acknowledged = len(given["unordered", 0])
+        given["unordered", 0] += [(acknowledged + i, *sent[i]) for i in range(end - acknowledged)]
         assert all_records(store) == given
     with kstore.Store.open(cluster.logs) as store:
         assert all_records(store) == given
@@ -214,6 +219,26 @@ def test_a_broker_serves_what_kstore_wrote_and_each_goes_on_where_the_other_stop
         assert consume_all(cluster, given) == given
         for partition in asked:
             assert ask_kafka(cluster, partition, asked[partition]) == asked[partition], partition
+
+
+def kill_while_it_writes(cluster: Cluster, topic: str) -> list[tuple[Any, ...]]:
+    """Kill the broker in the middle of a producer's records; all that were to be sent, as (timestamp, key, ...)."""
+    sent = [(T0 + 50_000 + i, None, b"%08d" % i * 20, ()) for i in range(6000)]
+
+    def produce() -> None:
+        with contextlib.suppress(RuntimeError, ValueError):  # the process goes in the middle of it
+            batches = {"batch.size": "2000", "linger.ms": "0"}
+            cluster.produce(topic, [(key, value, ts) for ts, key, value, _ in sent], partition=0, config=batches)
+
+    producing = threading.Thread(target=produce)
+    with kstore.Log.open(cluster.logs / f"{topic}-0", "r") as log:
+        enough = log.log_end_offset + 1000
+        producing.start()
+        while producing.is_alive() and log.log_end_offset < enough:
+            pass
+    cluster.machine.kill()
+    producing.join()
+    return sent
 
 
 def append_from_broker(
@@ -279,6 +304,57 @@ def test_a_reader_follows_what_a_running_broker_does(cluster: Cluster) -> None:
         assert 1 in store.partitions("later")
         assert store.log("later", 1).log_end_offset == 5
     cluster.stop()
+
+
+# --- what was done to a broker's logs ---------------------------------------------------------------------------------
+
+
+def test_a_broker_serves_what_is_left_of_its_logs_after_cuts_rolls_and_deletions(cluster: Cluster) -> None:
+    cuts: list[Callable[[kstore.Log], object]] = [
+        lambda log: log.truncate_to(60),
+        lambda log: log.truncate_to(45),  # inside a batch, which goes as a whole
+        lambda log: log.truncate_to(0),
+        lambda log: log.truncate_fully_and_start_at(1000),
+        lambda log: log.delete_records(45),
+        lambda log: log.delete_records(-1),
+        lambda log: log.roll(),
+    ]
+    with cluster.up():
+        cluster.create("orders", partitions=len(cuts), internal_segment_bytes=6000)
+        for number in range(len(cuts)):
+            for _ in range(3):
+                cluster.produce("orders", rows(30), partition=number)
+    with kstore.Store.open(cluster.logs, internal_segment_bytes=6000) as store:
+        for number, cut in enumerate(cuts):
+            cut(store.log("orders", number))
+    with kstore.Store.open(cluster.logs, "r") as store:
+        left = all_records(store)
+        asked = {partition: ask_kstore(store.log(*partition)) for partition in left}
+    ends = [ask.start_and_end for ask in asked.values()]
+    assert ends == [(0, 60), (0, 30), (0, 0), (1000, 1000), (45, 90), (90, 90), (0, 90)]
+    with cluster.up():
+        assert consume_all(cluster, left) == left
+        for partition in asked:
+            assert ask_kafka(cluster, partition, asked[partition]) == asked[partition], partition
+        after = append_from_broker(cluster, left)
+    with kstore.Store.open(cluster.logs) as store:
+        assert all_records(store) == after
+
+
+def test_a_broker_of_several_log_directories_is_taken_over_and_given_back(machine: Machine, tmp_path: Path) -> None:
+    roots = [tmp_path / "kafka" / name for name in ("first", "second")]
+    cluster = machine.make(tmp_path / "kafka", log_dirs=",".join(map(str, roots)))
+    with cluster.up():
+        cluster.create("orders", partitions=5)
+        for number in range(5):
+            cluster.produce("orders", rows(3 * number), partition=number)
+    with kstore.Store.open(roots) as store:
+        assert {store.log("orders", number).path.rsplit("/", 2)[1] for number in range(5)} == {"first", "second"}
+        for number in range(5):
+            assert store.log("orders", number).append(b"ours", timestamp=T0) == 3 * number
+        given = all_records(store)
+    with cluster.up():
+        assert consume_all(cluster, given) == given
 
 
 # --- what a broker makes of the files beside the segments -------------------------------------------------------------

@@ -194,7 +194,7 @@ final class Clients {
     private Object firstAt(JsonNode request) throws Exception {
         TopicPartition partition = partition(request);
         List<Object> answers = new ArrayList<>();
-        try (KafkaConsumer<byte[], byte[]> consumer = consumer(request)) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(request, "max.poll.records", "1", "max.partition.fetch.bytes", "1")) {
             consumer.assign(List.of(partition));
             long end = consumer.endOffsets(List.of(partition)).get(partition);
             for (JsonNode offset : Json.need(request, "offsets")) {
@@ -216,8 +216,9 @@ final class Clients {
         return answers;
     }
 
-    private static KafkaConsumer<byte[], byte[]> consumer(JsonNode request) {
+    private static KafkaConsumer<byte[], byte[]> consumer(JsonNode request, Object... settings) {
         Map<String, Object> config = common(request);
+        config.putAll(Json.map(settings));
         config.putIfAbsent("auto.offset.reset", "none");
         config.putIfAbsent("enable.auto.commit", "false");
         config.putIfAbsent("check.crcs", "true");
