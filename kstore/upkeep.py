@@ -123,6 +123,7 @@ class Upkeep:
                 fs.sync_directory(writer.root)
         except StorageError as error:
             writer.fail(error)
+            writer.report(error)
             raise
         self._names_synced = names_made
         if self.gap is not None and segments.bases[-1] >= self.gap[1]:

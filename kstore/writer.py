@@ -202,7 +202,6 @@ class Writer:
         """Refuse every later write: what is on the disk is no longer known."""
         self.failure = failure
         self.appender.busy = True
-        self.report(failure)
 
     def report(self, error: BaseException) -> None:
         """Let `on_storage_error` hear of an error that a change of the log met, unless it has, or the disk is sound."""

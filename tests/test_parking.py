@@ -597,6 +597,17 @@ def test_a_deletion_that_is_due_and_refused_is_heard(root: Path, partition: Path
         assert not any(path.name.endswith(".deleted") for path in partition.iterdir())
 
 
+def test_a_log_that_is_told_to_fail_tells_nobody(partition: Path) -> None:
+    """Whoever tells it knows: another log in its directory has met the error."""
+    log = kstore.Log.open(partition)
+    heard = hearing(log)
+    writer_of(log).fail(kstore.StorageError(errno.EIO, "Input/output error", str(partition.parent)))
+    with pytest.raises(kstore.StorageError, match="refuses writes"):
+        log.append(b"x")
+    log.close()
+    assert heard == []
+
+
 def test_readers_errors_are_their_own(root: Path, partition: Path) -> None:
     with FaultFS(root) as disk, kstore.Log.open(partition, index_interval_bytes=0) as log:
         for number in range(3):
