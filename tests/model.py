@@ -56,6 +56,10 @@ class Model:
     def delete(self, before: int) -> None:
         self.start = max(self.start, before)
 
+    def drop_segments(self, base: int) -> None:
+        """What lies below the first segment's base is in no file any more."""
+        self.batches = [batch for batch in self.batches if batch.last_offset >= base]
+
     def reopen(self, bases: Sequence[int]) -> None:
         """The end is read from the batches, else it is the last segment's base (8.10); below the start: anew (8.11)."""
         self.end = max(self.batches[-1].last_offset + 1 if self.batches else 0, bases[-1])

@@ -181,6 +181,21 @@ class Story:
         self.floor = after.start
         self.promise(f"deleted before {after.start}")
 
+    def retain(self) -> None:
+        """By size, at times all of it; the log start is on the disk when that returns, as after `delete_records`."""
+        self.log.update_config(retention_bytes=self.rng.choice([0, 500, 1500]))
+        planned = self.log.plan_retention()
+        after = self.model.copy()
+        after.delete(planned[-1].next_offset if planned else 0)
+        self.ceiling = max(self.ceiling, after.start)
+        self.promise(f"retain from {after.start}")
+        self.log.apply_retention()
+        self.log.update_config(retention_bytes=-1)
+        after.drop_segments(self.log.segments[0].base_offset)
+        self.model = after
+        self.floor = max(self.floor, after.start)
+        self.promise(f"retained from {after.start}")
+
     def reopen(self) -> None:
         bases = [segment.base_offset for segment in self.log.segments]
         self.log.close()
@@ -193,6 +208,7 @@ class Story:
         ways = {
             self.append: 8, self.append_many: 4, self.append_as_follower: 3, self.roll: 2, self.flush: 2,
             self.housekeeping: 2, self.truncate: 2, self.restart: 0.4, self.delete_records: 1, self.reopen: 1,
+            self.retain: 1,
         }  # fmt: skip
         for way in self.rng.choices(list(ways), list(ways.values()), k=steps):
             way()

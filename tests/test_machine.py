@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import struct
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,36 @@ class LogMachine(RuleBasedStateMachine):
         before = data.draw(st.integers(-1, self.model.end))
         self.model.delete(self.model.end if before == -1 else before)
         assert self.log.delete_records(before) == self.model.start
+
+    @rule(keep_bytes=st.sampled_from([-1, 0, 100, 300, 1000]), keep_ms=st.sampled_from([-1, -1, 0, 1000, 10**6]))
+    def retain(self, keep_bytes: int, keep_ms: int) -> None:
+        self.log.update_config(retention_bytes=keep_bytes, retention_ms=keep_ms)
+        segments, total = list(self.log.segments), sum(segment.size_bytes for segment in self.log.segments)
+        gone = []
+        while len(segments) > 1 and segments[0].next_offset <= self.model.start:
+            gone.append(segments.pop(0))
+        for by_size in (True, False):
+            total = sum(segment.size_bytes for segment in segments)
+            while segments and (len(segments) > 1 or segments[0].size_bytes):
+                first = segments[0]
+                written_ms = Path(first.path).stat().st_mtime_ns // 1_000_000
+                newest = first.max_timestamp if first.max_timestamp >= 0 else written_ms
+                if by_size and not 0 <= keep_bytes <= total - first.size_bytes:
+                    break
+                if not by_size and not 0 <= keep_ms < self.clock.now - newest:
+                    break
+                total -= first.size_bytes
+                gone.append(segments.pop(0))
+        went = self.log.apply_retention()  # the active one has been given its closing time entry
+        entries = [segment.time_index_entries for segment in went]
+        assert went == [
+            replace(segment, is_active=False, time_index_entries=count)
+            for segment, count in zip(gone, entries, strict=True)
+        ]
+        if gone:
+            self.model.delete(gone[-1].next_offset)
+            self.model.drop_segments(self.bases[0])
+        self.log.update_config(retention_bytes=-1, retention_ms=-1)
 
     @rule(by=st.sampled_from([1, 999, 60_000, 10**7, -5000]))
     def move_clock(self, by: int) -> None:
