@@ -665,7 +665,11 @@ cdef class _Walk:
             self._forget_batch()
             raise
         if chunks is not None:
-            self._start_offset = self.next_offset
+            offset = getattr(chunks, "offset", self.next_offset)
+            if offset != self.next_offset:
+                self.next_offset = offset
+                self._given_base = self._opened_base = -1          # nothing given borders on what comes
+            self._start_offset = offset
             self._p = self._end = self._begin
             self._done = False
             self._forget_batch()

@@ -76,7 +76,12 @@ class ConsumerRecord:
 @final
 class ConsumerIterator:
     def __init__(
-        self, topic: str, rounds: Iterable[list[tuple[int, Iterator[Record]]]], *, by_timestamp: bool
+        self,
+        topic: str,
+        rounds: Iterable[list[tuple[int, Iterator[Record]]]],
+        *,
+        by_timestamp: bool,
+        explain: Callable[[Exception], Exception] | None = None,
     ) -> None: ...
     def __iter__(self) -> ConsumerIterator: ...
     def __next__(self) -> ConsumerRecord: ...

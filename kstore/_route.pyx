@@ -568,10 +568,12 @@ cdef class ConsumerIterator:
     Each round is read to its end before the next is asked for: one partition after the other, or, `by_timestamp`,
     always the record with the least timestamp among the partitions' next ones, the lower partition first among
     equals; each partition keeps its own order. One record of each partition is then read ahead. Raises what the
-    iterators raise, and then ends. Not thread-safe: a second call at the same time is a `ValueError`.
+    iterators raise, or what `explain` makes of it, and then ends. Not thread-safe: a second call at the same time is
+    a `ValueError`.
     """
 
     cdef str _topic
+    cdef object _explain
     cdef object _rounds
     cdef bint _by_timestamp
     cdef bint _busy
@@ -583,8 +585,9 @@ cdef class ConsumerIterator:
     cdef int32_t _count
     cdef bint _given                   # the first of the heap was given out: its partition's next one is wanted
 
-    def __init__(self, str topic not None, rounds, *, bint by_timestamp):
+    def __init__(self, str topic not None, rounds, *, bint by_timestamp, explain=None):
         self._topic = topic
+        self._explain = explain
         self._rounds = iter(rounds)
         self._by_timestamp = by_timestamp
         self._sources = []
@@ -617,6 +620,15 @@ cdef class ConsumerIterator:
                     continue
                 self._partition, self._reading = self._sources[self._at]
                 self._at += 1
+        except StopIteration:
+            self._end()
+            raise
+        except Exception as error:
+            self._end()
+            reason = error if self._explain is None else self._explain(error)
+            if reason is error:
+                raise
+            raise reason from error
         except BaseException:
             self._end()
             raise

@@ -55,6 +55,11 @@ class Entry:
         return f"<{self.topic}-{self.partition} in {self.root}>"
 
 
+def is_deleted(entry: Entry) -> bool:
+    """Whether a partition has been deleted, with its topic, by this process."""
+    return isinstance(entry.failure, UnknownTopicOrPartitionError)
+
+
 @dataclass(slots=True)
 class Found:
     """What a look at the directories found: partitions, those to be removed, names that are none, and doubles."""

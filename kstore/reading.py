@@ -183,6 +183,7 @@ class Stretch:
         follow: bool,
         timeout: float | None,
         durable: bool = False,
+        skip: bool = False,
     ) -> None:
         self.view = view
         self.offset = offset
@@ -190,6 +191,7 @@ class Stretch:
         self.follow = follow
         self.timeout = timeout
         self.durable = durable
+        self.skip = skip  # what has gone below the log start, and go on from there
         self.owner: object = None  # whoever must live as long as this is read
 
     def __iter__(self) -> Iterator[tuple[memoryview, str, int]]:
@@ -302,9 +304,11 @@ class Stretch:
         start, end, overtaken = steadily(
             _marks_and_overtaken, view, next_offset, seen_version, base_offset, crc, view=view
         )
-        if overtaken or not start <= next_offset <= end:
+        if self.skip and next_offset < start <= end:
+            next_offset = start
+        elif overtaken or not start <= next_offset <= end:
             raise out_of_range(next_offset, start, end)
-        following = Stretch(view, next_offset, self.end_offset, self.follow, self.timeout, self.durable)
+        following = Stretch(view, next_offset, self.end_offset, self.follow, self.timeout, self.durable, self.skip)
         following.owner = self.owner
         return following
 
@@ -358,20 +362,22 @@ def stretch(
     follow: bool,
     timeout: float | None,
     durable: bool = False,
+    skip: bool = False,
 ) -> tuple[Stretch, int, int]:
     """Make the stretch `[offset, end_offset)`: (stretch, first offset, end offset), bounds checked.
 
+    With `skip` a lower offset than the log start is the log start, now and when the log start overtakes it.
     Without `end_offset` it ends where the log, or with `durable` its durable part, ends now, or never when following.
     """
     view.refresh()
-    start = view.log_start_offset if offset is None else offset
+    start = view.log_start_offset if offset is None or (skip and offset < view.log_start_offset) else offset
     check_offset(view, start)
     log_end = view.durable_end_offset if durable else view.log_end_offset
     if follow:
         end = MAX_OFFSET if end_offset is None else end_offset
     else:
         end = log_end if end_offset is None else min(end_offset, log_end)
-    return Stretch(view, start, end, follow, timeout, durable), start, end
+    return Stretch(view, start, end, follow, timeout, durable, skip), start, end
 
 
 def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, committed: bool) -> FetchResult:

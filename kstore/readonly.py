@@ -195,7 +195,7 @@ class ReadOnlyView:
         pause = FIRST_PAUSE
         while True:
             version = self.guard.version
-            if not self._nothing_new(durable):
+            if not self.nothing_new(durable):
                 self.refresh()
             end = self.durable_end_offset if durable else self.log_end_offset
             if end > offset or self.guard.version != version:
@@ -206,7 +206,7 @@ class ReadOnlyView:
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def _nothing_new(self, durable: bool) -> bool:
+    def nothing_new(self, durable: bool) -> bool:
         """Whether a look at two modification times says that a whole look would find nothing: one poll in microseconds.
 
         Only of a log whose last file is sound to its last byte: there every append makes it longer.

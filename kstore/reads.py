@@ -9,6 +9,13 @@ from kstore import _core, arguments, reading
 from kstore.reading import FetchResult, View
 
 Isolation = Literal["read_uncommitted", "read_committed"]
+OnLag = Literal["raise", "start"]
+
+
+def check_on_lag(on_lag: OnLag) -> None:
+    """Refuse what is no answer to the question what a reader does that falls behind the log start."""
+    if on_lag not in ("raise", "start"):
+        raise ValueError(f"on_lag is {on_lag!r}; 'raise' and 'start' are allowed")
 
 
 class TimestampOffset(NamedTuple):
@@ -33,6 +40,7 @@ class Reads:
         follow: bool = False,
         timeout: float | None = None,
         durable: bool = False,
+        on_lag: OnLag = "raise",
     ) -> Iterator[_core.Record]:
         """Iterate over the records of `[offset, end_offset)`, over segment borders.
 
@@ -42,9 +50,13 @@ class Reads:
         writer has flushed, and in another process what it has written down of that, once a minute or so (12.7).
         Control records are left out. Raises `OffsetOutOfRangeError` at once for an offset outside the log, and from
         the iterator when retention, `delete_records` or a truncation overtakes it; `CorruptRecordError` for a batch
-        whose CRC does not hold; `LogClosedError`. One iterator belongs to one thread at a time.
+        whose CRC does not hold; `LogClosedError`. With `on_lag="start"` what has gone below the log start is passed
+        over, at once and when retention or `delete_records` overtakes the iterator; `OffsetOutOfRangeError` is then
+        for what a truncation took, and for an offset above the log end. One iterator belongs to one thread at a time.
         """
-        stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, follow, timeout, durable)
+        stretch, start, end = self._stretch(
+            offset, end_offset, start_timestamp, isolation, follow, timeout, durable, on_lag
+        )
         view = self._view
         return _core.RecordIterator(
             stretch, start, end, guard=view.guard, max_decompressed_bytes=view.max_decompressed_bytes
@@ -60,13 +72,16 @@ class Reads:
         follow: bool = False,
         timeout: float | None = None,
         durable: bool = False,
+        on_lag: OnLag = "raise",
     ) -> Iterator[_core.RecordBatch]:
         """Iterate over the batches that hold records of `[offset, end_offset)`, control batches included.
 
         The first may begin below `offset` and the last reach past `end_offset`. Each batch owns its bytes. Otherwise
         as `read`.
         """
-        stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, follow, timeout, durable)
+        stretch, start, end = self._stretch(
+            offset, end_offset, start_timestamp, isolation, follow, timeout, durable, on_lag
+        )
         view = self._view
         return _core.BatchIterator(
             stretch, start, end, guard=view.guard, max_decompressed_bytes=view.max_decompressed_bytes
@@ -81,8 +96,10 @@ class Reads:
         follow: bool,
         timeout: float | None,
         durable: bool,
+        on_lag: OnLag,
     ) -> tuple[reading.Stretch, int, int]:
         self._check_isolation(isolation)
+        check_on_lag(on_lag)
         timeout = arguments.seconds("timeout", timeout)
         if offset is not None:
             offset = arguments.whole("offset", offset)
@@ -94,7 +111,9 @@ class Reads:
             start_timestamp = arguments.integer("start_timestamp", start_timestamp)
             found = reading.offset_for_timestamp(self._view, start_timestamp)
             offset = found[1] if found is not None else self._view.log_end_offset
-        stretch, start, end = reading.stretch(self._view, offset, end_offset, follow, timeout, durable)
+        stretch, start, end = reading.stretch(
+            self._view, offset, end_offset, follow, timeout, durable, on_lag == "start"
+        )
         stretch.owner = self
         return stretch, start, end
 

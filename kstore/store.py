@@ -30,6 +30,7 @@ from kstore.errors import (
 from kstore.keeper import Keeper, weakly
 from kstore.log import Log
 from kstore.settings import check_known
+from kstore.topicreads import TopicReads
 from kstore.topics import TopicRecord, TopicTable, read_topics
 from kstore.topicwrites import TopicWrites
 
@@ -40,7 +41,7 @@ MAX_PARTITIONS = 100_000  # of one topic: more is a slip, and each is a director
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-class Store(TopicWrites):
+class Store(TopicWrites, TopicReads):
     """Topics and their partitions in one or more log directories. Open it with `Store.open`.
 
     Any method may be called from any thread. In a forked child the store is closed; a store that only reads can be

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kstore import arguments
 from kstore._route import Router, Splitter
 from kstore.appends import AppendInfo
+from kstore.catalog import is_deleted
 from kstore.errors import KStoreError, LogClosedError, RecordTooLargeError, StorageError
 
 if TYPE_CHECKING:
@@ -221,7 +222,9 @@ class TopicWrites:
         self._routes.pop(topic, None)
         try:
             self._writing()
-            self._catalog.partitions(topic)
+            for entry in self._catalog.partitions(topic).values():
+                if entry.failure is not None and is_deleted(entry):
+                    return entry.failure
         except KStoreError as reason:
             return reason
         return error

@@ -158,10 +158,11 @@ class Writer:
             self.appender.waiters += 1
 
     def unwatch(self, wake: Callable[[], object]) -> None:
-        """Take back one `watch`."""
+        """Take back a `watch`; nothing where there is none."""
         with self._growing:
-            self._watchers.remove(wake)
-            self.appender.waiters -= 1
+            if wake in self._watchers:
+                self._watchers.remove(wake)
+                self.appender.waiters -= 1
 
     def overtaken(self, next_offset: int, seen_version: int, base_offset: int, crc: int) -> bool:
         """Whether a truncation since `seen_version` took records that a reader at `next_offset` had been given."""
