@@ -95,8 +95,8 @@ class Reads:
         isolation: Isolation,
         follow: bool,
         timeout: float | None,
-        durable: bool,
-        on_lag: OnLag,
+        durable: bool = False,
+        on_lag: OnLag = "raise",
     ) -> tuple[reading.Stretch, int, int]:
         self._check_isolation(isolation)
         check_on_lag(on_lag)
