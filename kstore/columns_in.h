@@ -213,7 +213,13 @@ static int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64
 
 /* ---- headers -------------------------------------------------------------------------------------------------- */
 
-static inline int64_t ks_sized(int64_t n) { return n < 0 ? 1 : n + ks_varsize((uint64_t)n << 1); }
+/* `ks_varsize`, for numbers that are mostly small: branches that are foreseen cost less than counting bits. */
+KS_INLINE int64_t ks_short_size(uint64_t z) {
+    return z < 0x80 ? 1 : z < 0x4000 ? 2 : ks_varsize(z);
+}
+
+/* Bytes of a field with its size before it. */
+KS_INLINE int64_t ks_sized(int64_t n) { return n < 0 ? 1 : n + ks_short_size((uint64_t)n << 1); }
 
 /* The first and one past the last header of `row`; both 0 for none. */
 static inline int ks_list_row(const ks_column *c, int64_t row, int64_t *from, int64_t *to) {
@@ -318,7 +324,7 @@ KS_INLINE uint8_t *ks_put_bytes(uint8_t *p, const ks_bytes *bytes) {
 /* Bytes of a record after its length field. A field is at most INT32_MAX bytes: sums cannot overflow. */
 KS_INLINE int64_t ks_body(const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
                           uint64_t delta, uint64_t number) {
-    return 1 + ks_varsize(delta) + ks_varsize(number) + (key ? ks_sized(key->n) : 1) + ks_sized(value->n) +
+    return 1 + ks_short_size(delta) + ks_short_size(number) + (key ? ks_sized(key->n) : 1) + ks_sized(value->n) +
            (headers ? headers->n : 1);
 }
 
@@ -347,7 +353,7 @@ KS_INLINE int64_t ks_encode_rows(ks_batch *batch, const ks_bytes *keys, const ks
         __builtin_prefetch((const void *)((uintptr_t)value->p + 2048));
         if (ks_odd(batch, key, times[i])) break;
         body = ks_body(key, value, header, delta, number);
-        total = body + ks_varsize((uint64_t)body << 1);
+        total = body + ks_short_size((uint64_t)body << 1);
         if (total > batch->full - p || total > batch->room - p) break;
         p = ks_put_short(p, (uint64_t)body << 1);
         *p++ = 0;
