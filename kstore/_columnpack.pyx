@@ -7,7 +7,7 @@ to it. Hardest rule: the batches are byte for byte those that the packer makes o
 
 cimport cython
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 
 from kstore._arrow cimport KS_POINTERS, Column, ks_bytes, ks_column
@@ -23,7 +23,6 @@ from kstore.errors import InvalidColumnError, InvalidTimestampError, RecordTooLa
 
 cdef extern from "columns_in.h" nogil:
     enum:
-        KS_COLUMN_FINE
         KS_OFFSETS_FALL
         KS_VIEW_SIZE
         KS_VIEW_BUFFER
@@ -36,16 +35,7 @@ cdef extern from "columns_in.h" nogil:
         KS_STOP_FULL
         KS_STOP_ROOM
         KS_STOP_ODD
-    ctypedef struct ks_batch:
-        uint8_t *p
-        uint8_t *full
-        uint8_t *room
-        int64_t count
-        int64_t base_timestamp
-        int64_t max_timestamp
-        int64_t earliest
-        int64_t latest
-        int key_required
+        KS_STOP_ENOUGH
     int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *fault) noexcept
     int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now, int64_t *out, int *fault) noexcept
     int ks_list_row(const ks_column *c, int64_t row, int64_t *start, int64_t *end) noexcept
@@ -57,18 +47,7 @@ cdef extern from "columns_in.h" nogil:
                int64_t *total) noexcept
 
 cdef enum:
-    BLOCK = 256                        # rows gathered at a time: their pointers stay in the first cache
     SCRATCH_BYTES = 65536              # headers encoded at a time, or those of one row
-
-# What `_fill` wants of its caller.
-cdef enum:
-    EXHAUSTED
-    ENOUGH
-    MORE_ROOM
-    ODD_ROW
-    FULL_BATCH
-    FAULTY
-    NO_MEMORY
 
 cdef int64_t LONG_MAX = 0x7fffffffffffffff
 cdef const uint8_t *NO_HEADERS = b"\x00"
@@ -92,26 +71,6 @@ cdef class Rows:
     Not thread-safe.
     """
 
-    cdef Column _values, _keys, _headers, _times
-    cdef int64_t _value_at, _key_at, _header_at, _time_at
-    cdef readonly int64_t at
-    cdef readonly int64_t count
-    cdef readonly int64_t first
-    cdef int64_t _time
-
-    # The block at hand: rows [at, at + block) of the stretch, of which `taken` are packed.
-    cdef int64_t _block, _taken
-    cdef ks_bytes _value[BLOCK]
-    cdef ks_bytes _key[BLOCK]
-    cdef ks_bytes _header[BLOCK]
-    cdef int64_t _stamp[BLOCK]
-    cdef uint8_t *_scratch
-    cdef int64_t _scratch_bytes
-
-    cdef int _fault
-    cdef Column _faulty
-    cdef int64_t _faulty_row
-
     def __init__(self, Column values not None, int64_t value_at, Column keys, int64_t key_at, Column times,
                  int64_t time_at, Column headers, int64_t header_at, *, int64_t count, int64_t first, int64_t time):
         for column, at in ((values, value_at), (keys, key_at), (times, time_at), (headers, header_at)):
@@ -126,35 +85,39 @@ cdef class Rows:
     def __dealloc__(self):
         PyMem_RawFree(self._scratch)
 
-    cdef int _failed(self, int fault, int64_t row, ks_column *column) noexcept nogil:
+    cdef int _failed(self, int fault, int column) noexcept nogil:
         self._fault = fault
-        self._faulty_row = row
+        self._faulty = column
         return FAULTY
 
-    cdef int _gather(self) noexcept nogil:
-        """The next block: 0, or what is wrong with its first row."""
+    cdef void step(self, int64_t count) noexcept nogil:
+        """Count rows of the block as packed."""
+        self._taken += count
+        self.at += count
+
+    cdef int gather(self) noexcept nogil:
+        """Look at the next block: 0, or the code for what is wrong with its first row."""
         cdef int64_t n = min(<int64_t> BLOCK, self.count - self.at), i
-        cdef int64_t wanted = n
         cdef int fault = 0
-        self._taken = 0
+        self._taken = self._block = 0
         n = ks_gather(&self._values.c, self._value_at + self.at, n, self._value, &fault)
         if n == 0:
-            return self._failed(fault, 0, &self._values.c)
+            return self._failed(fault, 0)
         if self._keys is not None:
             n = ks_gather(&self._keys.c, self._key_at + self.at, n, self._key, &fault)
             if n == 0:
-                return self._failed(fault, 1, &self._keys.c)
+                return self._failed(fault, 1)
         if self._times is None:
             for i in range(n):
                 self._stamp[i] = self._time
         else:
             n = ks_gather_times(&self._times.c, self._time_at + self.at, n, self._time, self._stamp, &fault)
             if n == 0:
-                return self._failed(fault, 2, &self._times.c)
+                return self._failed(fault, 2)
         if self._headers is not None:
             n = self._gather_headers(n, &fault)
             if n == 0:
-                return NO_MEMORY if fault == 0 else self._failed(fault, 3, &self._headers.c)
+                return NO_MEMORY if fault == 0 else self._failed(fault, 3)
         self._block = n
         return 0
 
@@ -195,10 +158,12 @@ cdef class Rows:
             used += size
         return n
 
-    cdef int _raise(self, Packer packer) except -1:
-        """The error for the row that `_gather` stopped at."""
-        cdef Column column = (self._values, self._keys, self._times, self._headers)[self._faulty_row]
+    cdef int fail(self, Packer packer, int code) except -1:
+        """Raise the error for the row that `gather` stopped at."""
+        cdef Column column = (self._values, self._keys, self._times, self._headers)[self._faulty]
         cdef int64_t row = self.first + self.at
+        if code == NO_MEMORY:
+            raise MemoryError
         if self._fault == KS_TIME_RANGE:
             packer._refuse_at(row, InvalidTimestampError,
                               f"{column.what} gives a time before the epoch, or beyond 64 bits of milliseconds; -1 "
@@ -231,11 +196,10 @@ def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes):
             elif code == FULL_BATCH:
                 packer.close_batch()
             elif code == ODD_ROW:
-                _append(packer, rows)
-            elif code == NO_MEMORY:
-                raise MemoryError
+                put_odd(packer, rows, rows._taken)
+                rows.step(1)
             else:
-                rows._raise(packer)
+                rows.fail(packer, code)
     except BaseException:
         packer.drop_open()
         raise
@@ -243,27 +207,47 @@ def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes):
         packer.leave()
 
 
-cdef int _append(Packer packer, Rows rows) except -1:
-    """Hand the next row to the packer itself: it goes alone, or is refused."""
-    cdef int64_t i = rows._taken
-    cdef const ks_bytes *value = &rows._value[i]
-    if packer._count == 0:
-        packer.drop_open()
-    if rows._headers is None:
-        rows._header[i] = ks_bytes(NO_HEADERS, 1)
-    if rows._keys is None:
-        rows._key[i] = ks_bytes(NULL, -1)
-    packer._append(rows._key[i].p, rows._key[i].n, value.p, value.n, rows._stamp[i], rows._header[i].p, rows._header[i].n)
-    rows._taken += 1
-    rows.at += 1
+cdef int put_odd(Packer packer, Rows rows, int64_t i) except -1:
+    """Hand row `i` of the block to the packer itself: it goes alone, or is refused, by its number."""
+    cdef ks_bytes key = rows._key[i] if rows._keys is not None else ks_bytes(NULL, -1)
+    cdef ks_bytes headers = rows._header[i] if rows._headers is not None else ks_bytes(NO_HEADERS, 1)
+    packer.records = rows.first + rows.at + i - rows._taken
+    packer._append(key.p, key.n, rows._value[i].p, rows._value[i].n, rows._stamp[i], headers.p, headers.n)
     return 0
 
 
 cdef int _fill(Packer packer, Rows rows, Py_ssize_t limit_bytes, int64_t *total) noexcept nogil:
+    cdef int64_t given = 0, i
+    cdef int code
+    while True:
+        if packer.finished >= limit_bytes:
+            return ENOUGH
+        if rows.at == rows.count:
+            return EXHAUSTED
+        if rows._taken == rows._block:
+            code = rows.gather()
+            if code:
+                return code
+        i = rows._taken
+        rows.step(put_rows(packer, &rows._key[i] if rows._keys is not None else NULL, &rows._value[i],
+                           &rows._header[i] if rows._headers is not None else NULL, &rows._stamp[i], rows._block - i,
+                           limit_bytes, &given, LONG_MAX, &code, total))
+        if code != EXHAUSTED:
+            return code
+
+
+cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
+                      const int64_t *times, int64_t n, Py_ssize_t limit_bytes, int64_t *given, int64_t enough,
+                      int *code, int64_t *total) noexcept nogil:
+    """Put rows into a packer that the caller has entered; how many went in, and why not all, EXHAUSTED if all.
+
+    Stops at `limit_bytes` of finished batches, and once `given`, to which the bytes of records and of headers of new
+    batches are added, is `enough`. With MORE_ROOM `total` is what the next record takes.
+    """
     cdef ks_batch batch
-    cdef const ks_bytes *keys
-    cdef const ks_bytes *headers
-    cdef int64_t i, n
+    cdef const ks_bytes *key = NULL
+    cdef const ks_bytes *header = NULL
+    cdef int64_t done = 0, taken
     cdef int why
     batch.key_required = packer._require_key
     batch.earliest = 0
@@ -273,55 +257,65 @@ cdef int _fill(Packer packer, Rows rows, Py_ssize_t limit_bytes, int64_t *total)
             batch.earliest = packer.now_ms - packer._before_max_ms
         if packer._after_max_ms < LONG_MAX - max(packer.now_ms, 0):
             batch.latest = packer.now_ms + packer._after_max_ms
-    while True:
+    while done < n:
         if packer.finished >= limit_bytes:
-            return ENOUGH
-        if rows.at == rows.count:
-            return EXHAUSTED
-        if rows._taken == rows._block:
-            why = rows._gather()
-            if why:
-                rows._block = rows._taken = 0
-                return why
-        i = rows._taken
-        n = rows._block - i
-        keys = &rows._key[i] if rows._keys is not None else NULL
-        headers = &rows._header[i] if rows._headers is not None else NULL
+            code[0] = ENOUGH
+            return done
         if packer._count == 0:
             if packer.finished + RECORDS_AT > packer._capacity:
                 total[0] = RECORDS_AT
                 packer._used = packer.finished
-                return MORE_ROOM
+                code[0] = MORE_ROOM
+                return done
             packer._used = packer.finished + RECORDS_AT
-            packer._base_timestamp = rows._stamp[i]
+            packer._base_timestamp = times[done]
             packer._open_max = -1
+            given[0] += RECORDS_AT
         batch.p = packer.data + packer._used
         batch.full = packer.data + packer.finished + packer._batch_bytes
         batch.room = packer.data + packer._capacity
+        batch.enough = <uint8_t *> <uintptr_t> -1
+        if enough - given[0] < batch.room - batch.p:
+            # A batch that was just begun gets its first record, whatever its header took.
+            batch.enough = batch.p + max(enough - given[0], <int64_t> (1 if packer._count == 0 else 0))
         batch.count = packer._count
         batch.base_timestamp = packer._base_timestamp
         batch.max_timestamp = packer._open_max
-        n = ks_encode(&batch, keys, &rows._value[i], headers, &rows._stamp[i], n)
+        taken = ks_encode(&batch, keys + done if keys != NULL else NULL, values + done,
+                          headers + done if headers != NULL else NULL, times + done, n - done)
+        given[0] += batch.p - packer.data - packer._used
         packer._used = batch.p - packer.data
         packer._count = <int32_t> batch.count
         packer._open_max = batch.max_timestamp
-        packer.records += n
-        rows.at += n
-        rows._taken += n
-        i = rows._taken
-        if i == rows._block:
+        packer.records += taken
+        done += taken
+        if done == n:
+            break
+        if keys != NULL:
+            key = keys + done
+        if headers != NULL:
+            header = headers + done
+        why = ks_why(&batch, key, values + done, header, times[done], total)
+        if packer._count == 0:
+            packer._used = packer.finished
+            given[0] -= RECORDS_AT
+        if why == KS_STOP_ENOUGH:
+            code[0] = ENOUGH
+        elif why == KS_STOP_ROOM:
+            total[0] += RECORDS_AT if packer._count == 0 else 0
+            code[0] = MORE_ROOM
+        elif why == KS_STOP_ODD or packer._count == 0:
+            code[0] = ODD_ROW
+        elif packer._codec or packer._single:
+            code[0] = FULL_BATCH
+        else:
+            packer._write_header(packer.finished, packer._used - packer.finished, packer._count, packer._base_timestamp,
+                                 packer._open_max)
+            packer._count = 0
             continue
-        why = ks_why(&batch, &rows._key[i] if rows._keys is not None else NULL, &rows._value[i],
-                     &rows._header[i] if rows._headers is not None else NULL, rows._stamp[i], total)
-        if why == KS_STOP_ROOM:
-            return MORE_ROOM
-        if why == KS_STOP_ODD or packer._count == 0:
-            return ODD_ROW
-        if packer._codec or packer._single:
-            return FULL_BATCH
-        packer._write_header(packer.finished, packer._used - packer.finished, packer._count, packer._base_timestamp,
-                             packer._open_max)
-        packer._count = 0
+        return done
+    code[0] = EXHAUSTED
+    return done
 
 
 def close(Packer packer not None):

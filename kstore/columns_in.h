@@ -267,6 +267,7 @@ typedef struct {
     uint8_t *p;                /* where the next record goes */
     uint8_t *full;             /* the batch must not grow past this, */
     uint8_t *room;             /* nor the buffer */
+    uint8_t *enough;           /* nothing is added past this, but one record may cross it */
     int64_t count;             /* records of the batch */
     int64_t base_timestamp;
     int64_t max_timestamp;
@@ -351,7 +352,7 @@ KS_INLINE int64_t ks_encode_rows(ks_batch *batch, const ks_bytes *keys, const ks
         int64_t body, total;
         /* A column is read once, from end to end; past that end a prefetch does nothing. */
         __builtin_prefetch((const void *)((uintptr_t)value->p + 2048));
-        if (ks_odd(batch, key, times[i])) break;
+        if (ks_odd(batch, key, times[i]) || p >= batch->enough) break;
         body = ks_body(key, value, header, delta, number);
         total = body + ks_short_size((uint64_t)body << 1);
         if (total > batch->full - p || total > batch->room - p) break;
@@ -373,7 +374,7 @@ KS_INLINE int64_t ks_encode_rows(ks_batch *batch, const ks_bytes *keys, const ks
     return i;
 }
 
-enum ks_stop { KS_STOP_FULL, KS_STOP_ROOM, KS_STOP_ODD };
+enum ks_stop { KS_STOP_FULL, KS_STOP_ROOM, KS_STOP_ODD, KS_STOP_ENOUGH };
 
 /* Why `ks_encode` took no more, asked with the row that it stopped at; and how many bytes that row takes. */
 static int ks_why(const ks_batch *batch, const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
@@ -381,6 +382,7 @@ static int ks_why(const ks_batch *batch, const ks_bytes *key, const ks_bytes *va
     int64_t body = ks_body(key, value, headers, ks_delta(batch, time), (uint64_t)batch->count << 1);
     *total = body + ks_varsize((uint64_t)body << 1);
     if (ks_odd(batch, key, time)) return KS_STOP_ODD;
+    if (batch->p >= batch->enough) return KS_STOP_ENOUGH;
     return *total > batch->full - batch->p ? KS_STOP_FULL : KS_STOP_ROOM;
 }
 
