@@ -302,7 +302,7 @@ class Log(ColumnAppends, ColumnReads):
         view = self._view
         view.refresh()
         items = view.segments.items
-        ends = [*view.segments.bases[1:], view.log_end_offset]
+        ends = [*view.segments.bases[1:], view.log_end_offset][: len(items)]  # none yet in a new directory
         return tuple(
             reading.describe(view, segment, end, is_active=segment is items[-1])
             for segment, end in zip(items, ends, strict=True)

@@ -204,6 +204,15 @@ def test_a_number_of_partitions_that_cannot_be_is_refused(root: Path, partitions
         store.create_topic("events", partitions)
 
 
+def test_a_partition_that_nobody_has_opened_yet_is_empty_to_a_reader(root: Path) -> None:
+    with kstore.Store.open(root) as store:
+        store.create_topic("events")
+        log = kstore.Store.open(root, "r").log("events", 0)
+        assert (log.log_start_offset, log.log_end_offset, log.segments, list(log.read())) == (0, 0, (), [])
+        store.log("events", 0).append(b"x")
+        assert [record.value for record in log.read()] == [b"x"]
+
+
 def test_an_unknown_topic_or_partition_is_named_with_what_there_is(root: Path) -> None:
     with kstore.Store.open(root) as store:
         store.create_topic("events", 2)

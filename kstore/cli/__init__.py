@@ -16,11 +16,16 @@ from kstore.errors import KStoreError
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, str] = {
+    "append": "append lines or JSON lines from standard input",
+    "cat": "print the records of a partition or a topic",
     "config": "list settings, or say what some of them come to and what they will do",
+    "describe": "show what is in a directory of logs, a topic, a partition",
     "dump": "print log, index and snapshot files as Kafka's dump tool does",
+    "offsets": "print where partitions start, end, or reach a time",
+    "tail": "print the last records, and those to come",
 }
 
-_USAGE = "usage: kstore [--help] [--version] COMMAND ..."
+_USAGE = "usage: kstore [--help] [--version] [--debug] COMMAND ..."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,17 +34,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0 if arguments else 2
-    name, *rest = arguments
+    debug = "--debug" in arguments
+    name, *rest = [word for word in arguments if word != "--debug"] or ["--help"]
     if name == "--version":
         print(f"kstore {_version()}")
         return 0
     if name not in COMMANDS:
         print(f"kstore: no command {name!r}: there is {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    return _run(name, rest)
+    return _run(name, rest, debug)
 
 
-def _run(name: str, arguments: list[str]) -> int:
+def _run(name: str, arguments: list[str], debug: bool) -> int:
     command = importlib.import_module(f"kstore.cli.{name}")
     try:
         code: int = command.run(arguments)
@@ -51,6 +57,8 @@ def _run(name: str, arguments: list[str]) -> int:
         return 1
     except (KStoreError, OSError) as error:
         _flush()
+        if debug:
+            raise
         print(f"kstore {name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

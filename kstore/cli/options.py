@@ -7,6 +7,7 @@ takes. Names, ranges and help come from the tables of settings, so that the comm
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -17,11 +18,29 @@ from kstore.settings import Setting, unknown
 
 __all__ = ["Parser", "add_config", "add_settings", "find", "given"]
 
+_DASHED_VALUE = re.compile(r"-[0-9][0-9a-z]*")
 _ROWS = {row.name: row for row in (*LogConfig.settings, *BrokerConfig.settings)}
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes a subcommand's arguments apart; a mistake in them is a `ConfigError`, like a mistake in a setting."""
+    """Takes a subcommand's arguments apart; a mistake in them is a `ConfigError`, like a mistake in a setting.
+
+    The value of an option may begin with a dash if a digit follows, as in `--from -1h`.
+    """
+
+    def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
+        """Take the arguments apart."""
+        words: list[str] = []
+        for word in args:
+            if words and _DASHED_VALUE.fullmatch(word) and self._wants_value(words[-1]):
+                words[-1] += f"={word}"
+            else:
+                words.append(word)
+        return super().parse_args(words, namespace)
+
+    def _wants_value(self, word: str) -> bool:
+        action = self._option_string_actions.get(word)
+        return word.startswith("--") and action is not None and action.nargs is None
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)

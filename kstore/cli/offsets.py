@@ -1,0 +1,62 @@
+"""`kstore offsets`: which offset belongs to a time, as Kafka's tool of that name prints it."""
+
+from __future__ import annotations
+
+import argparse
+
+from kstore.cli import options, output, places, times
+from kstore.log import Log
+
+__all__ = ["run"]
+
+_ABOUT = """\
+Print topic:partition:offset for each partition: where it starts, where it ends, or the first offset at or after a time.
+Nothing stands behind the last colon where no record is that late."""
+_EXAMPLES = """examples:
+  kstore offsets data/events-0
+  kstore offsets data/events --time 2013-06-01T12:00
+  kstore offsets data --time max-timestamp --json
+"""
+_SPECIAL = {"latest": -1, "earliest": -2, "max-timestamp": -3}
+
+
+def run(arguments: list[str]) -> int:
+    """Run the subcommand and give its exit code."""
+    parser = options.Parser(
+        prog="kstore offsets",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
+    parser.add_argument(
+        "--time",
+        default="latest",
+        metavar="TIME",
+        help=f"latest (the default; -1), earliest (-2), max-timestamp (-3), or a moment: {times.HELP}",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each partition")
+    asked = parser.parse_args(arguments)
+    special = {str(code): code for code in _SPECIAL.values()} | _SPECIAL
+    time = special[asked.time] if asked.time in special else times.parse(asked.time)
+    for entry in places.find(asked.path).entries:
+        with Log.open(entry.path, "r") as log:
+            offset, timestamp = _find(log, time)
+        if asked.json:
+            output.json_line(
+                {"topic": entry.topic, "partition": entry.partition, "offset": offset, "timestamp": timestamp}
+            )
+        else:
+            print(f"{entry.topic}:{entry.partition}:{'' if offset is None else offset}")
+    return 0
+
+
+def _find(log: Log, time: int) -> tuple[int | None, int | None]:
+    """The offset and its timestamp, each None for none (SEMANTICS.md 5.1)."""
+    if time == -1:
+        return log.log_end_offset, None
+    if time == -2:
+        return log.log_start_offset, None
+    found = log.max_timestamp() if time == -3 else log.offset_for_timestamp(time)
+    return (None, None) if found is None else (found.offset, found.timestamp)

@@ -1,0 +1,52 @@
+"""How subcommands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = ["columns", "json_line", "octets", "size"]
+
+
+def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table: numbers to the right, words to the left."""
+    lines = [tuple(header), *(tuple(map(str, row)) for row in rows)]
+    raw = [[line[n] for line in lines[1:]] for n in range(len(header))]
+    widths = [max(len(header[n]), *map(len, cells), 0) for n, cells in enumerate(raw)]
+    right = [
+        bool(cells) and all(cell.replace(" ", "").replace("-", "0")[:1].isdigit() for cell in cells) for cells in raw
+    ]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        )
+        print("  ".join(cells).rstrip())
+
+
+def json_line(value: Any) -> None:
+    """Print one JSON value in one line."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def octets(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Name bytes for JSON: text where they are UTF-8, else base64 under the name with `_base64` behind it."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def size(count: int) -> str:
+    """Write a number of bytes for people."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"

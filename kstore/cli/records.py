@@ -1,0 +1,112 @@
+"""Records as text: the formats that kcat's users know, and JSON lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from kstore._core import Record
+from kstore.cli import output
+from kstore.errors import ConfigError
+
+__all__ = ["FIELDS", "Printer", "formatter", "json_of"]
+
+FIELDS = (
+    "%%t topic, %%p partition, %%o offset, %%T timestamp, %%k key, %%s value, %%K and %%S their lengths (-1: null), "
+    r"%%R the value's length as 4 bytes, %%h headers, %%%% a percent sign; \n \r \t \xHH"
+)
+
+Printer: TypeAlias = Callable[[str, int, Record], bytes]
+"""Makes the bytes of one record of a topic's partition."""
+
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
+_TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
+
+
+def _length(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _headers(record: Record) -> bytes:
+    return b",".join(name.encode("utf-8", "surrogateescape") + b"=" + (value or b"") for name, value in record.headers)
+
+
+_PARTS: dict[str, Printer] = {
+    "t": lambda topic, _, __: topic.encode(),
+    "p": lambda _, partition, __: b"%d" % partition,
+    "o": lambda _, __, record: b"%d" % record.offset,
+    "T": lambda _, __, record: b"%d" % record.timestamp,
+    "k": lambda _, __, record: record.key or b"",
+    "s": lambda _, __, record: record.value or b"",
+    "K": lambda _, __, record: b"%d" % _length(record.key),
+    "S": lambda _, __, record: b"%d" % _length(record.value),
+    "R": lambda _, __, record: (_length(record.value) & 0xFFFFFFFF).to_bytes(4, "big"),
+    "h": lambda _, __, record: _headers(record),
+}
+
+
+def formatter(text: str) -> Printer:
+    """Compile a format; `ConfigError` for a field that there is not."""
+    parts: list[Printer | bytes] = []
+    position = 0
+    for match in _TOKEN.finditer(text):
+        position = match.end()
+        field, escape, plain = match.groups()
+        if plain is not None:
+            parts.append(plain.encode())
+        elif escape is not None:
+            if escape not in _ESCAPES and len(escape) == 1:
+                raise ConfigError(f"--format {text!r}: there is no \\{escape}")
+            parts.append(_ESCAPES[escape] if escape in _ESCAPES else bytes([int(escape[1:], 16)]))
+        elif field == "%":
+            parts.append(b"%")
+        elif field in _PARTS:
+            parts.append(_PARTS[field])
+        else:
+            raise ConfigError(f"--format {text!r}: there is no field %{field}; there is {FIELDS.replace('%%', '%')}")
+    if position != len(text):
+        raise ConfigError(f"--format {text!r}: it ends within a field")
+
+    def render(topic: str, partition: int, record: Record) -> bytes:
+        return b"".join([part if isinstance(part, bytes) else part(topic, partition, record) for part in parts])
+
+    return render
+
+
+def json_of(topic: str, partition: int, record: Record) -> dict[str, Any]:
+    """A record for a JSON line, under names that stay."""
+    return {
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **output.octets("key", record.key),
+        **output.octets("value", record.value),
+        "headers": [{"key": name, **output.octets("value", value)} for name, value in record.headers],
+    }
+
+
+def plain(key_separator: str | None) -> Printer:
+    """A line for each record: its value, behind its key and the separator if there is one."""
+    if key_separator is None:
+        return lambda _, __, record: (record.value or b"") + b"\n"
+    between = key_separator.encode()
+    return lambda _, __, record: (record.key or b"") + between + (record.value or b"") + b"\n"
+
+
+def write(records: Iterable[tuple[str, int, Record]], render: Printer, out: Any, *, at_once: bool) -> int:
+    """Write records and tell how many there were; `at_once` as each comes, else by the hundreds."""
+    count = 0
+    pending: list[bytes] = []
+    for topic, partition, record in records:
+        pending.append(render(topic, partition, record))
+        count += 1
+        if at_once or len(pending) >= 512:
+            out.write(b"".join(pending))
+            pending.clear()
+            if at_once:
+                out.flush()
+    out.write(b"".join(pending))
+    out.flush()
+    return count
