@@ -99,11 +99,11 @@ class _Source:
             if stop == "alone":
                 data = None
                 if not reader.is_amid:
-                    data = next(segment.pieces(reader.position, end))[0]
+                    data = next(self._file.pieces(reader.position, end))[0]
                 stop = reader.read_slowly(data)
             position, header, *_ = reader.last_batch
             if position >= 0:
-                piece = Piece(segment, position, header, reader.position)
+                piece = Piece(segment, position, header, reader.position, self._file)
                 view.check_piece(self._given, piece)
                 self._given = piece
             self._position = reader.position
