@@ -1,7 +1,7 @@
 """kstore: Kafka's commit log inside a Python process."""
 
+from kstore._columnread import decode_columns as decode_columns
 from kstore._columns import Columns as Columns
-from kstore._columns import decode_columns as decode_columns
 from kstore._core import Record as Record
 from kstore._core import RecordBatch as RecordBatch
 from kstore._core import decode_batches as decode_batches

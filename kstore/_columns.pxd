@@ -1,7 +1,7 @@
 # cython: language_level=3
-"""The C half of `_columns`: blocks, rows under construction, the walk over batches, what Arrow is handed."""
+"""Columns as results: the memory they share, what they are made of, how Arrow is handed them."""
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kstore._arrowc cimport ArrowArray, ArrowSchema
 
@@ -10,16 +10,15 @@ cdef extern from "blocks.h" nogil:
     ctypedef struct ks_block:
         uint8_t *data
         size_t capacity
-    ctypedef struct ks_vec:
-        ks_block *block
-        uint8_t *p
-        size_t capacity
     enum:
         KS_SLACK
     void ks_pool_setup() noexcept
     void ks_pool_shrink(size_t limit) noexcept
-    int64_t ks_pool_live "ks_pool.live"
-    size_t ks_pool_bytes "ks_pool.bytes"
+    ctypedef struct ks_pool_state:
+        size_t bytes
+        int64_t live
+    ks_pool_state *ks_pool
+    void ks_pool_adopt(ks_pool_state *pool) noexcept
     ks_block *ks_block_new(size_t size) noexcept
     ks_block *ks_block_hold(ks_block *block) noexcept
     void ks_block_drop(ks_block *block) noexcept
@@ -30,109 +29,68 @@ cdef extern from "columns.h" nogil:
         KS_BINARY
         KS_LARGE
         KS_VIEW
-    enum:
-        KS_OFFSET
-        KS_SEQUENCE
-        KS_FIXED
     ctypedef struct ks_view:
         int32_t size
         uint8_t prefix[4]
         int32_t buffer
         int32_t offset
-    ctypedef struct ks_var:
-        int layout
-        int64_t used
-        int64_t nulls
-        ks_vec places
-        ks_vec data
-        ks_vec valid
-    ctypedef struct ks_rows:
-        int64_t n
-        int64_t bytes
-        uint32_t wanted
-        ks_vec fixed[11]
-        ks_var key
-        ks_var value
-        int headers
-        int64_t headers_n
-        ks_vec header_places
-        ks_var header_key
-        ks_var header_value
-        int measured
-        ks_block **buffers
-        int64_t *extents
-        int buffers_n
-    ctypedef struct ks_mark:
-        int64_t n
-    ctypedef struct ks_batch:
-        int64_t base_offset
-        int32_t leader_epoch
-        int64_t producer_id
-        int16_t producer_epoch
-        int32_t base_sequence
-        int8_t timestamp_type
-        int8_t compression
-        int8_t transactional
-    void ks_rows_clear(ks_rows *rows, int keep_memory) noexcept
-    void ks_rows_finish(ks_rows *rows) noexcept
-    ks_mark ks_rows_mark(const ks_rows *rows) noexcept
-    void ks_rows_back(ks_rows *rows, const ks_mark *mark) noexcept
-    int ks_append_header(ks_rows *out, const uint8_t *key, int32_t key_size, const uint8_t *value,
-                         int32_t value_size) noexcept
-    int ks_append_row(ks_rows *out, const ks_batch *b, int64_t offset, int64_t timestamp, const uint8_t *key,
-                      int32_t key_size, const uint8_t *value, int32_t value_size, ks_block *block,
-                      int64_t bytes) noexcept
-
-cdef extern from "columnread.h" nogil:
-    enum:
-        KS_AT_END
-        KS_FULL
-        KS_PAST
-        KS_LEFT_ALONE
-        KS_PACKED
-        KS_FAILED_READ
-        KS_OUT_OF_MEMORY
-    enum:
-        KS_AT_MAGIC
-        KS_AT_RECORDS
-        KS_FIRST_LOOK
-    ctypedef struct ks_reader:
-        int64_t start_offset
-        int64_t last_wanted
-        int64_t most_rows
-        int64_t most_bytes
-        int check_crc
-        int fd
-        const uint8_t *memory
-        int64_t position
-        int64_t end
-        int64_t pause
-        int expected
-        int64_t bytes_ahead
-        ks_block *window
-        size_t ahead
-        int error
-        const uint8_t *plain
-        const uint8_t *plain_end
-        const uint8_t *plain_safe
-        ks_block *plain_block
-        ks_rows staged
-        int64_t staged_from
-        int64_t staged_to
-        ks_rows *out
-        int64_t next_offset
-        int64_t last_position
-        int64_t last_base
-        int64_t last_crc
-        uint8_t last_header[21]
-    int ks_read(ks_reader *r) noexcept
-    const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) noexcept
-    void ks_used_up(ks_reader *r, const uint8_t *p, int64_t size) noexcept
-    void ks_window_close(ks_reader *r) noexcept
-    int32_t ks_size(const uint8_t *p) noexcept
-    void ks_describe(const uint8_t *p, ks_batch *b) noexcept
 
 cdef extern from "arrow_export.h" nogil:
     int ks_make_array(ArrowArray *out, int64_t length, int64_t nulls, int64_t buffers, int64_t children) noexcept
     void ks_set_buffer(ArrowArray *array, int64_t i, const void *p, ks_block *block) noexcept
     int ks_make_schema(ArrowSchema *out, const char *format, const char *name, int64_t flags, int64_t children) noexcept
+
+
+cdef ks_pool_state *pool() noexcept
+
+
+cdef class Memory:
+    cdef ks_block *block
+    cdef const uint8_t *p
+    cdef Py_ssize_t size
+
+
+cdef Memory share(ks_block *block, const void *p, Py_ssize_t size)
+cdef Memory new_memory(Py_ssize_t size)
+
+
+cdef class BinaryColumn:
+    cdef readonly Py_ssize_t null_count
+    cdef int layout_number
+    cdef Py_ssize_t n
+    cdef Memory places                 # offsets, one more than values; or views
+    cdef Memory bytes_                 # not of views
+    cdef Memory valid                  # None without nulls
+    cdef list buffers                  # of Memory: what views point into
+
+    cdef bint _is_null(self, Py_ssize_t i) noexcept
+    cdef const uint8_t *_find(self, Py_ssize_t i, Py_ssize_t *size) noexcept
+    cdef object _item(self, Py_ssize_t i)
+    cdef BinaryColumn _as(self, int layout)
+    cdef BinaryColumn _gathered(self, int layout)
+    cdef BinaryColumn _as_views(self)
+    cdef int _check_text(self) except -1
+    cdef int _export(self, ArrowArray *out, str format) except -1
+
+
+cdef class HeadersColumn:
+    cdef Py_ssize_t n
+    cdef Memory places
+    cdef readonly BinaryColumn keys
+    cdef readonly BinaryColumn values
+
+    cdef tuple _item(self, Py_ssize_t i)
+    cdef int _export(self, ArrowArray *out) except -1
+
+
+cdef class Columns:
+    cdef readonly tuple names
+    """The columns' names."""
+    cdef readonly int64_t next_offset
+    """The offset to go on from."""
+    cdef Py_ssize_t n
+    cdef tuple fields                  # (name, Arrow format) of each
+    cdef dict columns
+    cdef dict memories                 # of the NumPy arrays
+
+    cdef int _export(self, ArrowArray *out, tuple fields) except -1

@@ -1,21 +1,20 @@
-"""Batches to columns: what `Log.read_columns` builds, and how other libraries take it."""
+"""Columns as results: what `Log.read_columns` gives, and how other libraries take it."""
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, SupportsIndex, TypeAlias, final, overload
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
-_Path: TypeAlias = str | os.PathLike[str] | None
+__pyx_capi__: dict[str, Any]
+
 _Header: TypeAlias = tuple[str, bytes | None]
 
+FIXED: Final[tuple[tuple[str, str, str], ...]]
 COLUMN_NAMES: Final[tuple[str, ...]]
 DEFAULT_COLUMNS: Final[tuple[str, ...]]
 LAYOUTS: Final[dict[str, int]]
 MAX_BINARY_BYTES: Final[int]
-MAX_HEADER_BYTES: Final[int]
 
 @final
 class Memory:
@@ -104,46 +103,3 @@ class Columns:
     def __getattr__(self, name: str, /) -> Any: ...
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
-
-@final
-class Reader:
-    def __init__(
-        self,
-        columns: Sequence[str],
-        layout: str,
-        *,
-        check_crc: bool = True,
-        max_decompressed_bytes: int | None = None,
-    ) -> None: ...
-    path: Any
-    @property
-    def rows(self) -> int: ...
-    @property
-    def next_offset(self) -> int: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def is_amid(self) -> bool: ...
-    @property
-    def is_estimating(self) -> bool: ...
-    @property
-    def last_batch(self) -> tuple[int, bytes, int, int]: ...
-    def seek(self, start_offset: int, end_offset: int) -> None: ...
-    def begin(self, most_rows: int, most_bytes: int) -> None: ...
-    def open(self, fd: int, position: int, path: _Path) -> None: ...
-    def mark(self) -> None: ...
-    def back(self) -> None: ...
-    def read(self, pause: int, end: int, bytes_ahead: int) -> str: ...
-    def read_slowly(self, data: Buffer | None = None) -> str: ...
-    def finish(self, next_offset: int | None = None) -> Columns: ...
-
-def decode_columns(
-    buffer: Buffer,
-    *,
-    columns: Sequence[str] | None = None,
-    layout: str = "binary",
-    check_crc: bool = True,
-    path: _Path = None,
-    position: int = 0,
-    max_decompressed_bytes: int | None = None,
-) -> Columns: ...

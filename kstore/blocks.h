@@ -34,19 +34,23 @@ typedef struct {
     int64_t holders;
 } ks_block;
 
-static struct {
+typedef struct {
     pthread_mutex_t lock;
     ks_block *idle[KS_POOL_BLOCKS]; /* the last returned at the end */
     int count;
     size_t bytes, limit;
     int64_t live; /* blocks that somebody holds */
-} ks_pool = {PTHREAD_MUTEX_INITIALIZER, {0}, 0, 0, KS_POOL_BYTES, 0};
+} ks_pool_state;
 
-static void ks_pool_enter(void) { pthread_mutex_lock(&ks_pool.lock); }
-static void ks_pool_leave(void) { pthread_mutex_unlock(&ks_pool.lock); }
+static ks_pool_state ks_own_pool = {PTHREAD_MUTEX_INITIALIZER, {0}, 0, 0, KS_POOL_BYTES, 0};
+static ks_pool_state *ks_pool = &ks_own_pool; /* the modules that include this use the pool of one of them */
+
+static void ks_pool_enter(void) { pthread_mutex_lock(&ks_pool->lock); }
+static void ks_pool_leave(void) { pthread_mutex_unlock(&ks_pool->lock); }
 
 /* A fork while another thread is in here must not leave the child a lock that nobody will open. */
 static void ks_pool_setup(void) { pthread_atfork(ks_pool_enter, ks_pool_leave, ks_pool_leave); }
+static void ks_pool_adopt(ks_pool_state *pool) { ks_pool = pool; }
 
 static void ks_block_free(ks_block *block) {
     if (block->mapped) munmap(block->data, block->mapped);
@@ -97,18 +101,18 @@ static ks_block *ks_block_new(size_t size) {
     } else {
         whole = ks_block_class(whole);
         ks_pool_enter();
-        for (int i = ks_pool.count - 1; i >= 0 && !block; i--)
-            if (ks_pool.idle[i]->mapped >= whole && ks_pool.idle[i]->mapped / 2 <= whole) {
-                block = ks_pool.idle[i];
-                ks_pool.count--;
-                ks_pool.bytes -= block->mapped;
-                memmove(ks_pool.idle + i, ks_pool.idle + i + 1, (size_t)(ks_pool.count - i) * sizeof *ks_pool.idle);
+        for (int i = ks_pool->count - 1; i >= 0 && !block; i--)
+            if (ks_pool->idle[i]->mapped >= whole && ks_pool->idle[i]->mapped / 2 <= whole) {
+                block = ks_pool->idle[i];
+                ks_pool->count--;
+                ks_pool->bytes -= block->mapped;
+                memmove(ks_pool->idle + i, ks_pool->idle + i + 1, (size_t)(ks_pool->count - i) * sizeof *ks_pool->idle);
             }
         ks_pool_leave();
         if (!block && !(block = ks_block_map(whole))) return NULL;
     }
     block->holders = 1;
-    __atomic_add_fetch(&ks_pool.live, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&ks_pool->live, 1, __ATOMIC_RELAXED);
     return block;
 }
 
@@ -122,29 +126,29 @@ static void ks_pool_shrink(size_t limit) {
     ks_block *gone[KS_POOL_BLOCKS];
     int count = 0;
     ks_pool_enter();
-    while (count < ks_pool.count && (ks_pool.bytes > limit || ks_pool.count - count >= KS_POOL_BLOCKS)) {
-        gone[count] = ks_pool.idle[count];
-        ks_pool.bytes -= gone[count++]->mapped;
+    while (count < ks_pool->count && (ks_pool->bytes > limit || ks_pool->count - count >= KS_POOL_BLOCKS)) {
+        gone[count] = ks_pool->idle[count];
+        ks_pool->bytes -= gone[count++]->mapped;
     }
-    ks_pool.count -= count;
-    memmove(ks_pool.idle, ks_pool.idle + count, (size_t)ks_pool.count * sizeof *ks_pool.idle);
+    ks_pool->count -= count;
+    memmove(ks_pool->idle, ks_pool->idle + count, (size_t)ks_pool->count * sizeof *ks_pool->idle);
     ks_pool_leave();
     while (count) ks_block_free(gone[--count]);
 }
 
 static void ks_block_drop(ks_block *block) {
     if (!block || __atomic_sub_fetch(&block->holders, 1, __ATOMIC_ACQ_REL)) return;
-    __atomic_sub_fetch(&ks_pool.live, 1, __ATOMIC_RELAXED);
-    if (!block->mapped || block->mapped > ks_pool.limit) {
+    __atomic_sub_fetch(&ks_pool->live, 1, __ATOMIC_RELAXED);
+    if (!block->mapped || block->mapped > ks_pool->limit) {
         ks_block_free(block);
         return;
     }
-    ks_pool_shrink(ks_pool.limit - block->mapped);
+    ks_pool_shrink(ks_pool->limit - block->mapped);
     ks_pool_enter();
-    int kept = ks_pool.count < KS_POOL_BLOCKS && ks_pool.bytes + block->mapped <= ks_pool.limit;
+    int kept = ks_pool->count < KS_POOL_BLOCKS && ks_pool->bytes + block->mapped <= ks_pool->limit;
     if (kept) {
-        ks_pool.idle[ks_pool.count++] = block;
-        ks_pool.bytes += block->mapped;
+        ks_pool->idle[ks_pool->count++] = block;
+        ks_pool->bytes += block->mapped;
     }
     ks_pool_leave();
     if (!kept) ks_block_free(block); /* others were faster */

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from kstore import _columns, arguments, fs, reading
+from kstore import _columnread, _columns, arguments, fs, reading
 from kstore._columns import Columns
 from kstore.errors import CorruptRecordError, KStoreError
 from kstore.reading import Piece, SegmentList, View
@@ -27,7 +27,7 @@ NO_LIMIT = 2**63 - 1
 class _Source:
     """The records of a stretch as `Columns`, chunk by chunk. Not thread-safe."""
 
-    def __init__(self, view: View, stretch: reading.Stretch, start: int, end: int, reader: _columns.Reader) -> None:
+    def __init__(self, view: View, stretch: reading.Stretch, start: int, end: int, reader: _columnread.Reader) -> None:
         self._view = view
         self._stretch = stretch
         self._end = end
@@ -105,6 +105,8 @@ class _Source:
             if position >= 0:
                 piece = Piece(segment, position, header, reader.position, self._file)
                 view.check_piece(self._given, piece)
+                if self._stretch.durable:
+                    view.check_durable(self._end)
                 self._given = piece
             self._position = reader.position
             return stop
@@ -174,6 +176,7 @@ class ColumnReads(Reads):
         columns: Sequence[str] | None = None,
         layout: Layout = "binary",
         isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
     ) -> Columns:
         """Read the records of `[offset, end_offset)` into columns, at most `max_records` and `max_bytes` of them.
 
@@ -186,7 +189,7 @@ class ColumnReads(Reads):
         reading stops below 2 GiB; "large_binary"; or "view", where uncompressed values are not copied (several engines
         import views, but have few functions for them).
         """
-        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation)
+        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation, durable)
         return source.next(*_limits(max_records, max_bytes, columns, layout, NO_LIMIT), whole=True)
 
     def iter_columns(
@@ -200,13 +203,14 @@ class ColumnReads(Reads):
         columns: Sequence[str] | None = None,
         layout: Layout = "binary",
         isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
     ) -> Iterator[Columns]:
         """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
 
         Holds the memory of one chunk, of 16 MiB unless `max_bytes` says otherwise, beside those that the caller keeps.
         Otherwise as `read_columns`; rows before a fault come first. One iterator belongs to one thread at a time.
         """
-        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation)
+        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation, durable)
         return _chunks(source, *_limits(max_records, max_bytes, columns, layout, CHUNK_BYTES))
 
     def _columns_source(
@@ -217,13 +221,14 @@ class ColumnReads(Reads):
         columns: Sequence[str] | None,
         layout: Layout,
         isolation: Isolation,
+        durable: bool,
     ) -> _Source:
         names = _names(columns)
         if layout not in _columns.LAYOUTS:
             raise ValueError(f"layout is {layout!r}; {', '.join(map(repr, _columns.LAYOUTS))} are allowed")
-        stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, False, None)
+        stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, False, None, durable)
         view = self._view
-        reader = _columns.Reader(names, layout, max_decompressed_bytes=view.max_decompressed_bytes)
+        reader = _columnread.Reader(names, layout, max_decompressed_bytes=view.max_decompressed_bytes)
         return _Source(view, stretch, start, end, reader)
 
 
@@ -257,5 +262,5 @@ def _limits(
     if layout == "binary":
         size = min(size, _columns.MAX_BINARY_BYTES)
     if columns is not None and "headers" in columns:
-        size = min(size, _columns.MAX_HEADER_BYTES)
+        size = min(size, _columnread.MAX_HEADER_BYTES)
     return rows, size

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from reference import Rec
 
 from kstore import CorruptRecordError, Log, LogClosedError, OffsetOutOfRangeError, Record, fs
+from kstore._columnread import decode_columns
 from kstore._columns import (
     COLUMN_NAMES,
     LAYOUTS,
     BinaryColumn,
     Columns,
     HeadersColumn,
-    decode_columns,
     give_back_memory,
     memory_in_use,
 )

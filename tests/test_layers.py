@@ -26,6 +26,7 @@ FLOORS: dict[str, int] = {
     "_pack": 1,
     "_scan": 1,
     "_columns": 2,
+    "_columnread": 2,
     "_index": 1,
     "fs": 1,
     "openfiles": 1,
@@ -102,6 +103,7 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("fs", "descriptors"): "one door, three rooms: what owns a descriptor and knows the fork rule",
     ("fs", "locks"): "and who may write",
     ("columnappends", "appends"): "columns are stored as records are",
+    ("_columnread", "_columns"): "what it makes",
     ("columnreads", "reads"): "columns are found as records are",
     ("locks", "descriptors"): "a lock is a descriptor",
 }

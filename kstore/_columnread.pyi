@@ -1,0 +1,56 @@
+"""Reading columns: from the batches of files, or of a buffer, to `Columns`."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias, final
+
+from typing_extensions import Buffer
+
+from kstore._columns import Columns
+
+_Path: TypeAlias = str | os.PathLike[str] | None
+
+MAX_HEADER_BYTES: Final[int]
+
+@final
+class Reader:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        layout: str,
+        *,
+        check_crc: bool = True,
+        max_decompressed_bytes: int | None = None,
+    ) -> None: ...
+    path: Any
+    @property
+    def rows(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def is_amid(self) -> bool: ...
+    @property
+    def is_estimating(self) -> bool: ...
+    @property
+    def last_batch(self) -> tuple[int, bytes, int, int]: ...
+    def seek(self, start_offset: int, end_offset: int) -> None: ...
+    def begin(self, most_rows: int, most_bytes: int) -> None: ...
+    def open(self, fd: int, position: int, path: _Path) -> None: ...
+    def mark(self) -> None: ...
+    def back(self) -> None: ...
+    def read(self, pause: int, end: int, bytes_ahead: int) -> str: ...
+    def read_slowly(self, data: Buffer | None = None) -> str: ...
+    def finish(self, next_offset: int | None = None) -> Columns: ...
+
+def decode_columns(
+    buffer: Buffer,
+    *,
+    columns: Sequence[str] | None = None,
+    layout: str = "binary",
+    check_crc: bool = True,
+    path: _Path = None,
+    position: int = 0,
+    max_decompressed_bytes: int | None = None,
+) -> Columns: ...
