@@ -48,8 +48,9 @@ final class Tool {
             toolErr.print("Exception in thread \"main\" ");
             e.printStackTrace(toolErr);
         } finally {
-            Exit.resetExitProcedure();
-            Exit.resetHaltProcedure();
+            // Not reset*(), which leave procedures that end nothing: a broker's fatal fault must end the process.
+            Exit.setExitProcedure((code, reason) -> Runtime.getRuntime().exit(code));
+            Exit.setHaltProcedure((code, reason) -> Runtime.getRuntime().halt(code));
             System.setOut(out);
             System.setErr(err);
         }
