@@ -193,6 +193,7 @@ class Stretch:
         self.durable = durable
         self.skip = skip  # what has gone below the log start, and go on from there
         self.owner: object = None  # whoever must live as long as this is read
+        self.after: tuple[int, int, int, int] | None = None  # what `recheck` was told of what a reader has had before
 
     def __iter__(self) -> Iterator[tuple[memoryview, str, int]]:
         try:
@@ -246,6 +247,10 @@ class Stretch:
             last = last_batch(data)
             piece = Piece(segment, at + last, bytes(data[last : last + HEADER_BYTES]), at + len(data), file)
             self.view.check_piece(given, piece)
+            if given is None and self.after is not None and self.view.overtaken(*self.after):
+                # Since `recheck` looked and before the piece was read; it will look again.
+                self.view.guard.version += 1
+                raise CorruptRecordError("the file was cut under its reader", path=segment.path, position=at)
             yield piece, data, at
             given = piece
 
@@ -310,6 +315,7 @@ class Stretch:
             raise out_of_range(next_offset, start, end)
         following = Stretch(view, next_offset, self.end_offset, self.follow, self.timeout, self.durable, self.skip)
         following.owner = self.owner
+        following.after = (next_offset, seen_version, base_offset, crc)
         return following
 
 

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 import kstore
+from kstore import reading
 from kstore.logfile import CHUNK_BYTES
+from kstore.segment import Segment
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)}
 INT_MAX = 2**31 - 1
@@ -475,3 +477,28 @@ def test_an_iterator_that_two_threads_use_never_gives_a_wrong_record(partition: 
             thread.join()
         assert wrong == []
         assert sorted(found) == list(range(50_000))
+
+
+def test_a_reader_elsewhere_is_told_of_a_cut_between_its_second_look_and_its_reading_on(
+    partition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would go on behind a record that is gone, with one of another history."""
+    with kstore.Log.open(partition) as writer, kstore.Log.open(partition, mode="r") as log:
+        for number in range(5):
+            writer.append(b"old %d" % number)
+        records = log.read(follow=True, timeout=0.01)
+        assert [next(records).value for _ in range(3)] == [b"old 0", b"old 1", b"old 2"]
+        look = reading.Stretch._position_in
+        cuts = iter([1])
+
+        def cut_behind(self: reading.Stretch, segment: Segment) -> int:
+            for offset in cuts:
+                writer.truncate_to(offset)
+                writer.append_many([b"new %d" % number for number in range(1, 7)], batch_bytes=100)
+            return look(self, segment)
+
+        monkeypatch.setattr(reading.Stretch, "_position_in", cut_behind)
+        log._view.guard.version += 1
+        with pytest.raises(kstore.OffsetOutOfRangeError, match="offset 3"):
+            next(records)
+        assert [record.value for record in log.read(1)] == [b"new %d" % number for number in range(1, 7)]
