@@ -201,11 +201,11 @@ def _age(newest: int, of_file: bool, now_ms: int) -> str:
     what = "it has no timestamps, and its file was last written" if of_file else "its newest record is from"
     age = now_ms - newest
     when = f"{_duration(age)} ago" if age >= 0 else f"{_duration(-age)} ahead of the clock"
-    return f"{what} {_moment(newest)}, {when}"
+    return f"{what} {moment(newest)}, {when}"
 
 
-def _moment(ms: int) -> str:
-    """A time in UTC; the bare number of milliseconds where the calendar ends."""
+def moment(ms: int) -> str:
+    """Write a time in UTC; the bare number of milliseconds where the calendar ends."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
