@@ -93,7 +93,7 @@ class LogDirectory:
                     self._run_one(upkeep)
         due = min((upkeep.due_ms for upkeep in list(self._owing)), default=NEVER)
         if any(upkeep.roll_to_flush for upkeep in list(self._owing)):
-            due = self._now() + 1000  # a flush that failed is tried again
+            due = self._now() + (1000 if self.failures else 1)  # a flush that failed is tried again
         self._next_due = due
         return None if due >= NEVER else max(due - self._now(), 1)
 

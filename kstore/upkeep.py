@@ -115,7 +115,7 @@ class Upkeep:
             # The segment that ends at the recovery point too: it may have been sealed since.
             first = max(segments.floor(min(self.recovery_point, target) - 1), 0)
             for segment in segments.items[first:]:
-                if segment.base_offset < target or segment is segments.items[-1]:
+                if segment.base_offset < target or (segment is segments.items[-1] and target >= writer.log_end_offset):
                     self._sync_segment(segment, indexes=indexes or segment is not segments.items[-1])
             if names_made != self._names_synced:
                 writer.producers.sync()
@@ -262,8 +262,12 @@ class Upkeep:
         self.set_due()
 
     def flush_rolled(self) -> None:
-        """Flush everything below the newest segment if a roll asked for it."""
-        while self.roll_to_flush:
+        """Flush everything below the newest segment if a roll asked for it.
+
+        A roll that comes meanwhile waits for the next time: else appends that roll as fast as the disk syncs would
+        keep the host from everything else it has to do.
+        """
+        if self.roll_to_flush:
             self.roll_to_flush = False
             try:
                 self.flush(max(self.writer.segments.bases, default=0), indexes=True)

@@ -434,3 +434,33 @@ def test_a_segment_that_retention_takes_while_it_is_synced_does_not_end_the_log(
         assert log.stats()["recovery_point"] == 22
     with kstore.Log.open(partition, clock=clock) as log:
         assert [record.offset for record in log.read()] == [20, 21]
+
+
+def test_rolls_that_come_as_fast_as_they_are_flushed_leave_the_host_time_for_the_rest(
+    root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, no_syncs: None
+) -> None:
+    """2.12: each flush finds that another segment has been left meanwhile; retention must have its turn."""
+    settings = {"retention_bytes": 0, "log_retention_check_interval_ms": 1, "log_initial_task_delay_ms": 0}
+    with kstore.Store.open(root, clock=clock, background=False, **settings) as store:
+        store.create_topic("events")
+        log = store.log("events", 0)
+        flush, flushed = Segment.flush, []
+
+        def beside(segment: Segment) -> None:
+            flush(segment)
+            flushed.append(segment.base_offset)
+            assert len(flushed) < 1000, "it never came to anything else"
+            log.append(b"x")
+            log.roll()
+
+        monkeypatch.setattr(Segment, "flush", beside)
+        log.append(b"x")
+        log.roll()
+        for _ in range(3):
+            clock.advance(1)
+            store.run_housekeeping()
+        assert log.log_start_offset > 0
+        monkeypatch.undo()
+        clock.advance(1)
+        store.run_housekeeping()
+        assert log.stats()["recovery_point"] == log.segments[-1].base_offset
