@@ -224,7 +224,10 @@ class _Follower:
 
     def _moved(self) -> bool:
         """Whether the topic's partitions are others than those known."""
-        return self._store._current().partitions(self._topic) is not self._there
+        there = self._store._current().partitions(self._topic)
+        if there is not self._there and there == self._there:
+            self._there = there
+        return there is not self._there
 
     def _meet_partitions(self) -> None:
         """Take in the partitions that are new; refuse to go on when one has gone."""

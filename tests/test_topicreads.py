@@ -532,6 +532,32 @@ def test_pauses_between_looks_from_outside_grow_and_follow_what_a_look_costs(
     assert all(pause == pytest.approx(0.036) for pause in pauses[22:-1])
 
 
+def test_a_directory_that_changes_all_the_time_does_not_keep_a_follower_from_pausing(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    pauses = looks = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now, pauses
+        pauses += 1
+        now += seconds
+        (root / "checkpoint").write_bytes(b"")
+        (root / "checkpoint").unlink()
+
+    def counted(part: topicreads._Part) -> bool:
+        nonlocal looks
+        looks += 1
+        return original(part)
+
+    original = topicreads._Part.has_news
+    with Store.open(root, "r") as reader:
+        monkeypatch.setattr(topicreads._Part, "has_news", counted)
+        monkeypatch.setattr(topicreads, "time", type("Clock", (), {"sleep": sleep, "monotonic": lambda: now}))
+        assert list(reader.read("events", follow=True, timeout=0.5)) == []
+    assert looks <= 3 * (pauses + 3)
+
+
 def test_a_quiet_log_is_not_looked_at_whole_and_a_changed_one_is(store: Store, root: Path) -> None:
     put(store, 0, 1)
     with Store.open(root, "r") as reader:
