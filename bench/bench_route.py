@@ -16,9 +16,10 @@ from common import START_MS, VALUE, Question, keyed, measure, scaled, timed_rows
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kstore import Store
+from kstore._consume import ConsumerIterator
 from kstore._core import RecordIterator
 from kstore._pack import Packer
-from kstore._route import ConsumerIterator, partition_of
+from kstore._route import partition_of
 
 COUNT = scaled(1_000_000)
 ONE_BY_ONE = scaled(100_000)

@@ -2,11 +2,11 @@
 
 from kstore._columnread import decode_columns as decode_columns
 from kstore._columns import Columns as Columns
+from kstore._consume import ConsumerRecord as ConsumerRecord
 from kstore._core import Record as Record
 from kstore._core import RecordBatch as RecordBatch
 from kstore._core import decode_batches as decode_batches
 from kstore._pack import encode_batch as encode_batch
-from kstore._route import ConsumerRecord as ConsumerRecord
 from kstore.appends import AppendInfo as AppendInfo
 from kstore.config import LogConfig as LogConfig
 from kstore.errors import *  # noqa: F403

@@ -1,9 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Records of a topic: which partition each goes to, and many partitions' records as one iterator.
+"""Which partition of a topic a record goes to.
 
-Owns Kafka's default partitioner, the splitting of records over one packer for each partition, `ConsumerRecord` and the
-merge by time; encoding is `_pack`'s, decoding `_core`'s. Hardest rule: a record's own code (buffers, iterators) may do
-anything, and memory stays bounded however many partitions are filled at once.
+Owns Kafka's default partitioner and the splitting of records over one packer for each partition; encoding is `_pack`'s.
+Hardest rule: a record's own code (buffers, iterators) may do anything, and memory stays bounded however many partitions
+are filled at once.
 """
 
 cimport cython
@@ -12,10 +12,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
+from kstore._consume cimport ConsumerRecord
 from kstore._core cimport Record, as_bytes
 from kstore._pack cimport Packer
 
@@ -23,37 +23,16 @@ import secrets
 
 from kstore.errors import RecordTooLargeError
 
-cdef extern from "Python.h":
-    PyObject *PyIter_Next(object iterator) except? NULL
-
 cdef extern from "murmur2.h" nogil:
     uint32_t ks_murmur2(const uint8_t *p, size_t n) noexcept
     int32_t ks_partition_of(const uint8_t *key, size_t n, int32_t partitions) noexcept
     uint64_t ks_inverse(int32_t partitions) noexcept
     int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t partitions, uint64_t inverse) noexcept
 
-cdef extern from "member.h":
-    ctypedef struct PyMemberDef:
-        pass
-    int ks_add_member(object kind, PyMemberDef *definition, const char *name, Py_ssize_t offset) except -1
-
-cdef extern from *:
-    """
-    #define ks_topic_at(record) ((char *)&(record)->topic - (char *)(record))
-    #define ks_key_at(record) ((char *)&(record)->key - (char *)(record))
-    #define ks_value_at(record) ((char *)&(record)->value - (char *)(record))
-    #define ks_headers_at(record) ((char *)&(record)->headers - (char *)(record))
-    """
-    Py_ssize_t ks_topic_at(ConsumerRecord record) noexcept
-    Py_ssize_t ks_key_at(ConsumerRecord record) noexcept
-    Py_ssize_t ks_value_at(ConsumerRecord record) noexcept
-    Py_ssize_t ks_headers_at(ConsumerRecord record) noexcept
-
 cdef enum:
     LONE_BATCH_BYTES = 70          # of a batch of one record without a key, less its value, to the byte or two
 
 cdef const char *NO_HEADERS = b"\x00"
-cdef PyMemberDef[4] members
 
 
 # ---- The default partitioner (FORMAT.md 13).
@@ -461,275 +440,3 @@ cdef class Splitter:
                 if packer.finished:
                     self._ready.append(partition)
         return 0
-
-
-# ---- Records of a topic.
-
-
-@cython.final
-@cython.no_gc
-@cython.freelist(64)
-cdef class ConsumerRecord:
-    """One record of a topic: `topic, partition, offset, timestamp, key, value, headers`, in which order it unpacks.
-
-    The last five are as in `Record`. Immutable, compared by value; holds no cycle, hence has no part in garbage
-    collection. Thread-safe.
-    """
-
-    __match_args__ = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-
-    cdef str topic
-    cdef readonly int32_t partition
-    cdef readonly int64_t offset
-    cdef readonly int64_t timestamp
-    cdef bytes key
-    cdef bytes value
-    cdef tuple headers
-
-    def __init__(self, str topic not None, int32_t partition, int64_t offset, int64_t timestamp, key=None, value=None,
-                 headers=()):
-        cdef Record record = Record(offset, timestamp, key, value, headers)
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.timestamp = timestamp
-        self.key = record.key
-        self.value = record.value
-        self.headers = record.headers
-
-    def __iter__(self):
-        return iter(_fields(self))
-
-    def __len__(self):
-        return 7
-
-    def __eq__(self, other):
-        if type(other) is not ConsumerRecord:
-            return NotImplemented
-        return _fields(self) == _fields(<ConsumerRecord> other)
-
-    def __hash__(self):
-        return hash(_fields(self))
-
-    def __repr__(self):
-        return (
-            f"ConsumerRecord(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
-            f"timestamp={self.timestamp}, key={self.key!r}, value={self.value!r}, headers={self.headers!r})"
-        )
-
-    def __reduce__(self):
-        return ConsumerRecord, _fields(self)
-
-
-cdef tuple _fields(ConsumerRecord record):
-    return (record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, record.headers)
-
-
-cdef int _add_members() except -1:
-    cdef ConsumerRecord record = ConsumerRecord.__new__(ConsumerRecord)
-    ks_add_member(ConsumerRecord, &members[0], b"topic", ks_topic_at(record))
-    ks_add_member(ConsumerRecord, &members[1], b"key", ks_key_at(record))
-    ks_add_member(ConsumerRecord, &members[2], b"value", ks_value_at(record))
-    ks_add_member(ConsumerRecord, &members[3], b"headers", ks_headers_at(record))
-    return 0
-
-
-_add_members()
-
-
-cdef inline ConsumerRecord _consumed(str topic, int32_t partition, Record record):
-    cdef ConsumerRecord out = ConsumerRecord.__new__(ConsumerRecord)
-    out.topic = topic
-    out.partition = partition
-    out.offset = record.offset
-    out.timestamp = record.timestamp
-    out.key = record.key
-    out.value = record.value
-    out.headers = record.headers
-    return out
-
-
-cdef struct Head:
-    # The next record of one partition, in a heap of them.
-    int64_t timestamp
-    int32_t partition
-    int32_t source                     # its place in the round
-    PyObject *record                   # owned
-
-
-cdef inline bint _before(const Head *a, const Head *b) noexcept:
-    return a.timestamp < b.timestamp or (a.timestamp == b.timestamp and a.partition < b.partition)
-
-
-@cython.final
-cdef class ConsumerIterator:
-    """`ConsumerRecord`s of a topic from `rounds`, an iterator of lists of `(partition, iterator of Records)`.
-
-    Each round is read to its end before the next is asked for: one partition after the other, or, `by_timestamp`,
-    always the record with the least timestamp among the partitions' next ones, the lower partition first among
-    equals; each partition keeps its own order. One record of each partition is then read ahead. Raises what the
-    iterators raise, or what `explain` makes of it, and then ends. Not thread-safe: a second call at the same time is
-    a `ValueError`.
-    """
-
-    cdef str _topic
-    cdef object _explain
-    cdef object _rounds
-    cdef bint _by_timestamp
-    cdef bint _busy
-    cdef list _sources                 # of this round
-    cdef Py_ssize_t _at                # partition after partition: the source that is read
-    cdef object _reading
-    cdef int32_t _partition
-    cdef Head *_heap
-    cdef int32_t _count
-    cdef bint _given                   # the first of the heap was given out: its partition's next one is wanted
-
-    def __init__(self, str topic not None, rounds, *, bint by_timestamp, explain=None):
-        self._topic = topic
-        self._explain = explain
-        self._rounds = iter(rounds)
-        self._by_timestamp = by_timestamp
-        self._sources = []
-
-    def __dealloc__(self):
-        self._free()
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        cdef PyObject *found
-        if self._busy:
-            raise ValueError("iterator already executing")
-        self._busy = True
-        try:
-            if self._by_timestamp:
-                return self._next_by_timestamp()
-            while True:
-                if self._reading is not None:
-                    found = PyIter_Next(self._reading)
-                    if found != NULL:
-                        record = <object> found
-                        Py_XDECREF(found)
-                        return _consumed(self._topic, self._partition, <Record?> record)
-                    self._reading = None
-                if self._at == len(self._sources):
-                    self._next_round()
-                    self._at = 0
-                    continue
-                self._partition, self._reading = self._sources[self._at]
-                self._at += 1
-        except StopIteration:
-            self._end()
-            raise
-        except Exception as error:
-            self._end()
-            reason = error if self._explain is None else self._explain(error)
-            if reason is error:
-                raise
-            raise reason from error
-        except BaseException:
-            self._end()
-            raise
-        finally:
-            self._busy = False
-
-    cdef object _next_by_timestamp(self):
-        cdef Head *first
-        while True:
-            if self._given:
-                self._given = False
-                self._replace_first()
-            if self._count > 0:
-                first = &self._heap[0]
-                self._given = True
-                return _consumed(self._topic, first.partition, <Record> first.record)
-            self._next_round()
-            self._fill()
-
-    cdef int _next_round(self) except -1:
-        """Ask for the next round; StopIteration at the end."""
-        self._sources = next(self._rounds)
-        return 0
-
-    cdef int _fill(self) except -1:
-        """Read the first record of each partition of a new round."""
-        cdef int32_t source
-        cdef Head head
-        cdef void *grown = PyMem_RawRealloc(self._heap, max(<size_t> 1, <size_t> len(self._sources)) * sizeof(Head))
-        if grown == NULL:
-            raise MemoryError
-        self._heap = <Head *> grown
-        for source in range(<int32_t> len(self._sources)):
-            head.source = source
-            head.partition = self._sources[source][0]
-            if self._read_head(&head):
-                self._heap[self._count] = head
-                self._count += 1
-                self._rise(self._count - 1)
-        return 0
-
-    cdef bint _read_head(self, Head *head) except -1:
-        cdef PyObject *found = PyIter_Next((<tuple> self._sources[head.source])[1])
-        if found == NULL:
-            return False
-        if type(<object> found) is not Record:
-            Py_XDECREF(found)
-            raise TypeError("a source of a ConsumerIterator gives Records")
-        head.record = found
-        head.timestamp = (<Record> found).timestamp
-        return True
-
-    cdef int _replace_first(self) except -1:
-        """Put the next record of the first head's partition in its place, or the last head when there is none."""
-        cdef PyObject *old = self._heap[0].record
-        cdef bint more
-        self._heap[0].record = NULL
-        Py_XDECREF(old)
-        more = self._read_head(&self._heap[0])
-        if not more:
-            self._count -= 1
-            self._heap[0] = self._heap[self._count]
-        self._sink()
-        return 0
-
-    cdef void _rise(self, int32_t at) noexcept:
-        cdef Head head = self._heap[at]
-        while at > 0 and _before(&head, &self._heap[(at - 1) // 2]):
-            self._heap[at] = self._heap[(at - 1) // 2]
-            at = (at - 1) // 2
-        self._heap[at] = head
-
-    cdef void _sink(self) noexcept:
-        cdef Head head
-        cdef int32_t at = 0, child = 1
-        if self._count < 2:
-            return
-        head = self._heap[0]
-        while child < self._count:
-            if child + 1 < self._count and _before(&self._heap[child + 1], &self._heap[child]):
-                child += 1
-            if not _before(&self._heap[child], &head):
-                break
-            self._heap[at] = self._heap[child]
-            at = child
-            child = 2 * at + 1
-        self._heap[at] = head
-
-    cdef void _free(self) noexcept:
-        cdef int32_t i
-        for i in range(self._count):
-            Py_XDECREF(self._heap[i].record)
-        self._count = 0
-        PyMem_RawFree(self._heap)
-        self._heap = NULL
-
-    cdef void _end(self) noexcept:
-        """Read nothing more."""
-        self._free()
-        self._given = False
-        self._sources = []
-        self._at = 0
-        self._reading = None
-        self._rounds = iter(())

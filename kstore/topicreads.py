@@ -17,8 +17,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from kstore import arguments
+from kstore._consume import ConsumerIterator, ConsumerRecord
 from kstore._core import Record, RecordIterator
-from kstore._route import ConsumerIterator, ConsumerRecord
 from kstore.catalog import is_deleted
 from kstore.errors import KStoreError, UnknownTopicOrPartitionError
 from kstore.readonly import FIRST_PAUSE, LONGEST_PAUSE

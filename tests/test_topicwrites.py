@@ -225,23 +225,26 @@ def test_records_without_a_key_keep_off_a_log_that_failed_and_keys_meet_the_erro
         store.close()
 
 
-def test_an_append_that_the_disk_refuses_raises_and_leaves_the_rest_as_it_was(root: Path) -> None:
-    with FaultFS(root) as disk:
-        store = Store.open(root, background=False)
-        store.create_topic("events", 3)
+def test_an_append_that_the_disk_refuses_raises_and_the_other_directory_goes_on(tmp_path: Path) -> None:
+    """13.9: the directory goes offline; keyless records keep off it from then on."""
+    paths = [tmp_path / "a", tmp_path / "b"]
+    with FaultFS(tmp_path) as disk:
+        store = Store.open(paths, background=False)
+        store.create_topic("events", 6)
         store.append_many("events", [(b"%d" % number, b"v") for number in range(30)])
         before = contents(store)
-        disk.fail("pwrite", path="*/events-1/*.log", error=errno.ENOSPC, times=-1)
+        sound, broken = in_directory(store, "a"), in_directory(store, "b")
+        disk.fail("pwrite", path=f"*/events-{min(broken)}/*.log", error=errno.EIO, times=-1)
         with pytest.raises(StorageError) as caught:
-            store.append("events", b"v", partition=1)
-        assert caught.value.errno == errno.ENOSPC
-        with pytest.raises(StorageError):
-            store.append_many("events", [b"v"], partition=1)
+            store.append("events", b"v", partition=min(broken))
+        assert caught.value.errno == errno.EIO
         assert contents(store) == before
-        store.append("events", b"v", partition=2)
-        disk.heal()
-        store.append("events", b"v", partition=1)
-        store.close()
+        for partition in broken:
+            with pytest.raises(StorageError):
+                store.append_many("events", [b"v"], partition=partition)
+        assert {store.append("events", b"x" * 20_000).partition for _ in range(60)} == sound
+        with pytest.raises(StorageError):
+            store.close()
 
 
 def test_keys_go_by_all_partitions_though_a_directory_is_not_there(tmp_path: Path) -> None:
