@@ -81,6 +81,13 @@ FLOORS: dict[str, int] = {
     "txnindex": 2,
     "dumpindexes": 6,
     "dump": 7,
+    "_verify": 2,
+    "gaps": 2,
+    "findings": 1,
+    "indexcheck": 5,
+    "segmentcheck": 6,
+    "producercheck": 7,
+    "verify": 9,
     "cli": 12,
     "__main__": 13,
 }

@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "retain": "delete old segments now, or say which would go and why",
     "offsets": "print where partitions start, end, or reach a time",
     "tail": "print the last records, and those to come",
+    "verify": "check everything that can be wrong with logs and their files",
 }
 
 _USAGE = "usage: kstore [--help] [--version] [--debug] COMMAND ..."

@@ -1,0 +1,119 @@
+"""`kstore verify`: check data directories, topics, partitions or single files, and say what is wrong with them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from kstore.cli import options
+from kstore.verify import Finding, Report, verify
+
+__all__ = ["run"]
+
+_ABOUT = """\
+Check everything that can be wrong with logs: batches and their order, each index entry, borders of segments, file
+names, checkpoints, epochs, snapshots, leftovers. Nothing is changed and no lock is taken, so a directory in use may be
+checked; what is being written meanwhile can look wrong. Exit code 1 if anything is wrong."""
+_EXAMPLES = """\
+With --json each finding is an object on a line of its own: path, position (bytes from the start of the file), offset,
+rule (of the format's or the log's description), severity ("error", or "note" with --notes), what, repair (what 'kstore
+repair' would do).
+
+examples:
+  kstore verify data
+  kstore verify data/events data/orders-0 --records
+  kstore verify --json data/orders-0/00000000000000000000.log
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Check what is asked for; 1 if anything is wrong."""
+    parser = options.Parser(
+        prog="kstore verify",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC, DIR/TOPIC-P or a file")
+    parser.add_argument("--records", action="store_true", help="decompress batches, too, to check their records")
+    parser.add_argument("--notes", action="store_true", help="tell also what is odd and legal")
+    parser.add_argument("--json", action="store_true", help="print findings as JSON, one a line")
+    parser.add_argument(
+        "--threads", type=_threads, metavar="N", help="partitions checked at a time (default: processors)"
+    )
+    asked = parser.parse_args(arguments)
+    with Progress("verify") as progress:
+        report = verify(asked.paths, deep=asked.records, threads=asked.threads, progress=progress.add)
+    shown = [finding for finding in report.findings if asked.notes or finding.severity == "error"]
+    for finding in shown:
+        print(json.dumps(dataclasses.asdict(finding)) if asked.json else text(finding))
+    if not asked.json:
+        print(summary(report, notes_shown=asked.notes))
+    return 1 if report.errors else 0
+
+
+def _threads(value: str) -> int:
+    number = int(value)
+    if not 1 <= number <= 256:
+        raise argparse.ArgumentTypeError(f"{number} is not in 1..256")
+    return number
+
+
+def text(finding: Finding) -> str:
+    """One finding as a line."""
+    place = finding.path if finding.position is None else f"{finding.path}:{finding.position}"
+    offset = "" if finding.offset is None else f" (offset {finding.offset})"
+    rule = f" [{finding.rule}]" if finding.rule else ""
+    repair = f"; repair: {finding.repair}" if finding.repair and finding.severity == "error" else ""
+    return f"{place}: {finding.severity}: {finding.what}{offset}{rule}{repair}"
+
+
+def summary(report: Report, *, notes_shown: bool) -> str:
+    """The last line: how much was checked, and what came of it."""
+    notes = len(report.findings) - report.errors
+    wrong = f"{report.errors} errors" if report.errors != 1 else "1 error"
+    line = (
+        f"{report.partitions} partitions, {report.segments} segments, {report.batches} batches, {report.records}"
+        f" records, {report.size_bytes} bytes checked: {wrong if report.errors else 'nothing wrong'}"
+    )
+    hint = "" if notes_shown or not notes else " (--notes shows them)"
+    return line if not notes else f"{line}, {notes} notes{hint}"
+
+
+class Progress:
+    """Says on a terminal, once a second, how far a command is. Thread-safe."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._done = 0
+        self._started = self._said = time.monotonic()
+        self._is_shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._has_line = False
+        self._mutex = threading.Lock()
+
+    def add(self, size_bytes: int) -> None:
+        """Count bytes as done."""
+        with self._mutex:
+            self._done += size_bytes
+            now = time.monotonic()
+            if self._is_shown and now - self._said >= 1:
+                self._said = now
+                rate = self._done / (now - self._started) / 1e9
+                self._has_line = True
+                print(
+                    f"\r{self._name}: {self._done / 1e9:.1f} GB, {rate:.1f} GB/s", end="", file=sys.stderr, flush=True
+                )
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._has_line:
+            print(file=sys.stderr)

@@ -1,0 +1,208 @@
+"""Snapshots and transaction indexes held against the batches of a log.
+
+Replays what a broker's producer state keeps of each producer (SEMANTICS.md 9), as far as it can be seen in the batches
+that are there. The hardest rule: producers expire, and old batches go, so a snapshot may know more or fewer producers
+than the log; it may not contradict it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from kstore import fs, names
+from kstore.errors import CorruptIndexError
+from kstore.findings import Findings
+from kstore.indexcheck import Rows
+from kstore.snapshotfile import ProducerEntry, SnapshotError, parse_snapshot
+from kstore.txnindex import AbortedTxn, parse_txn_index
+
+__all__ = ["ProducerCheck", "check_snapshot_file", "check_txn_index_file"]
+
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_INT_LIMIT = 2**31
+_ABORT = 0
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int = -1
+    last_offset: int = -1
+    last_sequence: int = -1
+    first_open: int = -1
+
+
+def check_snapshot_file(path: str, offset: int, findings: Findings) -> list[ProducerEntry] | None:
+    """Check one snapshot by itself; its entries, None when it is no sound one."""
+    try:
+        entries = parse_snapshot(fs.read_file(path))
+    except SnapshotError as error:
+        findings.add(path, "FORMAT 10", f"no sound snapshot: {error}", offset=offset, repair="move it away")
+        return None
+    for entry in entries:
+        if entry.last_offset >= offset or entry.current_txn_first_offset >= offset:
+            what = f"producer {entry.producer_id} at offset {max(entry.last_offset, entry.current_txn_first_offset)}"
+            what += f" in a snapshot of what lies below {offset}"
+            findings.add(path, "FORMAT 10", what, offset=offset, repair="move it away")
+    return entries
+
+
+def check_txn_index_file(path: str, base_offset: int, findings: Findings) -> list[AbortedTxn]:
+    """Check one transaction index by itself; its entries."""
+    data = fs.read_file(path)
+    if len(data) % 34:
+        what = f"{len(data)} bytes are no multiple of 34"
+        findings.add(path, "FORMAT 9", what, position=len(data) - len(data) % 34, repair="write it anew")
+    try:
+        entries = parse_txn_index(data, path=path)
+    except CorruptIndexError as error:
+        findings.add(path, "FORMAT 9", str(error), repair="write it anew")
+        return []
+    last = base_offset - 1
+    for slot, entry in enumerate(entries):
+        if entry.last_offset <= last or entry.first_offset > entry.last_offset or entry.first_offset < 0:
+            what = f"entry {slot}: aborted from {entry.first_offset} to {entry.last_offset}, after {last}"
+            findings.add(path, "FORMAT 9", what, position=slot * 34, offset=entry.last_offset, repair="write it anew")
+        last = max(last, entry.last_offset)
+    return entries
+
+
+class ProducerCheck:
+    """The replay of one log. Call `enter` before each segment, `take` with its rows, `conclude` at the end."""
+
+    def __init__(
+        self, directory: str, snapshots: list[int], log_start: int, cleaned_below: int, findings: Findings
+    ) -> None:
+        self._directory = directory
+        self._snapshots = snapshots
+        self._due = list(reversed(snapshots))
+        self._log_start = log_start
+        self._cleaned_below = cleaned_below
+        self._findings = findings
+        self._producers: dict[int, _Producer] = {}
+        self._empty: set[int] = set()
+        self._aborted: list[AbortedTxn] = []
+        self._seen: list[tuple[int, int, int]] = []  # aborts of the segment: producer, first offset or -1, last offset
+        self._segment: int | None = None
+
+    def enter(self, base_offset: int, has_index: bool) -> None:
+        """Begin a segment."""
+        self._leave()
+        self._segment = base_offset
+        path = os.path.join(self._directory, names.txn_index_name(base_offset))
+        self._aborted = check_txn_index_file(path, base_offset, self._findings) if has_index else []
+
+    def _leave(self) -> None:
+        """Hold the index of the segment that has been read against its abort markers."""
+        if self._segment is None:
+            return
+        path = os.path.join(self._directory, names.txn_index_name(self._segment))
+        markers = {(producer, last): first for producer, first, last in self._seen}
+        listed = set()
+        for slot, entry in enumerate(self._aborted):
+            listed.add((entry.producer_id, entry.last_offset))
+            first = markers.get((entry.producer_id, entry.last_offset))
+            what = None
+            if first is None:
+                what = f"entry {slot}: no abort marker of producer {entry.producer_id} at offset {entry.last_offset}"
+            elif first != entry.first_offset and first >= 0 and not self._was_cleaned(entry.first_offset):
+                what = f"entry {slot}: aborted from {entry.first_offset}, where the transaction begins at {first}"
+            if what is not None:
+                self._findings.add(
+                    path, "FORMAT 9", what, position=slot * 34, offset=entry.last_offset, repair="write it anew"
+                )
+        for producer, first, last in self._seen:
+            if first >= 0 and (producer, last) not in listed and not self._was_cleaned(first):
+                what = f"no entry for the transaction of producer {producer} that was aborted at offset {last}"
+                self._findings.add(path, "SEMANTICS 9.14", what, offset=last, repair="write it anew")
+        self._seen.clear()
+
+    def _was_cleaned(self, offset: int) -> bool:
+        return offset < max(self._cleaned_below, self._log_start)
+
+    def take(self, rows: Rows) -> None:
+        """Follow sound batches, in the order of the log."""
+        while self._due and rows["base_offset"][-1] >= self._due[-1]:
+            below = int(numpy.searchsorted(rows["base_offset"], self._due[-1]))
+            self._follow(rows[:below])
+            self._compare(self._due.pop())
+            rows = rows[below:]
+        self._follow(rows)
+
+    def _follow(self, rows: Rows) -> None:
+        rows = rows[rows["producer_id"] >= 0]
+        if not len(rows):
+            return
+        if not (rows["attributes"] & (_TRANSACTIONAL | _CONTROL)).any():
+            _, last = numpy.unique(rows["producer_id"][::-1], return_index=True)
+            rows = rows[len(rows) - 1 - last]
+        for row in rows:
+            self._apply(row)
+
+    def _apply(self, row: Any) -> None:
+        producer = self._producers.setdefault(int(row["producer_id"]), _Producer())
+        epoch, base, last = int(row["producer_epoch"]), int(row["base_offset"]), int(row["last_offset"])
+        if row["attributes"] & _CONTROL:
+            if not row["count"]:
+                return
+            if row["control"] == _ABORT:
+                self._seen.append((int(row["producer_id"]), producer.first_open, last))
+            if epoch > producer.epoch:
+                producer.last_offset = producer.last_sequence = -1
+            producer.first_open = -1
+        else:
+            producer.last_offset = last
+            sequence = int(row["base_sequence"])
+            producer.last_sequence = (sequence + last - base) % _INT_LIMIT if sequence >= 0 else -1
+            if row["attributes"] & _TRANSACTIONAL and producer.first_open < 0:
+                producer.first_open = base
+        producer.epoch = epoch
+
+    def _compare(self, offset: int) -> None:
+        """Hold the snapshot at an offset against what has been followed up to there."""
+        path = os.path.join(self._directory, names.snapshot_name(offset))
+        entries = check_snapshot_file(path, offset, self._findings)
+        for entry in entries or ():
+            known = self._producers.get(entry.producer_id)
+            if known is None:
+                continue
+            what, who = None, f"producer {entry.producer_id}"
+            if entry.last_offset < known.last_offset or entry.producer_epoch < known.epoch:
+                what = (
+                    f"stale: producer {entry.producer_id} at offset {entry.last_offset}, epoch {entry.producer_epoch};"
+                )
+            elif entry.last_offset != known.last_offset and not self._was_cleaned(entry.last_offset):
+                what = f"{who} at offset {entry.last_offset}, where it has no batch;"
+            elif entry.last_offset == known.last_offset >= 0 and entry.last_sequence != known.last_sequence:
+                what = f"{who} at sequence {entry.last_sequence}, its batch has {known.last_sequence};"
+            if what is not None:
+                what += f" the log has offset {known.last_offset}, epoch {known.epoch}"
+                self._findings.add(path, "SEMANTICS 9.24", what, offset=offset, repair="move it away")
+
+    def conclude(self, bases: list[int], next_offset: int, borders: set[int], *, in_doubt: bool) -> None:
+        """Check what is left, and which snapshots there should be (SEMANTICS.md 9.26 to 9.28)."""
+        self._leave()
+        while self._due:
+            offset = self._due.pop()
+            if offset <= next_offset or not bases:
+                self._compare(offset)
+                continue
+            path = os.path.join(self._directory, names.snapshot_name(offset))
+            check_snapshot_file(path, offset, self._findings)
+            what = f"a snapshot at offset {offset}, where the log ends at {next_offset}; opening deletes it"
+            self._findings.add(path, "SEMANTICS 9.26", what, offset=offset, repair="move it away",
+                               severity="note" if in_doubt else "error")  # fmt: skip
+        others = [at for at in self._snapshots if at not in bases and at < next_offset]
+        kept = max((at for at in others if at in borders or at < self._log_start), default=None)
+        for offset in others:
+            path = os.path.join(self._directory, names.snapshot_name(offset))
+            if offset == kept or self._was_cleaned(offset):
+                self._findings.add(path, "SEMANTICS 9.28", "a snapshot of an earlier close; opening may delete it",
+                                   offset=offset, severity="note")  # fmt: skip
+            else:
+                what = "a snapshot that belongs to no segment, nor to the last close; opening deletes it"
+                self._findings.add(path, "SEMANTICS 9.28", what, offset=offset, repair="move it away")

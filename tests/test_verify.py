@@ -1,0 +1,285 @@
+"""`verify` finds whatever is wrong with a log, and nothing in what was left in good order."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import goldensets
+import pytest
+
+import kstore
+from kstore import checkpoint, cli, names
+from kstore.verify import Finding, verify
+
+# Sets, or directories of sets, that hold damage on purpose.
+DAMAGED = {"crash-damaged/before", "damaged-files"}
+HEADER_BYTES = 61
+
+
+def errors(*paths: Path | str, deep: bool = False) -> list[Finding]:
+    return [finding for finding in verify(paths, deep=deep).findings if finding.severity == "error"]
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    """A closed log of three segments, batches of one to three records, four index entries in each of the first two."""
+    path = tmp_path / "root" / "t-0"
+    path.parent.mkdir()
+    write(path)
+    return path
+
+
+def write(path: Path, batches: int = 24) -> None:
+    clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 7))
+    with kstore.Log.open(
+        path, segment_bytes=2000, index_interval_bytes=300, segment_index_bytes=1200, clock=lambda: next(clock)
+    ) as log:
+        for number in range(batches):
+            log.append_many([b"v" * 100] * (3 - number % 3))
+
+
+@pytest.fixture
+def pristine(log_path: Path) -> Callable[[], Path]:
+    """Give the log back as it was."""
+    root = log_path.parent
+    kept = root.parent / "kept"
+    shutil.copytree(root, kept)
+
+    def restore() -> Path:
+        shutil.rmtree(root)
+        shutil.copytree(kept, root)
+        return log_path
+
+    return restore
+
+
+def logs(path: Path) -> list[Path]:
+    return sorted(path.glob("*.log"))
+
+
+def flip(path: Path, position: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+# What is in order
+
+
+@pytest.mark.parametrize("name", goldensets.SETS)
+def test_nothing_is_wrong_with_what_kafka_left_in_good_order(name: str, tmp_path: Path) -> None:
+    root = goldensets.copy_set(name, tmp_path)
+    for directory in goldensets.log_directories(name):
+        if not any(f"{name}/{directory}".startswith(damaged) for damaged in DAMAGED):
+            assert errors(root / directory, deep=True) == []
+
+
+@pytest.mark.parametrize("name", goldensets.SETS)
+def test_nothing_is_wrong_with_whole_directories_of_kafka(name: str, tmp_path: Path) -> None:
+    root = goldensets.copy_set(name, tmp_path)
+    for directory in sorted({str(Path(directory).parent) for directory in goldensets.log_directories(name)}):
+        if not any(f"{name}/{directory}".startswith(damaged) for damaged in DAMAGED):
+            assert errors(root / directory) == []
+
+
+def test_nothing_is_wrong_with_a_closed_log(log_path: Path) -> None:
+    report = verify([log_path], deep=True)
+    assert report.findings == []
+    assert (report.partitions, report.segments, report.batches, report.records) == (1, len(logs(log_path)), 24, 48)
+    assert report.size_bytes == sum(path.stat().st_size for path in logs(log_path))
+
+
+def test_nothing_is_wrong_with_a_log_that_is_open(log_path: Path) -> None:
+    with kstore.Log.open(log_path, segment_bytes=2000, index_interval_bytes=300) as log:
+        log.append_many([b"v" * 100] * 9)
+        assert errors(log_path) == []
+
+
+def test_nothing_is_wrong_with_a_log_that_a_crash_left(log_path: Path) -> None:
+    copy = log_path.parent.parent / "copy"
+    with kstore.Log.open(log_path, segment_bytes=2000, index_interval_bytes=300) as log:
+        log.append_many([b"v" * 100] * 9)
+        shutil.copytree(log_path.parent, copy)
+    last = logs(copy / "t-0")[-1]
+    last.write_bytes(last.read_bytes()[:-5])
+    assert errors(copy) == []
+
+
+# What is wrong
+
+
+def test_every_bit_flipped_in_a_batchs_header_is_found(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    # Of the last batch, whose offset no later one confirms, what its CRC does not cover.
+    for log, batch, size in ((logs(path)[1], 1, HEADER_BYTES), (logs(path)[-1], -1, 21)):
+        data = log.read_bytes()
+        start = batch_positions(data)[batch]
+        for position in range(start, start + size):
+            for bit in range(8):
+                flip(log, position, bit)
+                assert errors(path), (log.name, start, position - start, bit)
+                log.write_bytes(data)
+
+
+def batch_positions(data: bytes) -> list[int]:
+    found, position = [], 0
+    while position < len(data):
+        found.append(position)
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    return found
+
+
+@pytest.mark.parametrize(("kind", "size"), [(names.OFFSET_INDEX, 8), (names.TIME_INDEX, 12)])
+def test_every_index_entry_that_was_moved_is_found(pristine: Callable[[], Path], kind: str, size: int) -> None:
+    path = pristine()
+    moved = 0
+    for index in sorted(path.glob(f"*{kind}"))[:3]:
+        data = index.read_bytes()
+        for slot in range(len(data) // size):
+            fields = [(0, 4), (4, 4)] if size == 8 else [(0, 8), (8, 4)]
+            for at, width in fields:
+                for by in (-1, 1, 1 << 20):
+                    changed = bytearray(data)
+                    place = slice(slot * size + at, slot * size + at + width)
+                    value = int.from_bytes(data[place], "big") + by
+                    changed[place] = (value % (1 << 8 * width)).to_bytes(width, "big")
+                    index.write_bytes(changed)
+                    found = errors(path)
+                    assert any(each.path == str(index) for each in found), (index.name, slot, at, by)
+                    moved += 1
+        index.write_bytes(data)
+    assert moved > 50
+
+
+def test_an_entry_of_the_offset_index_at_another_batch_is_found(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    log, index = logs(path)[0], sorted(path.glob("*.index"))[0]
+    data = index.read_bytes()
+    for slot in range(len(data) // 8):
+        for start in batch_positions(log.read_bytes()):
+            if start != int.from_bytes(data[slot * 8 + 4 : slot * 8 + 8], "big"):
+                changed = bytearray(data)
+                changed[slot * 8 + 4 : slot * 8 + 8] = start.to_bytes(4, "big")
+                index.write_bytes(changed)
+                assert errors(path), (slot, start)
+
+
+def test_a_missing_segment_is_found_whichever_it_is(pristine: Callable[[], Path]) -> None:
+    count = len(logs(pristine()))
+    for number in range(count):
+        path = pristine()
+        for file in path.glob(f"{logs(path)[number].stem}.*"):
+            file.unlink()
+        assert errors(path), number
+
+
+def test_a_missing_log_file_is_found_whichever_it_is(pristine: Callable[[], Path]) -> None:
+    count = len(logs(pristine()))
+    for number in range(count):
+        path = pristine()
+        logs(path)[number].unlink()
+        assert errors(path), number
+
+
+def test_a_renamed_file_is_found_whichever_it_is(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    for name in sorted(each.name for each in path.iterdir()):
+        file = names.parse_file_name(name)
+        if file is None or (file.kind == names.TIME_INDEX and file.offset == 0):
+            continue
+        path = pristine()
+        (path / name).rename(path / str(file._replace(offset=file.offset + 1)))
+        assert errors(path), name
+        path = pristine()
+        (path / name).rename(path / name.lstrip("0").rjust(19, "0"))
+        assert errors(path), name
+
+
+def test_a_tail_that_was_cut_off_is_found_wherever_the_cut_is(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    for log in logs(path):
+        data = log.read_bytes()
+        for size in [0, 1, 17, 60, 61, *batch_positions(data)[1:], len(data) - 1]:
+            log.write_bytes(data[:size])
+            assert errors(path), (log.name, size)
+        log.write_bytes(data)
+
+
+def test_a_stale_snapshot_is_found(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    end = max(names.parse_offset(file.name) or 0 for file in path.glob("*.snapshot"))
+    stale = path / names.snapshot_name(end + 10)
+    shutil.copy(path / names.snapshot_name(end), stale)
+    (found,) = errors(path)
+    assert (found.path, found.rule, found.offset) == (str(stale), "SEMANTICS 9.26", end + 10)
+
+
+def test_a_snapshot_that_knows_less_than_the_log_is_stale(tmp_path: Path) -> None:
+    path = goldensets.copy_set("idempotent", tmp_path) / "dir" / "idem-0"
+    shutil.copy(path / names.snapshot_name(249), path / names.snapshot_name(409))
+    assert {found.rule for found in errors(path)} == {"SEMANTICS 9.24"}
+
+
+def test_a_bit_flipped_anywhere_in_a_snapshot_is_found(tmp_path: Path) -> None:
+    path = goldensets.copy_set("idempotent", tmp_path) / "dir" / "idem-0"
+    snapshot = path / names.snapshot_name(249)
+    for position in range(snapshot.stat().st_size):
+        bit = position % 8
+        flip(snapshot, position, bit)
+        assert errors(snapshot), (position, bit)
+        flip(snapshot, position, bit)
+
+
+def test_a_recovery_point_above_the_end_is_found(log_path: Path) -> None:
+    checkpoint.update_offsets(log_path.parent, checkpoint.RECOVERY_POINTS, {("t", 0): 99})
+    (found,) = errors(log_path)
+    assert (found.rule, found.offset) == ("SEMANTICS 8.13", 48)
+
+
+def test_a_log_start_beyond_the_end_is_found(log_path: Path) -> None:
+    checkpoint.update_offsets(log_path.parent, checkpoint.LOG_STARTS, {("t", 0): 99})
+    assert [found.rule for found in errors(log_path)] == ["SEMANTICS 8.11"]
+
+
+@pytest.mark.parametrize("name", checkpoint.OFFSET_CHECKPOINTS)
+def test_a_malformed_checkpoint_is_found(log_path: Path, name: str) -> None:
+    (log_path.parent / name).write_bytes(b"0\n2\nt 0 48\n")
+    (found,) = errors(log_path.parent)
+    assert found.path == str(log_path.parent / name)
+    assert "line 2" in found.what
+
+
+# The command
+
+
+def test_the_command_says_what_is_wrong_and_exits_with_1(
+    log_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", str(log_path)]) == 0
+    assert "nothing wrong" in capsys.readouterr().out
+    log = logs(log_path)[0]
+    flip(log, 100, 0)
+    assert cli.main(["verify", str(log_path.parent)]) == 1
+    assert f"{log}:0: error: the CRC of the batch does not hold" in capsys.readouterr().out
+
+
+def test_json_findings_have_path_position_offset_rule_and_repair(
+    log_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(logs(log_path)[0], 100, 0)
+    assert cli.main(["verify", "--json", str(logs(log_path)[0])]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert (found["path"], found["position"], found["offset"]) == (str(logs(log_path)[0]), 0, 0)
+    assert found["rule"] == "FORMAT 2.7"
+    assert found["repair"]
+
+
+def test_a_path_with_nothing_at_it_is_one_line_on_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
