@@ -22,7 +22,7 @@ cdef extern from "arrow_c.h" nogil:
         int64_t n_children
         ArrowSchema **children
         ArrowSchema *dictionary
-        void (*release)(ArrowSchema *) noexcept
+        void (*release)(ArrowSchema *) noexcept nogil
         void *private_data
 
     struct ArrowArray:
@@ -34,12 +34,12 @@ cdef extern from "arrow_c.h" nogil:
         const void **buffers
         ArrowArray **children
         ArrowArray *dictionary
-        void (*release)(ArrowArray *) noexcept
+        void (*release)(ArrowArray *) noexcept nogil
         void *private_data
 
     struct ArrowArrayStream:
-        int (*get_schema)(ArrowArrayStream *, ArrowSchema *out) noexcept
-        int (*get_next)(ArrowArrayStream *, ArrowArray *out) noexcept
-        const char *(*get_last_error)(ArrowArrayStream *) noexcept
-        void (*release)(ArrowArrayStream *) noexcept
+        int (*get_schema)(ArrowArrayStream *, ArrowSchema *out) noexcept nogil
+        int (*get_next)(ArrowArrayStream *, ArrowArray *out) noexcept nogil
+        const char *(*get_last_error)(ArrowArrayStream *) noexcept nogil
+        void (*release)(ArrowArrayStream *) noexcept nogil
         void *private_data

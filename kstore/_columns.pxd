@@ -52,6 +52,7 @@ cdef class Memory:
 
 cdef Memory share(ks_block *block, const void *p, Py_ssize_t size)
 cdef Memory new_memory(Py_ssize_t size)
+cdef int fill_schema(ArrowSchema *out, tuple field, bint nullable) except -1
 
 
 cdef class BinaryColumn:

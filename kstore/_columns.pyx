@@ -523,13 +523,13 @@ cdef void _free_array(object capsule) noexcept:
 cdef tuple _HEADERS = (("item", "+s", (("key", "u"), ("value", "z"))),)
 
 
-cdef int _fill_schema(ArrowSchema *out, tuple field, bint nullable) except -1:
+cdef int fill_schema(ArrowSchema *out, tuple field, bint nullable) except -1:
     cdef tuple children = field[2] if len(field) > 2 else _HEADERS if field[1] == "+l" else ()
     cdef bytes name = field[0].encode(), format = field[1].encode()
     if ks_make_schema(out, format, name, ARROW_FLAG_NULLABLE if nullable else 0, len(children)):
         raise MemoryError("an Arrow schema")
-    for number, child in enumerate(children):
-        _fill_schema(out.children[number], child, child[0] == "value" or (child[0] == "key" and child[1] != "u"))
+    for number, child in enumerate(children):       # a header's name is never null
+        fill_schema(out.children[number], child, child[0] == "value" or (child[0] == "key" and field[0] != "item"))
     return 0
 
 
@@ -538,7 +538,7 @@ cdef object _schema_capsule(tuple field):
     if schema == NULL:
         raise MemoryError("an Arrow schema")
     capsule = PyCapsule_New(schema, SCHEMA_CAPSULE, _free_schema)
-    _fill_schema(schema, field, field[1] in LAYOUT_OF)
+    fill_schema(schema, field, field[1] in LAYOUT_OF)
     return capsule
 
 
@@ -605,3 +605,11 @@ def fields_of(columns, layout, requested_schema=None):
     return _choose(tuple([(name, formats[name]) for name in columns]), requested_schema)
 
 
+def layout_of(format):
+    """The layout that an Arrow format of bytes or text stands for."""
+    return next(name for name, layout in LAYOUTS.items() if layout == LAYOUT_OF[format])
+
+
+def schema_capsule(tuple fields):
+    """An `arrow_schema` capsule of a struct of these fields."""
+    return _schema_capsule(("", "+s", fields))

@@ -7,10 +7,13 @@ the guard has moved or a batch is found unsound. What it has taken in by then is
 
 from __future__ import annotations
 
+import os
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from kstore import _columnread, _columns, arguments, fs, reading
+from kstore import _columnread, _columns, _columnstream, arguments, fs, reading
 from kstore._columns import Columns
 from kstore.errors import CorruptRecordError, KStoreError
 from kstore.reading import Piece, SegmentList, View
@@ -162,8 +165,30 @@ class _Source:
         self._segment = self._given = None
 
 
+class _End:
+    """The log end as it was when the log was handed over; lives as long as a stream that stops there."""
+
+    __slots__ = ("__weakref__", "offset")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+
+_handing_over = threading.Lock()
+
+
+def _forget_handing_over() -> None:
+    global _handing_over
+    _handing_over = threading.Lock()  # the thread that held it is not in the child
+
+
+os.register_at_fork(after_in_child=_forget_handing_over)
+
+
 class ColumnReads(Reads):
     """What can be read of a `Log` as columns; see there about threads."""
+
+    _end_handed_over: weakref.ref[_End] | None = None
 
     def read_columns(
         self,
@@ -212,6 +237,37 @@ class ColumnReads(Reads):
         """
         source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation, durable)
         return _chunks(source, *_limits(max_records, max_bytes, columns, layout, CHUNK_BYTES))
+
+    def __arrow_c_schema__(self) -> object:
+        """Describe the record batches of `__arrow_c_stream__` to Arrow."""
+        return _columns.schema_capsule(_columns.fields_of(_columns.DEFAULT_COLUMNS, "binary"))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Give the whole log as an Arrow stream of offset, timestamp, key and value, each time anew.
+
+        `polars.DataFrame(log)`, `duckdb.sql('select "offset" from log')`, `pandas.DataFrame.from_arrow(log)` and
+        `pyarrow.RecordBatchReader.from_stream(log)` call this, some of them several times for one query. So as long as
+        a stream of the log is open, every further one ends where it does; after that the next takes the log end as it
+        is then. A `requested_schema` may have any of the columns that `read_columns` knows, bytes in any layout or as
+        strings; what cannot be had so is a `ValueError`.
+        """
+        fields = _columns.fields_of(_columns.COLUMN_NAMES, "binary", requested_schema)
+        if requested_schema is None:
+            fields = _columns.fields_of(_columns.DEFAULT_COLUMNS, "binary")
+        layout = next((_columns.layout_of(text) for name, text in fields if name in ("key", "value")), "binary")
+        names = tuple(name for name, _ in fields)
+        end = self._handed_over()
+        chunks = self.iter_columns(end_offset=end.offset, columns=names, layout=layout)
+        return _columnstream.stream_capsule(chunks, fields, end)
+
+    def _handed_over(self) -> _End:
+        """The end that all streams have which are open at one time."""
+        with _handing_over:
+            end = None if self._end_handed_over is None else self._end_handed_over()
+            if end is None:
+                end = _End(self.log_end_offset)  # type: ignore[attr-defined]
+                self._end_handed_over = weakref.ref(end)
+            return end
 
     def _columns_source(
         self,

@@ -27,6 +27,7 @@ FLOORS: dict[str, int] = {
     "_scan": 1,
     "_columns": 2,
     "_columnread": 2,
+    "_columnstream": 2,
     "_index": 1,
     "fs": 1,
     "openfiles": 1,
@@ -113,6 +114,7 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("fs", "locks"): "and who may write",
     ("columnappends", "appends"): "columns are stored as records are",
     ("_columnread", "_columns"): "what it makes",
+    ("_columnstream", "_columns"): "what it streams",
     ("columnreads", "reads"): "columns are found as records are",
     ("locks", "descriptors"): "a lock is a descriptor",
 }
