@@ -77,12 +77,16 @@ cdef int _fill_next(ArrowArrayStream *stream, ArrowArray *out) noexcept with gil
 
 
 cdef const char *_get_last_error(ArrowArrayStream *stream) noexcept nogil:
-    return NULL if ks_is_going_down() else _last_error(stream)
+    if ks_is_going_down():
+        return NULL
+    return _last_error(stream)
 
 
 cdef const char *_last_error(ArrowArrayStream *stream) noexcept with gil:
     cdef _Stream self = <_Stream> stream.private_data
-    return NULL if self.error is None else <const char *> self.error
+    if self.error is None:
+        return NULL
+    return self.error
 
 
 cdef void _release(ArrowArrayStream *stream) noexcept nogil:

@@ -172,7 +172,7 @@ def test_the_end_of_an_open_stream_is_the_same_on_every_thread(log: Log) -> None
 def test_a_fault_of_the_log_is_the_streams_error(log: Log) -> None:
     reader = pa.RecordBatchReader.from_stream(log)
     log.close()
-    with pytest.raises((OSError, ValueError), match="LogClosedError.*is closed"):
+    with pytest.raises((OSError, ValueError), match=r"LogClosedError.*is closed"):
         reader.read_all()
 
 
