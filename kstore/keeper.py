@@ -444,6 +444,7 @@ class Keeper:
         """
         self.scheduler.stop()
         self.closed = True
+        self._checkpoint_high_watermarks()
         refused = {entry.root for entry in entries if entry.failure is not None}
         errors: list[KStoreError] = []
         work: dict[str, list[Entry]] = {}

@@ -44,7 +44,8 @@ def test_closing_leaves_the_marker_and_checkpoints_that_a_broker_leaves(root: Pa
         store.create_topic("events", 2)
         fill(store.log("events", 0), 3)
     assert json.loads((root / MARKER).read_text()) == {"version": 0, "brokerEpoch": -1}
-    assert checkpoint.read_offsets(root, checkpoint.RECOVERY_POINTS) == {("events", 0): 3}
+    for name in (checkpoint.RECOVERY_POINTS, checkpoint.HIGH_WATERMARKS):
+        assert checkpoint.read_offsets(root, name) == {("events", 0): 3}
     assert (root / "events-0" / "00000000000000000003.snapshot").stat().st_size == 10
 
 

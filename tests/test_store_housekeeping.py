@@ -107,7 +107,7 @@ def test_many_logs_take_one_write_of_each_checkpoint(
             fs, "write_atomically", lambda path, data: (written.append(Path(path).name), write(path, data))
         )
         store.close()
-        assert written[1:] == [checkpoint.RECOVERY_POINTS]
+        assert written[1:] == [checkpoint.HIGH_WATERMARKS, checkpoint.RECOVERY_POINTS]
 
 
 # Flushes
