@@ -46,7 +46,9 @@ class Holder(Protocol):
 
 _limit: int | None = None
 _ring: deque[weakref.ref[Holder]] = deque()
-_room = 0  # how much more may be opened before somebody counts: a guess between two counts, which are exact
+_room = 0  # how much more may be opened before somebody has to let go, as far as is known
+_unsure = 0  # how much was opened since all was counted: what was closed by itself since then is not known
+_trusted = 0  # and how much of that is no reason to count again
 _sweeping: dict[str, object] = {}  # who sweeps; not a lock, which an interrupt behind its taking would leave taken
 
 
@@ -75,41 +77,45 @@ def held() -> int:
 
 def opened(holder: Holder, count: int = 1) -> None:
     """Hear that the holder has opened `count` more; others may have to let go for it."""
-    global _room
+    global _room, _unsure
     if not holder.listed:
         holder.listed = True
         _ring.append(weakref.ref(holder))
     _room -= count
-    if _room < 0:
+    _unsure += count
+    if _room < 0 or _unsure > _trusted:
         _sweep(holder)
 
 
 def _sweep(newcomer: Holder | None) -> None:
     """Bring what is held to the limit and a little below it, unless another thread is at it."""
-    global _room
+    global _room, _unsure, _trusted
     mine = object()
     try:
         if _sweeping.setdefault("by", mine) is not mine:
             return
         most = limit()
-        goal = most
-        for _ in range(3):  # one that lets go may leave something to another, as a log does to its segment
+        if newcomer is None or _unsure > min(_trusted, most // 16):
             count = held()
-            if count <= goal:
-                break
-            goal = most - most // 16
-            _reduce(count - goal, newcomer)
-        # Not all that is left: the process's own limit may be lowered. Where all is in use, the next few do not count.
-        _room = max(min(most - count, 64 + count // 8), most // 64)
+            _room, _unsure = most - count, 0
+            _trusted = 64 + count // 8  # not without end: the process's own limit may be lowered
+        if _room < 0:
+            _reduce(most // 1024, newcomer)
+        if _room < 0:
+            _room = most // 64  # all is in use: the next few that are opened need not go round again
     finally:
         if _sweeping.get("by") is mine:
             del _sweeping["by"]
 
 
-def _reduce(excess: int, newcomer: Holder | None) -> None:
-    """Go round, twice at the most, until so much is let go: what was used has a second chance."""
+def _reduce(spare: int, newcomer: Holder | None) -> None:
+    """Go round, twice at the most, until there is room for `spare`: what was used has a second chance.
+
+    Not much at a time: some have to wait for the disk before they can let go.
+    """
+    global _room
     for _ in range(2 * len(_ring)):
-        if excess <= 0:
+        if _room >= spare:
             break
         holder = _ring[0]()
         if holder is None:
@@ -122,7 +128,7 @@ def _reduce(excess: int, newcomer: Holder | None) -> None:
             except StorageError as error:
                 logger.warning("while closing what was not in use: %s", error)
         left = holder.holds()
-        excess -= before - left
+        _room += before - left
         if left:
             _ring.rotate(-1)
             continue

@@ -480,7 +480,7 @@ class Writer:
         segment.unsynced = self.upkeep.recovery_point < self.log_end_offset
         self.appender.park()
         segment.pinned = False
-        openfiles.opened(segment, 0)
+        openfiles.opened(segment)
         segment.offset_index.park()
         segment.time_index.park()
 
