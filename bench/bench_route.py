@@ -19,7 +19,8 @@ from kstore import Store
 from kstore._consume import ConsumerIterator
 from kstore._core import RecordIterator
 from kstore._pack import Packer
-from kstore._route import partition_of
+from kstore._route import Router, Splitter, partition_of
+from kstore.topicwrites import OPEN_BYTES, READY_BYTES
 
 COUNT = scaled(1_000_000)
 ONE_BY_ONE = scaled(100_000)
@@ -47,6 +48,37 @@ def test_hash(benchmark: BenchmarkFixture) -> None:
             partition_of(key, PARTITIONS)
 
     measure(benchmark, HASH, "kstore", run, operations=COUNT)
+
+
+# --- splitting alone --------------------------------------------------------------------------------------------------
+
+ENCODE = Question(
+    "keyed-100 split over 16 packers and encoded, nothing written", "rate", against=(("one packer", 0.5),)
+)
+
+
+def packer(_: int = 0) -> Packer:
+    return Packer(1 << 17, 1 << 20, now_ms=START_MS)
+
+
+@pytest.mark.parametrize("contestant", ["one packer", "kstore"])
+def test_split(benchmark: BenchmarkFixture, contestant: str) -> None:
+    def one() -> None:
+        packs, source = packer(), keyed(COUNT)
+        while packs.pack(source, READY_BYTES):
+            packs.clear()
+
+    def split() -> None:
+        router = Router(PARTITIONS, sticky_bytes=1 << 17)
+        splitter = Splitter(
+            router, packer, limit_bytes=READY_BYTES, most_bytes=OPEN_BYTES, sticky_bytes=router.sticky_bytes
+        )
+        source = keyed(COUNT)
+        while splitter.pack(source):
+            for partition, _ in splitter.ready:
+                splitter.taken(partition)
+
+    measure(benchmark, ENCODE, contestant, split if contestant == "kstore" else one, operations=COUNT)
 
 
 # --- many records -----------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 STICKY_BYTES = 16_384  # batch.size of Kafka's producer: what `append` gives a partition before another is drawn
 READY_BYTES = 1 << 20  # what append_many encodes, over all partitions, before it writes
 OPEN_BYTES = 64 << 20  # what append_many holds at the most, however many partitions it fills at once
-SPREAD_BYTES = 4 << 20  # what the batches that are filled at once may take by default: more leaves the caches behind
+SPREAD_BYTES = 2 << 20  # what the batches that are filled at once may take by default: more leaves the caches behind
 LEAST_BATCH_BYTES, MOST_BATCH_BYTES = 65_536, 1 << 20
 
 _new = tuple.__new__
@@ -129,7 +129,7 @@ class TopicWrites:
 
         Records go where `append` would send them, but those without a key stick to a partition for `batch_bytes`, and
         with a `seed` they go there again in a repeated call. Each partition's batches are filled up to `batch_bytes`
-        (by default between 64 KiB and 1 MiB, so that the batches of all partitions take 4 MiB); they are closed early
+        (by default between 64 KiB and 1 MiB, so that the batches of all partitions take 2 MiB); they are closed early
         where all that are open would take more than 64 MiB. `compression` and `sync` are as in `Log.append_many`.
 
         When a record is refused, the batches finished before it stay, and the error's `appended` tells them in the
