@@ -6,6 +6,8 @@ from typing import Any, final
 from kstore._arrow import Column
 from kstore._pack import Packer
 
+__pyx_capi__: dict[str, Any]
+
 @final
 class Rows:
     def __init__(

@@ -61,13 +61,6 @@ cdef class Router:
     repeats with `seed`. Thread-safe.
     """
 
-    cdef readonly int32_t partitions
-    cdef readonly int64_t sticky_bytes
-    cdef tuple _available
-    cdef uint64_t _random
-    cdef int32_t _sticky               # -1: to be drawn
-    cdef int64_t _given                # bytes, to the sticky partition
-
     def __init__(self, int32_t partitions, *, int64_t sticky_bytes, seed=None, available=None):
         cdef tuple numbers = None if available is None else tuple(available)
         if partitions < 1:

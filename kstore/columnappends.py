@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from kstore import _columnpack, arguments
+from kstore._pack import Packer
 from kstore.appends import PACK_BYTES, AppendInfo, Appends
 from kstore.columnsources import Columns
 from kstore.errors import KStoreError, RecordTooLargeError
-
-if TYPE_CHECKING:
-    from kstore._pack import Packer
-    from kstore.writer import Writer
 
 MAX_THREADS = 256
 
@@ -57,142 +55,167 @@ class ColumnAppends(Appends):
         writer = self._writable()
         codec = self._compression_id(compression)
         self._check_epoch(leader_epoch)
-        threads = arguments.integer("threads", threads, 1, MAX_THREADS)
+        works = Works(arguments.integer("threads", threads, 1, MAX_THREADS))
         columns = Columns(values, keys, timestamps, headers, now_ms := writer.now())
-        with _Line(self, writer, codec, batch_bytes, threads, now_ms, leader_epoch) as line:
-            try:
+        line = Line(self, codec, batch_bytes, now_ms, leader_epoch, works)
+        works.last = line.send
+        try:
+            with works:
                 for rows in columns:
                     while _columnpack.pack(line.packer, rows, PACK_BYTES):
                         line.send()
                 _columnpack.close(line.packer)
-                line.finish()
-            except RecordTooLargeError as error:
-                line.finish_after(refused := self._too_large(error))
-                raise refused from None
-            except KStoreError as error:
-                line.finish_after(error)
+        except KStoreError as error:
+            refused = self._too_large(error) if isinstance(error, RecordTooLargeError) else error
+            if hasattr(refused, "appended"):
+                refused.appended = line.appended
+            if refused is error:
                 raise
-            except BaseException:
-                line.finish()
-                raise
+            raise refused from None
         if sync:
             self.flush()
         return line.appended
 
 
-class _Line:
-    """Batches on their way into the log: from the packer, through the codec, in order.
+class Works:
+    """What one call has other threads do, and what follows it in the calling thread, in order.
+
+    With one thread everything is done at once, in the calling thread. A context manager: at its end, or when a row is
+    refused, `last` (which sends what is finished) and everything under way are done; not if it was one of those that
+    failed. Then it waits for the threads.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.last: Callable[[], None] = lambda: None
+        self._broken = False
+        self._spares: list[Packer] = []
+        self._under_way: deque[tuple[concurrent.futures.Future[Any], Callable[[Any], None]]] = deque()
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Works:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            if not self._broken:
+                self.last()
+                while self._under_way:
+                    self.settle()
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Have `work` done, then `then` with its result; waits while there is a work for every thread."""
+        if self.threads == 1:
+            self._guard(lambda: then(work()))
+            return
+        if self._pool is None:
+            self._pool = concurrent.futures.ThreadPoolExecutor(self.threads)
+        while len(self._under_way) >= self.threads:
+            self.settle()
+        self._under_way.append((self._pool.submit(work), then))
+
+    def settle(self) -> None:
+        """Wait for the oldest work, and do what follows it."""
+        work, then = self._under_way.popleft()
+        self._guard(lambda: then(work.result()))
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        done = False
+        try:
+            step()
+            done = True
+        finally:
+            self._broken = self._broken or not done
+
+    def spare(self) -> Packer:
+        """An empty packer, to hold batches that are under way."""
+        return self._spares.pop() if self._spares else Packer(1, 1, now_ms=0)
+
+    def give_back(self, spare: Packer) -> None:
+        """Take a spare packer that is empty again."""
+        if len(self._spares) <= self.threads:
+            self._spares.append(spare)
+
+
+class Line:
+    """Batches on their way into one log: from the packer, through the codec, in order.
 
     `packer` encodes. With a codec its batches are compressed before they are written, by other threads if there may
-    be any; without one and with threads, another thread writes. At most `threads` + 1 packers are under way.
+    be any; without one and with threads, another thread writes, one write of this log at a time.
     """
 
     def __init__(
         self,
         log: ColumnAppends,
-        writer: Writer,
         codec: int,
         batch_bytes: int | None,
-        threads: int,
         now_ms: int,
         leader_epoch: int | None,
+        works: Works,
     ) -> None:
-        self._log, self._writer, self._codec, self._leader_epoch = log, writer, codec, leader_epoch
-        self._threads = threads
+        self.log = log
+        self._writer = log._writable()
+        self._codec, self._leader_epoch, self._works = codec, leader_epoch, works
         self._level = log._config.compression_level if log._config.compression_type != "producer" else None
         self.packer = log._packer(0, batch_bytes, now_ms, unlimited=codec != 0)
-        self._compressed = log._packer(codec, batch_bytes, now_ms)
+        self._compressed: Packer | None = None
         self._batch_bytes, self._now_ms = batch_bytes, now_ms
-        self._spares: list[Packer] = []
-        self._under_way: deque[tuple[Packer, concurrent.futures.Future[Any]]] = deque()
-        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._broken = False
+        self._writing = 0
         self._first = self._last = self._maximum = -1
-
-    def __enter__(self) -> _Line:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
 
     @property
     def appended(self) -> AppendInfo:
         """What is in the log."""
-        at_append = self._log._config.message_timestamp_type == "LogAppendTime" and self._last >= 0
+        at_append = self.log._config.message_timestamp_type == "LogAppendTime" and self._last >= 0
         return AppendInfo(self._first, self._last, self._maximum, self._now_ms if at_append else -1)
 
     def send(self) -> None:
         """Take the packer's finished batches on their way."""
         if not self.packer.batches:
             return
-        if self._threads == 1:
-            self._pass_on(self.packer, None)
+        works = self._works
+        if works.threads == 1:
+            works.do(lambda: self._squeeze(self.packer), lambda packed: self._pass_on(self.packer, packed))
             return
-        if self._pool is None:
-            self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
-        while len(self._under_way) >= (self._threads if self._codec else 1):
-            self._settle()
-        spare = self._spares.pop() if self._spares else self._log._packer(0, self._batch_bytes, self._now_ms)
+        while self._writing:
+            works.settle()
+        spare = works.spare()
         _columnpack.hand_over(self.packer, spare)
-        work: concurrent.futures.Future[Any]
         if self._codec:
-            work = self._pool.submit(_columnpack.compress, spare, self._codec, self._level)
+            works.do(lambda: self._squeeze(spare), lambda packed: self._pass_on(spare, packed, give_back=True))
         else:
-            work = self._pool.submit(self._store, spare)
-        self._under_way.append((spare, work))
+            self._writing += 1
+            works.do(lambda: self._store(spare), lambda _: self._written(spare))
 
-    def finish(self) -> None:
-        """Store what is under way, and what is finished in the packer."""
-        if self._broken:
+    def _written(self, spare: Packer) -> None:
+        self._writing -= 1
+        self._works.give_back(spare)
+
+    def _squeeze(self, packer: Packer) -> list[bytes]:
+        return _columnpack.compress(packer, self._codec, self._level) if self._codec else []
+
+    def _pass_on(self, packer: Packer, packed: list[bytes], *, give_back: bool = False) -> None:
+        """Store the packer's batches, or the compressed ones in their place."""
+        if not self._codec:
+            self._store(packer)
             return
-        if self._pool is None:
-            if self.packer.batches:
-                self._pass_on(self.packer, None)
-            return
-        self.send()
-        while self._under_way:
-            self._settle()
-
-    def finish_after(self, error: KStoreError) -> None:
-        """The same, when `error` has ended the call; it is told what was stored."""
-        self.finish()
-        if hasattr(error, "appended"):
-            error.appended = self.appended
-
-    def _settle(self) -> None:
-        spare, work = self._under_way.popleft()
+        if self._compressed is None:
+            self._compressed = self.log._packer(self._codec, self._batch_bytes, self._now_ms)
         try:
-            result = work.result()
-        except BaseException:
-            self._broken = True
-            raise
-        if self._codec:
-            self._pass_on(spare, result)
-        self._spares.append(spare)
-
-    def _pass_on(self, packer: Packer, packed: list[bytes] | None) -> None:
-        """Compress the packer's batches, unless that was done, and store them; nothing follows if that fails."""
-        ready = False
-        try:
-            if self._codec:
-                if packed is None:
-                    packed = _columnpack.compress(packer, self._codec, self._level)
-                try:
-                    _columnpack.put_compressed(self._compressed, packer, packed)
-                finally:
-                    if self._compressed.batches:
-                        self._store(self._compressed)
-                packer.clear()
-            else:
-                self._store(packer)
-            ready = True
+            _columnpack.put_compressed(self._compressed, packer, packed)
         finally:
-            self._broken = not ready
+            if self._compressed.batches:
+                self._store(self._compressed)
+        packer.clear()
+        if give_back:
+            self._works.give_back(packer)
 
     def _store(self, packer: Packer) -> None:
-        first, self._last = self._log._store(self._writer, packer, self._leader_epoch)
+        first, self._last = self.log._store(self._writer, packer, self._leader_epoch)
         self._first = first if self._first < 0 else self._first
-        at_append = self._log._config.message_timestamp_type == "LogAppendTime"
+        at_append = self.log._config.message_timestamp_type == "LogAppendTime"
         self._maximum = max(self._maximum, self._now_ms if at_append else packer.max_timestamp)
         packer.clear()

@@ -381,8 +381,8 @@ static int ks_why(const ks_batch *batch, const ks_bytes *key, const ks_bytes *va
                   int64_t time, int64_t *total) {
     int64_t body = ks_body(key, value, headers, ks_delta(batch, time), (uint64_t)batch->count << 1);
     *total = body + ks_varsize((uint64_t)body << 1);
-    if (ks_odd(batch, key, time)) return KS_STOP_ODD;
     if (batch->p >= batch->enough) return KS_STOP_ENOUGH;
+    if (ks_odd(batch, key, time)) return KS_STOP_ODD;
     return *total > batch->full - batch->p ? KS_STOP_FULL : KS_STOP_ROOM;
 }
 

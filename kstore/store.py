@@ -30,9 +30,9 @@ from kstore.errors import (
 from kstore.keeper import Keeper, weakly
 from kstore.log import Log
 from kstore.settings import check_known
+from kstore.topiccolumns import TopicColumnWrites
 from kstore.topicreads import TopicReads
 from kstore.topics import TopicRecord, TopicTable, read_topics
-from kstore.topicwrites import TopicWrites
 
 logger = logging.getLogger("kstore")
 
@@ -41,7 +41,7 @@ MAX_PARTITIONS = 100_000  # of one topic: more is a slip, and each is a director
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-class Store(TopicWrites, TopicReads):
+class Store(TopicColumnWrites, TopicReads):
     """Topics and their partitions in one or more log directories. Open it with `Store.open`.
 
     Any method may be called from any thread. In a forked child the store is closed; a store that only reads can be

@@ -143,15 +143,7 @@ class TopicWrites:
         router = route.router
         if seed is not None:
             router = self._router(topic, route.entries, arguments.whole("seed", seed))
-        config = self.topic_config(topic)
-        if batch_bytes is None:
-            several = 1 if partition is not None else len(route.entries)
-            batch_bytes = min(max(SPREAD_BYTES // several, LEAST_BATCH_BYTES), MOST_BATCH_BYTES)
-        batch_bytes = min(
-            arguments.integer("batch_bytes", batch_bytes, low=1),
-            config.max_message_bytes,
-            config.effective_segment_bytes,
-        )
+        batch_bytes = self._batch_bytes(topic, batch_bytes, 1 if partition is not None else len(route.entries))
         load = _Load(self, route, topic, compression, batch_bytes)
         splitter = Splitter(
             router,
@@ -182,6 +174,14 @@ class TopicWrites:
         if sync:
             load.flush()
         return load.appended
+
+    def _batch_bytes(self, topic: str, asked: int | None, partitions: int) -> int:
+        """How far batches are filled when those of so many partitions are filled at once."""
+        config = self.topic_config(topic)
+        if asked is None:
+            asked = min(max(SPREAD_BYTES // partitions, LEAST_BATCH_BYTES), MOST_BATCH_BYTES)
+        asked = arguments.integer("batch_bytes", asked, low=1)
+        return min(asked, config.max_message_bytes, config.effective_segment_bytes)
 
     # What is known of a topic.
 

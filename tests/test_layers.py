@@ -63,6 +63,7 @@ FLOORS: dict[str, int] = {
     "writer": 5,
     "_arrow": 2,
     "_columnpack": 3,
+    "_columnroute": 4,
     "columnsources": 4,
     "appends": 6,
     "columnappends": 6,
@@ -73,6 +74,7 @@ FLOORS: dict[str, int] = {
     "logdir": 8,
     "keeper": 9,
     "topicwrites": 9,
+    "topiccolumns": 9,
     "topicreads": 9,
     "store": 10,
     "_dump": 2,
@@ -116,6 +118,7 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("_columnread", "_columns"): "what it makes",
     ("_columnstream", "_columns"): "what it streams",
     ("columnreads", "reads"): "columns are found as records are",
+    ("topiccolumns", "topicwrites"): "columns go where records go, and what is known of a topic is known once",
     ("locks", "descriptors"): "a lock is a descriptor",
 }
 

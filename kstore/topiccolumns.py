@@ -1,0 +1,106 @@
+"""Appending whole columns to a topic: rows go by their keys over the partitions' logs.
+
+Routing and encoding are _columnroute's, the way of batches into a log columnappends's. The hardest rule: each partition
+gets what `Store.append_many` would give it of the same records, with the same seed byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kstore import arguments
+from kstore._columnroute import ColumnSplitter
+from kstore._pack import Packer
+from kstore.appends import AppendInfo
+from kstore.columnappends import MAX_THREADS, Line, Works
+from kstore.columnsources import Columns
+from kstore.errors import KStoreError, LogClosedError, RecordTooLargeError, StorageError
+from kstore.topicwrites import OPEN_BYTES, READY_BYTES, TopicWrites
+
+
+class TopicColumnWrites(TopicWrites):
+    """What can be appended to a `Store`, columns included; see there about threads."""
+
+    def append_columns(
+        self,
+        topic: str,
+        values: Any,
+        *,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        compression: str | None = None,
+        sync: bool = False,
+        batch_bytes: int | None = None,
+        threads: int = 1,
+        seed: int | None = None,
+    ) -> dict[int, AppendInfo]:
+        """Append a record for each row of `values`; what each partition got.
+
+        Columns are what `Log.append_columns` takes, `threads` what it does with them; rows go where `append_many`
+        sends the same records, in the same batches. When a row is refused, the batches finished before it stay, and
+        the error's `appended` tells them in the form of the result. Raises what `Log.append_columns` raises, and
+        `UnknownTopicOrPartitionError`. Appends of other threads may come between any two batches.
+        """
+        route = self._find_route(topic)
+        if partition is not None:
+            partition = self._catalog.find(topic, arguments.whole("partition", partition)).partition
+        router = route.router
+        if seed is not None:
+            router = self._router(topic, route.entries, arguments.whole("seed", seed))
+        batch_bytes = self._batch_bytes(topic, batch_bytes, 1 if partition is not None else len(route.entries))
+        works = Works(arguments.integer("threads", threads, 1, MAX_THREADS))
+        now_ms = route.now()
+        columns = Columns(values, keys, timestamps, headers, now_ms)
+        lines: dict[int, Line] = {}
+
+        def make(number: int) -> Packer:
+            log = self._log_on(route, topic, number)
+            line = Line(log, log._compression_id(compression), batch_bytes, now_ms, None, works)
+            lines[number] = line
+            return line.packer
+
+        splitter = ColumnSplitter(
+            router,
+            make,
+            limit_bytes=READY_BYTES,
+            most_bytes=OPEN_BYTES,
+            sticky_bytes=batch_bytes,
+            partition=partition,
+        )
+
+        def send() -> None:
+            for number, _ in splitter.ready:
+                lines[number].send()
+
+        works.last = send
+        try:
+            with works:
+                for rows in columns:
+                    while splitter.pack(rows):
+                        send()
+                splitter.close()
+        except StorageError:
+            self._routes.pop(topic, None)
+            raise
+        except LogClosedError as error:
+            raise self._closed_or_gone(topic, error) from None
+        except KStoreError as error:
+            refused = error
+            if isinstance(error, RecordTooLargeError) and lines:
+                refused = next(iter(lines.values())).log._too_large(error)
+            if hasattr(refused, "appended"):
+                refused.appended = _told(lines)
+            if refused is error:
+                raise
+            raise refused from None
+        if sync:
+            for number in _told(lines):
+                lines[number].log.flush()
+        return _told(lines)
+
+
+def _told(lines: dict[int, Line]) -> dict[int, AppendInfo]:
+    """What each partition has got, in their order."""
+    return {number: line.appended for number, line in sorted(lines.items()) if line.appended.last_offset >= 0}
