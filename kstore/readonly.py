@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kstore import _core, _scan, checkpoint, fs, names
 from kstore.errors import CorruptRecordError, LogClosedError, StorageError
@@ -24,8 +24,7 @@ LONGEST_PAUSE = 0.005
 _UNSURE_NS = 50_000_000  # a directory changed so lately may change again within the same tick of its clock
 
 
-@dataclass(frozen=True, slots=True)
-class _Sight:
+class _Sight(NamedTuple):
     """The log as one look at the directory shows it: replaced as a whole, so that readers need no lock."""
 
     segments: SegmentList
@@ -57,6 +56,8 @@ class ReadOnlyView:
         self.closed = False
         self._sight = _Sight(SegmentList([]))
         self._listed_ns = -1
+        self._marked_ns = -1  # when the root had last been changed as the checkpoints were read
+        self._indexes_behind = False
         self._checkpoints: dict[str, tuple[tuple[int, int, int] | None, int]] = {}
         self._refreshing = threading.Lock()
         self.refresh()
@@ -145,8 +146,7 @@ class ReadOnlyView:
             if whole.batches:
                 maximum = (whole.max_timestamp, whole.max_timestamp_offset)
                 last_batch = (whole.last_position, segment.file.read(whole.last_position, HEADER_BYTES))
-            doubted = replace(
-                sight,
+            doubted = sight._replace(
                 end_position=scan.end_position,
                 sound_offset=found,
                 log_end_offset=max(found, sight.log_start_offset),
@@ -195,7 +195,7 @@ class ReadOnlyView:
         pause = FIRST_PAUSE
         while True:
             version = self.guard.version
-            if not self.nothing_new(durable):
+            if not self.catch_up():
                 self.refresh()
             end = self.durable_end_offset if durable else self.log_end_offset
             if end > offset or self.guard.version != version:
@@ -206,23 +206,53 @@ class ReadOnlyView:
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def nothing_new(self, durable: bool) -> bool:
-        """Whether a look at two modification times says that a whole look would find nothing: one poll in microseconds.
+    def catch_up(self) -> bool:
+        """Take in what was appended since the last look; False when a whole look is needed (`refresh`).
 
-        Only of a log whose last file is sound to its last byte: there every append makes it longer.
+        One poll: three looks at times of modification, and a scan of what is new. The indexes are left behind. Only of
+        a log whose last file was sound to its last byte: there every append makes it longer.
         """
-        sight = self._sight
-        if self.closed or not sight.segments.items or sight.end_position != sight.end_size:
-            return False
-        try:
-            if fs.stat(self.directory).st_mtime_ns != self._listed_ns:
+        with self._refreshing:
+            sight = self._sight
+            if self.closed or sight.end_position <= 0 or sight.end_position != sight.end_size or sight.fault:
                 return False
-            found = fs.stat(sight.segments.items[-1].path)
-        except fs.MissingFileError:
-            return False
-        if (found.st_size, found.st_mtime_ns, found.st_ino) != (sight.end_size, sight.end_ns, sight.files[-1]):
-            return False
-        return not durable or self._mark(checkpoint.RECOVERY_POINTS)[0] == sight.recovery_point
+            segment = sight.segments.items[-1]
+            try:
+                if fs.stat(self.root).st_mtime_ns != self._marked_ns:
+                    return False
+                if fs.stat(self.directory).st_mtime_ns != self._listed_ns:
+                    return False
+                found = fs.stat(segment.path)
+                if (found.st_dev, found.st_ino) != sight.end_file:
+                    return False
+                if found.st_size == sight.end_size and found.st_mtime_ns == sight.end_ns:
+                    return True
+                if not self._last_batch_stands(sight, found.st_size):
+                    return False
+                scan = segment.scan(sight.end_position, found.st_size, after=sight.sound_offset)
+                if scan.end_position != found.st_size or scan.next_offset is None:
+                    return False
+                self._sight = self._grown(sight, segment, scan, found)
+            except StorageError:
+                return False
+            self._indexes_behind = True
+            return True
+
+    @staticmethod
+    def _grown(sight: _Sight, segment: Segment, scan: _scan.ScanResult, found: os.stat_result) -> _Sight:
+        """The log with the sound batches behind its old end."""
+        maximum = sight.maximum
+        if scan.max_timestamp > maximum[0]:
+            maximum = (scan.max_timestamp, scan.max_timestamp_offset)
+        return sight._replace(
+            log_end_offset=max(scan.next_offset, sight.log_start_offset),
+            sound_offset=scan.next_offset,
+            end_position=scan.end_position,
+            end_size=found.st_size,
+            end_ns=found.st_mtime_ns,
+            maximum=maximum,
+            last_batch=(scan.last_position, segment.file.read(scan.last_position, HEADER_BYTES)),
+        )
 
     def overtaken(self, next_offset: int, seen_version: int, base_offset: int, crc: int) -> bool:
         """Whether the batch that a reader was given last is no longer in the log."""
@@ -258,26 +288,28 @@ class ReadOnlyView:
 
     def _refresh(self) -> None:
         while True:
+            marked_ns = fs.stat(self.root).st_mtime_ns
             recovery_point, written = self._mark(checkpoint.RECOVERY_POINTS)
             old = self._sight
-            sight = replace(old, recovery_point=recovery_point)
+            sight = old._replace(recovery_point=recovery_point)
             changed_ns = fs.stat(self.directory).st_mtime_ns
             listed_ns = self._listed_ns
             if changed_ns != listed_ns:
                 sight = self._list(sight)
-                listed_ns = changed_ns if time.time_ns() - changed_ns > _UNSURE_NS else -1
+                listed_ns = _if_sure(changed_ns)
             sight = self._find_end(sight)
             bases = sight.segments.bases
             start = max(self._mark(checkpoint.LOG_STARTS)[0], bases[0] if bases else 0)
             # Files that end below the start are those of a log that starts anew there.
             end = max(sight.sound_offset, start) if bases else start
-            sight = replace(sight, log_start_offset=start, log_end_offset=end)
+            sight = sight._replace(log_start_offset=start, log_end_offset=end)
             fault = self._find_fault(sight)
             if fault is None or self._mark(checkpoint.RECOVERY_POINTS) == (recovery_point, written):
                 break
-            self._publish(old, replace(sight, fault=None))  # the writer has cut and gone on meanwhile
-        self._publish(old, replace(sight, fault=fault))
+            self._publish(old, sight._replace(fault=None))  # the writer has cut and gone on meanwhile
+        self._publish(old, sight._replace(fault=fault))
         self._listed_ns = listed_ns
+        self._marked_ns = _if_sure(marked_ns)
 
     def _publish(self, old: _Sight, sight: _Sight) -> None:
         kept = old.segments.items[: len(sight.segments.items)] == sight.segments.items[: len(old.segments.items)]
@@ -351,9 +383,9 @@ class ReadOnlyView:
             if segment is None or not same or base > anew or (base == anew and (cut or base != bases[-1])):
                 segment = Segment(self.directory, base, max_index_bytes=0, writable=False, actual=actual)
             items.append(segment)
-        sight = replace(sight, segments=SegmentList(items), files=files, leftovers_ignored=found.remove)
+        sight = sight._replace(segments=SegmentList(items), files=files, leftovers_ignored=found.remove)
         if not items or not old.items or items[-1] is not old.items[-1]:
-            sight = replace(sight, end_position=0, end_size=-1, end_file=None, last_batch=None)
+            sight = sight._replace(end_position=0, end_size=-1, end_file=None, last_batch=None)
         return sight
 
     def _find_end(self, sight: _Sight) -> _Sight:
@@ -367,9 +399,13 @@ class ReadOnlyView:
             # The tail was cut or the file is another: look at it with new eyes.
             segment = segment.anew()
             segments = SegmentList([*sight.segments.items[:-1], segment])
-            sight = replace(sight, segments=segments, end_position=0, end_size=-1, last_batch=None)
+            sight = sight._replace(segments=segments, end_position=0, end_size=-1, last_batch=None)
+        if self._indexes_behind:
+            segment.offset_index.refresh()
+            segment.time_index.refresh()
+            self._indexes_behind = False
         if sight.end_position == stat.st_size == sight.end_size:
-            return sight if sight.end_ns == stat.st_mtime_ns else replace(sight, end_ns=stat.st_mtime_ns)
+            return sight if sight.end_ns == stat.st_mtime_ns else sight._replace(end_ns=stat.st_mtime_ns)
         segment.offset_index.refresh()
         segment.time_index.refresh()
         position, maximum, scan = sight.end_position, sight.maximum, None
@@ -391,8 +427,7 @@ class ReadOnlyView:
             last_batch = (scan.last_position, segment.file.read(scan.last_position, HEADER_BYTES))
         elif position == 0:
             sound_offset = segment.base_offset
-        return replace(
-            sight,
+        return sight._replace(
             sound_offset=sound_offset,
             end_position=scan.end_position,
             end_size=stat.st_size,
@@ -427,3 +462,8 @@ class ReadOnlyView:
         for segment in self.segments.items:
             segment.close()
         self.guard.version += 1
+
+
+def _if_sure(changed_ns: int) -> int:
+    """A directory's time of modification, or -1 as long as another change might have the same."""
+    return changed_ns if time.time_ns() - changed_ns > _UNSURE_NS else -1

@@ -158,7 +158,7 @@ class _Part:
     def has_news(self) -> bool:
         """Whether the log has grown or changed otherwise since the last look."""
         view = self.view
-        if isinstance(view, Writer) or not view.nothing_new(self.durable):
+        if isinstance(view, Writer) or not view.catch_up():
             view.refresh()
         return self._end > self.end_offset or view.guard.version != self.version
 

@@ -568,7 +568,7 @@ def test_a_quiet_log_is_not_looked_at_whole_and_a_changed_one_is(store: Store, r
 
         def is_quiet() -> bool:
             view.refresh()
-            return view.nothing_new(False)
+            return view.catch_up()
 
         wait_for(is_quiet)
         looks = 0
