@@ -86,8 +86,11 @@ class ProducerCheck:
         self._producers: dict[int, _Producer] = {}
         self._empty: set[int] = set()
         self._aborted: list[AbortedTxn] = []
+        self._expected: list[AbortedTxn] = []
         self._seen: list[tuple[int, int, int]] = []  # aborts of the segment: producer, first offset or -1, last offset
         self._segment: int | None = None
+        self.aborted: dict[int, list[AbortedTxn]] = {}
+        """What each segment's transaction index should hold, of those that have one or need one."""
 
     def enter(self, base_offset: int, has_index: bool) -> None:
         """Begin a segment."""
@@ -119,7 +122,14 @@ class ProducerCheck:
             if first >= 0 and (producer, last) not in listed and not self._was_cleaned(first):
                 what = f"no entry for the transaction of producer {producer} that was aborted at offset {last}"
                 self._findings.add(path, "SEMANTICS 9.14", what, offset=last, repair="write it anew")
+        kept = [entry for entry in self._aborted if self._was_cleaned(entry.first_offset)
+                and (entry.producer_id, entry.last_offset) in markers]  # fmt: skip
+        made = [entry for entry in self._expected if not self._was_cleaned(entry.first_offset)]
+        if self._aborted or made:
+            entries = {entry.last_offset: entry for entry in (*kept, *made)}
+            self.aborted[self._segment] = [entries[at] for at in sorted(entries)]
         self._seen.clear()
+        self._expected.clear()
 
     def _was_cleaned(self, offset: int) -> bool:
         return offset < max(self._cleaned_below, self._log_start)
@@ -151,6 +161,11 @@ class ProducerCheck:
                 return
             if row["control"] == _ABORT:
                 self._seen.append((int(row["producer_id"]), producer.first_open, last))
+                if producer.first_open >= 0:
+                    others = (each.first_open for each in self._producers.values() if each is not producer)
+                    stable = min((first for first in others if first >= 0), default=last + 1)
+                    entry = AbortedTxn(0, int(row["producer_id"]), producer.first_open, last, stable)
+                    self._expected.append(entry)
             if epoch > producer.epoch:
                 producer.last_offset = producer.last_sequence = -1
             producer.first_open = -1

@@ -6,11 +6,12 @@ A sequence of entries without a head; what a reader of transactions does with th
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kstore.errors import CorruptIndexError
 
-__all__ = ["AbortedTxn", "parse_txn_index"]
+__all__ = ["AbortedTxn", "format_txn_index", "parse_txn_index"]
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
@@ -39,3 +40,8 @@ def parse_txn_index(data: bytes, *, path: str | None = None) -> list[AbortedTxn]
                 f"aborted transaction of version {entry.version}: {_VERSION} is the highest known", path=path
             )
     return entries
+
+
+def format_txn_index(entries: Iterable[AbortedTxn]) -> bytes:
+    """Write the file's bytes."""
+    return b"".join(_ENTRY.pack(entry.version << 8, *entry[1:]) for entry in entries)

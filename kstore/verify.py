@@ -21,6 +21,7 @@ from kstore.errors import InvalidTopicError, KStoreError, StorageError
 from kstore.findings import Finding, Findings, SegmentReport
 from kstore.producercheck import ProducerCheck, check_snapshot_file, check_txn_index_file
 from kstore.segmentcheck import check_segment
+from kstore.txnindex import AbortedTxn
 
 __all__ = ["Finding", "Marks", "PartitionReport", "Report", "check_partition", "read_marks", "targets", "verify"]
 
@@ -52,6 +53,8 @@ class PartitionReport:
     segments: list[SegmentReport] = field(default_factory=list)
     start_offset: int = 0
     next_offset: int = 0
+    aborted: dict[int, list[AbortedTxn]] = field(default_factory=dict)
+    """What transaction indexes should hold, by the base offset of their segments."""
 
 
 @dataclass(slots=True)
@@ -241,6 +244,7 @@ def check_partition(
     in_doubt = not is_closed and marks.recovery_point is not None and marks.recovery_point < report.next_offset
     borders = set().union(*(segment.borders for segment in report.segments), bases)
     producers.conclude(bases, report.next_offset, borders, in_doubt=in_doubt)
+    report.aborted = producers.aborted
     try:
         checkpoint.read_partition_metadata(directory)
     except StorageError as error:

@@ -91,6 +91,7 @@ FLOORS: dict[str, int] = {
     "segmentcheck": 6,
     "producercheck": 7,
     "verify": 9,
+    "repair": 10,
     "cli": 12,
     "__main__": 13,
 }

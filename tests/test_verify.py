@@ -9,61 +9,25 @@ from pathlib import Path
 
 import goldensets
 import pytest
+from verifying import batch_positions, errors, flip, logs, make_log, make_pristine
 
 import kstore
 from kstore import checkpoint, cli, names
-from kstore.verify import Finding, verify
+from kstore.verify import verify
 
 # Sets, or directories of sets, that hold damage on purpose.
 DAMAGED = {"crash-damaged/before", "damaged-files"}
 HEADER_BYTES = 61
 
 
-def errors(*paths: Path | str, deep: bool = False) -> list[Finding]:
-    return [finding for finding in verify(paths, deep=deep).findings if finding.severity == "error"]
-
-
 @pytest.fixture
 def log_path(tmp_path: Path) -> Path:
-    """A closed log of three segments, batches of one to three records, four index entries in each of the first two."""
-    path = tmp_path / "root" / "t-0"
-    path.parent.mkdir()
-    write(path)
-    return path
-
-
-def write(path: Path, batches: int = 24) -> None:
-    clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 7))
-    with kstore.Log.open(
-        path, segment_bytes=2000, index_interval_bytes=300, segment_index_bytes=1200, clock=lambda: next(clock)
-    ) as log:
-        for number in range(batches):
-            log.append_many([b"v" * 100] * (3 - number % 3))
+    return make_log(tmp_path)
 
 
 @pytest.fixture
 def pristine(log_path: Path) -> Callable[[], Path]:
-    """Give the log back as it was."""
-    root = log_path.parent
-    kept = root.parent / "kept"
-    shutil.copytree(root, kept)
-
-    def restore() -> Path:
-        shutil.rmtree(root)
-        shutil.copytree(kept, root)
-        return log_path
-
-    return restore
-
-
-def logs(path: Path) -> list[Path]:
-    return sorted(path.glob("*.log"))
-
-
-def flip(path: Path, position: int, bit: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1 << bit
-    path.write_bytes(data)
+    return make_pristine(log_path)
 
 
 # What is in order
@@ -122,14 +86,6 @@ def test_every_bit_flipped_in_a_batchs_header_is_found(pristine: Callable[[], Pa
                 flip(log, position, bit)
                 assert errors(path), (log.name, start, position - start, bit)
                 log.write_bytes(data)
-
-
-def batch_positions(data: bytes) -> list[int]:
-    found, position = [], 0
-    while position < len(data):
-        found.append(position)
-        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
-    return found
 
 
 @pytest.mark.parametrize(("kind", "size"), [(names.OFFSET_INDEX, 8), (names.TIME_INDEX, 12)])

@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "config": "list settings, or say what some of them come to and what they will do",
     "describe": "show what is in a directory of logs, a topic, a partition",
     "dump": "print log, index and snapshot files as Kafka's dump tool does",
+    "repair": "mend what can be mended, after saying what would be lost",
     "retain": "delete old segments now, or say which would go and why",
     "offsets": "print where partitions start, end, or reach a time",
     "tail": "print the last records, and those to come",
