@@ -270,7 +270,10 @@ class World:
                 end = log.log_end_offset
                 least = max(part.acknowledged, part.start) if lossy else part.end
                 assert least <= end <= part.end, (name, number)
-                part.records = [record for record in part.records if record[0] < end]
+                # A disk that keeps later writes and loses earlier ones may take what was not flushed out of the middle.
+                there = {record.offset for record in log.read()}
+                certain = range(part.acknowledged if lossy else end)
+                part.records = [record for record in part.records if record[0] in there or record[0] in certain]
                 part.start, part.end = log.log_start_offset, end
 
 
