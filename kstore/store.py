@@ -32,7 +32,7 @@ from kstore.log import Log
 from kstore.settings import check_known
 from kstore.topiccolumns import TopicColumnWrites
 from kstore.topicreads import TopicReads
-from kstore.topics import TopicRecord, TopicTable, read_topics
+from kstore.topics import TopicRecord, TopicTable, cleaned_topics, inherited_config, read_topics
 
 logger = logging.getLogger("kstore")
 
@@ -102,6 +102,7 @@ class Store(TopicColumnWrites, TopicReads):
         store._closed = False
         store._admin = threading.RLock()
         store._configs = {}
+        store._cleaned = None
         store._routes = {}
         store._seed = None if seed is None else arguments.whole("seed", seed)
         store._keeper = None
@@ -127,6 +128,7 @@ class Store(TopicColumnWrites, TopicReads):
     _broker: BrokerConfig
     _catalog: Catalog
     _closed: bool
+    _cleaned: tuple[frozenset[str] | None] | None
     _config: LogConfig
     _configs: dict[str, LogConfig]
     _keeper: Keeper | None
@@ -295,12 +297,18 @@ class Store(TopicColumnWrites, TopicReads):
         return config
 
     def _overrides(self, topic: str) -> Mapping[str, str]:
-        """A topic's own settings; those of a former topic of the same name, with another id, do not count."""
-        if not (record := self._table.find(topic)) or not record.config:
-            return {}
-        on_disk = self._id_on_disk(self._catalog.partitions(topic)) if topic in self._catalog else None
-        record = self._table.find(topic, on_disk)
-        return {} if record is None else record.config
+        """A topic's own settings, else what a broker's topic brings along (`topics.inherited_config`).
+
+        Those of a former topic of the same name, with another id, do not count.
+        """
+        if self._cleaned is None:
+            self._cleaned = (cleaned_topics(self.paths if self._keeper is None else self._keeper.roots),)
+        inherited = inherited_config(topic, self._cleaned[0])
+        record = self._table.find(topic)
+        if record is not None and (record.config or inherited):
+            on_disk = self._id_on_disk(self._catalog.partitions(topic)) if topic in self._catalog else None
+            record = self._table.find(topic, on_disk)
+        return inherited if record is None else record.config
 
     def update_topic_config(self, topic: str, config: Mapping[str, object]) -> None:
         """Change settings of one topic, under Kafka's topic names; None takes a setting back to the store's.

@@ -29,6 +29,13 @@ TOPICS_FILE = "kstore-topics.json"
 MAX_FILE_BYTES = 32 << 20
 """What the file may take: some two hundred thousand topics."""
 
+INTERNAL_CONFIGS: Mapping[str, Mapping[str, str]] = {
+    "__consumer_offsets": {"cleanup.policy": "compact"},
+    "__transaction_state": {"cleanup.policy": "compact"},
+    "__share_group_state": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
+}
+"""What a broker's coordinators give the topics that they make: their newest values must outlive any age and size."""
+
 State: TypeAlias = Literal["live", "creating", "deleting"]
 
 _VERSION = 1
@@ -162,6 +169,28 @@ def read_topics(roots: Iterable[str | os.PathLike[str]]) -> TopicTable:
         logger.warning("%s; generation %d of another directory holds", each, best.generation)
     behind = tuple(root for root, table in found.items() if table != best) if best.generation else ()
     return TopicTable(best.generation, best.topics, best.extra, behind, itertools.count(best.generation + 1))
+
+
+def cleaned_topics(roots: Iterable[str | os.PathLike[str]]) -> frozenset[str] | None:
+    """Find the topics that a log cleaner has gone through; None when that cannot be read."""
+    try:
+        return frozenset(
+            topic for root in roots for topic, _ in checkpoint.read_offsets(root, checkpoint.CLEANER_OFFSETS)
+        )
+    except StorageError as error:
+        logger.warning("%s; topics that a broker made are taken for compacted ones", error)
+        return None
+
+
+def inherited_config(topic: str, cleaned: frozenset[str] | None) -> Mapping[str, str]:
+    """What a topic that has no record here brings along, as far as the disk tells.
+
+    A broker keeps its topics' settings elsewhere. Were a topic that it compacts taken for one with the store's own
+    policy, retention would delete what compaction keeps: so one that was `cleaned` has the policy "compact".
+    """
+    if topic in INTERNAL_CONFIGS:
+        return INTERNAL_CONFIGS[topic]
+    return {"cleanup.policy": "compact"} if cleaned is None or topic in cleaned else {}
 
 
 class _LaterVersionError(StorageError):

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from kstore.errors import ConfigWarning, KStoreError, UnknownTopicOrPartitionErr
 from kstore.log import Log
 from kstore.retention import Deletion, Outlook, moment
 from kstore.store import Store
-from kstore.topics import read_topics
+from kstore.topics import cleaned_topics, inherited_config, read_topics
 
 __all__ = ["run"]
 
@@ -123,8 +123,9 @@ def _one(path: str, asked: argparse.Namespace, clock: Callable[[], int]) -> _Don
     directory = os.path.realpath(path)
     topic = names.parse_partition_name(os.path.basename(directory)).topic
     metadata = checkpoint.read_partition_metadata(directory)
-    record = read_topics([os.path.dirname(directory)]).find(topic, None if metadata is None else metadata.topic_id)
-    overrides: Mapping[str, str] = {} if record is None else record.config
+    roots = [os.path.dirname(directory)]
+    record = read_topics(roots).find(topic, None if metadata is None else metadata.topic_id)
+    overrides = inherited_config(topic, cleaned_topics(roots)) if record is None else record.config
     config = LogConfig.resolve(options.given(asked)).for_topic(overrides)
     with Log.open(directory, "r" if asked.dry_run else "a", config=config, clock=clock) as log:
         return _pass(log, asked.dry_run)
