@@ -170,8 +170,8 @@ cdef class Reader:
         self._r.most_rows = most_rows
         self._r.most_bytes = most_bytes
 
-    def open(self, int fd, int64_t position, object path):
-        """Go to a batch of a file."""
+    def open(self, int fd, int64_t position, object path, int64_t base_offset=0):
+        """Go to a batch of a file; whose segment's base offset does not matter here."""
         self._r.fd = fd
         self._r.position = position
         self._r.last_position = -1

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from kstore import _columnread, _columns, _columnstream, arguments, fs, reading
+from kstore import _batchtable, _columnread, _columns, _columnstream, arguments, fs, reading
 from kstore._columns import Columns
 from kstore.errors import CorruptRecordError, KStoreError
 from kstore.reading import Piece, SegmentList, View
@@ -30,7 +30,14 @@ NO_LIMIT = 2**63 - 1
 class _Source:
     """The records of a stretch as `Columns`, chunk by chunk. Not thread-safe."""
 
-    def __init__(self, view: View, stretch: reading.Stretch, start: int, end: int, reader: _columnread.Reader) -> None:
+    def __init__(
+        self,
+        view: View,
+        stretch: reading.Stretch,
+        start: int,
+        end: int,
+        reader: _columnread.Reader | _batchtable.BatchTable,
+    ) -> None:
         self._view = view
         self._stretch = stretch
         self._end = end
@@ -133,7 +140,7 @@ class _Source:
     def _go_to(self, segment: Segment, position: int) -> None:
         self._segment, self._position = segment, position
         self._file = segment.file  # held: its descriptor must outlive the reading, whoever closes the segment
-        self._reader.open(self._file.fd, position, segment.path)
+        self._reader.open(self._file.fd, position, segment.path, segment.base_offset)
 
     def _bytes_ahead(self, segment: Segment, end: int) -> int:
         """About how many bytes are still to come, if they are fewer than the chunk may have."""
@@ -238,6 +245,27 @@ class ColumnReads(Reads):
         source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation, durable)
         return _chunks(source, *_limits(max_records, max_bytes, columns, layout, CHUNK_BYTES))
 
+    def batch_table(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | None = None,
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+    ) -> Columns:
+        """Read the headers of the batches that reach into `[offset, end_offset)`: one row each, control batches too.
+
+        Columns: base_offset, last_offset, count, position and size_bytes in its file, segment_base_offset,
+        base_timestamp, max_timestamp, partition_leader_epoch, magic, compression (by number), timestamp_type (0 the
+        producer's, 1 the log's, -1 none), is_transactional, is_control, producer_id, producer_epoch, base_sequence,
+        delete_horizon_ms (-1: none) and crc. A compressed message of the old formats keeps its base offset and its
+        count inside; both are -1 here. No checksum is looked at. Raises as `read_batches` does for a broken frame.
+        """
+        stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, False, None, durable)
+        source = _Source(self._view, stretch, start, end, _batchtable.BatchTable())
+        return source.next(NO_LIMIT, NO_LIMIT, whole=True)
+
     def __arrow_c_schema__(self) -> object:
         """Describe the record batches of `__arrow_c_stream__` to Arrow."""
         return _columns.schema_capsule(_columns.fields_of(_columns.DEFAULT_COLUMNS, "binary"))
@@ -254,7 +282,7 @@ class ColumnReads(Reads):
         fields = _columns.fields_of(_columns.COLUMN_NAMES, "binary", requested_schema)
         if requested_schema is None:
             fields = _columns.fields_of(_columns.DEFAULT_COLUMNS, "binary")
-        layout = next((_columns.layout_of(text) for name, text in fields if name in ("key", "value")), "binary")
+        layout: Layout = next((_columns.layout_of(text) for name, text in fields if name in ("key", "value")), "binary")
         names = tuple(name for name, _ in fields)
         end = self._handed_over()
         chunks = self.iter_columns(end_offset=end.offset, columns=names, layout=layout)

@@ -1,0 +1,179 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""One row for each batch, from the headers alone: `Log.batch_table`.
+
+The walk is in batchtable.h, without the GIL. Hardest rule: a frame that is not sound is what the batch iterator says it
+is, so that a table and the batches never judge differently.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport strerror
+
+from kstore._columnread cimport (
+    KS_AT_END, KS_FAILED_READ, KS_LEFT_ALONE, KS_OUT_OF_MEMORY, KS_PAST, ks_reader, ks_vec,
+)
+from kstore._columns cimport Columns, Memory, ks_pool_adopt, new_memory, pool
+
+import numpy as np
+
+from kstore._core import decode_batches
+from kstore.errors import StorageError
+
+cdef extern from "batchtable.h" nogil:
+    ctypedef struct ks_header:
+        int64_t base_offset, last_offset, position, segment_base_offset, base_timestamp, max_timestamp, producer_id
+        int64_t delete_horizon_ms
+        int32_t size_bytes, count, partition_leader_epoch, base_sequence
+        uint32_t crc
+        int16_t producer_epoch
+        int8_t magic, compression, timestamp_type, is_transactional, is_control
+    ctypedef struct ks_headers_window:
+        pass
+    void ks_vec_drop(ks_vec *v) noexcept
+    int ks_read_header(const uint8_t *p, int64_t n, int64_t left, ks_header *h) noexcept
+    int ks_take_header(ks_reader *r, ks_vec *rows, int64_t *n, ks_header *h, int64_t segment, const uint8_t *p) noexcept
+    int ks_read_headers(ks_reader *r, ks_headers_window *w, ks_vec *rows, int64_t *n, int64_t segment) noexcept
+    void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t n, size_t at, size_t width) noexcept
+
+ks_pool_adopt(pool())
+
+cdef int64_t NO_LIMIT = 0x7fffffffffffffff
+cdef ks_header _h
+
+
+cdef size_t _at(const void *field) noexcept:
+    return <size_t> (<const uint8_t *> field - <const uint8_t *> &_h)
+
+
+# Each column: its name, Arrow format, NumPy type, and where it lies in ks_header.
+cdef tuple _FIELDS = (
+    ("base_offset", "l", "int64", _at(&_h.base_offset)),
+    ("last_offset", "l", "int64", _at(&_h.last_offset)),
+    ("count", "i", "int32", _at(&_h.count)),
+    ("position", "l", "int64", _at(&_h.position)),
+    ("size_bytes", "i", "int32", _at(&_h.size_bytes)),
+    ("segment_base_offset", "l", "int64", _at(&_h.segment_base_offset)),
+    ("base_timestamp", "l", "int64", _at(&_h.base_timestamp)),
+    ("max_timestamp", "l", "int64", _at(&_h.max_timestamp)),
+    ("partition_leader_epoch", "i", "int32", _at(&_h.partition_leader_epoch)),
+    ("magic", "c", "int8", _at(&_h.magic)),
+    ("compression", "c", "int8", _at(&_h.compression)),
+    ("timestamp_type", "c", "int8", _at(&_h.timestamp_type)),
+    ("is_transactional", "b", "bool", _at(&_h.is_transactional)),
+    ("is_control", "b", "bool", _at(&_h.is_control)),
+    ("producer_id", "l", "int64", _at(&_h.producer_id)),
+    ("producer_epoch", "s", "int16", _at(&_h.producer_epoch)),
+    ("base_sequence", "i", "int32", _at(&_h.base_sequence)),
+    ("delete_horizon_ms", "l", "int64", _at(&_h.delete_horizon_ms)),
+    ("crc", "I", "uint32", _at(&_h.crc)),
+)
+BATCH_COLUMNS = tuple([name for name, *_ in _FIELDS])
+
+
+@cython.final
+cdef class BatchTable:
+    """Builds the table of the batches that it is pointed at; used as `_columnread.Reader` is. Not thread-safe."""
+
+    cdef ks_reader _r
+    cdef ks_headers_window _window
+    cdef ks_vec _rows
+    cdef int64_t _n
+    cdef int64_t _mark
+    cdef int64_t _segment
+    cdef readonly object path
+
+    def __dealloc__(self):
+        ks_vec_drop(&self._rows)
+
+    @property
+    def rows(self):
+        return self._n
+
+    @property
+    def next_offset(self):
+        return self._r.next_offset
+
+    @property
+    def position(self):
+        return self._r.position
+
+    is_amid = False
+    is_estimating = False
+
+    @property
+    def last_batch(self):
+        return (self._r.last_position, PyBytes_FromStringAndSize(<const char *> self._r.last_header, 21),
+                self._r.last_base, self._r.last_crc)
+
+    def seek(self, int64_t start_offset, int64_t end_offset):
+        """Want the batches that reach into `[start_offset, end_offset)`."""
+        self._r.start_offset = self._r.next_offset = start_offset
+        self._r.last_wanted = end_offset if end_offset == NO_LIMIT else end_offset - 1
+        self._r.last_position = -1
+
+    def begin(self, most_rows, most_bytes):
+        """Begin with no rows; there are no limits."""
+        self._n = 0
+
+    def open(self, int fd, int64_t position, object path, int64_t base_offset):
+        """Go to a batch of the file of the segment that begins at `base_offset`."""
+        self._r.fd = fd
+        self._r.position = position
+        self._r.last_position = -1
+        self.path = path
+        self._segment = base_offset
+
+    def mark(self):
+        self._mark = self._n
+
+    def back(self):
+        self._n = self._mark
+
+    def read(self, int64_t pause, int64_t end, int64_t bytes_ahead):
+        """Read headers up to a batch that begins at or behind `pause`; answers "end", "past" or "alone"."""
+        cdef int stop
+        self._r.end = end
+        self._r.pause = pause
+        with nogil:
+            stop = ks_read_headers(&self._r, &self._window, &self._rows, &self._n, self._segment)
+        return self._said(stop)
+
+    cdef object _said(self, int stop):
+        if stop == KS_FAILED_READ:
+            error = self._r.error
+            raise StorageError(error, (<bytes> strerror(error)).decode(errors="replace"), self.path)
+        if stop == KS_OUT_OF_MEMORY:
+            raise MemoryError(f"a table of {self._n} batches cannot grow")
+        return "past" if stop == KS_PAST else "alone" if stop == KS_LEFT_ALONE else "end"
+
+    def read_slowly(self, data):
+        """Look at the first batch of `data`, which is at `position`: an error, unless it is sound after all."""
+        cdef ks_header h
+        cdef bytes batch = bytes(next(decode_batches(data, False, path=self.path, position=self._r.position)))
+        cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(batch)
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(batch)
+        if ks_read_header(p, n, n, &h):
+            raise AssertionError("a batch that is sound has a sound header")
+        return self._said(ks_take_header(&self._r, &self._rows, &self._n, &h, self._segment, p))
+
+    def finish(self, next_offset=None):
+        """Hand over the rows as `Columns`."""
+        cdef Columns columns = Columns.__new__(Columns)
+        cdef Memory memory
+        cdef Py_ssize_t width
+        columns.n = self._n
+        columns.names = BATCH_COLUMNS
+        columns.fields = tuple([(name, format) for name, format, *_ in _FIELDS])
+        columns.next_offset = self._r.next_offset if next_offset is None else next_offset
+        columns.columns, columns.memories = {}, {}
+        for name, _, kind, at in _FIELDS:
+            dtype = np.dtype(kind)
+            width = dtype.itemsize
+            memory = new_memory(self._n * width)
+            ks_pick_field(<uint8_t *> memory.p, &self._rows, self._n, at, <size_t> width)
+            columns.memories[name] = memory
+            columns.columns[name] = np.frombuffer(memory, dtype)
+        ks_vec_drop(&self._rows)
+        self._n = 0
+        return columns
