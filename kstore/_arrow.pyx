@@ -59,7 +59,7 @@ cdef dict ROLES = {"value": BYTES, "key": BYTES, "timestamp": TIMES, "headers": 
 # What a table of records may have besides: these say where records were, not what they are.
 cdef frozenset PASSED_OVER = frozenset((
     "offset", "partition", "topic", "timestamp_type", "timestampType", "partition_leader_epoch", "producer_id",
-    "producer_epoch", "base_sequence", "sequence",
+    "producer_epoch", "base_sequence", "sequence", "base_offset", "compression", "is_transactional",
 ))
 
 

@@ -66,15 +66,23 @@ class ColumnAppends(Appends):
                         line.send()
                 _columnpack.close(line.packer)
         except KStoreError as error:
-            refused = self._too_large(error) if isinstance(error, RecordTooLargeError) else error
-            if hasattr(refused, "appended"):
-                refused.appended = line.appended
-            if refused is error:
-                raise
-            raise refused from None
+            raise told(self, error, line.appended) from None
         if sync:
             self.flush()
         return line.appended
+
+
+def told(log: ColumnAppends | None, error: KStoreError, appended: Any) -> KStoreError:
+    """The error that says what the call had stored, and names the limit that binds."""
+    if log is not None and isinstance(error, RecordTooLargeError):
+        error = log._too_large(error)
+    if hasattr(error, "appended"):
+        error.appended = appended
+    return error
+
+
+def _nothing() -> None:
+    pass
 
 
 class Works:
@@ -87,7 +95,7 @@ class Works:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.last: Callable[[], None] = lambda: None
+        self.last: Callable[[], None] = _nothing
         self._broken = False
         self._spares: list[Packer] = []
         self._under_way: deque[tuple[concurrent.futures.Future[Any], Callable[[Any], None]]] = deque()
@@ -103,6 +111,7 @@ class Works:
                 while self._under_way:
                     self.settle()
         finally:
+            self.last = _nothing  # whose packers go back at once, and not when garbage is collected
             if self._pool is not None:
                 self._pool.shutdown(wait=True, cancel_futures=True)
 

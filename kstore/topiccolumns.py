@@ -12,9 +12,9 @@ from kstore import arguments
 from kstore._columnroute import ColumnSplitter
 from kstore._pack import Packer
 from kstore.appends import AppendInfo
-from kstore.columnappends import MAX_THREADS, Line, Works
+from kstore.columnappends import MAX_THREADS, Line, Works, told
 from kstore.columnsources import Columns
-from kstore.errors import KStoreError, LogClosedError, RecordTooLargeError, StorageError
+from kstore.errors import KStoreError, LogClosedError, StorageError
 from kstore.topicwrites import OPEN_BYTES, READY_BYTES, TopicWrites
 
 
@@ -87,20 +87,14 @@ class TopicColumnWrites(TopicWrites):
         except LogClosedError as error:
             raise self._closed_or_gone(topic, error) from None
         except KStoreError as error:
-            refused = error
-            if isinstance(error, RecordTooLargeError) and lines:
-                refused = next(iter(lines.values())).log._too_large(error)
-            if hasattr(refused, "appended"):
-                refused.appended = _told(lines)
-            if refused is error:
-                raise
-            raise refused from None
+            log = next(iter(lines.values())).log if lines else None
+            raise told(log, error, _appended(lines)) from None
         if sync:
-            for number in _told(lines):
+            for number in _appended(lines):
                 lines[number].log.flush()
-        return _told(lines)
+        return _appended(lines)
 
 
-def _told(lines: dict[int, Line]) -> dict[int, AppendInfo]:
+def _appended(lines: dict[int, Line]) -> dict[int, AppendInfo]:
     """What each partition has got, in their order."""
     return {number: line.appended for number, line in sorted(lines.items()) if line.appended.last_offset >= 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -626,6 +627,37 @@ def test_the_memory_of_a_call_is_given_back(log: kstore.Log) -> None:
     assert arrow.alive() == before
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_call_leaves_nothing_for_the_garbage_collector(log: kstore.Log, codec: str, threads: int) -> None:
+    """What it held goes when it returns: a packer's megabyte is not left for later."""
+
+    def call() -> None:
+        log.append_columns(np.zeros((30_000, 100), np.uint8), keys=[b"k"] * 30_000, compression=codec, threads=threads)
+        with pytest.raises(InvalidTimestampError):
+            log.append_columns([b"a"] * 3, timestamps=[1, 2, -5], compression=codec, threads=threads)
+
+    call()
+    gc.collect()
+    gc.disable()
+    try:
+        call()
+        assert not [kind for kind in map(type, unreachable()) if kind.__module__.startswith("kstore")]
+    finally:
+        gc.enable()
+
+
+def unreachable() -> list[object]:
+    """What only the garbage collector can free."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        return list(gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
@@ -642,3 +674,34 @@ def test_many_small_calls_leave_the_process_at_its_size(partition: Path, no_sync
         for _ in range(calls):
             log.append_columns(values, keys=keys, timestamps=5)
         assert resident_bytes() - before < 2 << 20
+
+
+# ---- out of a log, and in again
+
+
+@pytest.mark.parametrize("layout", ["binary", "large_binary", "view"])
+@given(rows=records, batch_bytes=st.sampled_from([100, 1000]))
+def test_records_that_went_through_columns_are_the_records(
+    tmp_path_factory: pytest.TempPathFactory, layout: str, rows: list[tuple[Any, Any, Any, Any]], batch_bytes: int
+) -> None:
+    if not all(is_text(name) for *_, found in rows for name, _ in found or ()):
+        return  # names of headers come out as text
+    data = row_by_row(as_records(rows), batch_bytes=batch_bytes)
+    names = ("key", "value", "timestamp", "headers")
+    columns = kstore.decode_columns(data, columns=names, layout=layout)
+    assert by_columns(columns, batch_bytes=batch_bytes) == data
+
+
+def is_text(name: bytes) -> bool:
+    return name.decode(errors="replace").encode() == name
+
+
+def test_a_log_is_a_column_source_as_it_is(root: Path, clock: ManualClock, no_syncs: None) -> None:
+    rows = [(b"k%d" % number, b"v" * number, T - number) for number in range(500)]
+    with kstore.Log.open(root / "a-0", clock=clock, segment_bytes=20_000) as source:
+        source.append_many(((key, value, time, None) for key, value, time in rows), batch_bytes=700)
+        with kstore.Log.open(root / "b-0", clock=clock) as log:
+            assert log.append_columns(source).last_offset == 499
+            assert [(record.key, record.value, record.timestamp) for record in log.read()] == rows
+            assert log.append_columns(source.read_columns(498)).last_offset == 501
+        assert source.append_columns(source).last_offset == 999  # as it was when it was handed over
