@@ -23,6 +23,7 @@ else:
     build_dir, compile_args, link_args = None, ["-O3", "-g1"], []
 
 setup(
+    options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize(
         [
             Extension(
