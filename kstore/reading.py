@@ -208,8 +208,12 @@ class Stretch:
         while not (segments := view.segments).items:
             if not self.follow or not self._wait(None, 0):
                 return
-        # Below the first segment there is a gap, if the log starts there at all: `recheck` knows.
         segment = segments.items[max(segments.floor(self.offset), 0)]
+        if segment.base_offset > self.offset and not self.skip:
+            # There is a gap, or the segment went before the iterator had first looked at the guard.
+            start = view.log_start_offset
+            if start > self.offset:
+                raise out_of_range(self.offset, start, view.log_end_offset)
         position = self._position_in(segment)
         given: Piece | None = None
         while True:

@@ -466,6 +466,11 @@ while True:
                 start = rng.randint(log.log_start_offset, end)
                 log.delete_records(start)
                 say("start", start, end)
+            elif chance < 0.992:
+                log.update_config(retention_bytes=rng.choice([0, 5000, 50_000]), file_delete_delay_ms=rng.choice([0, 50]))
+                log.apply_retention()
+                log.update_config(retention_bytes=-1)
+                say("start", log.log_start_offset, end)
             else:
                 cut = log.fetch(rng.randint(max(log.log_start_offset, end - 500), end), 1).offset  # leaves no gap
                 cut = max(cut, log.log_start_offset)
