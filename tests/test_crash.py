@@ -467,7 +467,8 @@ while True:
                 log.delete_records(start)
                 say("start", start, end)
             elif chance < 0.992:
-                log.update_config(retention_bytes=rng.choice([0, 5000, 50_000]), file_delete_delay_ms=rng.choice([0, 50]))
+                keep, delay = rng.choice([0, 5000, 50_000]), rng.choice([0, 50])
+                log.update_config(retention_bytes=keep, file_delete_delay_ms=delay)
                 log.apply_retention()
                 log.update_config(retention_bytes=-1)
                 say("start", log.log_start_offset, end)
