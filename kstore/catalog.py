@@ -187,6 +187,7 @@ class Watch:
         self.catalog = Catalog()
         self.passed_over: list[str] = []
         self._changed_ns: tuple[int, ...] = ()
+        self.looks = 0  # how often the directories were read
         self._looking = threading.Lock()
 
     def refresh(self) -> list[Entry]:
@@ -196,6 +197,7 @@ class Watch:
             if changed_ns == self._changed_ns:
                 return []
             found = look(self.roots)
+            self.looks += 1
             self.passed_over = found.passed_over
             there = {(entry.key, entry.root) for entry in found.entries}
             gone = [entry for entry in self.catalog.entries() if (entry.key, entry.root) not in there]
@@ -208,11 +210,15 @@ class Watch:
 
 def real_paths(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
     """The canonical paths of a store's directories; `ValueError` for none or for one that is named twice (13.1)."""
+    if not isinstance(paths, str | os.PathLike | Iterable):
+        raise TypeError(f"paths must be a log directory or an iterable of them, not {type(paths).__name__}")
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found: dict[str, str] = {}
     for path in given:
         if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
             raise TypeError(f"a log directory is a str or an os.PathLike of one, not {type(path).__name__}")
+        if not os.fspath(path):
+            raise ValueError("a log directory's path is empty; '.' is the current directory")
         real = os.path.realpath(os.fspath(path))
         if real in found:
             raise ValueError(f"the log directory {real} is named twice, as {found[real]!r} and {os.fspath(path)!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import time
 import uuid
 import weakref
@@ -16,12 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from errno import EEXIST
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kstore import checkpoint, fs, names, recovery
 from kstore.brokerconfig import BrokerConfig
-from kstore.catalog import Catalog, Entry
+from kstore.catalog import Catalog, Entry, is_deleted
 from kstore.config import LogConfig
 from kstore.errors import (
     KStoreError,
@@ -282,6 +284,9 @@ class Keeper:
             except LogClosedError:
                 pass
             except Exception as error:
+                if is_deleted(entry):  # while we were at it
+                    self.failures.pop(name, None)
+                    continue
                 self.failures[name] = f"{type(error).__name__}: {error}"
                 logger.exception("%s: %s failed", entry.path, what)
 
@@ -379,6 +384,15 @@ class Keeper:
                     made += entries
         return made
 
+    def refuse_files_in_the_way(self, topic: str, numbers: Iterable[int]) -> None:
+        """Raise `StorageError` where a file has the name of a partition's directory: the disk is sound, and stays."""
+        for root in self._roots_in_service():
+            for number in numbers:
+                path = f"{root}/{topic}-{number}"
+                with suppress(fs.MissingFileError):
+                    if not stat.S_ISDIR(fs.stat(path).st_mode):
+                        raise StorageError(EEXIST, "a file has the name of the partition's directory", path)
+
     @staticmethod
     def _make_in(directory: LogDirectory, entries: Sequence[Entry], topic_id: uuid.UUID) -> None:
         directory.forget([entry.key for entry in entries])
@@ -420,11 +434,18 @@ class Keeper:
 
     def _remove_due(self) -> int | None:
         now = self.now()
+        first: StorageError | None = None
         for doomed in list(self._doomed):
             if doomed[0] <= now:
-                fs.remove_tree(doomed[1])
-                fs.sync_directory(os.path.dirname(doomed[1]))
-                self._doomed.remove(doomed)
+                try:
+                    fs.remove_tree(doomed[1])
+                    fs.sync_directory(os.path.dirname(doomed[1]))
+                except StorageError as error:  # the others go all the same
+                    first = first or error
+                else:
+                    self._doomed.remove(doomed)
+        if first is not None:
+            raise first
         return min((at - now for at, _ in self._doomed), default=None)
 
     # Closing (13.5).

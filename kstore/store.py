@@ -134,6 +134,7 @@ class Store(TopicColumnWrites, TopicReads):
     _keeper: Keeper | None
     _passed_over: list[str]
     _table: TopicTable
+    _table_looks: int  # which look of the watch it was read after
     _watch: Watch
 
     def _open_for_reading(self) -> None:
@@ -142,6 +143,7 @@ class Store(TopicColumnWrites, TopicReads):
                 raise fs.MissingFileError(2, "no such log directory; mode 'r' creates nothing", path)
         self._watch = Watch(self.paths)
         self._watch.refresh()
+        self._table_looks = self._watch.looks
         self._catalog = self._watch.catalog
         self._passed_over = self._watch.passed_over
         self._table = read_topics(self.paths)
@@ -237,8 +239,11 @@ class Store(TopicColumnWrites, TopicReads):
         """The catalog; of a store that only reads, as the directories are now."""
         self._refuse_if_closed()
         if self._keeper is None:
-            for entry in self._watch.refresh():
-                self._configs.pop(entry.topic, None)
+            self._watch.refresh()
+            looks = self._watch.looks
+            if looks != self._table_looks:
+                self._table, self._configs = read_topics(self.paths), {}
+                self._table_looks = looks
         return self._catalog
 
     @property
@@ -291,9 +296,12 @@ class Store(TopicColumnWrites, TopicReads):
 
     def topic_config(self, topic: str) -> LogConfig:
         """The settings that hold for a topic: its own over the store's over the defaults (13.11)."""
-        config = self._configs.get(topic)
+        if self.mode == "r" and not self._closed:
+            self._current()  # settings may have been changed by who writes
+        configs = self._configs
+        config = configs.get(topic)
         if config is None:
-            config = self._configs[topic] = self._config.for_topic(self._overrides(topic))
+            config = configs[topic] = self._config.for_topic(self._overrides(topic))
         return config
 
     def _overrides(self, topic: str) -> Mapping[str, str]:
@@ -317,6 +325,8 @@ class Store(TopicColumnWrites, TopicReads):
         `UnknownTopicOrPartitionError`; nothing has changed then.
         """
         keeper = self._writing()
+        if not isinstance(config, Mapping):
+            raise TypeError(f"config must be a mapping of settings, not {type(config).__name__}")
         with self._admin:
             partitions = self._catalog.partitions(topic)
             merged = {**self._overrides(topic), **config}
@@ -396,6 +406,7 @@ class Store(TopicColumnWrites, TopicReads):
         """
         keeper = self._writing()
         names.check_topic(topic)
+        arguments.one_of("config", config, Mapping)
         if topic == names.METADATA_TOPIC:
             raise InvalidTopicError(f"{topic} is the broker's own log of metadata")
         partitions = arguments.integer("partitions", partitions, 1, MAX_PARTITIONS)
@@ -412,7 +423,10 @@ class Store(TopicColumnWrites, TopicReads):
                     if other == topic
                     else f"topic {topic} differs from {other} in '.' and '_' alone"
                 )
+            if keeper.offline and topic in self._table.topics:
+                raise TopicExistsError(f"topic {topic} exists, in a log directory that is offline")
             overrides = self._checked(config or {}, config or {})
+            keeper.refuse_files_in_the_way(topic, range(partitions))
             self._caution(topic, overrides, self._config)
             record = TopicRecord(topic_id, partitions, overrides, "creating")
             self._record(topic, record)
@@ -435,6 +449,7 @@ class Store(TopicColumnWrites, TopicReads):
             names.partition_name(topic, total - 1)
             if total <= max(there) + 1:
                 raise ValueError(f"topic {topic} has {max(there) + 1} partitions; a total of {total} adds none")
+            keeper.refuse_files_in_the_way(topic, range(max(there) + 1, total))
             topic_id = self._id_on_disk(there) or checkpoint.new_topic_id()
             record = TopicRecord(topic_id, total, dict(self._overrides(topic)), "creating")
             self._record(topic, record)

@@ -87,6 +87,8 @@ class TopicReads:
             if offsets:
                 raise ValueError("give offsets or a start_timestamp, not both")
             start_timestamp = arguments.integer("start_timestamp", start_timestamp)
+        if offsets is not None and not isinstance(offsets, Mapping):
+            raise TypeError(f"offsets must be a mapping of partitions to offsets, not {type(offsets).__name__}")
         there = self._current().partitions(topic)
         wanted = None if partitions is None else _numbers(partitions)
         starts = {arguments.whole("a partition of offsets", number): at for number, at in (offsets or {}).items()}

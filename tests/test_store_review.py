@@ -1,0 +1,103 @@
+"""A store where several things happen at once, or where something is in the way (SEMANTICS.md 6.16, 13.7, 13.9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore import Store, TopicExistsError, fs
+from kstore.errors import StorageError
+
+
+def test_a_file_with_a_partitions_name_refuses_that_topic_and_leaves_the_directory_in_service(tmp_path: Path) -> None:
+    (tmp_path / "t-1").write_bytes(b"")
+    with Store.open(tmp_path, background=False) as store:
+        store.create_topic("u")
+        with pytest.raises(StorageError, match="t-1"):
+            store.create_topic("t", 2)
+        store.create_topic("t")
+        with pytest.raises(StorageError, match="t-1"):
+            store.add_partitions("t", 2)
+        assert store.stats()["offline"] == {}
+        assert store.append("u", b"x").offset == 0
+    with Store.open(tmp_path, background=False) as store:
+        assert store.topics == ("t", "u")
+        assert store.partitions("t") == (0,)
+    assert (tmp_path / "t-1").is_file()
+
+
+def test_a_topic_in_a_directory_that_is_offline_is_not_made_a_second_time(tmp_path: Path) -> None:
+    roots = [tmp_path / "a", tmp_path / "b"]
+    with Store.open(roots, background=False) as store:
+        store.create_topic("t", config={"segment.bytes": 20_000})
+        store.append("t", b"kept")
+    root = next(root for root in roots if (root / "t-0").exists())
+    away = root.rename(tmp_path / "away")
+    root.write_bytes(b"")
+    with Store.open(roots, background=False) as store, pytest.raises(TopicExistsError, match="offline"):
+        store.create_topic("t")
+    root.unlink()
+    away.rename(root)
+    with Store.open(roots, background=False) as store:
+        assert [record.value for record in store.read("t")] == [b"kept"]
+
+
+def test_a_deleted_partition_that_cannot_be_removed_keeps_no_other_from_going(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 10**12
+    with Store.open(tmp_path, background=False, clock=lambda: now, file_delete_delay_ms=0) as store:
+        for topic in ("a", "b"):
+            store.create_topic(topic)
+            store.delete_topic(topic)
+        remove_tree = fs.remove_tree
+
+        def refuse(path: Any) -> None:
+            if "/a-0." in str(path):
+                raise StorageError(13, "denied", path)
+            remove_tree(path)
+
+        monkeypatch.setattr(fs, "remove_tree", refuse)
+        now += 60_000
+        store.run_housekeeping()
+        assert [path.name[:3] for path in tmp_path.glob("*-delete")] == ["a-0"]
+        monkeypatch.undo()
+        now += 60_000
+        store.run_housekeeping()
+        assert not list(tmp_path.glob("*-delete"))
+
+
+def test_a_reader_sees_settings_that_a_writer_changes_and_those_of_topics_made_later(tmp_path: Path) -> None:
+    with Store.open(tmp_path, background=False) as store:
+        store.create_topic("t", config={"segment.bytes": 15_000})
+        with Store.open(tmp_path, "r") as reader:
+            assert reader.topic_config("t").segment_bytes == 15_000
+            store.update_topic_config("t", {"segment.bytes": 30_000})
+            assert reader.topic_config("t").segment_bytes == 30_000
+            store.delete_topic("t")
+            store.create_topic("t", config={"segment.bytes": 40_000})
+            store.create_topic("u", config={"segment.bytes": 50_000})
+            assert reader.topic_config("t").segment_bytes == 40_000
+            assert reader.topic_config("u").segment_bytes == 50_000
+
+
+def test_a_path_that_is_empty_is_not_taken_for_the_current_directory() -> None:
+    for paths in ("", ["a", ""]):
+        with pytest.raises(ValueError, match="empty"):
+            Store.open(paths)
+
+
+def test_arguments_of_a_wrong_type_are_named(tmp_path: Path) -> None:
+    wrong: Any = "wrong"
+    with pytest.raises(TypeError, match="paths"):
+        Store.open(None)  # type: ignore[arg-type]
+    with Store.open(tmp_path, background=False) as store:
+        with pytest.raises(TypeError, match="config"):
+            store.create_topic("t", config=wrong)
+        store.create_topic("t")
+        with pytest.raises(TypeError, match="config"):
+            store.update_topic_config("t", wrong)
+        with pytest.raises(TypeError, match="offsets"):
+            store.read("t", offsets=wrong)
