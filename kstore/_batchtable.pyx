@@ -80,6 +80,7 @@ cdef class BatchTable:
     cdef ks_vec _rows
     cdef int64_t _n
     cdef int64_t _mark
+    cdef int64_t _marked_offset
     cdef int64_t _segment
     cdef readonly object path
 
@@ -126,9 +127,11 @@ cdef class BatchTable:
 
     def mark(self):
         self._mark = self._n
+        self._marked_offset = self._r.next_offset
 
     def back(self):
         self._n = self._mark
+        self._r.next_offset = self._marked_offset
 
     def read(self, int64_t pause, int64_t end, int64_t bytes_ahead):
         """Read headers up to a batch that begins at or behind `pause`; answers "end", "past" or "alone"."""

@@ -61,7 +61,7 @@ cdef extern from "columns.h" nogil:
                       int32_t key_size, const uint8_t *value, int32_t value_size, ks_block *block,
                       int64_t bytes) noexcept
 
-cdef extern from "columnread.h" nogil:
+cdef extern from "together.h" nogil:
     enum:
         KS_AT_END
         KS_FULL
@@ -90,20 +90,27 @@ cdef extern from "columnread.h" nogil:
         ks_block *window
         size_t ahead
         int error
+        int64_t (*unpack)(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil
+        void *unpack_context
         const uint8_t *plain
-        const uint8_t *plain_end
-        const uint8_t *plain_safe
         ks_block *plain_block
         ks_rows staged
         int64_t staged_from
         int64_t staged_to
         ks_rows *out
+        int64_t seen_bytes
+        int64_t seen_plain
+        int64_t seen_rows
         int64_t next_offset
         int64_t last_position
         int64_t last_base
         int64_t last_crc
         uint8_t last_header[21]
-    int ks_read(ks_reader *r) noexcept
+    int ks_read_together(ks_reader *r, int hands) noexcept
+    void ks_crew_setup() noexcept
+    uint8_t *ks_plain_room(ks_reader *r, int64_t size) noexcept
+    void ks_choose_decoders(int wide) noexcept
+    void ks_rows_like(ks_rows *rows, const ks_rows *of, int measured) noexcept
     const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) noexcept
     void ks_used_up(ks_reader *r, const uint8_t *p, int64_t size) noexcept
     void ks_window_close(ks_reader *r) noexcept

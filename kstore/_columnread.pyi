@@ -21,6 +21,7 @@ class Reader:
         *,
         check_crc: bool = True,
         max_decompressed_bytes: int | None = None,
+        threads: int = 1,
     ) -> None: ...
     path: Any
     @property

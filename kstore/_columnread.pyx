@@ -24,6 +24,8 @@ from kstore._core import RecordIterator, decode_batches
 from kstore.errors import StorageError
 
 ks_pool_adopt(pool())
+ks_crew_setup()
+ks_choose_decoders(True)
 
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
 MAX_HEADER_BYTES = 0x7fffffff // 3     # a name's bytes may each become three
@@ -57,22 +59,43 @@ cdef BinaryColumn _binary_column(const ks_var *v, Py_ssize_t n, list buffers):
     return column
 
 
+cdef int64_t _unpack(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil:
+    """The `unpack` of a reader, called by whatever thread: how many bytes were made of the batch at `p`, or -1."""
+    return _unpack_with_gil(context, r, p, size)
+
+
+cdef int64_t _unpack_with_gil(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept with gil:
+    cdef Reader reader = <Reader> context
+    cdef bytes plain
+    cdef uint8_t *to
+    try:
+        plain = record_section(p, size, reader._max_decompressed, None, 0)
+    except BaseException:
+        return -1          # the reader will see it, too
+    to = ks_plain_room(r, len(plain))
+    if to == NULL:
+        return -1
+    memcpy(to, PyBytes_AS_STRING(plain), <size_t> len(plain))
+    return len(plain)
+
+
 @cython.final
 cdef class Reader:
     """Builds columns of the batches that it is pointed at, one `Columns` after the other.
 
     `columns` are names of COLUMN_NAMES, `layout` one of LAYOUTS. `seek` says which offsets are wanted, `begin` opens the
-    next `Columns`, `read` goes over the batches of a stretch of a file, `finish` hands over. Not thread-safe.
+    next `Columns`, `read` goes over the batches of a stretch of a file with so many `threads`, `finish` hands over. Not
+    thread-safe.
     """
 
     cdef ks_reader _r
     cdef ks_rows _out
     cdef ks_mark _mark
-    cdef tuple _mark_place
+    cdef int64_t _marked_offset
     cdef int _layout
     cdef tuple _names
     cdef int64_t _max_decompressed
-    cdef bytes _plain                  # records of the batch at `position`, decompressed by a library
+    cdef int _threads
     cdef object _slow                  # a RecordIterator over the batches in _slow_data
     cdef bytes _slow_data
     cdef int64_t _slow_position
@@ -81,7 +104,7 @@ cdef class Reader:
     cdef int64_t _memory_at            # the position of its first byte, as errors say it
     cdef readonly object path
 
-    def __init__(self, columns, layout, *, bint check_crc=True, max_decompressed_bytes=None):
+    def __init__(self, columns, layout, *, bint check_crc=True, max_decompressed_bytes=None, int threads=1):
         self._names = tuple(columns)
         self._layout = LAYOUTS[layout]
         self._max_decompressed = min(
@@ -90,25 +113,22 @@ cdef class Reader:
         self._r.out = &self._out
         self._r.last_position = self._r.last_base = -1
         self._r.fd = -1
-        self._dress(&self._out, False)
-        self._dress(&self._r.staged, True)
-
-    cdef int _dress(self, ks_rows *rows, bint staged) except -1:
-        """Say which columns are to be built."""
+        self._r.unpack = _unpack
+        self._r.unpack_context = <void *> self
+        self._threads = threads
         for name in self._names:
             if name in FIXED_NUMBERS:
-                rows.wanted |= <uint32_t> 1 << <int> FIXED_NUMBERS[name]
+                self._out.wanted |= <uint32_t> 1 << <int> FIXED_NUMBERS[name]
             elif name == "key":
-                rows.key.layout = self._layout
+                self._out.key.layout = self._layout
             elif name == "value":
-                rows.value.layout = self._layout
+                self._out.value.layout = self._layout
             else:
-                rows.headers = True
-                rows.header_key.layout = rows.header_value.layout = KS_BINARY
-        if staged or rows.wanted >> KS_SEQUENCE & 1:
-            rows.wanted |= <uint32_t> 1 << KS_OFFSET
-        rows.measured = staged
-        return 0
+                self._out.headers = True
+        if self._out.wanted >> KS_SEQUENCE & 1:
+            self._out.wanted |= <uint32_t> 1 << KS_OFFSET
+        ks_rows_like(&self._out, &self._out, False)
+        ks_rows_like(&self._r.staged, &self._out, True)
 
     def __dealloc__(self):
         ks_rows_clear(&self._out, False)
@@ -156,7 +176,6 @@ cdef class Reader:
     cdef int _forget(self) except -1:
         self._r.staged_from = self._r.staged_to = 0
         self._r.plain = NULL
-        self._plain = None
         self._slow = self._slow_record = self._slow_data = None
         self._r.last_position = -1
         ks_window_close(&self._r)
@@ -198,10 +217,12 @@ cdef class Reader:
     def mark(self):
         """Remember where we are, for `back`."""
         self._mark = ks_rows_mark(&self._out)
+        self._marked_offset = self._r.next_offset
 
     def back(self):
-        """Forget the rows since `mark`; a `seek` must follow."""
+        """Forget the rows since `mark`; a `seek` to `next_offset` must follow."""
         ks_rows_back(&self._out, &self._mark)
+        self._r.next_offset = self._marked_offset
 
     def read(self, int64_t pause, int64_t end, int64_t bytes_ahead):
         """Read batches up to one that begins at or behind `pause`, within `[position, end)` of the file.
@@ -218,7 +239,7 @@ cdef class Reader:
         r.bytes_ahead = bytes_ahead
         while True:
             with nogil:
-                stop = ks_read(r)
+                stop = ks_read_together(r, self._threads)
             if stop == KS_AT_END:
                 return "end"
             if stop == KS_FULL:
@@ -231,27 +252,16 @@ cdef class Reader:
                 raise StorageError(r.error, (<bytes> strerror(r.error)).decode(errors="replace"), self.path)
             if stop == KS_OUT_OF_MEMORY:
                 raise MemoryError(f"columns of {self._out.n} rows and {self._out.bytes} bytes cannot grow")
-            self._unpack()
+            self._complain()
 
-    cdef int _unpack(self) except -1:
-        """Decompress the records of the batch at `position`, which is in the window and whose CRC holds."""
+    cdef int _complain(self) except -1:
+        """Raise what keeps the batch at `position` from decompressing; its CRC holds."""
         cdef ks_reader *r = &self._r
         cdef const uint8_t *p = ks_look(r, r.position, KS_AT_RECORDS)
         cdef Py_ssize_t size = 12 + <Py_ssize_t> ks_size(p)
         p = ks_look(r, r.position, <size_t> size)
-        self._plain = record_section(p, size, self._max_decompressed, self.path, self._memory_at + r.position)
-        size = PyBytes_GET_SIZE(self._plain)
-        ks_block_drop(r.plain_block)
-        r.plain_block = NULL
-        r.plain = <const uint8_t *> PyBytes_AS_STRING(self._plain)
-        if self._layout == KS_VIEW:
-            r.plain_block = ks_block_new(<size_t> size)
-            if r.plain_block == NULL:
-                raise MemoryError(f"{size} bytes of a batch")
-            memcpy(r.plain_block.data, r.plain, <size_t> size)
-            r.plain = r.plain_block.data
-        r.plain_end = r.plain_safe = r.plain + size
-        return 0
+        record_section(p, size, self._max_decompressed, self.path, self._memory_at + r.position)
+        raise MemoryError(f"the records of a batch of {size} bytes")
 
     def read_slowly(self, data=None):
         """Build rows from whole batches that begin at `position`, through the record reader; answers as `read` does.

@@ -27,12 +27,12 @@ enum ks_stop {
     KS_FULL,          /* as many rows or bytes as were wanted */
     KS_PAST,          /* the next batch begins behind the last offset wanted */
     KS_LEFT_ALONE,    /* the batch at `position` is for the row reader */
-    KS_PACKED,        /* the batch at `position` is compressed: give ks_read its records */
+    KS_PACKED,        /* the batch at `position` does not decompress */
     KS_FAILED_READ,   /* `error` has the errno */
     KS_OUT_OF_MEMORY
 };
 
-typedef struct {
+typedef struct ks_reader {
     /* What is wanted; set by the caller. */
     int64_t start_offset, last_wanted;
     int64_t most_rows, most_bytes;   /* of `out`; one row is given whatever its size */
@@ -49,13 +49,18 @@ typedef struct {
     int64_t window_at;               /* file position of its first byte */
     size_t window_size, ahead;
     int error;
-    /* The records of the batch at `position`, if the caller had to decompress them. */
-    const uint8_t *plain, *plain_end, *plain_safe;
+    /* The records of the batch at `position`, decompressed by whatever `unpack` is: it fills plain_block up to the answer,
+       which is negative where it cannot. */
+    int64_t (*unpack)(void *context, struct ks_reader *r, const uint8_t *p, int64_t size);
+    void *unpack_context;
+    const uint8_t *plain, *plain_end;
     ks_block *plain_block;
     /* A batch of which not all rows were wanted, or not all at once. */
     ks_rows staged;
     int64_t staged_from, staged_to;  /* rows that are left */
     int64_t staged_next;             /* the offset after the batch; -1 when rows behind the last wanted were cut off */
+    /* How much of the file has become how many rows of how many bytes, since it was opened. */
+    int64_t seen_bytes, seen_plain, seen_rows;
     /* What has been used up. */
     ks_rows *out;
     int64_t next_offset;
@@ -98,6 +103,13 @@ static int ks_window_open(ks_reader *r, int64_t position, size_t n, size_t kept)
     r->window_at = position;
     r->window_size = kept;
     return 0;
+}
+
+/* Forgets what is in the window, and the window if views point into it: the next look begins at `position`. */
+static void ks_window_restart(ks_reader *r, int64_t position) {
+    if (r->window && __atomic_load_n(&r->window->holders, __ATOMIC_ACQUIRE) != 1) ks_window_close(r);
+    r->window_at = position;
+    r->window_size = 0;
 }
 
 /* The `n` bytes at `position`, which end at `end` at the latest. NULL where the file has fewer (error 0), could not be
@@ -156,6 +168,25 @@ static void ks_describe(const uint8_t *p, ks_batch *b) {
     b->timestamp_type = (int8_t)b->append_time;
     b->compression = (int8_t)(attributes & 0x07);
     b->transactional = (attributes & 0x10) != 0;
+}
+
+/* A block of at least `size` bytes for the records of a batch, which nobody else holds; NULL without memory. */
+static uint8_t *ks_plain_room(ks_reader *r, int64_t size) {
+    ks_block *block = r->plain_block;
+    if (!block || block->capacity < (size_t)size || __atomic_load_n(&block->holders, __ATOMIC_ACQUIRE) != 1) {
+        ks_block_drop(block);
+        r->plain_block = block = ks_block_new((size_t)size);
+    }
+    return block ? block->data : NULL;
+}
+
+/* Decompresses the batch at `p`; 0, or -1. */
+static int ks_unpack(ks_reader *r, const uint8_t *p, int64_t size) {
+    int64_t plain = r->unpack ? r->unpack(r->unpack_context, r, p, size) : -1;
+    if (plain < 0) return -1;
+    r->plain = r->plain_block->data;
+    r->plain_end = r->plain + plain;
+    return 0;
 }
 
 /* The rows of the batch in `staged` that are wanted at all; offsets rise. */
@@ -243,13 +274,12 @@ static enum ks_stop ks_read(ks_reader *r) {
             b.end = p + size;
             b.safe = r->fd < 0 ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;
             b.block = r->window;
-        } else if (r->plain) {
+        } else {
+            if (!r->plain && ks_unpack(r, p, size)) return KS_PACKED;
             b.p = r->plain;
             b.end = r->plain_end;
-            b.safe = r->plain_safe;
             b.block = r->plain_block;
-        } else {
-            return KS_PACKED;
+            b.safe = b.block->data + b.block->capacity + KS_SLACK;
         }
         int whole = b.base_offset >= r->start_offset && last_offset <= r->last_wanted &&
                     b.count <= r->most_rows - r->out->n && b.end - b.p <= r->most_bytes - r->out->bytes;
@@ -258,6 +288,9 @@ static enum ks_stop ks_read(ks_reader *r) {
         if (decoded == KS_NO_MEMORY) return KS_OUT_OF_MEMORY;
         if (decoded == KS_DOUBTFUL) return KS_LEFT_ALONE;
         if (whole && !r->expected) ks_expect(r, b.end - b.p, size);
+        r->seen_bytes += size;
+        r->seen_plain += b.end - b.p;
+        r->seen_rows += b.count;
         ks_used_up(r, p, size);
         if (whole) {
             r->next_offset = last_offset + 1;

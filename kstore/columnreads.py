@@ -22,7 +22,10 @@ from kstore.segment import Segment
 
 Layout = Literal["binary", "large_binary", "view"]
 
-STRIDE_BYTES = 4 << 20  # how much of a file is taken in between two looks at the guard
+DEFAULT_THREADS = min(4, os.cpu_count() or 1)
+MOST_THREADS = 16
+# How much of a file is taken in between two looks at the guard: less while it keeps moving.
+LEAST_STRIDE_BYTES, MOST_STRIDE_BYTES = 256 << 10, 64 << 20
 CHUNK_BYTES = 16 << 20  # what `iter_columns` gives at once: some hundred thousand small records
 NO_LIMIT = 2**63 - 1
 
@@ -46,6 +49,7 @@ class _Source:
         self._segment: Segment | None = None
         self._position = 0
         self._given: Piece | None = None
+        self._stride = MOST_STRIDE_BYTES
         self._base, self._crc = -1, 0  # of the batch that the last record came from
         self._fault: KStoreError | None = None
         self.is_done = False
@@ -104,7 +108,7 @@ class _Source:
         following = view.segments.after(segment.base_offset)
         end = view.readable_bytes(segment)
         if self._position < end or reader.is_amid:
-            pause = min(self._position + STRIDE_BYTES, end)
+            pause = min(self._position + self._stride, end)
             stop = reader.read(pause, end, self._bytes_ahead(segment, end) if reader.is_estimating else 0)
             if stop == "alone":
                 data = None
@@ -158,12 +162,14 @@ class _Source:
         position, _, base, crc = self._reader.last_batch
         if position >= 0:
             self._base, self._crc = base, crc
+            self._stride = min(2 * self._stride, MOST_STRIDE_BYTES)
 
     def _ask(self, error: CorruptRecordError | None, moved: bool) -> None:
         """Ask whether to go on, from the last record taken in; raises, or goes on with what there is now."""
         reader = self._reader
         if moved:
             reader.back()
+            self._stride = max(self._stride // 8, LEAST_STRIDE_BYTES)
         seen, self._seen = self._seen, self._view.guard.version
         following = self._stretch.recheck(reader.next_offset, seen, self._base, self._crc, error)
         if following is not None:
@@ -209,6 +215,7 @@ class ColumnReads(Reads):
         layout: Layout = "binary",
         isolation: Isolation = "read_uncommitted",
         durable: bool = False,
+        threads: int | None = None,
     ) -> Columns:
         """Read the records of `[offset, end_offset)` into columns, at most `max_records` and `max_bytes` of them.
 
@@ -219,9 +226,10 @@ class ColumnReads(Reads):
         timestamp_type (0 the producer's, 1 the log's, -1 none), compression (by number) and is_transactional. Only what
         is asked for is built. `layout` is how keys and values lie in memory: "binary", with 32-bit offsets, for which
         reading stops below 2 GiB; "large_binary"; or "view", where uncompressed values are not copied (several engines
-        import views, but have few functions for them).
+        import views, but have few functions for them). Long stretches are read by so many `threads`, by default as many
+        as there are cores and at most 4, which share the work of one answer and keep its order.
         """
-        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation, durable)
+        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation, durable, threads)
         return source.next(*_limits(max_records, max_bytes, columns, layout, NO_LIMIT), whole=True)
 
     def iter_columns(
@@ -236,13 +244,14 @@ class ColumnReads(Reads):
         layout: Layout = "binary",
         isolation: Isolation = "read_uncommitted",
         durable: bool = False,
+        threads: int | None = None,
     ) -> Iterator[Columns]:
         """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
 
         Holds the memory of one chunk, of 16 MiB unless `max_bytes` says otherwise, beside those that the caller keeps.
         Otherwise as `read_columns`; rows before a fault come first. One iterator belongs to one thread at a time.
         """
-        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation, durable)
+        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation, durable, threads)
         return _chunks(source, *_limits(max_records, max_bytes, columns, layout, CHUNK_BYTES))
 
     def batch_table(
@@ -306,13 +315,17 @@ class ColumnReads(Reads):
         layout: Layout,
         isolation: Isolation,
         durable: bool,
+        threads: int | None,
     ) -> _Source:
         names = _names(columns)
+        hands = DEFAULT_THREADS if threads is None else arguments.integer("threads", threads, low=1)
         if layout not in _columns.LAYOUTS:
             raise ValueError(f"layout is {layout!r}; {', '.join(map(repr, _columns.LAYOUTS))} are allowed")
         stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, False, None, durable)
         view = self._view
-        reader = _columnread.Reader(names, layout, max_decompressed_bytes=view.max_decompressed_bytes)
+        reader = _columnread.Reader(
+            names, layout, max_decompressed_bytes=view.max_decompressed_bytes, threads=min(hands, MOST_THREADS)
+        )
         return _Source(view, stretch, start, end, reader)
 
 

@@ -75,6 +75,16 @@ typedef struct {
 
 enum ks_decoded { KS_DECODED, KS_DOUBTFUL, KS_NO_MEMORY };
 
+/* Asks for the columns that `of` has been asked for; with `measured` for offsets and sizes too. */
+static void ks_rows_like(ks_rows *rows, const ks_rows *of, int measured) {
+    rows->wanted = of->wanted | (uint32_t)measured << KS_OFFSET;
+    rows->key.layout = of->key.layout;
+    rows->value.layout = of->value.layout;
+    rows->headers = of->headers;
+    rows->header_key.layout = rows->header_value.layout = of->headers ? KS_BINARY : KS_ABSENT;
+    rows->measured = measured;
+}
+
 /* ---- room ------------------------------------------------------------------------------------------------------- */
 
 static size_t ks_place_width(int layout) { return layout == KS_BINARY ? 4 : layout == KS_LARGE ? 8 : sizeof(ks_view); }

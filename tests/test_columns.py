@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -370,6 +371,32 @@ def test_an_iterator_that_truncation_overtakes_says_so_and_one_below_it_just_end
     rest = list(near)
     assert sum(len(chunk) for chunk in rest) == 35
     assert rest[-1].values[-1] == b"new"
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_rows_that_were_read_while_the_guard_moved_are_read_again(
+    log: Log, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, left = log._view, [times]
+    look = view.check_piece
+
+    def moving(*pieces: Any) -> None:
+        look(*pieces)
+        if left[0] > 0:
+            left[0] -= 1
+            view.guard.version += 1
+
+    wanted = list(log.read())
+    table = log.batch_table()
+    monkeypatch.setattr(view, "check_piece", moving)
+    for method in (log.read_columns, lambda **options: next(log.iter_columns(**options))):
+        left[0] = times
+        found = method(columns=ALL_FIVE)
+        assert rows_of(found) == wanted
+        assert found.next_offset == 500
+        assert left[0] == 0
+    left[0] = times
+    assert log.batch_table()["crc"].tolist() == table["crc"].tolist()
 
 
 def test_an_iterator_of_a_log_that_is_closed_says_so(values: Log) -> None:

@@ -1,0 +1,296 @@
+"""Long stretches read by several threads: the same rows in the same order, the same ends, the same faults."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import crc32c as second_opinion
+import pytest
+import reference
+from reference import Rec
+
+from kstore import CorruptRecordError, Log, OffsetOutOfRangeError, Record
+from kstore._columnread import Reader
+from kstore._columns import LAYOUTS, Columns
+from kstore._core import RecordIterator
+
+T = 1_700_000_000_000
+CELL = 512 << 10  # what one thread takes at once (together.h)
+FIVE = ("offset", "timestamp", "key", "value", "headers")
+
+
+def rows_of(chunks: list[Columns]) -> list[Record]:
+    return [Record(*row) for chunk in chunks for row in zip(*(_list(chunk[name]) for name in FIVE), strict=True)]
+
+
+def _list(column: object) -> list[object]:
+    return column.tolist() if hasattr(column, "tolist") else list(column)  # type: ignore[no-any-return,call-overload]
+
+
+class Segment:
+    """A file of batches, read as a log's reader does it, and by the record reader."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        path.write_bytes(data)
+        self.path, self.data = path, data
+
+    def read(
+        self,
+        layout: str = "binary",
+        *,
+        threads: int = 3,
+        start: int = 0,
+        end: int = 2**62,
+        rows: int = 2**62,
+        size: int = 2**62,
+        columns: tuple[str, ...] = FIVE,
+    ) -> tuple[list[Columns], CorruptRecordError | None]:
+        """All chunks, and the fault that ended them."""
+        reader = Reader(columns, layout, threads=threads)
+        chunks: list[Columns] = []
+        with self.path.open("rb") as file:
+            reader.seek(start, end)
+            reader.open(file.fileno(), 0, str(self.path))
+            while True:
+                reader.begin(rows, size)
+                try:
+                    stop = self._fill(reader)
+                except CorruptRecordError as fault:
+                    chunks.append(reader.finish())
+                    return chunks, fault
+                chunks.append(reader.finish())
+                if stop != "full":
+                    return chunks, None
+                assert len(chunks[-1]) > 0
+
+    def _fill(self, reader: Reader) -> str:
+        size = len(self.data)
+        while reader.position < size or reader.is_amid:
+            stop = reader.read(size, size, size - reader.position)
+            if stop == "alone":
+                stop = reader.read_slowly(None if reader.is_amid else self._batch_at(reader.position))
+            if stop != "end":
+                return stop
+        return "end"
+
+    def _batch_at(self, at: int) -> bytes:
+        return self.data[at : at + 12 + struct.unpack_from(">i", self.data, at + 8)[0]]
+
+    def records(self, start: int = 0, end: int = 2**62) -> tuple[list[Record], CorruptRecordError | None]:
+        rows: list[Record] = []
+        try:
+            for record in RecordIterator(((self.data, str(self.path), 0),), start, end):
+                rows.append(record)
+        except CorruptRecordError as fault:
+            return rows, fault
+        return rows, None
+
+
+def batches(rng: random.Random, total: int, records: int, codecs: tuple[int, ...] = (0,)) -> list[bytes]:
+    """About `total` bytes of batches with up to so many records of up to 300 bytes."""
+    out: list[bytes] = []
+    offset = size = 0
+    while size < total:
+        items = [
+            Rec(
+                offset + i,
+                T + offset + i,
+                None if rng.random() < 0.3 else rng.randbytes(rng.randrange(20)),
+                None if rng.random() < 0.1 else rng.randbytes(10) * rng.randrange(30),
+                ((b"h", b"x" * rng.randrange(9)),) if rng.random() < 0.1 else (),
+            )
+            for i in range(rng.randrange(1, records + 1))
+        ]
+        out.append(reference.encode(items, codec=rng.choice(codecs)))
+        offset += len(items) + rng.choice((0, 0, 0, 3))  # gaps, as compaction leaves them
+        size += len(out[-1])
+    return out
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Segment:
+    """Six cells of uncompressed batches of some kilobytes."""
+    return Segment(tmp_path_factory.mktemp("plain") / "0.log", b"".join(batches(random.Random(1), 6 * CELL, 60)))
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Segment:
+    """Three cells of batches of every codec."""
+    parts = batches(random.Random(2), 3 * CELL, 150, (0, 1, 2, 3, 4))
+    return Segment(tmp_path_factory.mktemp("packed") / "0.log", b"".join(parts))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["plain", "packed"])
+def test_several_threads_give_the_rows_of_one(name: str, layout: str, request: pytest.FixtureRequest) -> None:
+    segment: Segment = request.getfixturevalue(name)
+    wanted, _ = segment.records()
+    for threads in (1, 2, 5):
+        chunks, fault = segment.read(layout, threads=threads)
+        assert fault is None
+        assert rows_of(chunks) == wanted
+        assert chunks[-1].next_offset == wanted[-1].offset + 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_limits_hold_to_the_row_with_several_threads(plain: Segment, packed: Segment, layout: str) -> None:
+    rng = random.Random(5)
+    for segment in (plain, packed):
+        wanted, _ = segment.records()
+        for rows, size in (
+            (7_001, 2**62),
+            (2**62, 3 * CELL),
+            (rng.randrange(3000, 20_000), rng.randrange(CELL, 5 * CELL)),
+        ):
+            chunks, _ = segment.read(layout, rows=rows, size=size)
+            alone, _ = segment.read(layout, rows=rows, size=size, threads=1)
+            assert [len(chunk) for chunk in chunks] == [len(chunk) for chunk in alone]
+            assert [chunk.next_offset for chunk in chunks] == [chunk.next_offset for chunk in alone]
+            assert rows_of(chunks) == wanted
+
+
+def test_a_start_and_an_end_inside_of_batches_hold_with_several_threads(plain: Segment) -> None:
+    rng = random.Random(6)
+    everything, _ = plain.records()
+    for _ in range(8):
+        start, end = sorted(rng.randrange(everything[-1].offset) for _ in range(2))
+        chunks, fault = plain.read(start=start, end=end)
+        assert fault is None
+        assert rows_of(chunks) == [r for r in everything if start <= r.offset < end]
+
+
+@pytest.mark.parametrize("kind", ["crc", "size", "magic", "offsets", "records", "packed"])
+def test_a_fault_anywhere_ends_the_rows_where_it_does_for_one_thread(kind: str, plain: Segment, tmp_path: Path) -> None:
+    rng = random.Random(kind)
+    parts = batches(random.Random(1), 6 * CELL, 60)
+    for number in (1, len(parts) // 2, rng.randrange(len(parts)), len(parts) - 1):
+        spoiled = [*parts[:number], spoil(parts[number], kind), *parts[number + 1 :]]
+        segment = Segment(tmp_path / "spoiled.log", b"".join(spoiled))
+        wanted, wanted_fault = segment.records()
+        alone, _ = segment.read(threads=1)
+        assert rows_of(alone) == wanted
+        chunks, fault = segment.read()
+        assert rows_of(chunks) == wanted
+        assert (fault is None) == (wanted_fault is None) == (kind == "offsets")
+        if fault is not None and wanted_fault is not None:
+            assert (fault.reason, fault.position) == (wanted_fault.reason, wanted_fault.position)
+
+
+def spoil(batch: bytes, kind: str) -> bytes:
+    out = bytearray(batch)
+    if kind == "crc":
+        out[-1] ^= 1
+    elif kind == "size":
+        struct.pack_into(">i", out, 8, 20)
+    elif kind == "magic":
+        out[16] = 7
+    elif kind == "offsets":  # sound, but in no order: for the record reader
+        section = b"".join(reference.record(0, delta, None, b"v") for delta in (1, 0, 2))
+        base = struct.unpack_from(">q", batch)[0]
+        return reference.batch(section, 3, base_offset=base)
+    elif kind == "records":
+        return reference.batch(b"\xff\xff", 2, base_offset=struct.unpack_from(">q", batch)[0])
+    elif kind == "packed":
+        out[22] = out[22] & ~7 | 4
+        struct.pack_into(">I", out, 17, second_opinion.crc32c(bytes(out[21:])))
+    return bytes(out)
+
+
+@pytest.mark.parametrize("records", [1, 4000, 30_000])
+def test_batches_of_any_size_are_divided_among_threads(records: int, tmp_path: Path) -> None:
+    rng = random.Random(records)
+    parts = batches(rng, 4 * CELL if records < 30_000 else 16 * CELL, records)
+    segment = Segment(tmp_path / "0.log", b"".join(parts))
+    wanted, _ = segment.read(threads=1, columns=("offset", "value"))
+    chunks, fault = segment.read(threads=3, columns=("offset", "value"))
+    assert fault is None
+    assert chunks[0].offsets.tolist() == wanted[0].offsets.tolist()
+    assert chunks[0].values == wanted[0].values
+
+
+def test_many_readers_share_the_helpers(plain: Segment) -> None:
+    wanted, _ = plain.read(threads=1)
+    faults: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            for layout in LAYOUTS:
+                chunks, _ = plain.read(layout, threads=4)
+                assert chunks[0].values.to_pylist() == wanted[0].values.to_pylist()
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+
+
+def test_a_forked_child_reads_with_helpers_of_its_own(plain: Segment) -> None:
+    plain.read(threads=4)
+    pid = os.fork()
+    if pid == 0:
+        chunks, fault = plain.read(threads=4)
+        os._exit(0 if fault is None and len(chunks[0]) > 0 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_log_reads_with_as_many_threads_as_asked(partition: Path) -> None:
+    with Log.open(partition, segment_bytes=5 * CELL) as log:
+        for first in range(0, 60_000, 2000):
+            log.append_many([Record(0, T, None, b"%06d" % i * 12) for i in range(first, first + 2000)])
+        for threads in (None, 1, 3, 100):
+            found = log.read_columns(threads=threads)
+            assert found.offsets.tolist() == list(range(60_000))
+            assert found.values[-1] == b"059999" * 12
+            assert sum(len(chunk) for chunk in log.iter_columns(threads=threads, max_bytes=3 * CELL)) == 60_000
+        with pytest.raises(ValueError, match="threads is 0"):
+            log.read_columns(threads=0)
+
+
+def test_rows_of_a_log_that_is_being_cut_are_all_of_one_state(partition: Path) -> None:
+    first = [b"%06d" % i * 12 for i in range(20_000)]
+    with Log.open(partition, segment_bytes=40 * CELL) as log:
+        log.append_many(first)
+        done = threading.Event()
+        rounds: list[int] = []
+
+        def cut() -> None:
+            while not done.is_set():
+                rounds.append(len(rounds))
+                log.truncate_to(20_000)
+                log.append_many([Record(0, T + len(rounds), None, b"again" * 12)] * 20_000)
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        try:
+            for _ in range(25):
+                try:
+                    found = log.read_columns(threads=3)
+                except OffsetOutOfRangeError:
+                    continue
+                assert found.values[:20_000] == first
+                assert found.offsets.tolist() == list(range(len(found)))
+                assert len(set(found.timestamps[20_000:].tolist())) <= 1
+        finally:
+            done.set()
+            thread.join()
+        assert len(rounds) > 1
+
+
+def test_chunks_iterate_in_order_over_segments_with_threads(partition: Path) -> None:
+    def rows(log: Log) -> Iterator[int]:
+        for chunk in log.iter_columns(max_bytes=4 * CELL, threads=4, columns=("offset",)):
+            yield from chunk.offsets.tolist()
+
+    with Log.open(partition, segment_bytes=3 * CELL) as log:
+        log.append_many([b"v" * 50] * 100_000)
+        assert len(log.segments) > 3
+        assert list(rows(log)) == list(range(100_000))
