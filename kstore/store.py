@@ -488,6 +488,7 @@ class Store(TopicColumnWrites, TopicReads):
             keeper.delete(partitions.values())
             self._catalog.remove(topic)
             self._configs.pop(topic, None)
+            self._routes.pop(topic, None)
             self._record(topic, None)
 
     def _finish_interrupted(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +103,13 @@ def test_arguments_of_a_wrong_type_are_named(tmp_path: Path) -> None:
             store.update_topic_config("t", wrong)
         with pytest.raises(TypeError, match="offsets"):
             store.read("t", offsets=wrong)
+
+
+def test_nothing_is_kept_for_appending_to_a_topic_that_was_deleted(tmp_path: Path) -> None:
+    with Store.open(tmp_path, background=False) as store:
+        store.create_topic("t")
+        store.append("t", b"x")
+        log = weakref.ref(store.log("t", 0))
+        store.delete_topic("t")
+        gc.collect()
+        assert log() is None
