@@ -95,7 +95,8 @@ class SegmentReport:
     damages: list[Damage] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """Offsets `[start, end)` that no batch of the segment holds, those behind the last one left out."""
-    last_is_behind_gap: bool = False
+    last_gap: int = 0
+    """How many offsets no batch holds right before the last batch."""
     epochs: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Runs of batches of one leader epoch: epoch, first base offset, last base offset, position."""
     borders: set[int] = field(default_factory=set)

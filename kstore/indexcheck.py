@@ -188,11 +188,16 @@ class TimeIndexCheck(_Index):
         )
         state = numpy.where(held, numpy.where(lasts[at] == offsets, _EXACT, _INSIDE), _OTHER_OFFSET)
         self.state[slots] = state
-        several = (state == _EXACT) & (rows["count"][at] > 1)
-        for kept, chosen in ((self.inside, state == _INSIDE), (self.exact, several)):
-            if chosen.any() and (kept is self.inside or len(kept) < _SAMPLES):
-                for slot, row in zip(slots[chosen].tolist(), rows[at[chosen]], strict=True):
-                    kept.append((slot, int(row["position"]), int(row["size"])))
+        self._keep(self.inside, slots, rows, at, numpy.flatnonzero(state == _INSIDE))
+        if len(self.exact) < _SAMPLES:
+            several = numpy.flatnonzero((state == _EXACT) & (rows["count"][at] > 1))
+            self._keep(self.exact, slots, rows, at, several[:_SAMPLES])
+
+    @staticmethod
+    def _keep(into: list[tuple[int, int, int]], slots: Rows, rows: Rows, at: Rows, chosen: Rows) -> None:
+        for number in chosen.tolist():
+            row = rows[at[number]]
+            into.append((int(slots[number]), int(row["position"]), int(row["size"])))
 
     def conclude(self, fd: int, report: SegmentReport, findings: Findings, *, is_open: bool, in_doubt: bool) -> None:
         """Say what is wrong, now that the log has been read."""

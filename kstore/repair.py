@@ -285,18 +285,28 @@ def _settle_offsets(
                 batch.why_not = "its offset is not in order"
                 continue
         elif not fits or batch.next > after:
-            room = after - batch.span
             is_end = number + 1 == len(usable) and after == _LONG_MAX
-            if is_end and not fits and _is_one_bit(batch.base ^ expected):
-                _move(batch, expected, segment)
-            elif not is_end and room >= expected and (room == expected or not fits or batch.next > after):
-                _move(batch, room if room != expected and not fits else expected, segment)
-            elif not fits:
-                batch.why_not = f"offsets {batch.base} to {batch.next - 1} after {expected - 1}"
+            wanted = _offset_told(batch, expected, expected if is_end else after - batch.span, is_end=is_end)
+            if wanted is not None:
+                _move(batch, wanted, segment)
+            elif not fits or number + 1 == len(usable):
+                batch.why_not = f"offsets {batch.base} to {batch.next - 1} have no place between {expected} and {after}"
                 continue
         elif number + 1 == len(usable) and is_last and _was_flipped_last(batch, expected, marks):
             _move(batch, expected, segment)
         expected = batch.next
+
+
+def _offset_told(batch: _Batch, low: int, high: int, *, is_end: bool) -> int | None:
+    """The offset in `[low, high]` that a batch must have had; None where that is not told.
+
+    It is told where one flipped bit leads to one place only, or where the neighbours leave one place only. Behind the
+    last batch there is room for anything, such as an old one written twice.
+    """
+    near = [at for bit in range(64) if low <= (at := (batch.base % (1 << 64)) ^ (1 << bit)) <= high]
+    if len(near) == 1:
+        return near[0]
+    return low if low == high and not is_end else None
 
 
 def _was_flipped_last(batch: _Batch, expected: int, marks: Marks) -> bool:
@@ -439,6 +449,8 @@ def _plan_leftovers(plan: Plan, files: dict[str, names.FileName], errors: list[F
     renamed = {source for source, _ in plan.rename}
     wrong = {os.path.basename(finding.path) for finding in errors}
     cut_from = min((low for low, _ in plan.lost), default=None)
+    if names.PARTITION_METADATA in wrong:
+        plan.remove.append(names.PARTITION_METADATA)
     for name, file in sorted(files.items()):
         if name in renamed:
             continue

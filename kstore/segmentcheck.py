@@ -202,7 +202,7 @@ def _check_batches(rows: Rows, before: Any, report: SegmentReport, findings: Fin
                   "restore the offset that the neighbours tell; where they do not, cut the batch")  # fmt: skip
     for at in numpy.flatnonzero(firsts > previous + 1)[:MAX_FINDINGS]:
         report.gaps.append((int(previous[at]) + 1, int(firsts[at])))
-    report.last_is_behind_gap = bool(firsts[-1] > previous[-1] + 1)
+    report.last_gap = max(int(firsts[-1]) - int(previous[-1]) - 1, 0)
     for at in numpy.flatnonzero((lasts - report.base_offset > _INT_MAX) | (lasts >= limit_offset)):
         row = rows[at]
         if row["last_offset"] >= limit_offset:

@@ -248,7 +248,8 @@ def check_partition(
     try:
         checkpoint.read_partition_metadata(directory)
     except StorageError as error:
-        _refused(findings, error, os.path.join(directory, names.PARTITION_METADATA), "FORMAT 1.10", "nothing")
+        how = "move it away; a store or a broker that knows the topic's id writes it anew"
+        _refused(findings, error, os.path.join(directory, names.PARTITION_METADATA), "FORMAT 1.10", how)
     findings.close(directory)
     return report
 
@@ -311,7 +312,10 @@ def _check_gaps(report: PartitionReport, accepted: Sequence[tuple[int, int]], cl
     for before, after in pairwise(report.segments):
         low, high = before.next_offset, after.base_offset
         if low < high and low >= cleaned and not _covers(accepted, low, high):
-            what = f"no segment holds offsets {low} to {high - 1}, between {os.path.basename(before.path)} and this one"
+            what = (
+                f"no segment holds offsets {low} to {high - 1}, between {os.path.basename(before.path)} and this one: "
+            )
+            what += "a segment or its end is missing, unless this was copied from a compacted log"
             repair = "write down that they are lost"
             findings.add(after.path, "FORMAT 1.3", what, position=0, offset=low, repair=repair)
 
@@ -339,7 +343,7 @@ def _check_marks(report: PartitionReport, marks: Marks) -> None:
     elif point is not None and point < end and marks.has_marker:
         what = f"recovery point {point} of a log that was shut down in order and ends at {end}"
         findings.add(path, "SEMANTICS 13.5", what, offset=point, repair=f"set it to {end}")
-    elif point is not None and point < end and not last.is_live and last.last_is_behind_gap:
+    elif point is not None and point == end - last.last_gap < end and not last.is_live:
         what = f"the log was closed at offset {point}; its last batch, behind a gap, ends at {end}"
         findings.add(last.path, "SEMANTICS 0.1", what, offset=end, repair="restore the last batch's offset")
     start = marks.log_start

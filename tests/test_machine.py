@@ -28,6 +28,7 @@ from model import Model, ModelBatch
 
 import kstore
 from kstore import Record, checkpoint, fs
+from kstore.verify import verify
 
 SETTINGS = {
     "segment_bytes": st.sampled_from([200, 300, 1000, 1 << 20]),
@@ -75,6 +76,9 @@ class LogMachine(RuleBasedStateMachine):
         if self.log is not None:
             self.log.close()
             self.reader.close()
+            # A follower's batches may leave offsets out, also where the log rolls.
+            found = [each for each in verify([self.path], threads=1).findings if each.severity == "error"]
+            assert [each for each in found if not each.what.startswith("no segment holds")] == []
         shutil.rmtree(self.home)
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 import goldensets
 import pytest
 from faultfs import KEPT, LOST, FaultFS
+from kafka_jvm import Kafka
 from verifying import batch_positions, errors, flip, logs, make_log, make_pristine
 
 import kstore
@@ -243,3 +244,22 @@ def test_a_transaction_index_is_written_anew_from_the_markers(tmp_path: Path) ->
         mend(path)
         assert index.read_bytes() == data
     shutil.rmtree(tmp_path / "backup", ignore_errors=True)
+
+
+@pytest.mark.kafka
+def test_kafka_opens_what_was_repaired_and_changes_nothing(kafka: Kafka, log_path: Path) -> None:
+    first, second, *_, last = logs(log_path)
+    flip(first, batch_positions(first.read_bytes())[1] + 90, 3)
+    flip(second, batch_positions(second.read_bytes())[1] + 4, 3)
+    last.write_bytes(last.read_bytes()[:-5])
+    mend(log_path)
+    kept = records(log_path)
+    files = {path.name: path.read_bytes() for path in logs(log_path)}
+    lines = kafka.records(log_path)
+    assert all(line.get("valid") for line in lines)
+    assert [line["offset"] for line in lines] == [offset for offset, _ in kept]
+    log = kafka.open(log_path)
+    log.close(marker=True)
+    assert {path.name: path.read_bytes() for path in logs(log_path)} == files
+    assert errors(log_path.parent) == []
+    assert records(log_path) == kept

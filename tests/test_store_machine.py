@@ -20,6 +20,7 @@ from conftest import ManualClock
 from faultfs import KEPT, LOST, FaultFS, shuffled
 
 import kstore
+from kstore.verify import verify
 
 DAY = 86_400_000
 YEAR = 365 * DAY
@@ -239,6 +240,7 @@ class World:
     def reopen(self) -> None:
         """A clean restart: nothing is lost, and the logs are found in order."""
         self.leave()
+        assert [each for each in verify([self.root], threads=1).findings if each.severity == "error"] == []
         for topic in self.topics.values():
             for part in topic.parts:
                 part.acknowledged = part.end
