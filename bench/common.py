@@ -70,9 +70,9 @@ def timed_rows(count: int, value: bytes = VALUE) -> Iterable[Row]:
 class Question:
     """What is asked, in which unit, and what would be enough.
 
-    `unit` is "rate" (operations a second), "bytes" (bytes a second) or "time" (seconds an operation). `limit` holds for
-    the contestant "kstore": a least rate, or a greatest time. `against` pairs a peer with how many times as fast as it
-    kstore must be.
+    `unit` is "rate" (operations a second), "bytes" (bytes a second), "time" (seconds an operation), "share" (of one
+    processor) or "memory" (bytes each). `limit` holds for the contestant "kstore": a least rate, or a greatest time or
+    size. `against` pairs a peer with how many times as fast as it kstore must be.
     """
 
     text: str
@@ -181,6 +181,10 @@ def shown(one: Result, of: Callable[[Iterable[float]], float]) -> str:
     each = one.seconds(of)
     if one.question.unit == "bytes":
         return f"{one.size_bytes / of(one.rounds) / 1e9:.2f} GB/s"
+    if one.question.unit == "memory":
+        return f"{each / KIB:.1f} KiB"
+    if one.question.unit == "share":
+        return f"{each:.2%}"
     if one.question.unit == "rate":
         return f"{1 / each / 1e6:.2f} M/s" if 1 / each >= 1e5 else f"{1 / each:,.0f} /s"
     for size, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -196,6 +200,9 @@ def verdicts(ours: Result, contestants: list[Result]) -> Iterator[str]:
         text = (
             f"{limit * 1e9:g} ns" if limit < 1e-6 else f"{limit * 1e6:g} µs" if limit < 1e-3 else f"{limit * 1e3:g} ms"
         )
+        yield f"  {'met' if ours.seconds() <= limit else 'MISSED'}: at most {text}"
+    elif limit is not None and unit in ("memory", "share"):
+        text = f"{limit / KIB:g} KiB" if unit == "memory" else f"{limit:.0%}"
         yield f"  {'met' if ours.seconds() <= limit else 'MISSED'}: at most {text}"
     elif limit is not None:
         found = ours.size_bytes / statistics.median(ours.rounds) if unit == "bytes" else 1 / ours.seconds()

@@ -1,7 +1,7 @@
 """The others: what each does with the same workload, in its fastest honest way.
 
-Each function takes what it needs ready-made, so that only the peer's own work is timed. The stores do not sync (nor
-does kstore in these questions): as with kstore's `append`, what they wrote survives the process and not the machine.
+Each function takes what it needs ready-made, so that only the peer's own work is timed. Unless they are told to sync,
+what they wrote survives the process and not the machine, as with kstore's `append`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import bisect
 import itertools
 import sqlite3
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,19 +18,49 @@ import lmdb
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from common import GIB, START_MS
+from rocksdict import Options, Rdict, WriteOptions
 
 
 class Lmdb:
     """LMDB with integer keys, as a log would use it: each key one past the last, appended at the right-hand end.
 
     `writemap` lets it write into its own map: its fastest mode, in which a stray pointer of the process can damage the
-    file and a full disk is a SIGBUS. Without it LMDB writes with `pwrite`, as it does unless told otherwise.
+    file and a full disk is a SIGBUS. Without it LMDB writes with `pwrite`, as it does unless told otherwise. With
+    `sync` each transaction is on the disk when it returns.
     """
 
-    def __init__(self, path: Path, *, writemap: bool) -> None:
-        self._env = lmdb.open(str(path), map_size=16 * GIB, max_dbs=1, sync=False, writemap=writemap)
+    def __init__(self, path: Path, *, writemap: bool = False, sync: bool = False) -> None:
+        self._env = lmdb.open(str(path), map_size=16 * GIB, max_dbs=1, sync=sync, writemap=writemap)
         self._db = self._env.open_db(b"log", integerkey=True)
         self._next = 0
+        self._numbers = itertools.count()
+
+    def put_one(self, value: bytes) -> None:
+        """One transaction, from any thread."""
+        with self._env.begin(write=True, db=self._db) as transaction:
+            transaction.put(struct.pack("=Q", next(self._numbers)), value)
+
+    def last(self) -> int:
+        """How many there are, for who looks from outside."""
+        with self._env.begin(db=self._db) as transaction:
+            return int(transaction.stat(self._db)["entries"])
+
+    def after(self, count: int) -> list[bytes]:
+        """The values from number `count` on."""
+        with self._env.begin(db=self._db) as transaction:
+            cursor = transaction.cursor(self._db)
+            if not cursor.set_range(struct.pack("=Q", count)):
+                return []
+            return list(cursor.iternext(keys=False, values=True))
+
+    def keep_up(self, keep: int) -> None:
+        """Put what was written on the disk, and delete the oldest but `keep`."""
+        self._env.sync(True)
+        with self._env.begin(write=True, db=self._db) as transaction:
+            cursor = transaction.cursor(self._db)
+            for _ in range(max(int(transaction.stat(self._db)["entries"]) - keep, 0)):
+                cursor.first()
+                cursor.delete()
 
     def put_each(self, value: bytes, count: int) -> None:
         """One transaction a record: each is there for another process when its call returns."""
@@ -59,13 +90,37 @@ class Lmdb:
 
 
 class Sqlite:
-    """SQLite with a write-ahead log and no syncs."""
+    """SQLite with a write-ahead log, without syncs or with those of `synchronous`; each thread has a connection."""
 
-    def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None)
-        self._connection.execute("pragma journal_mode=wal")
-        self._connection.execute("pragma synchronous=off")
-        self._connection.execute("create table log (offset integer primary key, value blob)")
+    def __init__(self, path: Path, *, synchronous: str = "off", exists: bool = False) -> None:
+        self._path = path
+        self._synchronous = synchronous
+        self._own = threading.local()
+        if not exists:
+            self._connection.execute("create table log (offset integer primary key, value blob)")
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        found: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if found is None:
+            found = self._own.connection = sqlite3.connect(self._path, isolation_level=None, timeout=60)
+            found.execute("pragma journal_mode=wal")
+            found.execute(f"pragma synchronous={self._synchronous}")
+        return found
+
+    def put_one(self, value: bytes) -> None:
+        """One transaction, from any thread."""
+        self._connection.execute("insert into log (value) values (?)", (value,))
+
+    def after(self, count: int) -> list[bytes]:
+        """The values from number `count` on."""
+        rows = self._connection.execute("select value from log where offset > ? order by offset", (count,))
+        return [value for (value,) in rows]
+
+    def keep_up(self, keep: int) -> None:
+        """Put what was written on the disk and into the table's file, and delete the oldest but `keep`."""
+        self._connection.execute("pragma wal_checkpoint(passive)")
+        self._connection.execute("delete from log where offset <= (select max(offset) from log) - ?", (keep,))
 
     def insert_each(self, value: bytes, count: int) -> None:
         """One transaction a record."""
@@ -81,6 +136,34 @@ class Sqlite:
 
     def close(self) -> None:
         self._connection.close()
+
+
+class Rocks:
+    """RocksDB with its write-ahead log, synced with each write or not; its Python door keeps the GIL all the while."""
+
+    def __init__(self, path: Path, *, sync: bool = False) -> None:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        self._db = Rdict(str(path), options)
+        self._write = WriteOptions()
+        self._write.sync = sync
+        self._numbers = itertools.count()
+        self._first = 0
+
+    def put_one(self, value: bytes) -> None:
+        """One write, from any thread."""
+        self._db.put(struct.pack(">Q", next(self._numbers)), value, self._write)
+
+    def keep_up(self, keep: int) -> None:
+        """Put what was written on the disk, and delete the oldest but `keep`."""
+        self._db.flush_wal(True)
+        last = next(self._numbers)
+        if last - keep > self._first:
+            self._db.delete_range(struct.pack(">Q", self._first), struct.pack(">Q", last - keep))
+            self._first = last - keep
+
+    def close(self) -> None:
+        self._db.close()
 
 
 def aiokafka_build(key: bytes | None, value: bytes, count: int, batch_bytes: int) -> list[bytes]:
