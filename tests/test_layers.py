@@ -93,6 +93,7 @@ FLOORS: dict[str, int] = {
     "producercheck": 7,
     "verify": 9,
     "repair": 10,
+    "rootrepair": 9,
     "cli": 12,
     "__main__": 13,
 }

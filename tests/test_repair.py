@@ -246,6 +246,16 @@ def test_a_transaction_index_is_written_anew_from_the_markers(tmp_path: Path) ->
     shutil.rmtree(tmp_path / "backup", ignore_errors=True)
 
 
+@pytest.mark.parametrize("name", checkpoint.OFFSET_CHECKPOINTS)
+def test_whole_lines_of_a_damaged_checkpoint_are_kept(log_path: Path, name: str) -> None:
+    root = log_path.parent
+    (root / name).write_bytes(b"0\n3\nt 0 48\nu 1 7\n\0\0\0\0 v\n")
+    assert cli.main(["repair", str(root)]) == 1
+    assert cli.main(["repair", "--yes", str(root)]) == 0
+    assert checkpoint.read_offsets(root, name) == {("t", 0): 48, ("u", 1): 7}
+    assert errors(root) == []
+
+
 @pytest.mark.kafka
 def test_kafka_opens_what_was_repaired_and_changes_nothing(kafka: Kafka, log_path: Path) -> None:
     first, second, *_, last = logs(log_path)

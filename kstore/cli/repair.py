@@ -13,6 +13,7 @@ from kstore import fs
 from kstore.cli import options
 from kstore.errors import LogLockedError
 from kstore.repair import Plan, plan_repair, repair
+from kstore.rootrepair import mend_root, plan_root
 from kstore.verify import targets
 
 __all__ = ["run"]
@@ -51,8 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         if target.kind == "file":
             error = NotADirectoryError(20, "single files are not mended: give the partition")
             raise fs.storage_error(error, target.path)
-        if target.kind == "partition":
-            left += _one(target.path, asked)
+        left += _one(target.path, asked) if target.kind == "partition" else _root(target.path, asked)
     return 1 if left else 0
 
 
@@ -89,6 +89,23 @@ def _one(path: str, asked: argparse.Namespace) -> int:
     if asked.json:
         print(json.dumps(_facts(plan, backup, left)))
     return left
+
+
+def _root(root: str, asked: argparse.Namespace) -> int:
+    """The checkpoint files of a data directory; how many are left as they are."""
+    plan = plan_root(root)
+    if not plan:
+        return 0
+    backup = _backup(os.path.join(os.path.abspath(root), "root"), asked.backup) if asked.yes else None
+    if backup is not None:
+        mend_root(os.path.abspath(root), plan, backup)
+    steps = [f"{name}: write it anew with the {len(lines)} lines that are whole" for name, lines in plan.items()]
+    if asked.json:
+        print(json.dumps({"path": root, "errors": len(plan), "steps": steps, "backup": backup}))
+    else:
+        done = "nothing was changed: --yes does it" if backup is None else f"done; what was there is in {backup}"
+        print("\n  ".join([f"{root}: {len(plan)} errors", *steps, done]))
+    return len(plan) if backup is None else 0
 
 
 def _backup(directory: str, given: str | None) -> str:
