@@ -61,6 +61,14 @@ cdef extern from "columns.h" nogil:
                       int32_t key_size, const uint8_t *value, int32_t value_size, ks_block *block,
                       int64_t bytes) noexcept
 
+cdef extern from "unpack.h" nogil:
+    ctypedef struct ks_output:
+        uint8_t *p
+        size_t capacity
+        int (*room)(ks_output *out, size_t used, size_t capacity) noexcept nogil
+        void *context
+    int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept
+
 cdef extern from "together.h" nogil:
     enum:
         KS_AT_END
@@ -92,6 +100,7 @@ cdef extern from "together.h" nogil:
         int error
         int64_t (*unpack)(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil
         void *unpack_context
+        int64_t most_plain
         const uint8_t *plain
         ks_block *plain_block
         ks_rows staged
@@ -108,7 +117,7 @@ cdef extern from "together.h" nogil:
         uint8_t last_header[21]
     int ks_read_together(ks_reader *r, int hands) noexcept
     void ks_crew_setup() noexcept
-    uint8_t *ks_plain_room(ks_reader *r, int64_t size) noexcept
+    uint8_t *ks_plain_room(ks_reader *r, size_t used, size_t size) noexcept
     void ks_choose_decoders(int wide) noexcept
     void ks_rows_like(ks_rows *rows, const ks_rows *of, int measured) noexcept
     const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) noexcept

@@ -72,7 +72,7 @@ cdef int64_t _unpack_with_gil(void *context, ks_reader *r, const uint8_t *p, int
         plain = record_section(p, size, reader._max_decompressed, None, 0)
     except BaseException:
         return -1          # the reader will see it, too
-    to = ks_plain_room(r, len(plain))
+    to = ks_plain_room(r, 0, <size_t> len(plain))
     if to == NULL:
         return -1
     memcpy(to, PyBytes_AS_STRING(plain), <size_t> len(plain))
@@ -110,6 +110,7 @@ cdef class Reader:
         self._max_decompressed = min(
             compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes, 0x7fffffff)
         self._r.check_crc = check_crc
+        self._r.most_plain = self._max_decompressed
         self._r.out = &self._out
         self._r.last_position = self._r.last_base = -1
         self._r.fd = -1
@@ -412,6 +413,31 @@ cdef class Reader:
             columns.columns[name] = column
         ks_rows_clear(out, False)
         return columns
+
+
+cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept nogil:
+    cdef ks_block *block = ks_block_new(capacity + (capacity >> 1))
+    if block == NULL:
+        return -1
+    if used:
+        memcpy(block.data, out.p, used)
+    ks_block_drop(<ks_block *> out.context)
+    out.context = block
+    out.p = block.data
+    out.capacity = block.capacity
+    return 0
+
+
+def unpack(int codec, bytes data, int64_t limit):
+    """What our own decompressors make of a payload; None where they leave it to the libraries."""
+    cdef ks_output out
+    memset(&out, 0, sizeof(out))
+    out.room = _grow
+    cdef int64_t size = ks_unpack_natively(
+        codec, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data), &out, limit)
+    plain = None if size < 0 else PyBytes_FromStringAndSize(<const char *> out.p, size)
+    ks_block_drop(<ks_block *> out.context)
+    return plain
 
 
 def decode_columns(buffer, *, columns=None, layout="binary", bint check_crc=True, path=None, int64_t position=0,

@@ -11,6 +11,7 @@
 
 #include "columns.h"
 #include "crc32c.h"
+#include "unpack.h"
 
 enum {
     KS_AT_LENGTH = 8, KS_AT_EPOCH = 12, KS_AT_MAGIC = 16, KS_AT_CRC = 17, KS_AT_ATTRIBUTES = 21, KS_AT_LAST_DELTA = 23,
@@ -49,12 +50,14 @@ typedef struct ks_reader {
     int64_t window_at;               /* file position of its first byte */
     size_t window_size, ahead;
     int error;
-    /* The records of the batch at `position`, decompressed by whatever `unpack` is: it fills plain_block up to the answer,
-       which is negative where it cannot. */
+    /* The records of the batch at `position`, decompressed. `unpack` does what unpack.h does not: it writes where
+       ks_plain_room says, and answers how much, or a negative number if it cannot. */
     int64_t (*unpack)(void *context, struct ks_reader *r, const uint8_t *p, int64_t size);
     void *unpack_context;
+    int64_t most_plain;              /* what one batch may become */
     const uint8_t *plain, *plain_end;
     ks_block *plain_block;
+    size_t plain_used;               /* bytes of it that views may point into */
     /* A batch of which not all rows were wanted, or not all at once. */
     ks_rows staged;
     int64_t staged_from, staged_to;  /* rows that are left */
@@ -151,6 +154,7 @@ static void ks_used_up(ks_reader *r, const uint8_t *p, int64_t size) {
     r->last_crc = (uint32_t)ks_get32(p + KS_AT_CRC);
     memcpy(r->last_header, p, sizeof r->last_header);
     r->position += size;
+    if (r->plain) r->plain_used = (size_t)(r->plain_end - r->plain_block->data);
     r->plain = NULL;
 }
 
@@ -170,21 +174,40 @@ static void ks_describe(const uint8_t *p, ks_batch *b) {
     b->transactional = (attributes & 0x10) != 0;
 }
 
-/* A block of at least `size` bytes for the records of a batch, which nobody else holds; NULL without memory. */
-static uint8_t *ks_plain_room(ks_reader *r, int64_t size) {
+#define KS_PLAIN_BLOCK ((size_t)1 << 20)
+
+/* Room for `size` bytes of a batch's records, of which the first `used` are there already; NULL without memory. Batches
+   whose values are only looked at, and not copied, follow each other in blocks that are kept. */
+static uint8_t *ks_plain_room(ks_reader *r, size_t used, size_t size) {
     ks_block *block = r->plain_block;
-    if (!block || block->capacity < (size_t)size || __atomic_load_n(&block->holders, __ATOMIC_ACQUIRE) != 1) {
-        ks_block_drop(block);
-        r->plain_block = block = ks_block_new((size_t)size);
+    int views = r->out->key.layout == KS_VIEW || r->out->value.layout == KS_VIEW;
+    if (!views) r->plain_used = 0;
+    if (!block || block->capacity - r->plain_used < size) {
+        block = ks_block_new(views && size < KS_PLAIN_BLOCK ? KS_PLAIN_BLOCK : size + size / 2);
+        if (!block) return NULL;
+        if (used) memcpy(block->data, r->plain_block->data + r->plain_used, used);
+        ks_block_drop(r->plain_block);
+        r->plain_block = block;
+        r->plain_used = 0;
     }
-    return block ? block->data : NULL;
+    return block->data + r->plain_used;
+}
+
+static int ks_grow_plain(ks_output *out, size_t used, size_t capacity) {
+    ks_reader *r = (ks_reader *)out->context;
+    if (!(out->p = ks_plain_room(r, used, capacity))) return -1;
+    out->capacity = r->plain_block->capacity - r->plain_used;
+    return 0;
 }
 
 /* Decompresses the batch at `p`; 0, or -1. */
 static int ks_unpack(ks_reader *r, const uint8_t *p, int64_t size) {
-    int64_t plain = r->unpack ? r->unpack(r->unpack_context, r, p, size) : -1;
-    if (plain < 0) return -1;
-    r->plain = r->plain_block->data;
+    ks_output out = {NULL, 0, ks_grow_plain, r};
+    int64_t plain = ks_unpack_natively(ks_get16(p + KS_AT_ATTRIBUTES) & 7, p + KS_AT_RECORDS,
+                                       (size_t)(size - KS_AT_RECORDS), &out, r->most_plain);
+    if (plain < 0 && r->unpack) plain = r->unpack(r->unpack_context, r, p, size);
+    if (plain < 0 || (!r->plain_block && ks_grow_plain(&out, 0, 1))) return -1;
+    r->plain = r->plain_block->data + r->plain_used;
     r->plain_end = r->plain + plain;
     return 0;
 }

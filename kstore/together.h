@@ -96,6 +96,7 @@ static void ks_work_on_rows(void *context) {
     cell.check_crc = r->check_crc;
     cell.fd = r->fd;
     cell.expected = 1;
+    cell.most_plain = r->most_plain;
     cell.unpack = r->unpack;
     cell.unpack_context = r->unpack_context;
     int views = rows.key.layout == KS_VIEW || rows.value.layout == KS_VIEW;

@@ -1,0 +1,213 @@
+/* LZ4 frames and snappy streams, as far as they are what Kafka's clients write: decompressed without Python.
+
+   The libraries behind compression.py are the judges: whatever is not beyond doubt is answered with KS_NOT_MINE, and
+   goes to them. Readers carry the end with the pointer; every length is checked before it is used. */
+#ifndef KSTORE_UNPACK_H
+#define KSTORE_UNPACK_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KS_NOT_MINE (-1)
+#define KS_WILD 32 /* bytes that a fast copy may write behind its end; all targets have as many behind theirs */
+
+static inline uint32_t ks_le32(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Copies what lies `distance` bytes back, which may overlap with what is being written, in steps of up to 16 bytes. */
+static inline void ks_copy_back(uint8_t *to, size_t distance, size_t size) {
+    const uint8_t *from = to - distance;
+    if (distance >= 16) {
+        for (size_t i = 0; i < size; i += 16) memcpy(to + i, from + i, 16);
+    } else if (distance >= 8) {
+        for (size_t i = 0; i < size; i += 8) memcpy(to + i, from + i, 8);
+    } else {
+        /* The pattern repeats: written once, and then taken from as far back as whole patterns reach 8 bytes. */
+        size_t whole = distance * (8 / distance + (8 % distance != 0));
+        size_t first = size < whole ? size : whole;
+        for (size_t i = 0; i < first; i++) to[i] = from[i];
+        for (size_t i = first; i < size; i += 8) memcpy(to + i, to + i - whole, 8);
+    }
+}
+
+/* ---- LZ4 -------------------------------------------------------------------------------------------------------- */
+
+/* A length that goes on in further bytes; -1 at the end of the input. */
+static inline int64_t ks_lz4_more(const uint8_t **at, const uint8_t *end, int64_t length) {
+    const uint8_t *p = *at;
+    for (;;) {
+        if (p >= end) return -1;
+        length += *p;
+        if (*p++ != 255) break;
+    }
+    *at = p;
+    return length;
+}
+
+/* One block into at most `capacity` bytes; what it made, or KS_NOT_MINE. The end of a block is as the format wants it:
+   the last match ends 5 bytes before the output does, and begins 12 bytes before. */
+static int64_t ks_lz4_block(const uint8_t *p, size_t n, uint8_t *to, size_t capacity) {
+    const uint8_t *end = p + n;
+    uint8_t *out = to, *out_end = to + capacity;
+    for (;;) {
+        if (p >= end) return KS_NOT_MINE;
+        uint8_t token = *p++;
+        int64_t literals = token >> 4;
+        if (literals == 15 && (literals = ks_lz4_more(&p, end, 15)) < 0) return KS_NOT_MINE;
+        if (literals > end - p || literals > out_end - out) return KS_NOT_MINE;
+        if (literals <= 32 && end - p >= 32) {
+            memcpy(out, p, 16);
+            memcpy(out + 16, p + 16, 16);
+        } else {
+            memcpy(out, p, (size_t)literals);
+        }
+        out += literals;
+        p += literals;
+        if (p == end) return literals >= 5 || out - to == literals ? out - to : KS_NOT_MINE;
+        if (end - p < 8 || out_end - out < 12) return KS_NOT_MINE;
+        size_t distance = (size_t)(p[0] | p[1] << 8);
+        p += 2;
+        int64_t match = token & 15;
+        if (match == 15 && (match = ks_lz4_more(&p, end, 15)) < 0) return KS_NOT_MINE;
+        match += 4;
+        if (distance == 0 || distance > (size_t)(out - to) || match > out_end - out - 5) return KS_NOT_MINE;
+        ks_copy_back(out, distance, (size_t)match);
+        out += match;
+    }
+}
+
+/* Second byte of the xxHash32 (seed 0) of a frame descriptor of fewer than 16 bytes. */
+static uint8_t ks_lz4_header_checksum(const uint8_t *p, size_t n) {
+    uint32_t h = 374761393u + (uint32_t)n;
+    size_t at = 0;
+    for (; at + 4 <= n; at += 4) {
+        h += ks_le32(p + at) * 3266489917u;
+        h = (h << 17 | h >> 15) * 668265263u;
+    }
+    for (; at < n; at++) {
+        h += p[at] * 374761393u;
+        h = (h << 11 | h >> 21) * 2654435761u;
+    }
+    h = (h ^ h >> 15) * 2246822519u;
+    h = (h ^ h >> 13) * 3266489917u;
+    return (uint8_t)((h ^ h >> 16) >> 8);
+}
+
+/* Where the output goes: memory that grows when `room` says so. */
+typedef struct ks_output {
+    uint8_t *p;      /* begin of the output */
+    size_t capacity; /* of it, without KS_WILD */
+    int (*room)(struct ks_output *out, size_t used, size_t capacity); /* 0, or -1 without memory */
+    void *context;
+} ks_output;
+
+static int64_t ks_unpack_lz4(const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
+    const uint8_t *end = p + n;
+    if (n < 11 || ks_le32(p) != 0x184d2204u) return KS_NOT_MINE;
+    uint8_t flags = p[4], sizes = p[5];
+    size_t descriptor = flags & 0x08 ? 10 : 2;
+    if (flags >> 6 != 1 || (flags & 0x33) != 0x20 || sizes & 0x8f || sizes >> 4 < 4) return KS_NOT_MINE;
+    if (n < 4 + descriptor + 1 || p[4 + descriptor] != ks_lz4_header_checksum(p + 4, descriptor)) return KS_NOT_MINE;
+    size_t largest = (size_t)1 << (8 + 2 * (sizes >> 4));
+    int64_t used = 0;
+    for (p += 4 + descriptor + 1;;) {
+        if (end - p < 4) return KS_NOT_MINE;
+        uint32_t mark = ks_le32(p), size = mark & 0x7fffffff;
+        p += 4;
+        if (mark == 0) return used;
+        if (size > largest || size > (size_t)(end - p) || used > limit) return KS_NOT_MINE;
+        size_t wanted = (size_t)used + (mark >> 31 ? size : largest);
+        if (wanted > out->capacity && out->room(out, (size_t)used, wanted)) return KS_NOT_MINE;
+        int64_t made = size;
+        if (mark >> 31) memcpy(out->p + used, p, size);
+        else if ((made = ks_lz4_block(p, size, out->p + used, largest)) < 0) return KS_NOT_MINE;
+        p += size;
+        used += made;
+        if (used > limit) return KS_NOT_MINE;
+    }
+}
+
+/* ---- snappy ----------------------------------------------------------------------------------------------------- */
+
+/* One raw block behind `used` bytes of output; how many there are after it, or KS_NOT_MINE. */
+static int64_t ks_snappy_block(const uint8_t *p, size_t n, ks_output *out, int64_t used, int64_t limit) {
+    const uint8_t *end = p + n;
+    uint64_t size = 0;
+    for (int shift = 0;; shift += 7) {
+        if (p >= end || shift > 28) return KS_NOT_MINE;
+        size |= (uint64_t)(*p & 0x7f) << shift;
+        if (*p++ < 0x80) break;
+    }
+    if (size > 64 * (uint64_t)n || (int64_t)size > limit - used) return KS_NOT_MINE;
+    size_t wanted = (size_t)used + (size_t)size;
+    if (wanted > out->capacity && out->room(out, (size_t)used, wanted)) return KS_NOT_MINE;
+    uint8_t *begin = out->p + used, *to = begin, *to_end = begin + size;
+    while (p < end) {
+        uint8_t tag = *p++;
+        size_t length, distance;
+        if ((tag & 3) == 0) {
+            length = tag >> 2;
+            if (length >= 60) {
+                size_t bytes = length - 59;
+                if ((size_t)(end - p) < bytes) return KS_NOT_MINE;
+                length = 0;
+                for (size_t i = 0; i < bytes; i++) length |= (size_t)p[i] << (8 * i);
+                p += bytes;
+            }
+            length++;
+            if (length > (size_t)(end - p) || length > (size_t)(to_end - to)) return KS_NOT_MINE;
+            if (length <= 32 && end - p >= 32) {
+                memcpy(to, p, 16);
+                memcpy(to + 16, p + 16, 16);
+            } else {
+                memcpy(to, p, length);
+            }
+            to += length;
+            p += length;
+            continue;
+        }
+        size_t bytes = (tag & 3) == 3 ? 4 : (size_t)(tag & 3);
+        if ((size_t)(end - p) < bytes) return KS_NOT_MINE;
+        if (bytes == 1) {
+            length = 4 + (tag >> 2 & 7);
+            distance = (size_t)(tag >> 5) << 8 | p[0];
+        } else {
+            length = 1 + (tag >> 2);
+            distance = bytes == 2 ? (size_t)(p[0] | p[1] << 8) : ks_le32(p);
+        }
+        p += bytes;
+        if (distance == 0 || distance > (size_t)(to - begin) || length > (size_t)(to_end - to)) return KS_NOT_MINE;
+        ks_copy_back(to, distance, length);
+        to += length;
+    }
+    return to == to_end ? (int64_t)wanted : KS_NOT_MINE;
+}
+
+/* Xerial's stream of blocks behind a header of 16 bytes, or one raw block. */
+static int64_t ks_unpack_snappy(const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
+    static const uint8_t magic[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
+    const uint8_t *end = p + n;
+    int64_t used = 0;
+    if (n < 16 || memcmp(p, magic, 8) != 0) return n == 0 ? KS_NOT_MINE : ks_snappy_block(p, n, out, 0, limit);
+    for (p += 16; end - p >= 4;) {
+        uint32_t size = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+        p += 4;
+        if (size > (size_t)(end - p)) return KS_NOT_MINE; /* another header, or a lie */
+        if ((used = ks_snappy_block(p, size, out, used, limit)) < 0) return KS_NOT_MINE;
+        p += size;
+    }
+    return used;
+}
+
+enum { KS_CODEC_SNAPPY = 2, KS_CODEC_LZ4 = 3 };
+
+/* The payload of a batch of format v2; how many bytes it made, or KS_NOT_MINE. */
+static int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
+    if (codec == KS_CODEC_LZ4) return ks_unpack_lz4(p, n, out, limit);
+    if (codec == KS_CODEC_SNAPPY) return ks_unpack_snappy(p, n, out, limit);
+    return KS_NOT_MINE;
+}
+
+#endif
