@@ -101,8 +101,8 @@ def fresh(tmp_path: Path) -> Iterator[Fresh]:
 # --- into the page cache ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batches", BATCHES)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("batches", BATCHES, ids=["16k", "1m"])
+@pytest.mark.parametrize("shape", SHAPES, ids=["values-100", "keyed-100", "values-10", "values-1k"])
 def test_append_columns(benchmark: BenchmarkFixture, fresh: Fresh, tmp_path: Path, shape: str, batches: str) -> None:
     size, key = SHAPES[shape]
     rows = rows_of(shape)
@@ -117,8 +117,8 @@ def test_append_columns(benchmark: BenchmarkFixture, fresh: Fresh, tmp_path: Pat
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("batches", BATCHES)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("batches", BATCHES, ids=["16k", "1m"])
+@pytest.mark.parametrize("shape", SHAPES, ids=["values-100", "keyed-100", "values-10", "values-1k"])
 def test_append_columns_on_two_threads(benchmark: BenchmarkFixture, fresh: Fresh, shape: str, batches: str) -> None:
     size, key = SHAPES[shape]
     rows = rows_of(shape)
@@ -133,9 +133,9 @@ def test_append_columns_on_two_threads(benchmark: BenchmarkFixture, fresh: Fresh
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("batches", BATCHES)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("source", ["as a reader would have them", "one piece again and again"])
+@pytest.mark.parametrize("batches", BATCHES, ids=["16k", "1m"])
+@pytest.mark.parametrize("shape", SHAPES, ids=["values-100", "keyed-100", "values-10", "values-1k"])
+@pytest.mark.parametrize("source", ["all", "one piece again and again"])
 def test_write(
     benchmark: BenchmarkFixture, fresh: Fresh, tmp_path: Path, shape: str, batches: str, source: str
 ) -> None:
@@ -147,7 +147,7 @@ def test_write(
     log.flush()
     data = memoryview(fresh.file())
     fresh.clear()
-    again = source.startswith("one")
+    again = source != "all"
     path = tmp_path / "written"
 
     def empty() -> tuple[tuple[int], dict[str, Any]]:
@@ -220,7 +220,7 @@ def test_append_many(benchmark: BenchmarkFixture, fresh: Fresh) -> None:
     measure(benchmark, HEAD, "kstore's append_many", run, operations=rows, size_bytes=rows * 100, setup=fresh)
 
 
-@pytest.mark.parametrize("batches", BATCHES)
+@pytest.mark.parametrize("batches", BATCHES, ids=["16k", "1m"])
 def test_kafka(tmp_path: Path, batches: str) -> None:
     missing = why_missing()
     if missing is not None:
@@ -276,7 +276,7 @@ def words(rows: int) -> Any:
     return pa.array([lines[number % len(lines)] for number in range(rows)], pa.binary())
 
 
-@pytest.mark.parametrize("batches", BATCHES)
+@pytest.mark.parametrize("batches", BATCHES, ids=["16k", "1m"])
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 @pytest.mark.parametrize("contestant", ["kstore", "the codec alone"])
 def test_compressed(benchmark: BenchmarkFixture, fresh: Fresh, codec: str, batches: str, contestant: str) -> None:
