@@ -446,7 +446,7 @@ def mutated(rng: random.Random) -> tuple[Any, ...]:
             {"length": rng.randrange(-2, array.length + 1)},
             {"n_buffers": rng.randrange(-1, 4)} if kind != "views" else {"n_buffers": rng.randrange(-1, 3)},
             {"n_children": rng.randrange(-1, 3)},
-            {"offset": rng.choice([-1, 0, skip, 1 << 62])},
+            {"offset": rng.choice([-1, 0, array.offset, 1 << 62])},
             {"dictionary": ctypes.POINTER(arrow.CArray)()},
         ]
         return damaged(array, setting(**rng.choice(changes)))
