@@ -409,23 +409,39 @@ class Keeper:
             with suppress(StorageError):
                 fs.remove_tree(entry.path)
 
-    def delete(self, entries: Iterable[Entry]) -> None:
-        """Rename the directories of partitions, durably, and remove them later (6.16)."""
+    def delete(self, entries: Iterable[Entry]) -> bool:
+        """Rename the directories of partitions, durably, and remove them later (6.16); whether that was all of them.
+
+        What is in a directory that is offline, or fails now, has to wait for an opening with it. May be repeated after
+        an interrupt.
+        """
         by_root: dict[str, list[Entry]] = {}
         for entry in entries:
             by_root.setdefault(entry.root, []).append(entry)
+            with entry.opening:
+                log, entry.log = self._open.pop(entry, None), None
+                entry.failure = UnknownTopicOrPartitionError(f"{entry.topic}-{entry.partition} has been deleted")
+                if log is not None:
+                    log.abandon()
         for root, group in by_root.items():
-            for entry in group:
-                with entry.opening:
-                    log, entry.log = self._open.pop(entry, None), None
-                    entry.failure = UnknownTopicOrPartitionError(f"{entry.topic}-{entry.partition} has been deleted")
-                    if log is not None:
-                        log.abandon()
-                path = f"{root}/{names.delete_directory_name(entry.topic, entry.partition)}"
+            directory = self.directories[root]
+            if directory.offline is None:
+                self._guarded(directory, partial(self._rename_deleted, directory, group))
+        return not self.any_offline
+
+    def _rename_deleted(self, directory: LogDirectory, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            path = f"{directory.path}/{names.delete_directory_name(entry.topic, entry.partition)}"
+            with suppress(fs.MissingFileError):  # an earlier call came so far
                 fs.rename(entry.path, path)
                 self.doom(path)
-            fs.sync_directory(root)
-            self.directories[root].forget([entry.key for entry in group])
+        fs.sync_directory(directory.path)
+        directory.forget([entry.key for entry in entries])
+
+    @property
+    def any_offline(self) -> bool:
+        """Whether there is a directory of which nobody can say what is in it, or do anything about it."""
+        return bool(self.offline) or any(directory.offline is not None for directory in self.directories.values())
 
     def doom(self, path: str) -> None:
         """Remove a renamed partition directory when `file.delete.delay.ms` has passed."""

@@ -96,35 +96,41 @@ def lock_partition(path: StrPath) -> Lock:
             fcntl.flock(fd, fcntl.LOCK_UN)
         _close_quietly(fd)
 
-    return Lock(path, _lock_what_is_there(path, os.O_RDONLY | os.O_DIRECTORY, lock, lambda _: None), unlock)
+    return _lock_what_is_there(path, os.O_RDONLY | os.O_DIRECTORY, lock, lambda _: None, unlock)
 
 
 def _lock_what_is_there(
-    path: str, flags: int, lock: Callable[[int], None], find_holder: Callable[[int], int | None]
-) -> int:
-    """Open and lock the path, and again until the locked file is the one at the path; the descriptor.
+    path: str,
+    flags: int,
+    lock: Callable[[int], None],
+    find_holder: Callable[[int], int | None],
+    unlock: Callable[[int], None],
+) -> Lock:
+    """Open and lock the path, and again until the locked file is the one at the path.
 
-    A broker that stops deletes its `.lock`: a lock won on that file in the meantime excludes nobody.
+    A broker that stops deletes its `.lock`: a lock won on that file in the meantime excludes nobody. The descriptor
+    has an owner before it is locked, and an interrupt gives it back at once: nobody else would ever.
     """
     while True:
         try:
             fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise storage_error(error, path) from error
+        held = Lock(path, fd, unlock)
         try:
             lock(fd)
+            if _is_at(fd, path):
+                return held
         except OSError as error:
             holder = None
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 holder = find_holder(fd) or _find_pid_in_proc(fd)
-            _close_quietly(fd)
+            held.release()
             _refuse(path, error, holder)
         except BaseException:
-            _close_quietly(fd)
+            held.release()
             raise
-        if _is_at(fd, path):
-            return fd
-        _close_quietly(fd)
+        held.release()
 
 
 def _refuse(path: str, error: OSError, pid: int | None) -> NoReturn:
@@ -170,7 +176,7 @@ def _lock_byte(path: str, byte: int, *, shared: bool, wait: bool) -> Lock:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
         _close_quietly(fd)
 
-    return Lock(path, _lock_what_is_there(path, os.O_RDWR | os.O_CREAT, lock, find_holder), unlock)
+    return _lock_what_is_there(path, os.O_RDWR | os.O_CREAT, lock, find_holder, unlock)
 
 
 class _ProcessLocks:

@@ -423,8 +423,8 @@ class Store(TopicColumnWrites, TopicReads):
                     if other == topic
                     else f"topic {topic} differs from {other} in '.' and '_' alone"
                 )
-            if keeper.offline and topic in self._table.topics:
-                raise TopicExistsError(f"topic {topic} exists, in a log directory that is offline")
+            if keeper.any_offline and topic in self._table.topics:
+                raise TopicExistsError(f"topic {topic} exists, or is not wholly deleted, where a directory is offline")
             overrides = self._checked(config or {}, config or {})
             keeper.refuse_files_in_the_way(topic, range(partitions))
             self._caution(topic, overrides, self._config)
@@ -447,18 +447,20 @@ class Store(TopicColumnWrites, TopicReads):
             there = self._catalog.partitions(topic)
             total = arguments.integer("total", total, 1, MAX_PARTITIONS)
             names.partition_name(topic, total - 1)
-            if total <= max(there) + 1:
-                raise ValueError(f"topic {topic} has {max(there) + 1} partitions; a total of {total} adds none")
-            keeper.refuse_files_in_the_way(topic, range(max(there) + 1, total))
+            known = self._table.find(topic)
+            count = max(max(there) + 1, 0 if known is None else known.partitions)  # some may be where one is offline
+            if total <= count:
+                raise ValueError(f"topic {topic} has {count} partitions; a total of {total} adds none")
+            keeper.refuse_files_in_the_way(topic, range(count, total))
             topic_id = self._id_on_disk(there) or checkpoint.new_topic_id()
             record = TopicRecord(topic_id, total, dict(self._overrides(topic)), "creating")
             self._record(topic, record)
-            self._make_partitions(keeper, topic, record)
+            self._make_partitions(keeper, topic, record, count)
 
-    def _make_partitions(self, keeper: Keeper, topic: str, record: TopicRecord) -> None:
-        """Make the directories that are missing, then write down that the topic is there."""
+    def _make_partitions(self, keeper: Keeper, topic: str, record: TopicRecord, first: int = 0) -> None:
+        """Make the directories that are missing from `first` on, then write down that the topic is there."""
         there = self._catalog.partitions(topic) if topic in self._catalog else {}
-        missing = [number for number in range(record.partitions) if number not in there]
+        missing = [number for number in range(first, record.partitions) if number not in there]
         for entry in there.values():
             checkpoint.ensure_partition_metadata(entry.path, record.topic_id)
         entries = keeper.make(topic, missing, record.topic_id, self._catalog.entries())
@@ -478,18 +480,20 @@ class Store(TopicColumnWrites, TopicReads):
     def delete_topic(self, topic: str) -> None:
         """Delete a topic: its directories are renamed at once, and removed after `file.delete.delay.ms` (6.16).
 
-        Readers of this process get `LogClosedError`. After a crash in between, the next opening finishes it.
+        Readers of this process get `LogClosedError`. What a crash, or a directory that is offline, leaves of it is
+        deleted by the next opening that can; until then the name is not free.
         """
         keeper = self._writing()
         with self._admin:
             partitions = self._catalog.partitions(topic)
             topic_id = self._id_on_disk(partitions) or checkpoint.new_topic_id()
             self._record(topic, TopicRecord(topic_id, max(partitions) + 1, dict(self._overrides(topic)), "deleting"))
-            keeper.delete(partitions.values())
+            whole = keeper.delete(partitions.values())
             self._catalog.remove(topic)
             self._configs.pop(topic, None)
             self._routes.pop(topic, None)
-            self._record(topic, None)
+            if whole:
+                self._record(topic, None)
 
     def _finish_interrupted(self) -> None:
         """Finish what a crash interrupted: topics that were being made or deleted."""
@@ -499,14 +503,15 @@ class Store(TopicColumnWrites, TopicReads):
             on_disk = self._id_on_disk(there) if there else None
             if on_disk is not None and on_disk != record.topic_id:
                 continue
-            if record.state == "creating":
+            if record.state == "creating" and not keeper.any_offline:
                 logger.info("topic %s: making the partitions that a crash left out", topic)
                 self._make_partitions(keeper, topic, record)
             elif record.state == "deleting":
                 logger.info("topic %s: deleting what a crash left of it", topic)
-                keeper.delete(there.values())
+                whole = keeper.delete(there.values())
                 self._catalog.remove(topic)
-                self._record(topic, None)
+                if whole:
+                    self._record(topic, None)
 
     # Upkeep.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kstore import Store, TopicExistsError, fs
+import kstore
+from kstore import Store, TopicExistsError, fs, locks
 from kstore.errors import StorageError
 
 
@@ -113,3 +115,93 @@ def test_nothing_is_kept_for_appending_to_a_topic_that_was_deleted(tmp_path: Pat
         store.delete_topic("t")
         gc.collect()
         assert log() is None
+
+
+# What an interrupt or an absent disk leaves half done
+
+
+def test_an_interrupted_deletion_can_be_repeated(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kstore.Store.open(root, background=False) as store:
+        store.create_topic("events", 4)
+        rename = fs.rename
+
+        def interrupted(source: str, target: str) -> None:
+            if str(source).endswith("events-1"):
+                raise KeyboardInterrupt
+            rename(source, target)
+
+        monkeypatch.setattr(fs, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.delete_topic("events")
+        monkeypatch.undo()
+        store.delete_topic("events")
+        store.create_topic("events", 2)
+        assert store.partitions("events") == (0, 1)
+        assert len(list(root.glob("*-delete"))) == 4
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[list[Path], Callable[[bool], None]]:
+    """Two directories with partition 0 of `events` in one and 1 in the other; and a way to take the second away."""
+    paths = [tmp_path / "a", tmp_path / "b"]
+    with kstore.Store.open(paths, background=False) as store:
+        store.create_topic("events", 2)
+        for number in (0, 1):
+            store.log("events", number).append(b"x")
+
+    def is_there(there: bool) -> None:
+        if there:
+            paths[1].unlink()
+            (tmp_path / "away").rename(paths[1])
+        else:
+            paths[1].rename(tmp_path / "away")
+            paths[1].write_text("no directory")
+
+    return paths, is_there
+
+
+def test_what_is_deleted_while_a_directory_is_offline_does_not_come_back(
+    two: tuple[list[Path], Callable[[bool], None]],
+) -> None:
+    paths, is_there = two
+    is_there(False)
+    with kstore.Store.open(paths, background=False) as store:
+        store.delete_topic("events")
+        assert store.topics == ()
+        with pytest.raises(kstore.TopicExistsError, match="not wholly deleted"):
+            store.create_topic("events")
+    is_there(True)
+    with kstore.Store.open(paths, background=False) as store:
+        assert store.topics == ()
+        store.create_topic("events")
+        assert store.log("events", 0).log_end_offset == 0
+
+
+def test_partitions_added_while_a_directory_is_offline_leave_its_own_alone(
+    two: tuple[list[Path], Callable[[bool], None]],
+) -> None:
+    paths, is_there = two
+    is_there(False)
+    with kstore.Store.open(paths, background=False) as store:
+        with pytest.raises(ValueError, match="has 2 partitions"):
+            store.add_partitions("events", 2)
+        store.add_partitions("events", 4)
+        assert store.partitions("events") == (0, 2, 3)
+    is_there(True)
+    with kstore.Store.open(paths, background=False) as store:
+        assert store.stats()["refused"] == {}
+        assert store.partitions("events") == (0, 1, 2, 3)
+        assert store.log("events", 1).log_end_offset == 1
+
+
+def test_an_interrupt_in_the_middle_of_locking_gives_the_lock_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_at = locks._is_at
+
+    def interrupted(fd: int, path: str) -> bool:
+        monkeypatch.setattr(locks, "_is_at", is_at)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(locks, "_is_at", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        locks.checkpoint_lock(root)
+    locks.checkpoint_lock(root).release()
