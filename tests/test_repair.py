@@ -192,8 +192,9 @@ def test_what_somebody_did_to_kafkas_files_is_mended(tmp_path: Path, directory: 
     path = goldensets.copy_set("crash-damaged", tmp_path) / directory
     if errors(path):
         mend(path)
-    else:
-        pytest.skip("opening mends it")
+    else:  # what recovery does at an opening is no repair
+        kstore.Log.open(path).close()
+    assert errors(path) == []
 
 
 def test_a_crash_at_each_write_of_a_repair_leaves_the_old_log_or_the_mended_one(
