@@ -61,6 +61,7 @@ class Upkeep:
         self._names_made = 1  # how often directory entries were made
         self._names_synced = 0  # and how many times of those a sync has covered
         self._start_made = 0  # how many had been made when segments last went from the log's front
+        self._start_point = recovery_point  # and the recovery point before that
         self._turn = Turn()
         self._flushed_ms = writer.now()
         self.roll_to_flush = False  # a segment was left, and what is below the new one is not yet flushed
@@ -163,7 +164,12 @@ class Upkeep:
 
     @contextmanager
     def dropping(self) -> Iterator[None]:
-        """Take segments from the log's front: until a sync has covered that, the log start keeps its line."""
+        """Take segments from the log's front, which a power cut may bring back until a sync has covered it.
+
+        So long the log start keeps its line, and the recovery point in its file stays below what was never synced.
+        """
+        if self._names_synced >= self._start_made:
+            self._start_point = self.recovery_point
         self._start_made = NEVER
         try:
             yield
@@ -190,10 +196,12 @@ class Upkeep:
         """
         writer = self.writer
         log_start: int | None = writer.log_start_offset
-        told = self._names_synced >= self._start_made and writer.segments.bases[:1] == (log_start,)
-        if told and not keep_start:
+        recovery_point = min(self._safe_recovery_point(), self._indexed)
+        if self._names_synced < self._start_made:
+            return min(recovery_point, self._start_point), log_start
+        if not keep_start and writer.segments.bases[:1] == (log_start,):
             log_start = None
-        return min(self._safe_recovery_point(), self._indexed), log_start
+        return recovery_point, log_start
 
     def write_checkpoints(self, *, keep_start: bool = False) -> None:
         """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed (12.7)."""

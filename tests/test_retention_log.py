@@ -16,7 +16,7 @@ import goldenlogs
 import pytest
 from batches import legacy
 from conftest import ManualClock
-from faultfs import LOST, FaultFS, shuffled
+from faultfs import LOST, Fate, FaultFS, Plan, shuffled
 from goldenlogs import Partition
 from kafka_cases import bases, batch, epochs, offsets
 
@@ -24,6 +24,7 @@ import kstore
 from kstore import fs, reading
 
 NOW = 1_700_000_000_000
+TORN = Plan("TORN", lambda _: Fate.ZEROS, lambda _: False)  # old names, and zeros where bytes had not been synced
 RECORD = 100  # the size of every batch that `fill` appends
 
 
@@ -522,7 +523,7 @@ def test_readers_and_appends_go_on_while_segments_go(partition: Path, rng: rando
         assert names(partition, ".deleted") == []
 
 
-@pytest.mark.parametrize("case", ["by size", "all", "below the start", "full disk"])
+@pytest.mark.parametrize("case", ["by size", "all", "all, and a checkpoint", "below the start", "full disk"])
 def test_a_power_cut_at_any_step_leaves_all_that_was_flushed_and_not_deleted(
     root: Path, tmp_path: Path, clock: ManualClock, rng: random.Random, case: str
 ) -> None:
@@ -542,6 +543,8 @@ def test_a_power_cut_at_any_step_leaves_all_that_was_flushed_and_not_deleted(
         start = log.log_start_offset
         assert start == {"by size": 10, "below the start": 16}.get(case, 20)
         done = disk.step
+        if case == "all, and a checkpoint":  # as a store's scheduler may write one at any moment
+            log.upkeep.write_checkpoints()
         clock.advance(60_000)
         log.run_housekeeping()  # unlinks, flushes, checkpoints
         fill(log, 1)
@@ -551,7 +554,7 @@ def test_a_power_cut_at_any_step_leaves_all_that_was_flushed_and_not_deleted(
     into = tmp_path / "images"
     into.mkdir()
     seen = set()
-    for step, plan, image in disk.crash_images(into, LOST, shuffled(rng), since=begun):
+    for step, plan, image in disk.crash_images(into, LOST, TORN, shuffled(rng), since=begun):
         where = (step, plan)
         outside = None
         with kstore.Log.open(image / "events-0", mode="r") as reader, contextlib.suppress(kstore.CorruptRecordError):
@@ -571,6 +574,28 @@ def test_a_power_cut_at_any_step_leaves_all_that_was_flushed_and_not_deleted(
         if step == ended:
             break
     assert {0, start} <= seen
+
+
+def test_a_recovery_point_does_not_rise_over_what_a_power_cut_may_bring_back(
+    root: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    """The line of the log start is written, the renames are not synced: a torn segment that is back is no damage."""
+    with FaultFS(root) as disk:
+        log = opened(root / "events-0", clock, retention_bytes=0)
+        for offset in range(3):
+            log.append_as_follower(legacy(0, b"x" * 50, offset=offset))  # no epochs, whose file would sync the names
+        log.flush()
+        log.append_as_follower(legacy(0, b"x" * 50, offset=3))
+        assert went(log.apply_retention()) == [0]
+        log.upkeep.write_checkpoints()
+        step = disk.step
+        log.append(b"next", sync=True)
+        synced = disk.step
+        log.close()
+    with opened(disk.crash_image(tmp_path / "torn", step, TORN) / "events-0", clock) as log:
+        assert (log.log_start_offset, log.log_end_offset, list(log.read())) == (4, 4, [])
+    with opened(disk.crash_image(tmp_path / "synced", synced, TORN) / "events-0", clock) as log:
+        assert (log.log_start_offset, offsets(log.read())) == (4, [4])
 
 
 # Beside what a broker did.
