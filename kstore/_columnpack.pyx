@@ -48,6 +48,7 @@ cdef extern from "columns_in.h" nogil:
 
 cdef enum:
     SCRATCH_BYTES = 65536              # headers encoded at a time, or those of one row
+    SUMMED_BYTES = 32768               # of records that a checksum finds in the first cache
 
 cdef int64_t LONG_MAX = 0x7fffffffffffffff
 cdef const uint8_t *NO_HEADERS = b"\x00"
@@ -289,6 +290,8 @@ cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *value
         packer._open_max = batch.max_timestamp
         packer.records += taken
         done += taken
+        if packer._used - packer.finished - packer._summed > SUMMED_BYTES:
+            packer.sum_up()
         if done == n:
             break
         if keys != NULL:

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The batch builder, for modules that write what it packed."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 
 cdef class Packer:
@@ -36,6 +36,8 @@ cdef class Packer:
     cdef int32_t _count                # of the open batch
     cdef int64_t _base_timestamp
     cdef int64_t _open_max
+    cdef uint32_t _crc                 # of its first `_summed` bytes of records
+    cdef Py_ssize_t _summed
     cdef int64_t _closing              # index of the first record of the section being compressed
 
     # For a caller in C: enter(); add(...) and close_batch(); leave(). An error in between: drop_open(), then leave().
@@ -44,6 +46,9 @@ cdef class Packer:
     cdef int add(self, object value, object key, object timestamp, object headers) except -1
     cdef int close_batch(self) except -1
     cdef void drop_open(self) noexcept
+
+    # For a caller in C that writes records of the open batch itself: checksums what lies in a cache still.
+    cdef void sum_up(self) noexcept nogil
 
     cdef int _take(self, object item) except -1
     cdef int _open(self, int64_t timestamp) except -1

@@ -30,6 +30,7 @@ from kstore.errors import InvalidRecordError, InvalidTimestampError, RecordTooLa
 
 cdef extern from "crc32c.h" nogil:
     uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
+    uint32_t ks_crc32c_joined(uint32_t first, uint32_t second, uint64_t n) noexcept
 
 cdef extern from "record.h" nogil:
     uint64_t ks_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size,
@@ -158,6 +159,14 @@ cdef class Packer:
     cdef void drop_open(self) noexcept:
         self._used = self.finished
         self._count = 0
+        self._summed = 0
+
+    cdef void sum_up(self) noexcept nogil:
+        """Checksum the records of the open batch as far as they are there."""
+        cdef const uint8_t *p = self.data + self.finished + RECORDS_AT + self._summed
+        cdef Py_ssize_t size = self.data + self._used - p
+        self._crc = ks_crc32c(self._crc if self._summed else 0, p, <size_t> size)
+        self._summed += size
 
     cdef int _clear(self) except -1:
         if self._used > self.finished:
@@ -376,7 +385,14 @@ cdef class Packer:
         store16(p + PRODUCER_EPOCH_AT, self._producer_epoch)
         store32(p + BASE_SEQUENCE_AT, self._base_sequence)
         store32(p + RECORDS_COUNT_AT, count)
-        store32(p + CRC_AT, <int32_t> ks_crc32c(0, p + ATTRIBUTES_AT, <size_t> (size - ATTRIBUTES_AT)))
+        if self._summed:
+            self.sum_up()
+            self._crc = ks_crc32c_joined(ks_crc32c(0, p + ATTRIBUTES_AT, RECORDS_AT - ATTRIBUTES_AT), self._crc,
+                                         <uint64_t> (size - RECORDS_AT))
+            self._summed = 0
+        else:
+            self._crc = ks_crc32c(0, p + ATTRIBUTES_AT, <size_t> (size - ATTRIBUTES_AT))
+        store32(p + CRC_AT, <int32_t> self._crc)
         if self._producer_id >= 0 and self._base_sequence >= 0:
             self._base_sequence = <int32_t> ((<int64_t> self._base_sequence + count) & 0x7fffffff)
         self.finished = start + size

@@ -248,6 +248,32 @@ __attribute__((constructor)) static void ks_crc_choose(void) {
 
 static inline uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) { return ks_crc32c_best(crc, p, n); }
 
+/* ---- two checksums made one -------------------------------------------------------------------------------------- */
+
+static uint32_t ks_crc_squares[64]; /* x^(2^k), reflected */
+
+/* The product modulo the polynomial, bit by bit: for a few numbers a batch. */
+static uint32_t ks_crc_multiply(uint32_t a, uint32_t b) {
+    uint32_t product = 0;
+    for (; a; a <<= 1) {
+        product ^= b & (0u - (a >> 31));
+        b = (b >> 1) ^ (KS_CRC_POLYNOMIAL & (0u - (b & 1)));
+    }
+    return product;
+}
+
+__attribute__((constructor)) static void ks_crc_make_squares(void) {
+    uint32_t power = 1u << 30; /* x */
+    for (int k = 0; k < 64; k++, power = ks_crc_multiply(power, power)) ks_crc_squares[k] = power;
+}
+
+/* The checksum of what `first` and then `second`, n bytes long, are the checksums of. */
+static inline uint32_t ks_crc32c_joined(uint32_t first, uint32_t second, uint64_t n) {
+    for (int k = 3; n; n >>= 1, k++)
+        if (n & 1) first = ks_crc_multiply(ks_crc_squares[k], first);
+    return first ^ second;
+}
+
 static inline const char *ks_crc32c_name(int implementation) {
     static const char *const names[] = {"table", "streams", "fold"};
     return names[implementation];

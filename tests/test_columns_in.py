@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -102,6 +103,30 @@ def test_more_rows_than_a_block_of_the_encoder_give_the_batches_of_the_records(l
     wanted = row_by_row([(None, one) for one in rows], batch_bytes=3000)
     assert by_columns(LAYOUTS[layout](rows, 3), batch_bytes=3000) == wanted
     assert by_columns(LAYOUTS[layout](rows, 3), batch_bytes=3000, limit=1) == wanted
+
+
+@pytest.mark.parametrize("batch_bytes", [32_700, 33_000, 65_600, 300_000, 1 << 20])
+def test_batches_whose_checksum_is_made_in_pieces_are_those_of_the_records(
+    batch_bytes: int, rng: random.Random
+) -> None:
+    rows = [b"%d" % number * rng.randrange(20) for number in range(30_000)]
+    data = by_columns(arrow.binary(rows), batch_bytes=batch_bytes)
+    assert data == row_by_row(rows, batch_bytes=batch_bytes)
+    assert all(batch.count for batch in decode_batches(data, check_crc=True))
+
+
+def test_a_batch_begun_by_columns_may_be_ended_by_records_and_the_other_way_round() -> None:
+    packed = packer()
+    rows = [b"%d" % number * 9 for number in range(3000)]
+    for at in range(0, 3000, 1000):
+        for part in Columns(rows[at : at + 500], None, None, None, T):
+            assert _columnpack.pack(packed, part, 1 << 31) is False
+        for row in rows[at + 500 : at + 1000]:
+            for part in Columns([row], None, None, None, T):
+                _columnpack.pack(packed, part, 1 << 31)
+    _columnpack.hand_over(packed, packer())  # nothing is finished: the open batch goes on
+    packed.pack(iter([b"last"]), 1 << 31)
+    assert bytes(packed.buffer) == row_by_row([*rows, b"last"])
 
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 511, 512, 513])
