@@ -21,17 +21,14 @@ from goldenlogs import Partition
 from kafka_cases import bases, batch, epochs, offsets
 
 import kstore
-from kstore import fs, reading
+from kstore import reading
 
 NOW = 1_700_000_000_000
 TORN = Plan("TORN", lambda _: Fate.ZEROS, lambda _: False)  # old names, and zeros where bytes had not been synced
 RECORD = 100  # the size of every batch that `fill` appends
 
 
-@pytest.fixture(autouse=True)
-def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is on the disk is the crash images' business."""
-    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
+pytestmark = pytest.mark.usefixtures("no_syncs")  # what is on the disk is the crash images' business
 
 
 def fill(log: kstore.Log, count: int, timestamp: int | None = None) -> None:
@@ -475,7 +472,6 @@ def test_a_rename_that_fails_leaves_a_log_that_goes_on(root: Path, clock: Manual
         assert set(names(path, ".log")) == of(15, "log", deleted=False) | of(20, "log", deleted=False)
 
 
-@pytest.mark.usefixtures("no_syncs")
 def test_readers_and_appends_go_on_while_segments_go(partition: Path, rng: random.Random) -> None:
     """Threads with the system's clock: whoever reads gets every record in order, or is told where the log starts."""
     stop = threading.Event()
