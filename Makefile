@@ -20,7 +20,7 @@ COMPILED := $(patsubst kstore/%.pyx,kstore.%,$(wildcard kstore/*.pyx))
 PLAIN   := docs layers kafka_% cli% cautions checkpoint config% coordinator epochs faultfs fs goldensets names placement \
 	retention% scheduler store% testcases topics
 STORIES := crash durable full_disk golden_recovery golden_write group_commit indexfile_elsewhere interruptions machine \
-	openfiles parking processes recovery topicreads
+	openfiles parking processes recovery repair topicreads
 CHECKED  = $(filter-out $(patsubst %,tests/test_%.py,$(PLAIN) $(STORIES)),$(wildcard tests/test_*.py))
 
 # make test ends within this, whatever hangs.
