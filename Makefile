@@ -97,7 +97,7 @@ SANITIZER = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-n
 
 sanitize: $(VENV)/.test-tools
 	KSTORE_SANITIZE=1 $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
-	$(SANITIZER) KSTORE_BUDGET=0.5 KSTORE_BUILD=build/sanitize/lib PYTHONPATH=build/sanitize/lib \
+	$(SANITIZER) KSTORE_BUDGET=0.3 KSTORE_BUILD=build/sanitize/lib PYTHONPATH=build/sanitize/lib \
 		$(BIN)/pytest -m 'not slow and not kafka' -p no:faulthandler -o timeout=900 $(CHECKED)
 
 # --- Java -------------------------------------------------------------------------------------------------------------

@@ -57,7 +57,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("long", settings.get_profile("test"), max_examples=5_000)
-settings.load_profile("long" if BUDGET > 1 else "test")
+# The checked builds are many times slower.
+settings.register_profile("short", settings.get_profile("test"), max_examples=25)
+settings.load_profile("long" if BUDGET > 1 else "short" if BUDGET < 1 else "test")
 
 _seconds: dict[str, float] = defaultdict(float)
 
