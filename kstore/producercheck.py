@@ -201,6 +201,9 @@ class ProducerCheck:
     def conclude(self, bases: list[int], next_offset: int, borders: set[int], *, in_doubt: bool) -> None:
         """Check what is left, and which snapshots there should be (SEMANTICS.md 9.26 to 9.28)."""
         self._leave()
+        beyond = [at for at in self._due if at > next_offset]
+        # A close leaves one snapshot, at its end, and that is beyond the batches after a truncation inside one (11.4).
+        is_close = len(beyond) == 1 and (next_offset in bases or next_offset not in self._snapshots)
         while self._due:
             offset = self._due.pop()
             if offset <= next_offset or not bases:
@@ -210,7 +213,7 @@ class ProducerCheck:
             check_snapshot_file(path, offset, self._findings)
             what = f"a snapshot at offset {offset}, where the log ends at {next_offset}; opening deletes it"
             self._findings.add(path, "SEMANTICS 9.26", what, offset=offset, repair="move it away",
-                               severity="note" if in_doubt else "error")  # fmt: skip
+                               severity="note" if in_doubt or is_close else "error")  # fmt: skip
         others = [at for at in self._snapshots if at not in bases and at < next_offset]
         kept = max((at for at in others if at in borders or at < self._log_start), default=None)
         for offset in others:

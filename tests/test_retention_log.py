@@ -474,13 +474,14 @@ def test_a_rename_that_fails_leaves_a_log_that_goes_on(root: Path, clock: Manual
 
 def test_readers_and_appends_go_on_while_segments_go(partition: Path, rng: random.Random) -> None:
     """Threads with the system's clock: whoever reads gets every record in order, or is told where the log starts."""
-    stop = threading.Event()
+    begin, stop = threading.Event(), threading.Event()
     failures: list[BaseException] = []
     with kstore.Log.open(partition, segment_bytes=2000, segment_index_bytes=240, retention_bytes=6000,
                          file_delete_delay_ms=0) as log:  # fmt: skip
 
         def read() -> None:
             try:
+                begin.wait()
                 offset, told = 0, 0
                 while not stop.is_set() or told == 0:
                     try:
@@ -493,6 +494,7 @@ def test_readers_and_appends_go_on_while_segments_go(partition: Path, rng: rando
                     except kstore.OffsetOutOfRangeError as error:
                         before, offset, told = offset, error.log_start_offset, told + 1
                     else:
+                        time.sleep(0.001)  # at the end: let the appender have the interpreter
                         continue
                     assert before < offset
             except BaseException as error:
@@ -508,8 +510,11 @@ def test_readers_and_appends_go_on_while_segments_go(partition: Path, rng: rando
                 assert log.append(b"%d" % count) == count
                 count += 1
             gone += len(log.apply_retention())
+            if gone > 0:
+                begin.set()  # so that each reader is told at least once where the log starts
             if gone >= 100:
                 stop.set()
+        begin.set()
         stop.set()
         for thread in threads:
             thread.join()

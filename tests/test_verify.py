@@ -173,6 +173,18 @@ def test_a_stale_snapshot_is_found(pristine: Callable[[], Path]) -> None:
     assert (found.path, found.rule, found.offset) == (str(stale), "SEMANTICS 9.26", end + 10)
 
 
+def test_the_snapshot_of_a_close_after_a_cut_inside_a_batch_is_no_error(tmp_path: Path) -> None:
+    """11.4. The log ends inside the batch that went, so that the close's snapshot lies beyond the batches."""
+    with kstore.Log.open(tmp_path / "events-0") as log:
+        log.append(b"kept")
+        log.append_many([b"cut", b"cut", b"cut"])
+        log.truncate_to(2)
+    (found,) = verify([tmp_path]).findings
+    assert (found.severity, found.rule, found.offset) == ("note", "SEMANTICS 9.26", 2)
+    shutil.copy(tmp_path / "events-0" / names.snapshot_name(2), tmp_path / "events-0" / names.snapshot_name(3))
+    assert {found.offset for found in verify([tmp_path]).findings if found.severity == "error"} == {2, 3}
+
+
 def test_a_snapshot_that_knows_less_than_the_log_is_stale(tmp_path: Path) -> None:
     path = goldensets.copy_set("idempotent", tmp_path) / "dir" / "idem-0"
     shutil.copy(path / names.snapshot_name(249), path / names.snapshot_name(409))
