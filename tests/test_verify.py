@@ -148,7 +148,9 @@ def test_a_renamed_file_is_found_whichever_it_is(pristine: Callable[[], Path]) -
             continue
         path = pristine()
         (path / name).rename(path / str(file._replace(offset=file.offset + 1)))
-        assert errors(path), name
+        # The last snapshot under a greater offset is what a close after a cut inside a batch leaves, too (11.4).
+        is_last_snapshot = file.kind == names.SNAPSHOT and file.offset == 48
+        assert verify([path]).findings if is_last_snapshot else errors(path), name
         path = pristine()
         (path / name).rename(path / name.lstrip("0").rjust(19, "0"))
         assert errors(path), name
