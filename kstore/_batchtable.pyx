@@ -33,10 +33,16 @@ cdef extern from "batchtable.h" nogil:
     void ks_vec_drop(ks_vec *v) noexcept
     int ks_read_header(const uint8_t *p, int64_t n, int64_t left, ks_header *h) noexcept
     int ks_take_header(ks_reader *r, ks_vec *rows, int64_t *n, ks_header *h, int64_t segment, const uint8_t *p) noexcept
-    int ks_read_headers(ks_reader *r, ks_headers_window *w, ks_vec *rows, int64_t *n, int64_t segment) noexcept
+    int ks_read_headers_together(ks_reader *r, ks_headers_window *w, ks_vec *rows, int64_t *n, int64_t segment,
+                                 const int64_t *borders, int64_t count, int hands) noexcept
+    void ks_crew_setup() noexcept
     void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t n, size_t at, size_t width) noexcept
 
 ks_pool_adopt(pool())
+ks_crew_setup()
+
+cdef enum:
+    MOST_BORDERS = 64
 
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
 cdef ks_header _h
@@ -82,7 +88,12 @@ cdef class BatchTable:
     cdef int64_t _mark
     cdef int64_t _marked_offset
     cdef int64_t _segment
+    cdef int _threads
+    cdef list _borders
     cdef readonly object path
+
+    def __init__(self, int threads=1):
+        self._threads = threads
 
     def __dealloc__(self):
         ks_vec_drop(&self._rows)
@@ -133,13 +144,26 @@ cdef class BatchTable:
         self._n = self._mark
         self._r.next_offset = self._marked_offset
 
+    def divide(self, borders):
+        """Let the next `read` begin at several places at once: positions where batches may begin, in any order."""
+        self._borders = list(borders)
+
     def read(self, int64_t pause, int64_t end, int64_t bytes_ahead):
         """Read headers up to a batch that begins at or behind `pause`; answers "end", "past" or "alone"."""
         cdef int stop
+        cdef int64_t borders[MOST_BORDERS]
+        cdef int64_t count = 1
         self._r.end = end
         self._r.pause = pause
+        borders[0] = self._r.position
+        for border in sorted(self._borders or ()):
+            if borders[count - 1] < border < pause and count < MOST_BORDERS:
+                borders[count] = border
+                count += 1
+        self._borders = None
         with nogil:
-            stop = ks_read_headers(&self._r, &self._window, &self._rows, &self._n, self._segment)
+            stop = ks_read_headers_together(&self._r, &self._window, &self._rows, &self._n, self._segment, borders,
+                                            count, self._threads)
         return self._said(stop)
 
     cdef object _said(self, int stop):

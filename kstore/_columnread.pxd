@@ -101,6 +101,7 @@ cdef extern from "together.h" nogil:
         int64_t (*unpack)(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil
         void *unpack_context
         int64_t most_plain
+        int keeps_plain
         const uint8_t *plain
         ks_block *plain_block
         ks_rows staged

@@ -11,6 +11,8 @@ from kstore._columns import Columns
 _Path: TypeAlias = str | os.PathLike[str] | None
 
 MAX_HEADER_BYTES: Final[int]
+DEFAULT_THREADS: Final[int]
+MOST_THREADS: Final[int]
 
 @final
 class Reader:
@@ -55,4 +57,5 @@ def decode_columns(
     path: _Path = None,
     position: int = 0,
     max_decompressed_bytes: int | None = None,
+    threads: int | None = None,
 ) -> Columns: ...

@@ -17,6 +17,8 @@ from kstore._columns cimport (
 )
 from kstore._core cimport Buffer, Record, record_section
 
+import os
+
 import numpy as np
 
 from kstore import _columns, compression
@@ -29,6 +31,9 @@ ks_choose_decoders(True)
 
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
 MAX_HEADER_BYTES = 0x7fffffff // 3     # a name's bytes may each become three
+
+DEFAULT_THREADS = min(4, os.cpu_count() or 1)
+MOST_THREADS = 16
 
 cdef tuple FIXED = _columns.FIXED
 cdef dict FIXED_NUMBERS = {name: number for number, (name, _, _) in enumerate(FIXED)}
@@ -114,6 +119,7 @@ cdef class Reader:
         self._r.out = &self._out
         self._r.last_position = self._r.last_base = -1
         self._r.fd = -1
+        self._r.keeps_plain = self._layout == KS_VIEW
         self._r.unpack = _unpack
         self._r.unpack_context = <void *> self
         self._threads = threads
@@ -441,15 +447,16 @@ def unpack(int codec, bytes data, int64_t limit):
 
 
 def decode_columns(buffer, *, columns=None, layout="binary", bint check_crc=True, path=None, int64_t position=0,
-                   max_decompressed_bytes=None):
+                   max_decompressed_bytes=None, threads=None):
     """The records of the batches in `buffer`, of any format, as `Columns`; control records are left out.
 
     `columns` and `layout` are as in `Log.read_columns`. A batch that is cut off by the end of the buffer is left out in
     silence, as `decode_batches` does it. Raises `CorruptRecordError`, and `ValueError` for 2 GiB and more of records in
-    the layout "binary". `path` and `position` go into errors.
+    the layout "binary". `path` and `position` go into errors. Megabytes and more are divided among `threads`.
     """
     cdef Reader reader = Reader(_columns.DEFAULT_COLUMNS if columns is None else columns, layout, check_crc=check_crc,
-                                max_decompressed_bytes=max_decompressed_bytes)
+                                max_decompressed_bytes=max_decompressed_bytes,
+                                threads=DEFAULT_THREADS if threads is None else min(threads, MOST_THREADS))
     cdef ks_reader *r = &reader._r
     cdef Py_ssize_t size
     most_bytes = _columns.MAX_BINARY_BYTES if layout == "binary" else MAX_HEADER_BYTES if "headers" in reader._names else NO_LIMIT

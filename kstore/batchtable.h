@@ -6,6 +6,7 @@
 #define KSTORE_BATCHTABLE_H
 
 #include "columnread.h"
+#include "helpers.h"
 
 typedef struct {
     int64_t base_offset, last_offset, position, segment_base_offset, base_timestamp, max_timestamp, producer_id,
@@ -123,6 +124,69 @@ static enum ks_stop ks_read_headers(ks_reader *r, ks_headers_window *w, ks_vec *
         if (stop != KS_AT_END) return stop;
     }
     return KS_AT_END;
+}
+
+/* ---- several threads -------------------------------------------------------------------------------------------
+
+   A walk from header to header is one wait for memory after the other, so several walk at once, each from a position
+   where the index says that a batch begins. They are believed as far as the walk before ended right there. */
+
+typedef struct {
+    ks_reader r;
+    ks_vec rows;
+    int64_t n;
+    enum ks_stop stop;
+} ks_headers_part;
+
+typedef struct {
+    ks_headers_part *parts;
+    int64_t count, taken;
+    int64_t segment;
+} ks_headers_work;
+
+static void ks_work_on_headers(void *context) {
+    ks_headers_work *t = (ks_headers_work *)context;
+    ks_headers_window window;
+    for (;;) {
+        int64_t i = __atomic_fetch_add(&t->taken, 1, __ATOMIC_RELAXED);
+        if (i >= t->count) return;
+        ks_headers_part *part = t->parts + i;
+        window.before = INT32_MAX;
+        part->stop = ks_read_headers(&part->r, &window, &part->rows, &part->n, t->segment);
+    }
+}
+
+/* As ks_read_headers; `borders` are positions in [position, pause), rising, of which the first is `position`. */
+static enum ks_stop ks_read_headers_together(ks_reader *r, ks_headers_window *w, ks_vec *rows, int64_t *n,
+                                             int64_t segment, const int64_t *borders, int64_t count, int hands) {
+    ks_headers_part *parts = count > 1 ? (ks_headers_part *)calloc((size_t)count, sizeof *parts) : NULL;
+    if (parts) {
+        ks_headers_work t = {parts, count, 0, segment};
+        for (int64_t i = 0; i < count; i++) {
+            parts[i].r = *r;
+            parts[i].r.position = borders[i];
+            parts[i].r.pause = i + 1 < count ? borders[i + 1] : r->pause;
+        }
+        ks_together(ks_work_on_headers, &t, hands - 1);
+        int goes_on = 1;
+        for (int64_t i = 0; i < count; i++) {
+            ks_headers_part *part = parts + i;
+            size_t used = (size_t)*n * sizeof(ks_header), more = (size_t)part->n * sizeof(ks_header);
+            if (goes_on && r->position == borders[i] && part->r.position >= borders[i] &&
+                !(more && ks_vec_reserve(rows, used, used + more))) {
+                if (more) memcpy(rows->p + used, part->rows.p, more);
+                *n += part->n;
+                int64_t pause = r->pause, next = r->next_offset;
+                *r = part->r;
+                r->pause = pause;
+                if (next > r->next_offset) r->next_offset = next;
+            }
+            goes_on = goes_on && part->stop == KS_AT_END;
+            ks_vec_drop(&part->rows);
+        }
+        free(parts);
+    }
+    return ks_read_headers(r, w, rows, n, segment); /* what is left, and why */
 }
 
 /* One field of all rows, which lies `at` bytes into each and is `width` bytes wide. */

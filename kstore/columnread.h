@@ -41,6 +41,7 @@ typedef struct ks_reader {
     /* Where to read: the batches of [position, end) in a file, or in memory (fd < 0, `memory` begins at 0). */
     int fd;
     const uint8_t *memory;
+    int copies;                      /* memory, too, is looked at in the window only: somebody may write to it */
     int64_t position, end;
     int64_t pause;                   /* KS_AT_END is answered from here on: a batch may reach over it */
     int expected;                    /* whether room was made for all of `out`; cleared with it */
@@ -57,7 +58,8 @@ typedef struct ks_reader {
     int64_t most_plain;              /* what one batch may become */
     const uint8_t *plain, *plain_end;
     ks_block *plain_block;
-    size_t plain_used;               /* bytes of it that views may point into */
+    size_t plain_used;               /* bytes of it that are still needed */
+    int keeps_plain;                 /* views point into it, or several batches wait there */
     /* A batch of which not all rows were wanted, or not all at once. */
     ks_rows staged;
     int64_t staged_from, staged_to;  /* rows that are left */
@@ -108,17 +110,10 @@ static int ks_window_open(ks_reader *r, int64_t position, size_t n, size_t kept)
     return 0;
 }
 
-/* Forgets what is in the window, and the window if views point into it: the next look begins at `position`. */
-static void ks_window_restart(ks_reader *r, int64_t position) {
-    if (r->window && __atomic_load_n(&r->window->holders, __ATOMIC_ACQUIRE) != 1) ks_window_close(r);
-    r->window_at = position;
-    r->window_size = 0;
-}
-
 /* The `n` bytes at `position`, which end at `end` at the latest. NULL where the file has fewer (error 0), could not be
    read (its errno), or where there is no memory (ENOMEM). */
 static const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) {
-    if (r->fd < 0) return r->memory + position;
+    if (r->fd < 0 && !r->copies) return r->memory + position;
     int64_t at = position - r->window_at;
     if (r->window && at >= 0 && at <= (int64_t)r->window_size) {
         if (at + (int64_t)n <= (int64_t)r->window_size) return r->window->data + at;
@@ -131,6 +126,10 @@ static const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) {
     if (wanted > r->window->capacity) wanted = r->window->capacity;
     if ((int64_t)wanted > r->end - r->window_at) wanted = (size_t)(r->end - r->window_at);
     if (r->ahead < KS_WINDOW) r->ahead *= 4;
+    if (r->fd < 0 && wanted > r->window_size) {
+        memcpy(r->window->data + r->window_size, r->memory + r->window_at + r->window_size, wanted - r->window_size);
+        r->window_size = wanted;
+    }
     while (r->window_size < wanted) {
         ssize_t got = pread(r->fd, r->window->data + r->window_size, wanted - r->window_size,
                             r->window_at + (int64_t)r->window_size);
@@ -176,14 +175,12 @@ static void ks_describe(const uint8_t *p, ks_batch *b) {
 
 #define KS_PLAIN_BLOCK ((size_t)1 << 20)
 
-/* Room for `size` bytes of a batch's records, of which the first `used` are there already; NULL without memory. Batches
-   whose values are only looked at, and not copied, follow each other in blocks that are kept. */
+/* Room for `size` bytes of a batch's records, of which the first `used` are there already; NULL without memory. */
 static uint8_t *ks_plain_room(ks_reader *r, size_t used, size_t size) {
     ks_block *block = r->plain_block;
-    int views = r->out->key.layout == KS_VIEW || r->out->value.layout == KS_VIEW;
-    if (!views) r->plain_used = 0;
+    if (!r->keeps_plain) r->plain_used = 0;
     if (!block || block->capacity - r->plain_used < size) {
-        block = ks_block_new(views && size < KS_PLAIN_BLOCK ? KS_PLAIN_BLOCK : size + size / 2);
+        block = ks_block_new(r->keeps_plain && size < KS_PLAIN_BLOCK ? KS_PLAIN_BLOCK : size + size / 2);
         if (!block) return NULL;
         if (used) memcpy(block->data, r->plain_block->data + r->plain_used, used);
         ks_block_drop(r->plain_block);
@@ -250,7 +247,7 @@ static void ks_expect(ks_reader *r, int64_t plain, int64_t size) {
     if (bytes > (double)r->most_bytes) bytes = (double)r->most_bytes;
     double times = bytes / (double)out->bytes;
     if (times * (double)out->n > (double)r->most_rows) times = (double)r->most_rows / (double)out->n;
-    if (times > 1.5) ks_rows_expect(out, times * 1.02, plain);
+    if (times > 1.5) ks_rows_expect(out, times * 1.1, plain);
     r->expected = 1;
 }
 
@@ -276,8 +273,7 @@ static enum ks_stop ks_read(ks_reader *r) {
             return r->error == ENOMEM ? KS_OUT_OF_MEMORY : r->error ? KS_FAILED_READ : KS_LEFT_ALONE;
         ks_batch b;
         ks_describe(p, &b);
-        if (b.count < 0 || b.base_offset < 0 || b.last_delta < 0 || b.base_offset > INT64_MAX - 1 - b.last_delta)
-            return KS_LEFT_ALONE;
+        if (b.count < 0 || !ks_has_regular_offsets(&b)) return KS_LEFT_ALONE;
         if (r->check_crc && !r->plain &&
             ks_crc32c(0, p + KS_AT_ATTRIBUTES, (size_t)(size - KS_AT_ATTRIBUTES)) != (uint32_t)ks_get32(p + KS_AT_CRC))
             return KS_LEFT_ALONE;

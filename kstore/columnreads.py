@@ -22,10 +22,10 @@ from kstore.segment import Segment
 
 Layout = Literal["binary", "large_binary", "view"]
 
-DEFAULT_THREADS = min(4, os.cpu_count() or 1)
-MOST_THREADS = 16
 # How much of a file is taken in between two looks at the guard: less while it keeps moving.
 LEAST_STRIDE_BYTES, MOST_STRIDE_BYTES = 256 << 10, 64 << 20
+# What a table of batches takes in at once, and one thread of those that read it: a hundredth of it is headers.
+TABLE_STRIDES, TABLE_PARTS, TABLE_PART_BYTES = 32, 16, 4 << 20
 CHUNK_BYTES = 16 << 20  # what `iter_columns` gives at once: some hundred thousand small records
 NO_LIMIT = 2**63 - 1
 
@@ -109,6 +109,9 @@ class _Source:
         end = view.readable_bytes(segment)
         if self._position < end or reader.is_amid:
             pause = min(self._position + self._stride, end)
+            if isinstance(reader, _batchtable.BatchTable):
+                pause = min(self._position + self._stride * TABLE_STRIDES, end)
+                reader.divide(self._borders(segment, self._position, pause))
             stop = reader.read(pause, end, self._bytes_ahead(segment, end) if reader.is_estimating else 0)
             if stop == "alone":
                 data = None
@@ -156,6 +159,14 @@ class _Source:
                 break
             ahead += self._view.readable_bytes(following)
         return ahead
+
+    def _borders(self, segment: Segment, position: int, pause: int) -> list[int]:
+        """Positions where batches begin, if the index is right, spread over the stretch."""
+        index = segment.offset_index
+        parts = min((pause - position) // TABLE_PART_BYTES, TABLE_PARTS, index.entries)
+        if parts < 2:
+            return []
+        return [index.entry(slot * index.entries // parts)[1] for slot in range(parts)]
 
     def _accept(self) -> None:
         """The guard stood still: what was read is as good as handed out."""
@@ -272,7 +283,8 @@ class ColumnReads(Reads):
         count inside; both are -1 here. No checksum is looked at. Raises as `read_batches` does for a broken frame.
         """
         stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, False, None, durable)
-        source = _Source(self._view, stretch, start, end, _batchtable.BatchTable())
+        table = _batchtable.BatchTable(threads=_columnread.DEFAULT_THREADS)
+        source = _Source(self._view, stretch, start, end, table)
         return source.next(NO_LIMIT, NO_LIMIT, whole=True)
 
     def __arrow_c_schema__(self) -> object:
@@ -318,13 +330,16 @@ class ColumnReads(Reads):
         threads: int | None,
     ) -> _Source:
         names = _names(columns)
-        hands = DEFAULT_THREADS if threads is None else arguments.integer("threads", threads, low=1)
+        hands = _columnread.DEFAULT_THREADS if threads is None else arguments.integer("threads", threads, low=1)
         if layout not in _columns.LAYOUTS:
             raise ValueError(f"layout is {layout!r}; {', '.join(map(repr, _columns.LAYOUTS))} are allowed")
         stretch, start, end = self._stretch(offset, end_offset, start_timestamp, isolation, False, None, durable)
         view = self._view
         reader = _columnread.Reader(
-            names, layout, max_decompressed_bytes=view.max_decompressed_bytes, threads=min(hands, MOST_THREADS)
+            names,
+            layout,
+            max_decompressed_bytes=view.max_decompressed_bytes,
+            threads=min(hands, _columnread.MOST_THREADS),
         )
         return _Source(view, stretch, start, end, reader)
 

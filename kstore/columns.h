@@ -65,12 +65,14 @@ typedef struct {
     int64_t base_timestamp;    /* the greatest one where the log's own time counts */
     int32_t last_delta;
     int append_time;
-    ks_block *block;           /* views: where p lies */
+    ks_block *block;           /* views: where p lies, and its number among their buffers */
+    int32_t buffer;
     int32_t leader_epoch;
     int64_t producer_id;
     int16_t producer_epoch;
     int32_t base_sequence;
     int8_t timestamp_type, compression, transactional;
+    int64_t key_bytes, value_bytes; /* of all its records, once it has been measured */
 } ks_batch;
 
 enum ks_decoded { KS_DECODED, KS_DOUBTFUL, KS_NO_MEMORY };
@@ -117,6 +119,36 @@ static int ks_rows_reserve(ks_rows *out, int64_t rows, int64_t bytes) {
         if (fresh) memset(out->header_places.p, 0, 4);
     }
     return 0;
+}
+
+static int ks_var_has_room(const ks_var *v, int64_t rows, int64_t bytes) {
+    if (v->layout == KS_ABSENT) return 1;
+    size_t places = (size_t)(rows + (v->layout != KS_VIEW)) * ks_place_width(v->layout);
+    return v->places.p && places <= v->places.capacity && (size_t)(rows + 63) / 64 * 8 <= v->valid.capacity &&
+           (v->layout == KS_VIEW || (v->data.p && (size_t)(v->used + bytes) <= v->data.capacity));
+}
+
+/* Whether so many more rows fit without any memory being moved. */
+static int ks_has_room(const ks_rows *out, int64_t rows, int64_t key_bytes, int64_t value_bytes) {
+    for (int i = 0; i < KS_FIXED; i++)
+        if (out->wanted >> i & 1 && (size_t)(out->n + rows) * ks_fixed_width[i] > out->fixed[i].capacity) return 0;
+    return ks_var_has_room(&out->key, out->n + rows, key_bytes) && ks_var_has_room(&out->value, out->n + rows, value_bytes);
+}
+
+static inline uint64_t ks_little(uint64_t word) {
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
+/* Clears the bits of `rows` rows from `n` on, while other threads may set those of the rows before. */
+static void ks_clear_bits(ks_var *v, int64_t n, int64_t rows) {
+    if (v->layout == KS_ABSENT || rows == 0) return;
+    uint64_t *words = (uint64_t *)v->valid.p, before = ((uint64_t)1 << (n & 63)) - 1;
+    int64_t first = (n + 63) / 64, last = (n + rows + 63) / 64;
+    if (n & 63) __atomic_fetch_and(words + n / 64, ks_little(before), __ATOMIC_RELAXED);
+    if (last > first) memset(words + first, 0, (size_t)(last - first) * 8);
 }
 
 /* Room for `times` as much as there is, and for `more` bytes behind it; if it cannot be had, columns grow as they go. */
@@ -238,6 +270,10 @@ static int32_t ks_rows_buffer(ks_rows *rows, ks_block *block) {
 #define KS_SHORT_VALUE 512 /* up to here, copying whole words in line beats the C library */
 #define KS_OVERREACH (KS_SHORT_VALUE + KS_SLACK)
 
+/* As many bytes as the widest registers of the processor hold, of any alignment. */
+typedef long long ks_32_bytes __attribute__((vector_size(32), aligned(1), may_alias));
+#define KS_MOVE_32(to, from) (*(ks_32_bytes *)(to) = *(const ks_32_bytes *)(from))
+
 /* Copies in steps of 32 and 64 bytes if the value is short and begins at `harmless` or before: up to 63 more bytes are
    read and written then. */
 KS_INLINE void ks_copy(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *harmless) {
@@ -245,27 +281,37 @@ KS_INLINE void ks_copy(uint8_t *to, const uint8_t *from, size_t size, const uint
         memcpy(to, from, size);
         return;
     }
-    memcpy(to, from, 32);
-    for (size_t i = 32; i < size; i += 64) memcpy(to + i, from + i, 64);
+    KS_MOVE_32(to, from);
+    for (size_t i = 32; i < size; i += 64) {
+        KS_MOVE_32(to + i, from + i);
+        KS_MOVE_32(to + i + 32, from + i + 32);
+    }
 }
 
-/* Where values go while a batch is decoded: what of a ks_var changes with each row. */
+/* Where the rows of a batch go. */
+typedef struct {
+    int64_t n;                      /* the first of them; then one past the last */
+    int64_t key_used, value_used;   /* bytes of the columns' data before them; then after */
+    int64_t key_valid, value_valid; /* how many have been added that are not null */
+    int32_t buffer;                 /* views: the number of the block that they point into */
+    int shared;                     /* other threads write the rows before and after; all bits are 0 */
+    int key_exact, value_exact;     /* not a byte more may be written than there is */
+} ks_place;
+
+/* What of a ks_var changes with each row. */
 typedef struct {
     uint8_t *places, *data, *to; /* data: where the first value begins; to: where the next one will */
     uint64_t bits;               /* of the word of 64 rows that is being filled */
     int64_t valid_n;
     const uint8_t *buffer_p;
     int32_t buffer;
+    int shared;
 } ks_cursor;
 
-KS_INLINE ks_cursor ks_cursor_at(const ks_var *v, int64_t n, const uint8_t *buffer_p, int32_t buffer) {
-    ks_cursor c = {v->places.p, v->data.p, v->data.p + v->used, 0, n - v->nulls, buffer_p, buffer};
-    if (v->layout != KS_ABSENT && n & 63) {
-        memcpy(&c.bits, v->valid.p + n / 64 * 8, 8);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-        c.bits = __builtin_bswap64(c.bits);
-#endif
-        c.bits &= ((uint64_t)1 << (n & 63)) - 1;
+KS_INLINE ks_cursor ks_cursor_at(const ks_var *v, const ks_place *at, int64_t used, const uint8_t *buffer_p) {
+    ks_cursor c = {v->places.p, v->data.p, v->data.p + used, 0, 0, buffer_p, at->buffer, at->shared};
+    if (v->layout != KS_ABSENT && at->n & 63 && !at->shared) {
+        c.bits = ks_little(((const uint64_t *)v->valid.p)[at->n / 64]) & (((uint64_t)1 << (at->n & 63)) - 1);
         c.valid_n -= __builtin_popcountll(c.bits); /* counted again when the word is written */
     }
     return c;
@@ -274,21 +320,11 @@ KS_INLINE ks_cursor ks_cursor_at(const ks_var *v, int64_t n, const uint8_t *buff
 /* Writes the bits of the word that holds row `n`, and opens the next word. */
 KS_INLINE void ks_cursor_flush(ks_cursor *c, ks_var *v, int64_t n) {
     if (v->layout == KS_ABSENT) return;
-    uint64_t bits = c->bits;
-    c->valid_n += __builtin_popcountll(bits);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    bits = __builtin_bswap64(bits);
-#endif
-    memcpy(v->valid.p + n / 64 * 8, &bits, 8);
+    uint64_t *word = (uint64_t *)v->valid.p + n / 64;
+    c->valid_n += __builtin_popcountll(c->bits);
+    if (c->shared) __atomic_fetch_or(word, ks_little(c->bits), __ATOMIC_RELAXED);
+    else *word = ks_little(c->bits);
     c->bits = 0;
-}
-
-/* After row n - 1 was the last. */
-KS_INLINE void ks_cursor_close(ks_cursor *c, ks_var *v, int64_t n) {
-    if (v->layout == KS_ABSENT) return;
-    if (n & 63) ks_cursor_flush(c, v, n - 1);
-    v->used = c->to - c->data;
-    v->nulls = n - c->valid_n;
 }
 
 KS_INLINE void ks_put_view(uint8_t *to, const uint8_t *p, uint32_t size, const ks_cursor *c, const uint8_t *harmless) {
@@ -343,10 +379,12 @@ static int ks_var_append(ks_var *v, int64_t n, const uint8_t *p, int32_t size, k
     if (ks_var_reserve(v, n, 1, size > 0 ? size : 0)) return -1;
     static const uint8_t nothing[KS_SLACK];
     if (!p) p = nothing;
-    ks_cursor c = ks_cursor_at(v, n, block ? block->data : NULL, buffer);
+    ks_place at = {n, 0, 0, 0, 0, buffer, 0, 1, 1};
+    ks_cursor c = ks_cursor_at(v, &at, v->used, block ? block->data : NULL);
     ks_put_value(&c, v->layout, n, (uint64_t)1 << (n & 63), p, size, NULL);
-    if ((n & 63) == 63) ks_cursor_flush(&c, v, n);
-    ks_cursor_close(&c, v, n + 1);
+    ks_cursor_flush(&c, v, n);
+    v->used = c.to - c.data;
+    v->nulls += size < 0;
     return 0;
 }
 
@@ -368,18 +406,6 @@ static int ks_append_header(ks_rows *out, const uint8_t *key, int32_t key_size, 
     return 0;
 }
 
-static int ks_append_headers(ks_rows *out, int64_t n, const ks_record *r) {
-    const uint8_t *p = r->headers, *key, *value;
-    int32_t key_size, value_size;
-    int fault;
-    for (int32_t i = 0; i < r->headers_count; i++) {
-        if (!(p = ks_parse_header(p, r->end, &key, &key_size, &value, &value_size, &fault))) return -1;
-        if (ks_append_header(out, key, key_size, value, value_size)) return -1;
-    }
-    ((int32_t *)out->header_places.p)[n + 1] = (int32_t)out->headers_n;
-    return 0;
-}
-
 /* ---- a batch ---------------------------------------------------------------------------------------------------- */
 
 KS_INLINE int64_t ks_wrapping_add(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
@@ -397,21 +423,102 @@ KS_INLINE int64_t ks_wrapping_add(int64_t a, int64_t b) { return (int64_t)((uint
         }                                               \
     }
 
-#define KS_HEAD 13 /* bytes that the fields before the key may take in short form */
+#define KS_HEAD 16 /* bytes that all fields but key and value may take in short form, before the value */
 
 static __attribute__((noinline)) const uint8_t *ks_uncommon_record(const uint8_t *p, const uint8_t *end, ks_record *r) {
     return ks_parse_record(p, end, r);
 }
 
-/* `plain`: offsets and timestamps are wanted, headers and sizes are not. */
-KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, int key_layout, int value_layout, int plain) {
-    int32_t buffer = 0;
-    if (key_layout == KS_VIEW || value_layout == KS_VIEW)
-        if ((buffer = ks_rows_buffer(out, b->block)) < 0) return KS_NO_MEMORY;
+/* What columns want to know of a record. */
+typedef struct {
+    int64_t timestamp, delta, key_size, value_size; /* sizes: negative is null */
+    const uint8_t *key, *value;
+    int32_t headers_count;
+    const uint8_t *headers;
+} ks_fields;
+
+/* Reads the record at `p` as ks_parse_record does, whose answer it is for all that is uncommon; where the next begins. */
+KS_INLINE const uint8_t *ks_next_record(const uint8_t *p, const uint8_t *end, ks_fields *f) {
+    const uint8_t *const begin = p;
+    if (end - p < KS_HEAD) goto uncommon;
+    KS_READ_SHORT(size, p, uncommon)
+    const uint8_t *const next = p + (size >> 1);
+    p++; /* attributes */
+    KS_READ_SHORT(timestamp, p, uncommon)
+    KS_READ_SHORT(delta, p, uncommon)
+    KS_READ_SHORT(key, p, uncommon)
+    f->timestamp = (int64_t)(timestamp >> 1) ^ -(int64_t)(timestamp & 1);
+    f->delta = (int64_t)(delta >> 1);
+    f->key = p;
+    f->key_size = -1;
+    if (!(key & 1)) {
+        f->key_size = (int64_t)(key >> 1);
+        if (f->key_size > end - p - 3) goto uncommon;
+        p += f->key_size;
+    }
+    KS_READ_SHORT(value, p, uncommon)
+    f->value = p;
+    f->value_size = -1;
+    if (!(value & 1)) {
+        f->value_size = (int64_t)(value >> 1);
+        p += f->value_size;
+    }
+    f->headers_count = 0;
+    f->headers = p;
+    /* The fields end where the record does, and it within the batch: so none of them reached too far. */
+    if (p + 1 == next && next <= end && !(((size | delta) & 1) | *p)) return next;
+uncommon:; /* headers, long varints, the end of the batch, or worse */
+    ks_record r;
+    const uint8_t *after = ks_uncommon_record(begin, end, &r);
+    if (!after) return NULL;
+    f->timestamp = r.timestamp_delta;
+    f->delta = r.offset_delta;
+    f->key = r.key;
+    f->key_size = r.key_size;
+    f->value = r.value;
+    f->value_size = r.value_size;
+    f->headers_count = r.headers_count;
+    f->headers = r.headers;
+    return after;
+}
+
+/* Appends the headers of row `n`, whose record ends at `end`; 0, or -1 without memory. */
+static int ks_append_headers(ks_rows *out, int64_t n, const ks_fields *f, const uint8_t *end) {
+    const uint8_t *p = f->headers, *key, *value;
+    int32_t key_size, value_size;
+    int fault;
+    for (int32_t i = 0; i < f->headers_count; i++) {
+        if (!(p = ks_parse_header(p, end, &key, &key_size, &value, &value_size, &fault))) return -1;
+        if (ks_append_header(out, key, key_size, value, value_size)) return -1;
+    }
+    ((int32_t *)out->header_places.p)[n + 1] = (int32_t)out->headers_n;
+    return 0;
+}
+
+/* Measures a batch without a column being built: bytes of all keys and of all values. */
+static int ks_measure(ks_batch *b) {
+    const uint8_t *p = b->p, *const end = b->end;
+    int64_t before = -1, keys = 0, values = 0;
+    ks_fields f;
+    for (int64_t n = b->count; n > 0; n--) {
+        if (!(p = ks_next_record(p, end, &f)) || f.delta <= before) return KS_DOUBTFUL;
+        before = f.delta;
+        keys += f.key_size > 0 ? f.key_size : 0;
+        values += f.value_size > 0 ? f.value_size : 0;
+    }
+    if (p != end || before > b->last_delta) return KS_DOUBTFUL;
+    b->key_bytes = keys;
+    b->value_bytes = values;
+    return KS_DECODED;
+}
+
+/* Decodes a batch into the rows from `at` on, for which there is room; where it ended is in `at`. `plain`: offsets and
+   timestamps are wanted, headers and sizes are not. `shared`: other threads write the rows before and after. */
+KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, ks_place *at, int key_layout, int value_layout, int plain) {
     const uint8_t *buffer_p = b->block ? b->block->data : NULL;
-    int64_t n = out->n, last = n + b->count;
-    ks_cursor key = ks_cursor_at(&out->key, n, buffer_p, buffer);
-    ks_cursor value = ks_cursor_at(&out->value, n, buffer_p, buffer);
+    int64_t n = at->n, last = n + b->count;
+    ks_cursor key = ks_cursor_at(&out->key, at, at->key_used, buffer_p);
+    ks_cursor value = ks_cursor_at(&out->value, at, at->value_used, buffer_p);
     int64_t *offsets = out->wanted >> KS_OFFSET & 1 ? (int64_t *)out->fixed[KS_OFFSET].p : NULL;
     int64_t *timestamps = out->wanted >> KS_TIMESTAMP & 1 ? (int64_t *)out->fixed[KS_TIMESTAMP].p : NULL;
     int32_t *sizes = !plain && out->measured ? (int32_t *)out->sizes.p : NULL;
@@ -419,60 +526,21 @@ KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, int key_layout, in
     const int64_t mask = b->append_time ? 0 : -1, base_offset = b->base_offset, base_timestamp = b->base_timestamp;
     const uint8_t *p = b->p, *const end = b->end;
     const uint8_t *harmless = b->safe - p > KS_OVERREACH ? b->safe - KS_OVERREACH : NULL;
+    const uint8_t *key_harmless = at->key_exact ? NULL : harmless, *value_harmless = at->value_exact ? NULL : harmless;
     int64_t before = -1;
-    ks_record other;
+    ks_fields f;
     while (n < last) {
         int64_t stop = (n | 63) + 1 < last ? (n | 63) + 1 : last;
         for (uint64_t bit = (uint64_t)1 << (n & 63); n < stop; n++, bit <<= 1) {
-            const uint8_t *const begin = p, *next, *key_p, *value_p;
-            int64_t timestamp, delta, key_size, value_size;
-            if (end - p < KS_HEAD) goto uncommon;
-            KS_READ_SHORT(size, p, uncommon)
-            if (size & 1 || (int64_t)(size >> 1) > end - p) goto uncommon;
-            next = p + (size >> 1);
-            p++; /* attributes */
-            KS_READ_SHORT(timestamp_z, p, uncommon)
-            KS_READ_SHORT(delta_z, p, uncommon)
-            KS_READ_SHORT(key_z, p, uncommon)
-            timestamp = (int64_t)(timestamp_z >> 1) ^ -(int64_t)(timestamp_z & 1);
-            delta = (int64_t)(delta_z >> 1) ^ -(int64_t)(delta_z & 1);
-            key_p = p;
-            key_size = -1;
-            if (!(key_z & 1)) {
-                key_size = (int64_t)(key_z >> 1);
-                if (key_size > end - p) goto uncommon;
-                p += key_size;
-            }
-            if (end - p < 3) goto uncommon;
-            KS_READ_SHORT(value_z, p, uncommon)
-            value_p = p;
-            value_size = -1;
-            if (!(value_z & 1)) {
-                value_size = (int64_t)(value_z >> 1);
-                if (value_size >= end - p) goto uncommon;
-                p += value_size;
-            }
-            if (p + 1 != next || *p) {
-            uncommon: /* headers, long varints, the end of the batch, or worse: as the row reader does it */
-                next = ks_uncommon_record(begin, end, &other);
-                if (!next) return KS_DOUBTFUL;
-                timestamp = other.timestamp_delta;
-                delta = other.offset_delta;
-                key_p = other.key;
-                key_size = other.key_size;
-                value_p = other.value;
-                value_size = other.value_size;
-            } else if (headers) {
-                other.headers_count = 0;
-            }
-            if (delta <= before) return KS_DOUBTFUL;
-            before = delta;
-            if (plain || offsets) offsets[n] = base_offset + delta;
-            if (plain || timestamps) timestamps[n] = ks_wrapping_add(base_timestamp, timestamp & mask);
-            if (!plain && sizes) sizes[n] = (int32_t)(next - begin);
-            ks_put_value(&key, key_layout, n, bit, key_p, key_size, harmless);
-            ks_put_value(&value, value_layout, n, bit, value_p, value_size, harmless);
-            if (headers && ks_append_headers(out, n, &other)) return KS_NO_MEMORY;
+            const uint8_t *next = ks_next_record(p, end, &f);
+            if (!next || f.delta <= before) return KS_DOUBTFUL;
+            before = f.delta;
+            if (plain || offsets) offsets[n] = base_offset + before;
+            if (plain || timestamps) timestamps[n] = ks_wrapping_add(base_timestamp, f.timestamp & mask);
+            if (!plain && sizes) sizes[n] = (int32_t)(next - p);
+            ks_put_value(&key, key_layout, n, bit, f.key, f.key_size, key_harmless);
+            ks_put_value(&value, value_layout, n, bit, f.value, f.value_size, value_harmless);
+            if (headers && ks_append_headers(out, n, &f, next)) return KS_NO_MEMORY;
             p = next;
         }
         if (!(n & 63)) {
@@ -481,31 +549,34 @@ KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, int key_layout, in
         }
     }
     if (p != end || before > b->last_delta) return KS_DOUBTFUL;
-    ks_cursor_close(&key, &out->key, n);
-    ks_cursor_close(&value, &out->value, n);
-    if (key_layout == KS_VIEW || value_layout == KS_VIEW) {
-        int64_t extent = end - buffer_p;
-        if (extent > out->extents[buffer]) out->extents[buffer] = extent;
+    if (n & 63) {
+        ks_cursor_flush(&key, &out->key, n - 1);
+        ks_cursor_flush(&value, &out->value, n - 1);
     }
+    at->n = n;
+    at->key_used = key.to - key.data;
+    at->value_used = value.to - value.data;
+    at->key_valid += key.valid_n;
+    at->value_valid += value.valid_n;
     return KS_DECODED;
 }
 
 /* The loop for the columns most asked for, and for whatever else; each also for processors whose registers are wider. */
-#define KS_DECODERS(suffix, target)                                                          \
-    target static int ks_decode_values##suffix(const ks_batch *b, ks_rows *out) {            \
-        return ks_decode_with(b, out, KS_ABSENT, KS_BINARY, 1);                              \
-    }                                                                                        \
-    target static int ks_decode_pairs##suffix(const ks_batch *b, ks_rows *out) {             \
-        return ks_decode_with(b, out, KS_BINARY, KS_BINARY, 1);                              \
-    }                                                                                        \
-    target static int ks_decode_views##suffix(const ks_batch *b, ks_rows *out) {             \
-        return ks_decode_with(b, out, KS_VIEW, KS_VIEW, 1);                                  \
-    }                                                                                        \
-    target static int ks_decode_any##suffix(const ks_batch *b, ks_rows *out) {               \
-        return ks_decode_with(b, out, out->key.layout, out->value.layout, 0);                \
+#define KS_DECODERS(suffix, target)                                                                 \
+    target static int ks_decode_values##suffix(const ks_batch *b, ks_rows *out, ks_place *at) {     \
+        return ks_decode_with(b, out, at, KS_ABSENT, KS_BINARY, 1);                                 \
+    }                                                                                               \
+    target static int ks_decode_pairs##suffix(const ks_batch *b, ks_rows *out, ks_place *at) {      \
+        return ks_decode_with(b, out, at, KS_BINARY, KS_BINARY, 1);                                 \
+    }                                                                                               \
+    target static int ks_decode_views##suffix(const ks_batch *b, ks_rows *out, ks_place *at) {      \
+        return ks_decode_with(b, out, at, KS_VIEW, KS_VIEW, 1);                                     \
+    }                                                                                               \
+    target static int ks_decode_any##suffix(const ks_batch *b, ks_rows *out, ks_place *at) {        \
+        return ks_decode_with(b, out, at, out->key.layout, out->value.layout, 0);                   \
     }
 
-typedef int (*ks_decoder)(const ks_batch *, ks_rows *);
+typedef int (*ks_decoder)(const ks_batch *, ks_rows *, ks_place *);
 enum { KS_VALUES, KS_PAIRS, KS_VIEWS, KS_ANY, KS_DECODERS_N };
 
 KS_DECODERS(, )
@@ -529,11 +600,11 @@ static void ks_choose_decoders(int wide) { (void)wide; }
 #define KS_FILL(type, column, number)                                                          \
     if (out->wanted >> column & 1) {                                                           \
         type *to = (type *)out->fixed[column].p, fill = (type)(number);                        \
-        for (int64_t i = out->n; i < last; i++) to[i] = fill;                                  \
+        for (int64_t i = first; i < last; i++) to[i] = fill;                                   \
     }
 
-/* What is the same for all rows from out->n to `last`; offsets are there already. */
-static void ks_fill_batch(const ks_batch *b, ks_rows *out, int64_t last) {
+/* What is the same for all rows of [first, last); offsets are there already. */
+static void ks_fill_batch(const ks_batch *b, ks_rows *out, int64_t first, int64_t last) {
     if (!(out->wanted >> KS_LEADER_EPOCH)) return;
     KS_FILL(int32_t, KS_LEADER_EPOCH, b->leader_epoch)
     KS_FILL(int64_t, KS_PRODUCER_ID, b->producer_id)
@@ -546,36 +617,60 @@ static void ks_fill_batch(const ks_batch *b, ks_rows *out, int64_t last) {
     if (out->wanted >> KS_SEQUENCE & 1) {
         int32_t *to = (int32_t *)out->fixed[KS_SEQUENCE].p;
         const int64_t *offsets = (const int64_t *)out->fixed[KS_OFFSET].p;
-        for (int64_t i = out->n; i < last; i++) /* goes on at 0 after the greatest, as a producer counts */
+        for (int64_t i = first; i < last; i++) /* goes on at 0 after the greatest, as a producer counts */
             to[i] = b->base_sequence < 0 ? -1
                     : (int32_t)(((int64_t)b->base_sequence + (offsets[i] - b->base_offset)) & 0x7fffffff);
     }
 }
 
-/* Appends all records of a batch, or none: KS_DOUBTFUL when the row reader must look at it. */
-static int ks_decode(const ks_batch *b, ks_rows *out) {
-    int64_t headers_n = out->headers_n;
-    int64_t key_used = out->header_key.used, value_used = out->header_value.used, nulls = out->header_value.nulls;
-    if (b->count > (b->end - b->p) / 7) return KS_DOUBTFUL; /* the least record has seven bytes */
-    if (b->base_offset < 0 || b->last_delta < 0 || b->base_offset > INT64_MAX - 1 - b->last_delta) return KS_DOUBTFUL;
-    if (ks_rows_reserve(out, b->count, b->end - b->p)) return KS_NO_MEMORY;
+/* Whether offsets from base to last are numbers that a log has; else the row reader's rules are what counts. */
+static int ks_has_regular_offsets(const ks_batch *b) {
+    return b->base_offset >= 0 && b->last_delta >= 0 && b->base_offset <= INT64_MAX - 1 - b->last_delta;
+}
+
+static int ks_is_regular(const ks_batch *b) {
+    return ks_has_regular_offsets(b) && b->count >= 0 && b->count <= (b->end - b->p) / 7; /* seven bytes are the least */
+}
+
+/* Decodes the batch into the rows at `at`, for which there is room. */
+static int ks_decode_at(const ks_batch *b, ks_rows *out, ks_place *at) {
     int key = out->key.layout, value = out->value.layout, which = KS_ANY;
     if (!out->measured && !out->headers && (out->wanted & 3) == 3) {
         if (key == KS_ABSENT && value == KS_BINARY) which = KS_VALUES;
         else if (key == KS_BINARY && value == KS_BINARY) which = KS_PAIRS;
         else if (key == KS_VIEW && value == KS_VIEW) which = KS_VIEWS;
     }
-    int decoded = ks_decoders[which](b, out);
+    int64_t first = at->n;
+    int decoded = ks_decoders[which](b, out, at);
+    if (decoded == KS_DECODED) ks_fill_batch(b, out, first, at->n);
+    return decoded;
+}
+
+/* The number of the block of a batch among the buffers of views; 0 where there are no views, -1 without memory. */
+static int32_t ks_buffer_of(ks_batch *b, ks_rows *out) {
+    if (out->key.layout != KS_VIEW && out->value.layout != KS_VIEW) return b->buffer = 0;
+    int32_t buffer = b->buffer = ks_rows_buffer(out, b->block);
+    if (buffer >= 0 && out->extents[buffer] < b->end - b->block->data) out->extents[buffer] = b->end - b->block->data;
+    return buffer;
+}
+
+/* Appends all records of a batch, or none: KS_DOUBTFUL when the row reader must look at it. */
+static int ks_decode(ks_batch *b, ks_rows *out) {
+    if (!ks_is_regular(b)) return KS_DOUBTFUL;
+    if (ks_rows_reserve(out, b->count, b->end - b->p)) return KS_NO_MEMORY;
+    ks_mark mark = ks_rows_mark(out);
+    ks_place at = {out->n, out->key.used, out->value.used, 0, 0, ks_buffer_of(b, out), 0, 0, 0};
+    int decoded = at.buffer < 0 ? KS_NO_MEMORY : ks_decode_at(b, out, &at);
     if (decoded != KS_DECODED) {
-        out->headers_n = headers_n;
-        out->header_key.used = key_used;
-        out->header_value.used = value_used;
-        out->header_value.nulls = nulls;
+        ks_rows_back(out, &mark);
         return decoded;
     }
-    ks_fill_batch(b, out, out->n + b->count);
-    out->n += b->count;
+    out->n = at.n;
     out->bytes += b->end - b->p;
+    out->key.used = at.key_used;
+    out->value.used = at.value_used;
+    out->key.nulls += b->count - at.key_valid;
+    out->value.nulls += b->count - at.value_valid;
     return KS_DECODED;
 }
 
@@ -594,7 +689,7 @@ static void ks_take_bits(uint8_t *to, int64_t n, const uint8_t *from, int64_t fi
     }
 }
 
-static int64_t ks_place(const ks_var *v, int64_t row) {
+static int64_t ks_begin_of(const ks_var *v, int64_t row) {
     return v->layout == KS_BINARY ? ((const int32_t *)v->places.p)[row] : ((const int64_t *)v->places.p)[row];
 }
 
@@ -603,8 +698,8 @@ static int ks_var_take(ks_var *to, int64_t n, const ks_var *from, int64_t first,
     if (to->layout == KS_ABSENT || count == 0) return to->layout == KS_ABSENT ? 0 : ks_var_reserve(to, n, 0, 0);
     int64_t begin = 0, bytes = 0;
     if (to->layout != KS_VIEW) {
-        begin = ks_place(from, first);
-        bytes = ks_place(from, first + count) - begin;
+        begin = ks_begin_of(from, first);
+        bytes = ks_begin_of(from, first + count) - begin;
     }
     if (ks_var_reserve(to, n, count, bytes)) return -1;
     ks_take_bits(to->valid.p, n, from->valid.p, first, count);
@@ -682,7 +777,7 @@ static int ks_append_row(ks_rows *out, const ks_batch *b, int64_t offset, int64_
     if (out->wanted >> KS_OFFSET & 1) ((int64_t *)out->fixed[KS_OFFSET].p)[out->n] = offset;
     if (out->wanted >> KS_TIMESTAMP & 1) ((int64_t *)out->fixed[KS_TIMESTAMP].p)[out->n] = timestamp;
     if (out->measured) ((int32_t *)out->sizes.p)[out->n] = (int32_t)bytes;
-    ks_fill_batch(b, out, out->n + 1);
+    ks_fill_batch(b, out, out->n, out->n + 1);
     out->n++;
     out->bytes += bytes;
     return 0;

@@ -105,17 +105,18 @@ def test_a_table_is_a_record_batch(log: Log) -> None:
     assert batch["is_control"].type == pa.bool_()
 
 
-def outcome(data: bytes, tmp_path: Path) -> tuple[list[tuple[Any, ...]], bool]:
-    """The rows of a file of these bytes, and whether an error ended them."""
+def outcome(data: bytes, tmp_path: Path, borders: tuple[int, ...] = ()) -> tuple[list[tuple[Any, ...]], bool]:
+    """The rows of a file of these bytes, and whether an error ended them; `borders` divide it among threads."""
     path = tmp_path / "segment.log"
     path.write_bytes(data)
     with path.open("rb") as file:
-        table = BatchTable()
+        table = BatchTable(threads=3)
         table.seek(-(2**63), 2**63 - 1)
         table.begin(0, 0)
         table.open(file.fileno(), 0, str(path), 7)
         fault = False
         while not fault and table.position < len(data):
+            table.divide(borders)
             if table.read(len(data), len(data), 0) == "alone":
                 try:
                     table.read_slowly(data[table.position :])
@@ -161,6 +162,32 @@ def test_batches_of_every_kind_are_rows(data: bytes, tmp_path: Path) -> None:
     check(data + reference.encode([Rec(9, T, None, b"v" * 5000)]) * 3 + data, tmp_path)
     for cut in range(len(data)):
         check(data + data[:cut], tmp_path)
+
+
+def test_threads_that_begin_anywhere_give_the_rows_of_one(tmp_path: Path, rng: random.Random) -> None:
+    for _ in range(40):
+        parts = [rng.choice(CORPUS) for _ in range(rng.randrange(1, 60))]
+        if rng.random() < 0.3:
+            parts[rng.randrange(len(parts))] = rng.choice(CORPUS)[: rng.randrange(60)]
+        data = b"".join(parts)
+        alone = outcome(data, tmp_path)
+        starts = [sum(map(len, parts[:i])) for i in range(len(parts))]
+        anywhere = [rng.randrange(len(data)) for _ in range(3)]
+        some = rng.sample(starts, len(starts) // 2)
+        for borders in (starts, some, [*some, *anywhere]):
+            assert outcome(data, tmp_path, tuple(borders)) == alone
+
+
+def test_a_long_table_has_the_rows_of_its_batches(partition: Path) -> None:
+    with Log.open(partition) as log:
+        for _ in range(20):
+            log.append_many([b"value" * 20] * 10_000, batch_bytes=4000)
+        table = log.batch_table()
+        assert table["crc"].tolist() == [batch.crc for batch in log.read_batches()]
+        assert table["position"].tolist() == [batch.position for batch in log.read_batches()]
+        middle = log.batch_table(100_000, end_offset=150_000)
+        assert middle["count"].sum() >= 50_000
+        assert middle.next_offset == 150_000
 
 
 def test_mutated_batches_are_rows_or_the_error_that_batches_are(
