@@ -23,7 +23,7 @@ from kstore.findings import Damage, Finding
 from kstore.indexcheck import Rows
 from kstore.segmentcheck import read_rows
 from kstore.txnindex import AbortedTxn, format_txn_index
-from kstore.verify import Marks, check_partition, read_marks
+from kstore.verify import Marks, Progress, check_partition, read_marks
 
 __all__ = ["Plan", "SegmentPlan", "carry_out", "plan_repair", "repair"]
 
@@ -132,10 +132,13 @@ class _Batch:
 # Deciding
 
 
-def plan_repair(directory: str) -> Plan:
-    """Decide what mends a partition's directory; changes nothing. Raises `StorageError` where it cannot be read."""
+def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
+    """Decide what mends a partition's directory; changes nothing. Raises `StorageError` where it cannot be read.
+
+    `progress` hears of bytes that have been checked.
+    """
     marks = read_marks(directory)
-    checked = check_partition(directory, marks)
+    checked = check_partition(directory, marks, progress=progress)
     errors = [finding for finding in checked.findings if finding.severity == "error"]
     plan = Plan(directory, errors)
     entries = fs.listdir(directory)
@@ -624,14 +627,14 @@ def _reindex(directory: str, base_offset: int) -> None:
     fs.write_atomically(os.path.join(directory, names.time_index_name(base_offset)), times)
 
 
-def repair(plan: Plan, backup: str) -> list[Finding]:
+def repair(plan: Plan, backup: str, progress: Progress | None = None) -> list[Finding]:
     """Carry a plan out, and what the mended files then show to be untrue about them; the errors that are left.
 
     What follows in further rounds concerns what can be made again: indexes, snapshots, marks.
     """
     for number in range(_ROUNDS):
         carry_out(plan, backup if not number else f"{backup}/round-{number + 1}")
-        plan = plan_repair(plan.path)
+        plan = plan_repair(plan.path, progress)
         if not plan.findings or plan.is_empty or plan.lost_bytes:
             break
     return plan.findings

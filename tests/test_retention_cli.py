@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import time
@@ -13,7 +12,6 @@ import pytest
 
 import kstore
 from kstore import cli
-from kstore.cli.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -218,23 +216,3 @@ def test_help_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["retain", "--help"])
     assert caught.value.code == 0
     assert "--dry-run" in capsys.readouterr().out
-
-
-def test_progress_is_shown_after_a_second_and_where_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    for screen, shown in ((Terminal(), True), (io.StringIO(), False)):
-        monkeypatch.setattr("sys.stderr", screen)
-        now = 100.0
-        monkeypatch.setattr(time, "monotonic", lambda: now)  # noqa: B023
-        with Progress("partitions") as bar:
-            now = 100.9
-            bar.reach(1, 4)
-            assert screen.getvalue() == ""
-            now = 101.0
-            bar.reach(2, 4)
-            bar.reach(3, 4)
-        expected = f"\r[{'#' * 15}{' ' * 15}] 2 of 4 partitions\r\033[K"
-        assert screen.getvalue() == (expected if shown else "")

@@ -65,6 +65,8 @@ def _run(name: str, arguments: list[str], debug: bool) -> int:
         print(f"kstore {name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        _flush()
+        print(f"kstore {name}: interrupted", file=sys.stderr)
         return 130
 
 

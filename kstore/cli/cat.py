@@ -12,6 +12,7 @@ from typing import Any
 from kstore._core import Record
 from kstore.catalog import Entry
 from kstore.cli import options, places, records, times
+from kstore.cli.progress import Progress
 from kstore.errors import ConfigError
 from kstore.log import Log
 from kstore.store import Store
@@ -50,7 +51,7 @@ def parser(prog: str, about: str, examples: str, last: int | None = None) -> opt
         "--from", dest="since", metavar="TIME", help=f"begin at the first record of a time: {times.HELP}"
     )
     start.add_argument("--last", type=int, metavar="N", default=last, help="the last N of each partition")
-    found.add_argument("--to", dest="until", metavar="TIME", help="leave out records at or after this time")
+    found.add_argument("--to", "--until", dest="until", metavar="TIME", help="leave out records at or after this time")
     found.add_argument("--to-offset", type=int, metavar="N", help="end before this offset")
     found.add_argument("--max", type=int, metavar="N", help="print at most N records")
     how = found.add_mutually_exclusive_group()
@@ -71,7 +72,8 @@ def show(asked: argparse.Namespace, *, follow: bool, timeout: float | None = Non
     found = _follow(place, asked, timeout) if follow else _read(place, asked)
     if asked.max is not None:
         found = itertools.islice(found, asked.max)
-    records.write(found, _printer(asked), sys.stdout.buffer, at_once=follow)
+    with Progress("tail" if follow else "cat", unit="records", aside=True) as bar:
+        records.write(found, _printer(asked), sys.stdout.buffer, at_once=follow, progress=bar.add)
     return 0
 
 

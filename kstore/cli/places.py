@@ -15,7 +15,7 @@ from kstore.config import LogConfig
 from kstore.errors import InvalidTopicError, UnknownTopicOrPartitionError
 from kstore.topics import read_topics
 
-__all__ = ["Place", "find", "overrides"]
+__all__ = ["Place", "find", "log_bytes", "overrides"]
 
 
 @dataclass(frozen=True)
@@ -84,3 +84,14 @@ def overrides(root: str, topic: str) -> LogConfig:
     """The settings that a store at `root` keeps for a topic, over the defaults."""
     record = read_topics([root]).find(topic)
     return LogConfig() if record is None else LogConfig().for_topic(record.config)
+
+
+def log_bytes(path: str) -> int:
+    """How many bytes are in the log files of a partition's directory, or in the one at `path`; 0 for anything else."""
+    name = names.parse_file_name(os.path.basename(path))
+    if name is not None:
+        return fs.stat(path).st_size if name.kind == names.LOG else 0
+    try:
+        return sum(each.stat().st_size for each in fs.scandir(path) if each.name.endswith(".log"))
+    except OSError:  # it goes while we look: who reads it says so
+        return 0

@@ -1,48 +1,121 @@
-"""A bar on standard error for what takes over a second, where that is a terminal."""
+"""How far a command is, on standard error, for what takes over a second: the one way in which all commands tell.
+
+On a terminal a bar is drawn where rich is installed (the extra `cli`); without it, or where the terminal cannot move
+its cursor, a line is printed every other second. Wherever standard error is no terminal nothing is shown. The hardest
+rule: work that is not shown costs next to nothing, and rich is imported after the first second only.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self
+
+from kstore.cli import output
 
 __all__ = ["Progress"]
 
 _QUIET_SECONDS = 1.0
-_PAUSE_SECONDS = 0.1
-_WIDTH = 30
+_BAR_SECONDS = 0.1
+_LINE_SECONDS = 2.0
 
 
 class Progress:
-    """Shows how far something is; silent for the first second, and wherever standard error is no terminal.
+    """Shows how far something is: `done` of `total`, which is bytes or a number of `unit`; -1 where it is not known.
 
-    Not thread-safe.
+    Silent for the first second. `aside` is for commands whose results are printed meanwhile: nothing is shown while
+    they go to a terminal, too. A context manager, which clears the bar. Thread-safe.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._next = time.monotonic() + _QUIET_SECONDS
-        self._shown = False
-        self._live = sys.stderr.isatty()
+    def __init__(self, what: str, total: int = -1, unit: str = "bytes", *, aside: bool = False) -> None:
+        self._what, self._unit = what, unit
+        self._done, self._total = 0, total
+        self._started = time.monotonic()
+        self._next = self._started + _QUIET_SECONDS
+        self._is_shown = sys.stderr.isatty() and not (aside and sys.stdout.isatty())
+        self._mutex = threading.Lock()
+        self._bar: Any = None
+        self._way: Literal["bar", "lines"] | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def reach(self, done: int, total: int) -> None:
-        """Note how far it is, of how much."""
-        if self._live and (now := time.monotonic()) >= self._next:
-            self._next = now + _PAUSE_SECONDS
-            self._show(done, total)
+    def add(self, count: int) -> None:
+        """Note that so much more is done."""
+        if self._is_shown:
+            with self._mutex:
+                self._done += count
+                self._show()
 
-    def _show(self, done: int, total: int) -> None:
-        filled = _WIDTH * done // max(total, 1)
-        bar = "#" * min(filled, _WIDTH)
-        print(f"\r[{bar:{_WIDTH}}] {done} of {total} {self._what}", end="", file=sys.stderr, flush=True)
-        self._shown = True
+    def reach(self, done: int, total: int | None = None) -> None:
+        """Note how far it is, and of how much if that is known better now."""
+        if self._is_shown:
+            with self._mutex:
+                self._done = done
+                self._total = self._total if total is None else total
+                self._show()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        if self._way is None:
+            self._bar = _bar(self._what, self._unit)
+            self._way = "lines" if self._bar is None else "bar"
+        if self._way == "bar":
+            self._next = now + _BAR_SECONDS
+            total = None if self._total < 0 else self._total
+            self._bar.update(0, completed=min(self._done, total or self._done), total=total, amount=self._amount())
+            self._bar.refresh()
+        else:
+            self._next = now + _LINE_SECONDS
+            print(f"{self._what}: {self._amount()}", file=sys.stderr, flush=True)
+
+    def _amount(self) -> str:
+        """How much is done, in words."""
+        passed = max(time.monotonic() - self._started, 1e-3)
+        if self._unit == "bytes":
+            done, total = output.size(self._done), output.size(max(self._total, 0))
+            rate = f"{output.size(int(self._done / passed))}/s"
+        else:
+            done, total = f"{self._done:,}", f"{self._total:,} {self._unit}"
+            rate = f"{self._done / passed:,.0f}/s"
+        if self._total < 0:
+            return f"{done}, {rate}" if self._unit == "bytes" else f"{done} {self._unit}, {rate}"
+        share = 100 * self._done // max(self._total, 1)
+        return f"{done} of {total}, {min(share, 100)} %, {rate}"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        self._is_shown = False
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _bar(what: str, unit: str) -> Any:
+    """A bar of rich, started; None where there is no rich, or no terminal that it could be drawn on."""
+    if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        return None
+    try:
+        from rich import progress
+        from rich.console import Console
+    except ImportError:
+        return None
+    shown = progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.fields[amount]}"),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,  # or rich would print results to standard error
+        redirect_stderr=False,
+    )
+    shown.add_task(what, total=None, amount="")
+    shown.start()
+    return shown

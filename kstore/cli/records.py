@@ -95,8 +95,18 @@ def plain(key_separator: str | None) -> Printer:
     return lambda _, __, record: (record.key or b"") + between + (record.value or b"") + b"\n"
 
 
-def write(records: Iterable[tuple[str, int, Record]], render: Printer, out: Any, *, at_once: bool) -> int:
-    """Write records and tell how many there were; `at_once` as each comes, else by the hundreds."""
+def write(
+    records: Iterable[tuple[str, int, Record]],
+    render: Printer,
+    out: Any,
+    *,
+    at_once: bool,
+    progress: Callable[[int], object],
+) -> int:
+    """Write records and tell how many there were; `at_once` as each comes, else by the hundreds.
+
+    `progress` hears of how many more were written.
+    """
     count = 0
     pending: list[bytes] = []
     for topic, partition, record in records:
@@ -104,6 +114,7 @@ def write(records: Iterable[tuple[str, int, Record]], render: Printer, out: Any,
         count += 1
         if at_once or len(pending) >= 512:
             out.write(b"".join(pending))
+            progress(len(pending))
             pending.clear()
             if at_once:
                 out.flush()

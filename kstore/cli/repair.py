@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kstore import fs
-from kstore.cli import options
+from kstore.cli import options, places
+from kstore.cli.progress import Progress
 from kstore.errors import LogLockedError
 from kstore.repair import Plan, plan_repair, repair
 from kstore.rootrepair import mend_root, plan_root
@@ -60,8 +61,12 @@ def _one(path: str, asked: argparse.Namespace) -> int:
     """One partition; how many errors are left."""
     directory = os.path.abspath(path)
     try:
-        with fs.lock_root(os.path.dirname(directory), shared=True), fs.lock_partition(directory):
-            plan = plan_repair(directory)
+        with (
+            fs.lock_root(os.path.dirname(directory), shared=True),
+            fs.lock_partition(directory),
+            Progress("check", places.log_bytes(directory)) as bar,
+        ):
+            plan = plan_repair(directory, bar.add)
     except LogLockedError as error:
         if asked.yes:
             raise
@@ -79,7 +84,8 @@ def _one(path: str, asked: argparse.Namespace) -> int:
         print("\n".join(f"  {line}" for line in plan.lines()))
     left = len(plan.findings)
     if backup is not None:
-        left = len(repair(plan, backup))
+        with Progress("repair", places.log_bytes(directory)) as bar:
+            left = len(repair(plan, backup, bar.add))
         if not asked.json:
             print(f"  done; what was there is in {backup}" + (f"; {left} errors are left" if left else ""))
     elif plan.is_empty and not asked.json:

@@ -142,7 +142,7 @@ def _all(paths: list[str], asked: argparse.Namespace, clock: Callable[[], int]) 
     meant = sorted(key for key in there if not asked.topic or key[0] in asked.topic)
     found = []
     with (
-        Progress("partitions") as bar,
+        Progress("retain", unit="partitions") as bar,
         Store.open(
             paths,
             "r" if asked.dry_run else "a",

@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
-import sys
-import threading
-import time
 from collections.abc import Sequence
 
-from kstore.cli import options
-from kstore.verify import Finding, Report, verify
+from kstore.cli import options, places
+from kstore.cli.progress import Progress
+from kstore.verify import Finding, Report, targets, verify
 
 __all__ = ["run"]
 
@@ -49,7 +46,8 @@ def run(arguments: Sequence[str]) -> int:
         "--threads", type=_threads, metavar="N", help="partitions checked at a time (default: processors)"
     )
     asked = parser.parse_args(arguments)
-    with Progress("verify") as progress:
+    total = sum(places.log_bytes(target.path) for target in targets(asked.paths))
+    with Progress("verify", total) as progress:
         report = verify(asked.paths, deep=asked.records, threads=asked.threads, progress=progress.add)
     shown = [finding for finding in report.findings if asked.notes or finding.severity == "error"]
     for finding in shown:
@@ -85,35 +83,3 @@ def summary(report: Report, *, notes_shown: bool) -> str:
     )
     hint = "" if notes_shown or not notes else " (--notes shows them)"
     return line if not notes else f"{line}, {notes} notes{hint}"
-
-
-class Progress:
-    """Says on a terminal, once a second, how far a command is. Thread-safe."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._done = 0
-        self._started = self._said = time.monotonic()
-        self._is_shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._has_line = False
-        self._mutex = threading.Lock()
-
-    def add(self, size_bytes: int) -> None:
-        """Count bytes as done."""
-        with self._mutex:
-            self._done += size_bytes
-            now = time.monotonic()
-            if self._is_shown and now - self._said >= 1:
-                self._said = now
-                rate = self._done / (now - self._started) / 1e9
-                self._has_line = True
-                print(
-                    f"\r{self._name}: {self._done / 1e9:.1f} GB, {rate:.1f} GB/s", end="", file=sys.stderr, flush=True
-                )
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._has_line:
-            print(file=sys.stderr)
