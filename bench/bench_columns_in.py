@@ -150,10 +150,15 @@ def test_write(
     again = source != "all"
     path = tmp_path / "written"
 
+    def close() -> None:
+        if open_files:  # as a log is closed
+            os.fsync(open_files[0])
+            os.close(open_files.pop())
+            path.unlink()
+
     def empty() -> tuple[tuple[int], dict[str, Any]]:
-        for number in open_files:
-            os.close(number)
-        open_files[:] = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)]
+        close()
+        open_files.append(os.open(path, os.O_RDWR | os.O_CREAT))
         return (open_files[0],), {}
 
     open_files: list[int] = []
@@ -167,8 +172,7 @@ def test_write(
         benchmark, appending(shape, batches), name, run,
         operations=rows, size_bytes=rows * (size + key), setup=empty, rounds=7,
     )  # fmt: skip
-    os.fsync(open_files[0])
-    os.close(open_files[0])
+    close()
 
 
 # --- the others -------------------------------------------------------------------------------------------------------
