@@ -9,7 +9,9 @@ from kstore._core import decode_batches as decode_batches
 from kstore._pack import encode_batch as encode_batch
 from kstore.appends import AppendInfo as AppendInfo
 from kstore.config import LogConfig as LogConfig
+from kstore.consumer import Consumer as Consumer
 from kstore.errors import *  # noqa: F403
+from kstore.groups import CommittedOffset as CommittedOffset
 from kstore.log import Log as Log
 from kstore.reading import FetchResult as FetchResult
 from kstore.reads import TimestampOffset as TimestampOffset

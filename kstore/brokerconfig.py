@@ -205,6 +205,95 @@ class BrokerConfig(Settings):
         doc="The longest timeout that a transaction may ask for.",
         danger="An open transaction holds back readers with `read_committed` for that long.",
     )
+    offsets_topic_num_partitions: int = row(
+        "offsets.topic.num.partitions",
+        "int",
+        50,
+        unit="partitions",
+        minimum=1,
+        doc="How many partitions `__consumer_offsets` has when it is made.",
+        danger="A group's positions are looked for where this says, unless the topic is there already.",
+    )
+    offsets_topic_segment_bytes: int = row(
+        "offsets.topic.segment.bytes",
+        "int",
+        100 << 20,
+        unit="bytes",
+        minimum=1,
+        doc="`segment.bytes` of `__consumer_offsets` when it is made.",
+        danger="Only closed segments are compacted.",
+    )
+    offsets_retention_minutes: int = row(
+        "offsets.retention.minutes",
+        "int",
+        7 * 24 * 60,
+        unit="minutes",
+        minimum=1,
+        doc="How long a group's committed positions are kept after the last commit; not while a consumer is open.",
+        danger="A group that pauses for longer, while the store is in use, begins again where a new one would.",
+    )
+    offsets_retention_check_interval_ms: int = row(
+        "offsets.retention.check.interval.ms",
+        "long",
+        600_000,
+        unit="milliseconds",
+        minimum=1,
+        doc="How often committed positions are looked at for expiry.",
+        danger="They outlive their time by up to this.",
+    )
+    offset_metadata_max_bytes: int = row(
+        "offset.metadata.max.bytes",
+        "int",
+        4096,
+        unit="characters",
+        doc="How much text may be kept with a committed position.",
+        danger="All positions are held in memory, with their texts.",
+    )
+    transaction_state_log_num_partitions: int = row(
+        "transaction.state.log.num.partitions",
+        "int",
+        50,
+        unit="partitions",
+        minimum=1,
+        doc="How many partitions `__transaction_state` has when it is made.",
+        danger="A transactional id is looked for where this says, unless the topic is there already.",
+    )
+    transaction_state_log_segment_bytes: int = row(
+        "transaction.state.log.segment.bytes",
+        "int",
+        100 << 20,
+        unit="bytes",
+        minimum=1,
+        doc="`segment.bytes` of `__transaction_state` when it is made.",
+        danger="Only closed segments are compacted.",
+    )
+    transactional_id_expiration_ms: int = row(
+        "transactional.id.expiration.ms",
+        "int",
+        7 * 24 * 3_600_000,
+        unit="milliseconds",
+        minimum=1,
+        doc="How long a transactional id without a transaction is kept after its last one.",
+        danger="A producer that returns later gets a new producer id; nothing of its records is lost.",
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = row(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        "int",
+        10_000,
+        unit="milliseconds",
+        minimum=1,
+        doc="How often transactions are looked at for those that are open longer than their timeout.",
+        danger="An abandoned transaction holds back readers with `read_committed` for up to this longer.",
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = row(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "int",
+        3_600_000,
+        unit="milliseconds",
+        minimum=1,
+        doc="How often transactional ids are looked at for expiry.",
+        danger="They outlive their time by up to this.",
+    )
     explicit: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
 
     def __init__(self, **settings: object) -> None:

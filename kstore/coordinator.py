@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 from kstore.errors import CorruptRecordError, InvalidRecordError
 from kstore.schemas import Field, Many, Message, Reader, SchemaError, json_text
 
-__all__ = ["OFFSETS", "SHARE_GROUPS", "TRANSACTIONS", "Coordinator", "control_text"]
+__all__ = [
+    "CLASSIC_GROUP",
+    "OFFSET",
+    "OFFSETS",
+    "SHARE_GROUPS",
+    "TRANSACTION",
+    "TRANSACTIONS",
+    "Coordinator",
+    "control_text",
+]
 
 
 class _Type(NamedTuple):
@@ -40,7 +49,7 @@ _PARTITION = (Field("group", "string"), Field("topic", "string"), Field("partiti
 # ---- Offsets and classic groups.
 
 _OLD_OFFSET = Message((Field("offset", "int64"), Field("metadata", "string"), Field("commitTimestamp", "int64")))
-_OFFSET = Message(
+OFFSET = Message(
     (
         Field("offset", "int64"),
         Field("leaderEpoch", "int32", since=3),
@@ -62,7 +71,7 @@ _CLASSIC_MEMBER = (
     Field("subscription", "bytes"),
     Field("assignment", "bytes"),
 )
-_CLASSIC_GROUP = Message(
+CLASSIC_GROUP = Message(
     (
         Field("protocolType", "string"),
         Field("generation", "int32"),
@@ -192,8 +201,8 @@ def _task_fields(kind: Many, suffix: str = "") -> tuple[Field, ...]:
 
 _OFFSETS_TYPES = {
     0: _Type(_PARTITION, _OLD_OFFSET),
-    1: _Type(_PARTITION, _OFFSET),
-    2: _Type(_names("group"), _CLASSIC_GROUP),
+    1: _Type(_PARTITION, OFFSET),
+    2: _Type(_names("group"), CLASSIC_GROUP),
     3: _Type(_GROUP, _flexible(Field("epoch", "int32"), Field("metadataHash", "int64", tag=0))),
     4: _Type(_GROUP, _PARTITION_METADATA),
     5: _Type(_MEMBER, _CONSUMER_MEMBER),
@@ -239,7 +248,7 @@ _OFFSETS_TYPES = {
     23: _Type(_GROUP, _TOPOLOGY),
 }
 
-_TRANSACTION = Message(
+TRANSACTION = Message(
     (
         Field("producerId", "int64"),
         Field("previousProducerId", "int64", since=1, tag=0, default=-1),
@@ -379,7 +388,7 @@ def _show_consumers(number: int, data: dict[str, Any]) -> None:
 
 
 OFFSETS = Coordinator(_OFFSETS_TYPES, _show_consumers)
-TRANSACTIONS = Coordinator({0: _Type(_names("transactionalId"), _TRANSACTION)})
+TRANSACTIONS = Coordinator({0: _Type(_names("transactionalId"), TRANSACTION)})
 SHARE_GROUPS = Coordinator(_SHARE_TYPES)
 
 

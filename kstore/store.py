@@ -27,6 +27,7 @@ from kstore.errors import (
     StorageError,
     TopicExistsError,
 )
+from kstore.groups import Groups
 from kstore.keeper import Keeper, weakly
 from kstore.log import Log
 from kstore.settings import check_known
@@ -41,7 +42,7 @@ MAX_PARTITIONS = 100_000  # of one topic: more is a slip, and each is a director
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-class Store(TopicColumnWrites, TopicReads):
+class Store(TopicColumnWrites, TopicReads, Groups):
     """Topics and their partitions in one or more log directories. Open it with `Store.open`.
 
     Any method may be called from any thread. In a forked child the store is closed; a store that only reads can be
@@ -106,6 +107,7 @@ class Store(TopicColumnWrites, TopicReads):
         store._routes = {}
         store._seed = None if seed is None else arguments.whole("seed", seed)
         store._keeper = None
+        store._start_groups()
         of_broker = {name: value for name, value in settings.items() if BrokerConfig.knows(name)}
         of_logs = {name: value for name, value in settings.items() if name not in of_broker}
         store._config = LogConfig.resolve(config, of_logs)
@@ -174,6 +176,8 @@ class Store(TopicColumnWrites, TopicReads):
                 keeper.doom(path)
             self._finish_interrupted()
             keeper.recover(self._catalog.entries(), progress)
+            every_ms = self._broker.offsets_retention_check_interval_ms
+            keeper.scheduler.every("offsets", weakly(self._expire_offsets), every_ms, every_ms)
             keeper.schedule(self._catalog, background=background)
         except BaseException:
             self._keeper = None
@@ -338,7 +342,8 @@ class Store(TopicColumnWrites, TopicReads):
                 topic_id = checkpoint.new_topic_id() if record is None else record.topic_id
                 for entry in partitions.values():
                     checkpoint.ensure_partition_metadata(entry.path, topic_id)
-            self._record(topic, TopicRecord(topic_id, max(partitions) + 1, overrides, "live"))
+            count = max(max(partitions) + 1, 0 if record is None else record.partitions)
+            self._record(topic, TopicRecord(topic_id, count, overrides, "live"))
             self._configs.pop(topic, None)
             self._apply_config(keeper, partitions.values())
 
@@ -492,6 +497,7 @@ class Store(TopicColumnWrites, TopicReads):
             self._catalog.remove(topic)
             self._configs.pop(topic, None)
             self._routes.pop(topic, None)
+            self._forget_topic(topic)
             if whole:
                 self._record(topic, None)
 

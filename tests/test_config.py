@@ -106,6 +106,16 @@ BROKER_DEFAULTS = {
     "producer.id.expiration.check.interval.ms": 600000,
     "transaction.partition.verification.enable": True,
     "transaction.max.timeout.ms": 900000,
+    "offsets.topic.num.partitions": 50,
+    "offsets.topic.segment.bytes": 104857600,
+    "offsets.retention.minutes": 10080,
+    "offsets.retention.check.interval.ms": 600000,
+    "offset.metadata.max.bytes": 4096,
+    "transaction.state.log.num.partitions": 50,
+    "transaction.state.log.segment.bytes": 104857600,
+    "transactional.id.expiration.ms": 604800000,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 10000,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": 3600000,
 }
 
 
@@ -140,6 +150,16 @@ BROKER_EDGES = [
     ("producer.id.expiration.check.interval.ms", ["1", 2**31 - 1], ["0", 2**31]),
     ("transaction.partition.verification.enable", ["TRUE", True], ["on", 0]),
     ("transaction.max.timeout.ms", [-(2**31), 2**31 - 1], [2**31, "1.5"]),
+    ("offsets.topic.num.partitions", ["1", 2**31 - 1], ["0", 2**31]),
+    ("offsets.topic.segment.bytes", ["1", 2**31 - 1], ["0", 2**31]),
+    ("offsets.retention.minutes", ["1", 2**31 - 1], ["0", 2**31]),
+    ("offsets.retention.check.interval.ms", ["1", LONG_MAX], ["0", 2**63]),
+    ("offset.metadata.max.bytes", [-(2**31), 2**31 - 1], [2**31, "1.5"]),
+    ("transaction.state.log.num.partitions", ["1", 2**31 - 1], ["0", 2**31]),
+    ("transaction.state.log.segment.bytes", ["1", 2**31 - 1], ["0", 2**31]),
+    ("transactional.id.expiration.ms", ["1", 2**31 - 1], ["0", 2**31]),
+    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", ["1", 2**31 - 1], ["0", 2**31]),
+    ("transaction.remove.expired.transaction.cleanup.interval.ms", ["1", 2**31 - 1], ["0", 2**31]),
 ]
 
 

@@ -1,0 +1,133 @@
+"""The records of `__transaction_state`, in Kafka's own bytes (FORMAT.md 12.3), and the states that they tell.
+
+What each transition makes of a state is `transactions`' business; here it is written down and read back. Value version
+1, as a broker with transaction version 1 or 2 writes it. Hardest rule: the bytes are those of a broker of 4.3.0.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from kstore.coordinator import TRANSACTION
+from kstore.grouprecords import read_version, text_bytes, unsigned_varint
+from kstore.schemas import Field, Reader, SchemaError
+
+__all__ = ["Status", "TransactionState", "parse_transaction", "parse_transactional_id", "transaction_key"]
+
+_KEY_HEAD = struct.Struct(">hh")
+_VALUE_HEAD = struct.Struct(">hqhib")
+_TIMES = struct.Struct(">qq")
+_PARTITION = struct.Struct(">i")
+_PREVIOUS = b"\x00\x08"
+_NEXT = b"\x01\x08"
+_VERSION = b"\x02\x02"
+_LONG = struct.Struct(">q")
+_SHORT = struct.Struct(">h")
+_NO_TAGS = b"\x00"
+
+
+class Status(IntEnum):
+    """Where a transaction is, by Kafka's numbers."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing of a transaction is left to do."""
+        return self in (Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it is decided how the transaction ends, and not yet done everywhere."""
+        return self in (Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
+
+
+class TransactionState(NamedTuple):
+    """What is known of a transactional id. `partitions` lists `(topic, number)`s, in the order in which they came."""
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    status: Status
+    partitions: tuple[tuple[str, int], ...] = ()
+    last_update_ms: int = -1
+    start_ms: int = -1
+    previous_producer_id: int = -1
+    next_producer_id: int = -1
+    client_version: int = 0
+
+    def to_bytes(self) -> bytes:
+        """The value of its record."""
+        parts = [
+            _VALUE_HEAD.pack(1, self.producer_id, self.producer_epoch, self.timeout_ms, self.status),
+            _NO_TAGS if self.status == Status.EMPTY else _partition_bytes(self.partitions),
+            _TIMES.pack(self.last_update_ms, self.start_ms),
+        ]
+        tags = []
+        if self.previous_producer_id != -1:
+            tags.append(_PREVIOUS + _LONG.pack(self.previous_producer_id))
+        if self.next_producer_id != -1:
+            tags.append(_NEXT + _LONG.pack(self.next_producer_id))
+        if self.client_version:
+            tags.append(_VERSION + _SHORT.pack(self.client_version))
+        return b"".join((*parts, unsigned_varint(len(tags)), *tags))
+
+
+def _partition_bytes(partitions: tuple[tuple[str, int], ...]) -> bytes:
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        by_topic.setdefault(topic, []).append(number)
+    parts = [unsigned_varint(len(by_topic) + 1)]
+    for topic, numbers in by_topic.items():
+        name = topic.encode()
+        parts += unsigned_varint(len(name) + 1), name, unsigned_varint(len(numbers) + 1)
+        parts += map(_PARTITION.pack, numbers)
+        parts.append(_NO_TAGS)
+    return b"".join(parts)
+
+
+def transaction_key(transactional_id: str) -> bytes:
+    """The key of a transactional id."""
+    name = text_bytes("transactional_id", transactional_id)
+    return _KEY_HEAD.pack(0, len(name)) + name
+
+
+def parse_transactional_id(data: bytes) -> str | None:
+    """Read a key; None for one of another type. `SchemaError` for bytes that are no key."""
+    reader = Reader(data)
+    if reader.integer("int16") != 0:
+        return None
+    name: str = reader.struct((Field("transactionalId", "string"),), 0, flexible=False)["transactionalId"]
+    return name
+
+
+def parse_transaction(data: bytes) -> TransactionState:
+    """Read a value of any version; `SchemaError` for bytes that are none."""
+    reader = Reader(data)
+    found = TRANSACTION.read(reader, read_version(reader, TRANSACTION))
+    try:
+        status = Status(found["transactionStatus"])
+    except ValueError:
+        raise SchemaError(f"transaction status {found['transactionStatus']} is unknown") from None
+    topics = found["transactionPartitions"] or ()
+    return TransactionState(
+        found["producerId"],
+        found["producerEpoch"],
+        found["transactionTimeoutMs"],
+        status,
+        tuple((each["topic"], number) for each in topics for number in each["partitionIds"]),
+        found["transactionLastUpdateTimestampMs"],
+        found["transactionStartTimestampMs"],
+        found.get("previousProducerId", -1),
+        found.get("nextProducerId", -1),
+        found.get("clientTransactionVersion", 0),
+    )

@@ -1,0 +1,499 @@
+"""Groups' positions: committed, read back, expired, as a broker keeps them; and consumers that go on from there."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import goldensets
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kstore
+from kstore import grouprecords
+from kstore.coordinator import OFFSETS
+from kstore.groupstate import OffsetsPartition
+
+DAY_MS = 24 * 3_600_000
+TOPIC = "__consumer_offsets"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def open_store(root: Path, clock: Clock | None = None, **config: Any) -> kstore.Store:
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    return kstore.Store.open(root, clock=clock, background=False, config=settings)
+
+
+def housekeep(store: kstore.Store, clock: Clock, wait_ms: int) -> None:
+    clock.now_ms += wait_ms
+    store.run_housekeeping()
+
+
+# --- what is committed ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_committed_is_there_in_the_next_life_and_for_readers(root: Path) -> None:
+    with open_store(root) as store:
+        store.create_topic("orders", 2)
+        store.commit_offsets("grp", {("orders", 0): 5, ("orders", 1): 0}, "first")
+        store.commit_offsets("grp", {("orders", 1): 9})
+        store.commit_offsets("other", {("orders", 1): 3})
+        assert store.committed_offsets("grp") == {("orders", 0): 5, ("orders", 1): 9}
+    for mode in ("r", "a"):
+        with kstore.Store.open(root, mode) as store:
+            found = store.committed_offsets("grp")
+            assert found == {("orders", 0): 5, ("orders", 1): 9}
+            assert found["orders", 0].metadata == "first"
+            assert found["orders", 0].leader_epoch == -1
+            assert store.committed_offsets("other") == {("orders", 1): 3}
+            assert store.committed_offsets("nobody") == {}
+            assert store.groups() == ("grp", "other")
+
+
+def test_a_reader_in_another_place_follows_what_is_committed(root: Path) -> None:
+    with open_store(root) as store, kstore.Store.open(root, "r") as reader:
+        assert reader.committed_offsets("grp") == {}
+        for offset in range(5):
+            store.commit_offsets("grp", {("orders", 0): offset})
+            assert reader.committed_offsets("grp") == {("orders", 0): offset}
+        store.delete_offsets("grp")
+        assert reader.committed_offsets("grp") == {}
+
+
+def test_the_topic_is_kafkas_and_its_directories_are_made_when_they_are_written(root: Path) -> None:
+    with open_store(root) as store:
+        assert TOPIC not in store.topics
+        store.commit_offsets("grp", {("orders", 0): 5})
+        assert store.partitions(TOPIC) == (29,)  # FORMAT.md 12.2
+        store.commit_offsets("my-group", {("orders", 0): 5})
+        assert store.partitions(TOPIC) == (12, 29)
+        config = store.topic_config(TOPIC)
+        assert (config.cleanup_policy, config.segment_bytes, config.compression_type) == (
+            ("compact",),
+            104857600,
+            "producer",
+        )
+        ids = {(root / f"{TOPIC}-{n}" / "partition.metadata").read_text() for n in (12, 29)}
+        assert len(ids) == 1
+    with open_store(root, offsets_topic_num_partitions=7) as store:  # decided when it was made
+        store.commit_offsets("console-consumer-1", {("orders", 0): 5})
+        assert store.partitions(TOPIC) == (12, 24, 29)
+        store.update_topic_config(TOPIC, {"segment.bytes": "2000000"})
+    with open_store(root) as store:
+        store.commit_offsets("polygenelubricants", {("orders", 0): 1})
+        assert store.partitions(TOPIC) == (0, 12, 24, 29)
+        assert store.topic_config(TOPIC).segment_bytes == 2000000
+
+
+def test_how_many_partitions_there_are_is_a_setting(root: Path) -> None:
+    with open_store(root, offsets_topic_num_partitions=3, offsets_topic_segment_bytes=1 << 20) as store:
+        store.commit_offsets("grp", {("orders", 0): 5})
+        assert store.partitions(TOPIC) == (102629 % 3,)
+        assert store.topic_config(TOPIC).segment_bytes == 1 << 20
+
+
+def test_a_commit_is_one_batch_as_a_broker_writes_it(root: Path, clock: Clock) -> None:
+    with open_store(root, clock) as store:
+        topic_id = store.create_topic("orders", 2)
+        store.commit_offsets("grp", {("orders", 0): 5, ("orders", 1): 6, ("elsewhere", 3): 7}, "m")
+        (batch,) = store.log(TOPIC, 29).read_batches()
+        assert (batch.base_sequence, batch.producer_id, batch.is_transactional, batch.count) == (0, -1, False, 3)
+        positions = [grouprecords.parse_position(record.value or b"") for record in batch]
+        assert [position.topic_id for position in positions] == [topic_id, topic_id, None]
+        assert {position.commit_timestamp for position in positions} == {clock.now_ms} == {batch.max_timestamp}
+
+
+def test_many_positions_take_as_many_batches_as_they_need(root: Path) -> None:
+    offsets = {("orders", number): number for number in range(3000)}
+    with open_store(root) as store:
+        store.commit_offsets("grp", offsets, "\u2603" * 1000)
+        sizes = [batch.size_bytes for batch in store.log(TOPIC, 29).read_batches()]
+        assert len(sizes) > 1
+        assert max(sizes) < 1 << 20
+        assert store.committed_offsets("grp") == offsets
+
+
+@pytest.mark.parametrize(
+    ("group", "offsets", "metadata", "error"),
+    [
+        ("", {("t", 0): 1}, "", ValueError),
+        (b"g", {("t", 0): 1}, "", TypeError),
+        ("g" * 32768, {("t", 0): 1}, "", ValueError),
+        ("g", {("t", 0): -1}, "", ValueError),
+        ("g", {("t", 0): 2**63}, "", ValueError),
+        ("g", {("t", 0): "1"}, "", TypeError),
+        ("g", {("t", -1): 1}, "", ValueError),
+        ("g", {("t", 2**31): 1}, "", ValueError),
+        ("g", {("a/b", 0): 1}, "", kstore.InvalidTopicError),
+        ("g", {"t-0": 1}, "", TypeError),
+        ("g", [("t", 0)], "", TypeError),
+        ("g", {("t", 0): 1}, "m" * 4097, ValueError),
+        ("g", {("t", 0): 1}, None, TypeError),
+    ],
+)
+def test_what_cannot_be_committed_is_refused_and_nothing_is_written(
+    root: Path, group: Any, offsets: Any, metadata: Any, error: type[Exception]
+) -> None:
+    with open_store(root) as store:
+        with pytest.raises(error):
+            store.commit_offsets(group, offsets, metadata)
+        assert store.topics == ()
+
+
+def test_the_edges_of_what_can_be_committed(root: Path) -> None:
+    with open_store(root) as store:
+        store.commit_offsets("g", {("t", 2**31 - 1): 2**63 - 1, ("t", 0): 0}, "m" * 4096)
+        assert store.committed_offsets("g") == {("t", 2**31 - 1): 2**63 - 1, ("t", 0): 0}
+        store.commit_offsets("g", {})
+    with kstore.Store.open(root, "r") as store, pytest.raises(kstore.LogClosedError):
+        store.commit_offsets("g", {("t", 0): 1})
+
+
+# --- what goes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_position_expires_when_its_group_was_silent_for_the_retention(root: Path, clock: Clock) -> None:
+    with open_store(root, clock, offsets_retention_minutes=2, offsets_retention_check_interval_ms=1000) as store:
+        store.commit_offsets("grp", {("orders", 0): 5, ("orders", 1): 6})
+        housekeep(store, clock, 60_000)
+        store.commit_offsets("grp", {("orders", 1): 7})
+        housekeep(store, clock, 59_999)
+        assert store.committed_offsets("grp") == {("orders", 0): 5, ("orders", 1): 7}
+        housekeep(store, clock, 1000)
+        assert store.committed_offsets("grp") == {("orders", 1): 7}
+        housekeep(store, clock, 59_001)
+        assert store.committed_offsets("grp") == {}
+        assert store.groups() == ()
+        records = [record.value for record in store.log(TOPIC, 29).read()]
+        assert records[-2:] == [None, None]
+    with open_store(root, clock) as store:
+        assert store.committed_offsets("grp") == {}
+
+
+def test_a_position_does_not_expire_by_default_within_a_week_nor_while_a_consumer_is_open(
+    root: Path, clock: Clock
+) -> None:
+    with open_store(root, clock) as store:
+        store.create_topic("orders")
+        store.commit_offsets("grp", {("orders", 0): 0})
+        housekeep(store, clock, 7 * DAY_MS - 1)
+        assert store.groups() == ("grp",)
+        with store.consumer("grp", "orders"):
+            housekeep(store, clock, DAY_MS)
+            assert store.groups() == ("grp",)
+        housekeep(store, clock, DAY_MS)
+        assert store.groups() == ()
+
+
+def test_a_group_goes_with_its_positions_when_it_is_deleted(root: Path) -> None:
+    with open_store(root) as store:
+        store.commit_offsets("grp", {("orders", 0): 5, ("orders", 1): 6})
+        store.delete_offsets("grp", [("orders", 0), ("orders", 7)])
+        assert store.committed_offsets("grp") == {("orders", 1): 6}
+        store.delete_offsets("grp")
+        assert store.committed_offsets("grp") == {}
+        store.delete_offsets("grp")
+        store.delete_offsets("nobody")
+        assert [record.value is None for record in store.log(TOPIC, 29).read()] == [False, False, True, True]
+
+
+def test_positions_in_a_deleted_topic_go_and_count_for_no_other_of_its_name(root: Path) -> None:
+    with open_store(root) as store:
+        store.create_topic("orders")
+        store.create_topic("kept")
+        store.commit_offsets("grp", {("orders", 0): 5, ("kept", 0): 6})
+        stale = [(record.key, record.value) for record in store.log(TOPIC, 29).read()]
+        store.delete_topic("orders")
+        assert store.committed_offsets("grp") == {("kept", 0): 6}
+        store.create_topic("orders")
+        store.log(TOPIC, 29).append_many(stale)  # as if a crash had kept the tombstones from being written
+        assert store.committed_offsets("grp") == {("kept", 0): 6}
+
+
+# --- what a broker wrote ----------------------------------------------------------------------------------------------
+
+
+def expected_positions() -> dict[str, dict[tuple[str, int], dict[str, Any]]]:
+    """What the golden set's records say, by the dump tool's text of them."""
+    positions: dict[tuple[str, str, int], dict[str, Any]] = {}
+    pending: dict[int, list[tuple[tuple[str, str, int], dict[str, Any]]]] = {}
+    for each in goldensets.expected_records("consumer-offsets", "dir/__consumer_offsets-0"):
+        producer = each.line["producerId"]
+        if each.line["isControl"]:
+            ended = pending.pop(producer, [])
+            positions |= dict(ended) if each.key == struct.pack(">hh", 0, 1) else {}
+            continue
+        key_text, value_text = OFFSETS(each.offset, each.key, each.value)
+        key = json.loads(key_text)
+        if key["type"] != "1":
+            continue
+        place = (key["data"]["group"], key["data"]["topic"], key["data"]["partition"])
+        if each.value is None:
+            positions.pop(place, None)
+            continue
+        value = json.loads(value_text or b"")["data"]
+        if each.line["isTransactional"]:
+            pending.setdefault(producer, []).append((place, value))
+        else:
+            positions[place] = value
+    found: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
+    for (group, topic, number), value in positions.items():
+        found.setdefault(group, {})[topic, number] = value
+    return found
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_positions_that_a_broker_wrote_are_read_those_of_aborted_transactions_are_not(
+    golden: Callable[[str], Path], mode: Any
+) -> None:
+    expected = expected_positions()
+    assert expected["group-tx"]["tx", 0]["metadata"] == "in transaction 0"
+    with kstore.Store.open(golden("consumer-offsets") / "dir", mode) as store:
+        assert store.groups() == tuple(sorted(expected))
+        for group, positions in expected.items():
+            found = store.committed_offsets(group)
+            assert found == {place: value["offset"] for place, value in positions.items()}
+            for place, value in positions.items():
+                assert found[place].metadata == value["metadata"]
+                assert found[place].leader_epoch == value["leaderEpoch"]
+                assert found[place].commit_timestamp == value["commitTimestamp"]
+
+
+def test_a_group_that_a_broker_knows_goes_on_in_the_brokers_partition(golden: Callable[[str], Path]) -> None:
+    root = golden("consumer-offsets") / "dir"
+    with kstore.Store.open(root) as store:
+        store.commit_offsets("group-tx", {("tx", 0): 77})
+        assert store.committed_offsets("group-tx")["tx", 0] == 77
+        assert store.partitions(TOPIC) == (0,)
+        assert store.topic_config(TOPIC).cleanup_policy == ("compact",)
+    with kstore.Store.open(root) as store:
+        assert store.committed_offsets("group-tx")["tx", 0] == 77
+        store.delete_offsets("group-tx")
+        assert store.committed_offsets("group-tx") == {}
+
+
+def test_groups_that_a_broker_left_expire_by_their_state(golden: Callable[[str], Path], clock: Clock) -> None:
+    last_ms = max(r.timestamp for r in goldensets.expected_records("consumer-offsets", "dir/__consumer_offsets-0"))
+    clock.now_ms = last_ms
+    with open_store(golden("consumer-offsets") / "dir", clock) as store:
+        before = store.groups()
+        housekeep(store, clock, 6 * DAY_MS)
+        assert store.groups() == before
+        housekeep(store, clock, 2 * DAY_MS)
+        assert store.groups() == ("classic", "modern")  # they had members when the broker stopped
+        tombstones = [record.key for record in store.log(TOPIC, 0).read() if record.value is None]
+        assert grouprecords.group_key("sticky") in tombstones  # its record goes with its positions
+
+
+# --- what is in a partition, by hand ----------------------------------------------------------------------------------
+
+
+def position(offset: int, stamp: int = 0) -> bytes:
+    return grouprecords.offset_value(grouprecords.Position(offset, -1, "", stamp))
+
+
+KEY = grouprecords.offset_key("g", "t", 0)
+
+
+def test_bytes_that_are_no_groups_records_are_named_with_their_place(root: Path) -> None:
+    log = kstore.Log.open(root / f"{TOPIC}-0")
+    log.append(b"x", grouprecords.offset_key("g", "t", 0))
+    with pytest.raises(kstore.CorruptRecordError, match=r"offset 0 .*holds no group's records") as caught:
+        OffsetsPartition(log).positions("g")
+    assert caught.value.path == f"{log.path}/00000000000000000000.log"
+    log.close()
+
+
+def test_records_of_types_that_say_nothing_are_passed_over(root: Path) -> None:
+    with kstore.Log.open(root / f"{TOPIC}-0") as log:
+        for kind in (7, 9, 18, 99):
+            log.append(b"anything", struct.pack(">hh", kind, 5))
+        log.append(position(3), KEY)
+        assert OffsetsPartition(log).positions("g")["t", 0].offset == 3
+
+
+def test_a_log_that_was_cut_is_read_again_from_its_start(root: Path) -> None:
+    with kstore.Log.open(root / f"{TOPIC}-0") as log:
+        partition = OffsetsPartition(log)
+        for offset in (1, 2, 3):
+            log.append(position(offset), KEY)
+        assert partition.positions("g")["t", 0].offset == 3
+        log.truncate_to(1)
+        assert partition.positions("g")["t", 0].offset == 1
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(st.sampled_from(["set", "drop"]), st.integers(0, 2), st.integers(0, 9)), max_size=20))
+def test_positions_are_those_of_the_last_commit(history: list[tuple[str, int, int]]) -> None:
+    model: dict[tuple[str, int], int] = {}
+    with tempfile.TemporaryDirectory() as path, kstore.Log.open(Path(path) / f"{TOPIC}-0") as log:
+        partition = OffsetsPartition(log)
+        for i, (kind, number, offset) in enumerate(history):
+            value = position(offset) if kind == "set" else None
+            log.append(value, grouprecords.offset_key("g", "t", number))
+            model |= {("t", number): offset}
+            if value is None:
+                del model["t", number]
+            if i % 3 == 0:
+                assert {place: each.offset for place, each in partition.positions("g").items()} == model
+        assert {place: each.offset for place, each in OffsetsPartition(log).positions("g").items()} == model
+
+
+# --- consumers --------------------------------------------------------------------------------------------------------
+
+
+def fill(store: kstore.Store, topic: str = "orders", count: int = 30) -> None:
+    if topic not in store.topics:
+        store.create_topic(topic, 3)
+    for i in range(count):
+        store.append(topic, b"%d" % i, key=b"%d" % i)
+
+
+def values(records: Any) -> list[bytes]:
+    return sorted(record.value for record in records)
+
+
+def test_a_consumer_resumes_where_its_group_left(root: Path) -> None:
+    with open_store(root) as store:
+        fill(store)
+        everything = values(store.read("orders"))
+    first: list[kstore.ConsumerRecord] = []
+    with open_store(root) as store, store.consumer("grp", "orders") as consumer:
+        for record in consumer:
+            first.append(record)
+            if len(first) == 13:
+                consumer.commit(sync=True)
+            if len(first) == 17:
+                break
+    with open_store(root) as store, store.consumer("grp", ["orders"]) as consumer:
+        rest = list(consumer)
+        assert len(rest) == 17
+        assert values([*first[:13], *rest]) == everything
+        assert consumer.positions == {(r.topic, r.partition): r.offset + 1 for r in rest}
+        consumer.commit("all of it")
+        assert list(consumer) == []
+        store.append("orders", b"new", key=b"k")
+    with open_store(root) as store, store.consumer("grp", "orders") as consumer:
+        assert values(consumer) == [b"new"]
+
+
+def test_a_commit_writes_only_what_has_moved(root: Path) -> None:
+    with open_store(root) as store:
+        fill(store)
+        with store.consumer("grp", "orders") as consumer:
+            consumer.commit()
+            assert store.groups() == ()
+            first = next(consumer)
+            consumer.commit()
+            consumer.commit()
+            place = (first.topic, first.partition)
+            assert store.committed_offsets("grp") == {place: 1}
+            log = store.log(TOPIC, 29)
+            assert log.log_end_offset == 1
+
+
+def test_consumers_of_several_topics_and_groups_do_not_mix(root: Path) -> None:
+    with open_store(root) as store:
+        fill(store, "orders", 10)
+        fill(store, "returns", 6)
+        with store.consumer("a", ["orders", "returns"]) as one, store.consumer("b", "returns") as two:
+            assert len(list(one)) == 16
+            assert len(list(two)) == 6
+            one.commit()
+        assert len(list(store.consumer("a", "returns"))) == 0
+        assert len(list(store.consumer("b", "returns"))) == 6
+
+
+def test_where_nothing_is_committed_the_reset_says_where_to_begin(root: Path) -> None:
+    with open_store(root) as store:
+        fill(store, count=9)
+        latest = store.consumer("grp", "orders", auto_offset_reset="latest")
+        store.append("orders", b"later", key=b"k")
+        assert values(latest) == [b"later"]
+        with pytest.raises(kstore.OffsetOutOfRangeError, match="no position"):
+            store.consumer("grp", "orders", auto_offset_reset="none")
+        with pytest.raises(ValueError, match="auto_offset_reset"):
+            store.consumer("grp", "orders", auto_offset_reset="first")  # type: ignore[arg-type]
+        with pytest.raises(kstore.UnknownTopicOrPartitionError):
+            store.consumer("grp", "unknown")
+
+
+@pytest.mark.parametrize(("committed", "found"), [(4, 6), (5, 5), (10, 0), (11, 5)])
+def test_a_position_outside_of_the_log_is_none(root: Path, committed: int, found: int) -> None:
+    with open_store(root) as store:
+        store.create_topic("orders")
+        for i in range(10):
+            store.append("orders", b"%d" % i)
+        log = store.log("orders", 0)
+        store.commit_offsets("grp", {("orders", 0): committed})
+        if committed != 4:
+            log.delete_records(5)
+        assert len(list(store.consumer("grp", "orders"))) == found
+        if committed == 11:
+            with pytest.raises(kstore.OffsetOutOfRangeError, match="offset 11"):
+                store.consumer("grp", "orders", auto_offset_reset="none")
+
+
+def test_a_consumer_goes_back_to_what_is_committed_or_where_it_is_told(root: Path) -> None:
+    with open_store(root) as store:
+        store.create_topic("orders")
+        for i in range(10):
+            store.append("orders", b"%d" % i)
+        consumer = store.consumer("grp", "orders")
+        assert [next(consumer).offset for _ in range(4)] == [0, 1, 2, 3]
+        consumer.commit()
+        assert next(consumer).offset == 4
+        consumer.seek_to_committed()
+        assert next(consumer).offset == 4
+        consumer.seek("orders", 0, 8)
+        assert consumer.positions == {("orders", 0): 8}
+        assert [record.offset for record in consumer] == [8, 9]
+        with pytest.raises(kstore.OffsetOutOfRangeError):
+            consumer.seek("orders", 0, 11)
+        consumer.close()
+        for act in (consumer.commit, lambda: next(consumer)):
+            with pytest.raises(kstore.LogClosedError):
+                act()
+
+
+def test_a_consumer_that_follows_gets_what_comes_of_all_topics(root: Path) -> None:
+    with open_store(root) as store:
+        fill(store, "orders", 3)
+        fill(store, "returns", 3)
+        with store.consumer("grp", ["orders", "returns"], follow=True, timeout=5) as consumer:
+            assert len([next(consumer) for _ in range(6)]) == 6
+            store.append("returns", b"news", key=b"k")
+            store.append("orders", b"news", key=b"k")
+            assert {next(consumer).topic for _ in range(2)} == {"orders", "returns"}
+            store.add_partitions("orders", 4)
+            store.append("orders", b"more", partition=3)
+            assert next(consumer).partition == 3
+        with store.consumer("grp", "orders", follow=True, timeout=0) as consumer:
+            assert len(list(consumer)) == 5
+
+
+def test_a_reading_store_has_consumers_that_cannot_commit(root: Path) -> None:
+    with open_store(root) as store:
+        fill(store)
+        store.commit_offsets("grp", {("orders", 0): 1})
+    with kstore.Store.open(root, "r") as store, store.consumer("grp", "orders") as consumer:
+        assert len(list(consumer)) == 29
+        with pytest.raises(kstore.LogClosedError):
+            consumer.commit()
