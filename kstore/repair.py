@@ -89,6 +89,11 @@ class Plan:
         """Bytes of logs that go."""
         return sum(end - start for segment in self.segments for start, end, _ in segment.cuts)
 
+    @property
+    def most_lost_records(self) -> int:
+        """How many records were there at most under the offsets that go: a bad batch does not tell its number."""
+        return sum(end - start for start, end in self.lost)
+
     def lines(self) -> list[str]:
         """Say what would be done, a step a line, and what would be kept and lost."""
         said = [f"rename {source} to {target}" for source, target in self.rename]
@@ -104,9 +109,11 @@ class Plan:
         for name, offset in self.marks:
             said.append(f"{name}: " + ("take the line out" if offset is None else f"set the line to {offset}"))
         kept = f"{self.kept_records} records in {self.kept_batches} batches, {self.kept_bytes} bytes"
-        said.append(f"kept: {kept}, offsets {self.start_offset} to {self.end_offset - 1}")
+        stay = f"offsets {self.start_offset} to {self.end_offset - 1}" if self.kept_batches else "no offset"
+        said.append(f"kept: {kept}, {stay}")
         offsets = ", ".join(f"{low} to {high - 1}" for low, high in self.lost)
-        said.append(f"lost: {self.lost_bytes} bytes" + (f", offsets {offsets}" if offsets else ", no offset"))
+        gone = f"offsets {offsets}, at most {self.most_lost_records} records" if offsets else "no offset"
+        said.append(f"lost: {self.lost_bytes} bytes, {gone}")
         return said
 
 

@@ -9,6 +9,7 @@ was left in good order is never called wrong.
 from __future__ import annotations
 
 import os
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -154,10 +155,26 @@ def verify(
         for target in wanted:
             report.take(_check(target, deep, progress))
         return report
+    stopping = threading.Event()
+
+    def heard(size_bytes: int) -> None:
+        if stopping.is_set():
+            raise _Stopped
+        if progress is not None:
+            progress(size_bytes)
+
     with ThreadPoolExecutor(threads) as pool:
-        for part in pool.map(lambda target: _check(target, deep, progress), wanted):
-            report.take(part)
+        try:
+            for part in pool.map(lambda target: _check(target, deep, heard), wanted):
+                report.take(part)
+        finally:
+            # After Ctrl-C the threads must not read the rest of terabytes first.
+            stopping.set()
     return report
+
+
+class _Stopped(Exception):
+    """The check was given up."""
 
 
 def _check(target: Target, deep: bool, progress: Progress | None) -> PartitionReport | Findings:

@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> int:
     options.add_config(parser)
     asked = parser.parse_args(arguments)
     headers = tuple(_header(text) for text in asked.header or ())
-    lines = _lines(sys.stdin.buffer)
+    lines = _lines(() if sys.stdin is None else sys.stdin.buffer)
     rows = _from_json(lines, headers) if asked.json else _from_text(lines, asked.key_separator, headers)
     place = places.find(asked.path, may_be_new=True)
     if place.topic is None:

@@ -46,18 +46,21 @@ def parser(prog: str, about: str, examples: str, last: int | None = None) -> opt
     )
     found.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
     start = found.add_mutually_exclusive_group()
-    start.add_argument("--offset", type=int, metavar="N", help="begin at this offset in each partition")
+    start.add_argument("-o", "--offset", type=int, metavar="N", help="begin at this offset in each partition")
     start.add_argument(
         "--from", dest="since", metavar="TIME", help=f"begin at the first record of a time: {times.HELP}"
     )
-    start.add_argument("--last", type=int, metavar="N", default=last, help="the last N of each partition")
+    start.add_argument(
+        "-n", "--last", type=int, metavar="N", default=last,
+        help="the last N of each partition" + (f" (default: {last})" if last is not None else ""),
+    )  # fmt: skip
     found.add_argument("--to", "--until", dest="until", metavar="TIME", help="leave out records at or after this time")
     found.add_argument("--to-offset", type=int, metavar="N", help="end before this offset")
     found.add_argument("--max", type=int, metavar="N", help="print at most N records")
     how = found.add_mutually_exclusive_group()
     how.add_argument("--format", metavar="FORMAT", help=f"fields as in kcat: {records.FIELDS}")
-    how.add_argument("--json", action="store_true", help="print a JSON object for each record")
-    how.add_argument("--key-separator", metavar="TEXT", help="print keys, too, with this behind them")
+    how.add_argument("-J", "--json", action="store_true", help="print a JSON object for each record")
+    how.add_argument("-K", "--key-separator", metavar="TEXT", help="print keys, too, with this behind them")
     return found
 
 
@@ -73,7 +76,12 @@ def show(asked: argparse.Namespace, *, follow: bool, timeout: float | None = Non
     if asked.max is not None:
         found = itertools.islice(found, asked.max)
     with Progress("tail" if follow else "cat", unit="records", aside=True) as bar:
-        records.write(found, _printer(asked), sys.stdout.buffer, at_once=follow, progress=bar.add)
+        try:
+            records.write(found, _printer(asked), sys.stdout.buffer, at_once=follow, progress=bar.add)
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+            return 130  # the usual way to end it
     return 0
 
 

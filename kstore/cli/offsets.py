@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from kstore.cli import options, output, places, times
+from kstore.errors import KStoreError
 from kstore.log import Log
 
 __all__ = ["run"]
@@ -40,16 +42,25 @@ def run(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     special = {str(code): code for code in _SPECIAL.values()} | _SPECIAL
     time = special[asked.time] if asked.time in special else times.parse(asked.time)
-    for entry in places.find(asked.path).entries:
-        with Log.open(entry.path, "r") as log:
-            offset, timestamp = _find(log, time)
+    place = places.find(asked.path)
+    code = 0
+    for entry in place.entries:
+        try:
+            with Log.open(entry.path, "r") as log:
+                offset, timestamp = _find(log, time)
+        except KStoreError as error:
+            if place.partition is not None:
+                raise
+            print(f"kstore offsets: {entry.topic}-{entry.partition}: {error}", file=sys.stderr)
+            code = 1
+            continue
         if asked.json:
             output.json_line(
                 {"topic": entry.topic, "partition": entry.partition, "offset": offset, "timestamp": timestamp}
             )
         else:
             print(f"{entry.topic}:{entry.partition}:{'' if offset is None else offset}")
-    return 0
+    return code
 
 
 def _find(log: Log, time: int) -> tuple[int | None, int | None]:

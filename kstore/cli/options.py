@@ -16,14 +16,20 @@ from kstore.config import LogConfig, from_properties
 from kstore.errors import ConfigError
 from kstore.settings import Setting, unknown
 
-__all__ = ["Parser", "add_config", "add_settings", "find", "given"]
+__all__ = ["Parser", "UsageError", "add_config", "add_settings", "find", "given"]
 
 _DASHED_VALUE = re.compile(r"-[0-9][0-9a-z]*")
 _ROWS = {row.name: row for row in (*LogConfig.settings, *BrokerConfig.settings)}
 
 
+class UsageError(ConfigError):
+    """A command line that cannot be understood."""
+
+    exit_code = 2
+
+
 class Parser(argparse.ArgumentParser):
-    """Takes a subcommand's arguments apart; a mistake in them is a `ConfigError`, like a mistake in a setting.
+    """Takes a subcommand's arguments apart; a mistake in them is a `UsageError`.
 
     The value of an option may begin with a dash if a digit follows, as in `--from -1h`.
     """
@@ -43,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         return word.startswith("--") and action is not None and action.nargs is None
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
+        raise UsageError(f"{message} ('{self.prog} --help' tells more)")
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kstore import fs, names
 from kstore.catalog import Entry, look
 from kstore.config import LogConfig
-from kstore.errors import InvalidTopicError, UnknownTopicOrPartitionError
+from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitionError
 from kstore.topics import read_topics
 
 __all__ = ["Place", "find", "log_bytes", "overrides"]
@@ -38,11 +38,13 @@ def find(path: str, *, may_be_new: bool = False) -> Place:
     """Find out what `path` names.
 
     With `may_be_new` a partition, and a topic's name with a dash and a number behind it, need not exist. Raises
-    `UnknownTopicOrPartitionError`, or `StorageError` for a path that nothing is at.
+    `UnknownTopicOrPartitionError`, `ConfigError` for a file, or `StorageError` for a path that nothing is at.
     """
     full = os.path.abspath(path)
     name = os.path.basename(full)
     if fs.exists(full):
+        if not os.path.isdir(full):
+            raise ConfigError(f"{path} is a file: give its directory, or use 'kstore dump --files {path}'")
         if _is_partition(full, name):
             topic, number = names.parse_partition_name(name)[:2]
             return Place(os.path.dirname(full), (Entry(topic, number, os.path.dirname(full)),), topic, number)
@@ -54,7 +56,10 @@ def find(path: str, *, may_be_new: bool = False) -> Place:
         if entries:
             return Place(root, entries, name)
     if may_be_new:
-        parsed = names.parse_partition_name(name)
+        try:
+            parsed = names.parse_partition_name(name)
+        except InvalidTopicError as error:
+            raise InvalidTopicError(f"{path}: no such topic is there; {path}-0 would be made") from error
         names.check_topic(parsed.topic)
         return Place(root, (), parsed.topic, parsed.partition)
     if not fs.exists(root):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kstore import fs
-from kstore.cli import options, places
+from kstore.cli import options, output, places
 from kstore.cli.progress import Progress
 from kstore.errors import LogLockedError
 from kstore.repair import Plan, plan_repair, repair
@@ -80,14 +80,14 @@ def _one(path: str, asked: argparse.Namespace) -> int:
         return 0
     backup = _backup(directory, asked.backup) if asked.yes and not plan.is_empty else None
     if not asked.json:
-        print(f"{path}: {len(plan.findings)} errors")
+        print(f"{path}: {output.painted(output.count(len(plan.findings), 'error'), 'red')}")
         print("\n".join(f"  {line}" for line in plan.lines()))
     left = len(plan.findings)
     if backup is not None:
         with Progress("repair", places.log_bytes(directory)) as bar:
             left = len(repair(plan, backup, bar.add))
         if not asked.json:
-            print(f"  done; what was there is in {backup}" + (f"; {left} errors are left" if left else ""))
+            print(f"  done; what was there is in {backup}" + (f"; errors that are left: {left}" if left else ""))
     elif plan.is_empty and not asked.json:
         print("  none of them can be mended")
     elif not asked.json:
@@ -110,7 +110,7 @@ def _root(root: str, asked: argparse.Namespace) -> int:
         print(json.dumps({"path": root, "errors": len(plan), "steps": steps, "backup": backup}))
     else:
         done = "nothing was changed: --yes does it" if backup is None else f"done; what was there is in {backup}"
-        print("\n  ".join([f"{root}: {len(plan)} errors", *steps, done]))
+        print("\n  ".join([f"{root}: {output.count(len(plan), 'error')}", *steps, done]))
     return len(plan) if backup is None else 0
 
 
@@ -133,6 +133,10 @@ def _facts(plan: Plan, backup: str | None, left: int) -> dict[str, Any]:
         "errors_left": left,
         "steps": plan.lines()[:-2] if plan.findings else [],
         "kept": {"batches": plan.kept_batches, "records": plan.kept_records, "bytes": plan.kept_bytes},
-        "lost": {"bytes": plan.lost_bytes, "offsets": [[low, high - 1] for low, high in plan.lost]},
+        "lost": {
+            "bytes": plan.lost_bytes,
+            "offsets": [[low, high - 1] for low, high in plan.lost],
+            "records_at_most": plan.most_lost_records,
+        },
         "backup": backup,
     }

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from kstore.cli import options, places
+from kstore.cli import options, output, places
 from kstore.cli.progress import Progress
 from kstore.verify import Finding, Report, targets, verify
 
@@ -70,16 +70,17 @@ def text(finding: Finding) -> str:
     offset = "" if finding.offset is None else f" (offset {finding.offset})"
     rule = f" [{finding.rule}]" if finding.rule else ""
     repair = f"; repair: {finding.repair}" if finding.repair and finding.severity == "error" else ""
-    return f"{place}: {finding.severity}: {finding.what}{offset}{rule}{repair}"
+    severity = output.painted(finding.severity, "red" if finding.severity == "error" else "yellow")
+    return f"{place}: {severity}: {finding.what}{offset}{rule}{repair}"
 
 
 def summary(report: Report, *, notes_shown: bool) -> str:
     """The last line: how much was checked, and what came of it."""
     notes = len(report.findings) - report.errors
-    wrong = f"{report.errors} errors" if report.errors != 1 else "1 error"
-    line = (
-        f"{report.partitions} partitions, {report.segments} segments, {report.batches} batches, {report.records}"
-        f" records, {report.size_bytes} bytes checked: {wrong if report.errors else 'nothing wrong'}"
-    )
+    nouns = ("partition", "segment", "batch", "record")
+    counts = (report.partitions, report.segments, report.batches, report.records)
+    checked = ", ".join(output.count(number, noun) for number, noun in zip(counts, nouns, strict=True))
+    wrong = output.painted(output.count(report.errors, "error"), "red") if report.errors else "nothing wrong"
+    line = f"{checked}, {output.count(report.size_bytes, 'byte')} checked: {wrong}"
     hint = "" if notes_shown or not notes else " (--notes shows them)"
-    return line if not notes else f"{line}, {notes} notes{hint}"
+    return line if not notes else f"{line}, {output.count(notes, 'note')}{hint}"
