@@ -37,16 +37,15 @@ class ProducerState:
         """Return where the snapshot at `offset` lies."""
         return f"{self._directory}/{names.snapshot_name(offset)}"
 
-    def take_snapshot(self, *, sync: bool = False, owe_sync: bool = False) -> None:
+    def take_snapshot(self, *, sync: bool = False) -> None:
         """Write the snapshot at the end offset, if it is beyond the last one (9.24).
 
-        With `owe_sync` the next `sync` covers it. Without either it is durable when the system gets to it: a snapshot
-        that a crash leaves torn is found out by its CRC, and made again.
+        Without `sync` the next call of `sync` covers it: whatever lies below the recovery point is whole.
         """
         if self.end_offset <= self.last_snapshot_offset or self.numbered:
             return
         fs.write_file(self.path(self.end_offset), EMPTY_SNAPSHOT, sync=sync)
-        if owe_sync:
+        if not sync:
             self._unsynced.add(self.end_offset)
         self.last_snapshot_offset = self.end_offset
         if self.end_offset not in self.offsets:
@@ -63,7 +62,7 @@ class ProducerState:
             self.offsets.append(base_offset)
 
     def sync(self) -> None:
-        """Sync the snapshots that rolls have left to the flush after them (2.12)."""
+        """Sync the snapshots that were left to the next flush (2.12)."""
         for offset in sorted(self._unsynced):
             if offset in self.offsets:
                 fd = fs.open(self.path(offset))

@@ -214,13 +214,13 @@ class ProducerCheck:
             what = f"a snapshot at offset {offset}, where the log ends at {next_offset}; opening deletes it"
             self._findings.add(path, "SEMANTICS 9.26", what, offset=offset, repair="move it away",
                                severity="note" if in_doubt or is_close else "error")  # fmt: skip
-        others = [at for at in self._snapshots if at not in bases and at < next_offset]
-        kept = max((at for at in others if at in borders or at < self._log_start), default=None)
-        for offset in others:
+        for offset in self._snapshots:
+            if offset in bases or offset >= next_offset:
+                continue
             path = os.path.join(self._directory, names.snapshot_name(offset))
-            if offset == kept or self._was_cleaned(offset):
-                self._findings.add(path, "SEMANTICS 9.28", "a snapshot of an earlier close; opening may delete it",
-                                   offset=offset, severity="note")  # fmt: skip
+            if offset in borders or offset < self._log_start or self._was_cleaned(offset):
+                what = "a snapshot of an earlier close or truncation; opening may delete it"
+                self._findings.add(path, "SEMANTICS 9.28", what, offset=offset, severity="note")
             else:
-                what = "a snapshot that belongs to no segment, nor to the last close; opening deletes it"
+                what = "a snapshot at an offset inside a batch, where the log never ended"
                 self._findings.add(path, "SEMANTICS 9.28", what, offset=offset, repair="move it away")

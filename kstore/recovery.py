@@ -274,9 +274,19 @@ class _Loader:
         return max(bisect_right([s.base_offset for s in self.segments], self.recovery_point) - 1, 0)
 
     def recover_from_recovery_point(self, now_ms: int) -> None:
-        """Recover the segment that holds the recovery point and all after it, until one loses bytes (8.9)."""
+        """Recover the segment that holds the recovery point and all after it, until one loses bytes (8.9).
+
+        The segment that ends there too, when the sync of its roll never came: Kafka leaves its indexes as they are.
+        """
         self.recovery.clean = False
-        for number in range(self.first_to_recover(), len(self.segments)):
+        first = self.first_to_recover()
+        if (
+            first > 0
+            and self.segments[first].base_offset == self.recovery_point
+            and not self.segments[first - 1].indexes_look_trimmed()
+        ):
+            first -= 1
+        for number in range(first, len(self.segments)):
             if self.recover(number, loaded=len(self.segments), drop_later=True):
                 break
 

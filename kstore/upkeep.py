@@ -118,8 +118,8 @@ class Upkeep:
             for segment in segments.items[first:]:
                 if segment.base_offset < target or (segment is segments.items[-1] and target >= writer.log_end_offset):
                     self._sync_segment(segment, indexes=indexes or segment is not segments.items[-1])
+            writer.producers.sync()
             if names_made != self._names_synced:
-                writer.producers.sync()
                 fs.sync_directory(writer.directory)
                 fs.sync_directory(writer.root)
         except StorageError as error:

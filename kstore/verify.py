@@ -260,6 +260,9 @@ def check_partition(
     _check_epochs(report, is_closed=is_closed)
     in_doubt = not is_closed and marks.recovery_point is not None and marks.recovery_point < report.next_offset
     borders = set().union(*(segment.borders for segment in report.segments), bases)
+    missing = [gap for segment in report.segments for gap in segment.gaps]
+    missing += [(before.next_offset, after.base_offset) for before, after in pairwise(report.segments)]
+    borders.update(at for at in asked if _within(missing, at, at))
     producers.conclude(bases, report.next_offset, borders, in_doubt=in_doubt)
     report.aborted = producers.aborted
     try:
@@ -316,7 +319,7 @@ def _check_gaps(report: PartitionReport, accepted: Sequence[tuple[int, int]], cl
     for segment in report.segments:
         lost = [damage.next_offset for damage in segment.damages]
         for low, high in segment.gaps:
-            if low < cleaned or _covers(accepted, low, high):
+            if low < cleaned or _within(accepted, low, high):
                 continue
             what = f"no batch holds offsets {low} to {high - 1}"
             if low in lost:
@@ -328,7 +331,7 @@ def _check_gaps(report: PartitionReport, accepted: Sequence[tuple[int, int]], cl
                 findings.add(segment.path, "FORMAT 2.6", what, offset=low, severity="note")
     for before, after in pairwise(report.segments):
         low, high = before.next_offset, after.base_offset
-        if low < high and low >= cleaned and not _covers(accepted, low, high):
+        if low < high and low >= cleaned and not _within(accepted, low, high):
             what = (
                 f"no segment holds offsets {low} to {high - 1}, between {os.path.basename(before.path)} and this one: "
             )
@@ -337,8 +340,8 @@ def _check_gaps(report: PartitionReport, accepted: Sequence[tuple[int, int]], cl
             findings.add(after.path, "FORMAT 1.3", what, position=0, offset=low, repair=repair)
 
 
-def _covers(accepted: Sequence[tuple[int, int]], low: int, high: int) -> bool:
-    return any(start <= low and high <= end for start, end in accepted)
+def _within(stretches: Sequence[tuple[int, int]], low: int, high: int) -> bool:
+    return any(start <= low and high <= end for start, end in stretches)
 
 
 def _is_closed(report: PartitionReport, marks: Marks) -> bool:

@@ -369,7 +369,7 @@ class Writer:
         logger.info("%s: new segment at %d (%s)", self.directory, base_offset, reason)
         self.producers.end_offset = base_offset
         try:
-            self.producers.take_snapshot(owe_sync=True)
+            self.producers.take_snapshot()
         finally:
             self.upkeep.flush_after_roll()
         return new
