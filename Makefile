@@ -35,7 +35,7 @@ help:
 	@echo 'make soak      the time-boxed tests for ten times as long; make fuzz: the parsers only'
 	@echo 'make debug     build with bounds checks and test; make sanitize: with ASan and UBSan'
 	@echo 'make lint      ruff, mypy, stubtest;  make jvm: the Java side of the kafka tests'
-	@echo 'make docs      docs/configuration.md from the tables of settings;  make dist: sdist and wheel;  make clean'
+	@echo 'make docs      docs/configuration.md and docs/cli.md, from the code;  make dist: sdist and wheel;  make clean'
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
@@ -70,6 +70,7 @@ lint: $(VENV)/.test-tools
 
 docs: $(VENV)/.built
 	$(BIN)/python docs/make_configuration.py
+	$(BIN)/python docs/make_cli.py
 
 bench: $(VENV)/.bench-tools
 	@mkdir -p build

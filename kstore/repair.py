@@ -111,8 +111,10 @@ class Plan:
         kept = f"{self.kept_records} records in {self.kept_batches} batches, {self.kept_bytes} bytes"
         stay = f"offsets {self.start_offset} to {self.end_offset - 1}" if self.kept_batches else "no offset"
         said.append(f"kept: {kept}, {stay}")
-        offsets = ", ".join(f"{low} to {high - 1}" for low, high in self.lost)
-        gone = f"offsets {offsets}, at most {self.most_lost_records} records" if offsets else "no offset"
+        offsets = ", ".join(f"{low} to {high - 1}" if low < high - 1 else f"{low}" for low, high in self.lost)
+        most = self.most_lost_records
+        gone = f"offsets {offsets}, at most {most} records" if most > 1 else f"offset {offsets}, at most 1 record"
+        gone = gone if self.lost else "no offset"
         said.append(f"lost: {self.lost_bytes} bytes, {gone}")
         return said
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import kstore
+from kstore import cli
 
 REPOSITORY = Path(__file__).parent.parent
 FORMAT = REPOSITORY / "docs" / "format.md"
@@ -134,6 +135,16 @@ def test_the_page_of_settings_is_what_the_table_of_settings_says(monkeypatch: py
     monkeypatch.syspath_prepend(REPOSITORY / "docs")
     page = importlib.import_module("make_configuration").page()
     assert text_of(REPOSITORY / "docs" / "configuration.md") == page, "make docs writes it anew"
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_commands_shows_what_they_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "docs")
+    made = importlib.import_module("make_cli")
+    assert set(made.SECTIONS) <= set(cli.COMMANDS)
+    assert text_of(REPOSITORY / "docs" / "cli.md") == made.page(), "make docs writes it anew"
 
 
 # --- examples and pointers --------------------------------------------------------------------------------------------
