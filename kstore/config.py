@@ -415,8 +415,11 @@ class LogConfig(Settings):
             base = config
         elif isinstance(config, Mapping):
             base = cls._from_names(check_known(config, _MAPPING_NAMES), cls._defaults())
-        else:
+        elif isinstance(config, str | os.PathLike):
             base = cls.from_kafka(config)
+        else:
+            found = type(config).__name__
+            raise TypeError(f"config must be a LogConfig, a mapping of settings, or a path, not {found}")
         return base.replace(**(settings or {}))
 
     def for_topic(self, overrides: Mapping[str, object]) -> LogConfig:

@@ -423,6 +423,9 @@ class Keeper:
                 entry.failure = UnknownTopicOrPartitionError(f"{entry.topic}-{entry.partition} has been deleted")
                 if log is not None:
                     log.abandon()
+            gone = f" {entry.topic}-{entry.partition}"
+            for name in [name for name in self.failures if name.endswith(gone)]:
+                self.failures.pop(name, None)
         for root, group in by_root.items():
             directory = self.directories[root]
             if directory.offline is None:

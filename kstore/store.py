@@ -299,12 +299,16 @@ class Store(TopicColumnWrites, TopicReads, Groups):
         return self._config
 
     def topic_config(self, topic: str) -> LogConfig:
-        """The settings that hold for a topic: its own over the store's over the defaults (13.11)."""
+        """The settings that hold for a topic: its own over the store's over the defaults (13.11).
+
+        Raises `UnknownTopicOrPartitionError`.
+        """
         if self.mode == "r" and not self._closed:
             self._current()  # settings may have been changed by who writes
         configs = self._configs
         config = configs.get(topic)
         if config is None:
+            self._catalog.partitions(topic)
             config = configs[topic] = self._config.for_topic(self._overrides(topic))
         return config
 

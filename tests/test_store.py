@@ -221,8 +221,16 @@ def test_an_unknown_topic_or_partition_is_named_with_what_there_is(root: Path) -
             store.log("other", 0)
         with pytest.raises(kstore.UnknownTopicOrPartitionError, match="no partition 2; it has 0 to 1"):
             store.log("events", 2)
-        with pytest.raises(LookupError):
-            store.delete_topic("other")
+        for ask in (store.delete_topic, store.topic_config, store.partitions):
+            with pytest.raises(LookupError, match="'other'"):
+                ask("other")
+
+
+def test_a_config_of_another_type_is_told_what_it_may_be(root: Path) -> None:
+    with kstore.Store.open(root) as store:
+        for wrong in (5, [("retention.ms", "1")]):
+            with pytest.raises(TypeError, match=f"a mapping of settings, or a path, not {type(wrong).__name__}"):
+                store.update_config(wrong)  # type: ignore[arg-type]
 
 
 def test_partitions_are_added_and_never_taken(root: Path) -> None:

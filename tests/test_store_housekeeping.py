@@ -260,6 +260,12 @@ def test_a_log_that_fails_is_reported_and_stops_no_other(
         steps(store, clock, 5 * MINUTE)
         assert store.stats()["failures"] == {}
         assert logs[1].log_start_offset == 1
+        logs[1].append(b"x")
+        monkeypatch.setattr(logs[1], "apply_retention", broken)
+        steps(store, clock, 5 * MINUTE)
+        assert list(store.stats()["failures"]) == ["retention events-1"]
+        store.delete_topic("events")
+        assert store.stats()["failures"] == {}
 
 
 # In the background
