@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import goldensets
 import pytest
-from verifying import batch_positions, errors, flip, logs, make_log, make_pristine
+from verifying import batch_positions, errors, flip, logs, make_log, make_pristine, write
 
 import kstore
 from kstore import checkpoint, cli, names
@@ -18,6 +20,7 @@ from kstore.verify import verify
 # Sets, or directories of sets, that hold damage on purpose.
 DAMAGED = {"crash-damaged/before", "damaged-files"}
 HEADER_BYTES = 61
+CRC_COVERS_FROM = 21
 
 
 @pytest.fixture
@@ -75,16 +78,19 @@ def test_nothing_is_wrong_with_a_log_that_a_crash_left(log_path: Path) -> None:
 # What is wrong
 
 
-def test_every_bit_flipped_in_a_batchs_header_is_found(pristine: Callable[[], Path]) -> None:
-    path = pristine()
+def test_every_bit_flipped_in_a_batchs_header_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    write(path, batches=12)
+    assert len(logs(path)) == 2
     # Of the last batch, whose offset no later one confirms, what its CRC does not cover.
-    for log, batch, size in ((logs(path)[1], 1, HEADER_BYTES), (logs(path)[-1], -1, 21)):
+    for log, batch, size in ((logs(path)[0], 1, HEADER_BYTES), (logs(path)[-1], -1, CRC_COVERS_FROM)):
         data = log.read_bytes()
         start = batch_positions(data)[batch]
         for position in range(start, start + size):
             for bit in range(8):
                 flip(log, position, bit)
-                assert errors(path), (log.name, start, position - start, bit)
+                checked = path if position - start < CRC_COVERS_FROM else log
+                assert errors(checked), (log.name, start, position - start, bit)
                 log.write_bytes(data)
 
 
@@ -223,6 +229,60 @@ def test_a_malformed_checkpoint_is_found(log_path: Path, name: str) -> None:
 
 
 # The command
+
+
+def test_a_process_finds_each_kind_of_damage_and_nothing_elsewhere(log_path: Path) -> None:
+    """One directory with a partition for each kind, and one that is whole."""
+    root = log_path.parent
+    lines = [f"{topic} 0 48" for topic in ("t", *DAMAGES)]
+    for topic, damage in DAMAGES.items():
+        shutil.copytree(log_path, root / f"{topic}-0")
+        damage(root / f"{topic}-0")
+    (root / checkpoint.RECOVERY_POINTS).write_text(f"0\n{len(lines)}\n" + "\n".join(lines) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "kstore", "verify", "--json", root], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {Path(each["path"]).parent.name for each in found} == {f"{topic}-0" for topic in DAMAGES}
+    assert all(each["severity"] == "error" and each["what"] and each["rule"] for each in found)
+
+
+def flipped_header(path: Path) -> None:
+    flip(logs(path)[1], 30, 4)
+
+
+def moved_entry(path: Path) -> None:
+    flip(sorted(path.glob("*.index"))[0], 15, 0)
+
+
+def missing_segment(path: Path) -> None:
+    for file in path.glob(f"{logs(path)[1].stem}.*"):
+        file.unlink()
+
+
+def renamed_file(path: Path) -> None:
+    logs(path)[1].rename(logs(path)[1].with_name("00000000000000000019.log"))
+
+
+def truncated_tail(path: Path) -> None:
+    last = logs(path)[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+
+
+def stale_snapshot(path: Path) -> None:
+    end = max(names.parse_offset(file.name) or 0 for file in path.glob("*.snapshot"))
+    shutil.copy(path / names.snapshot_name(end), path / names.snapshot_name(end + 10))
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "flipped": flipped_header,
+    "moved": moved_entry,
+    "missing": missing_segment,
+    "renamed": renamed_file,
+    "truncated": truncated_tail,
+    "stale": stale_snapshot,
+}
 
 
 def test_the_command_says_what_is_wrong_and_exits_with_1(
