@@ -64,6 +64,7 @@ FLOORS: dict[str, int] = {
     "writer": 5,
     "_arrow": 2,
     "_columnpack": 3,
+    "_jsonlines": 3,
     "_columnroute": 4,
     "columnsources": 4,
     "appends": 6,

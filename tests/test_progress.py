@@ -153,12 +153,19 @@ def data(root: Path) -> Path:
     return root
 
 
+def _lines(directory: Path) -> Path:
+    (directory / "x.jsonl").write_text('{"a":1}\n' * 1000)
+    return directory / "x.jsonl"
+
+
 Arguments = Callable[[Path, Path], list[object]]
 LONG: dict[str, Arguments] = {
     "verify": lambda data, _: [data],
     "repair": lambda data, _: [data],
     "retain": lambda data, _: [data, "--dry-run"],
     "cat": lambda data, _: [data / "events-0"],
+    "ingest": lambda data, to: [_lines(to), "--to", data, "--topic", "more"],
+    "export": lambda data, to: [data / "events", "--to", to / "x.jsonl"],
 }
 
 

@@ -25,6 +25,8 @@ COMMANDS: dict[str, str] = {
     "config": "list settings, or say what some of them come to and what they will do",
     "describe": "show what is in a directory of logs, a topic, a partition",
     "dump": "print log, index and snapshot files as Kafka's dump tool does",
+    "export": "write records to a Parquet, Arrow or JSON lines file",
+    "ingest": "append the rows of CSV, JSON lines, Parquet or Arrow files",
     "offsets": "print where partitions start, end, or reach a time",
     "repair": "mend what can be mended, after saying what would be lost",
     "retain": "delete old segments now, or say which would go and why",

@@ -1,0 +1,23 @@
+"""Columns as JSON, an object for each row: without a Python object for a row."""
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, final
+
+from kstore._arrow import Column
+
+_Kind: TypeAlias = Literal["text", "number", "raw", "int", "headers"]
+
+@final
+class Text:
+    @property
+    def ends(self) -> Ends: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Ends:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def are_numbers(column: Column) -> bool: ...
+def render_rows(fields: Iterable[tuple[str, _Kind, Column]], *, prefix: bytes = b"", lines: bool = False) -> Text: ...
