@@ -17,9 +17,9 @@ COMPILED := $(patsubst kstore/%.pyx,kstore.%,$(wildcard kstore/*.pyx))
 # What the checked builds run: everything that hands bytes to the compiled modules, a new file without being asked. Left
 # out are decisions and small texts, all in Python, and stories of disks, crashes and processes: those hand the core
 # nothing new, and take minutes each where every access is checked.
-PLAIN   := docs layers kafka_% cli% cautions checkpoint config% coordinator epochs faultfs fs goldensets names placement \
+PLAIN   := docs layers kafka_% cli% progress cautions checkpoint config% coordinator epochs faultfs fs goldensets names placement \
 	retention% scheduler store% testcases topics
-STORIES := crash durable full_disk golden_recovery golden_write group_commit indexfile_elsewhere interruptions machine \
+STORIES := crash durable export full_disk golden_recovery golden_write group_commit ingest indexfile_elsewhere interruptions machine \
 	openfiles parking processes recovery repair topicreads
 CHECKED  = $(filter-out $(patsubst %,tests/test_%.py,$(PLAIN) $(STORIES)),$(wildcard tests/test_*.py))
 
