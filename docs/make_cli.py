@@ -112,6 +112,27 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         '$ printf \'{"key": "a", "value": "1", "timestamp": 1370073600000}\\n\' | kstore append elsewhere/log-0 --json',
         "$ kstore cat elsewhere/log-0 --format '%o %T %k %s\\n'",
     ),
+    "ingest": (
+        "The rows of CSV files (packed or not), JSON lines, Parquet and Arrow files, or of standard input: each a "
+        "record, whose value is the row as JSON or one column (`--value-column`). The key decides about the partition. What is "
+        "wrong with a file as a whole, a missing column say, is told before anything is appended; a bad row ends it, "
+        "and it says what was stored before (`--check` reads everything first). CSV, Parquet and Arrow need PyArrow: "
+        "`pip install kstore[arrow]`.",
+        "$ printf 'tea,grams,at\\nassam,100,2013-06-01T11:00\\n\"oolong, dark\",50.5,2013-06-01T11:01\\n' > teas.csv",
+        "$ kstore ingest teas.csv --to elsewhere --topic teas --key-column tea --timestamp-column at",
+        "$ kstore cat elsewhere/teas --format '%o %T %k %s\\n'",
+        "$ printf 'tea,grams,at\\nassam,100,2013-06-01T11:02\\nsencha\\n' > more.csv",
+        "$ kstore ingest teas.csv more.csv --to elsewhere --topic teas --key-column tea --timestamp-column at",
+    ),
+    "export": (
+        "Records into a Parquet, Arrow or JSON lines file, from an offset or a time on, in the columns asked for. The "
+        "file appears when it is whole. `--text` makes keys and values text in Parquet and Arrow files. "
+        "`kstore ingest` takes all of it back: `--key-column key --value-column value --timestamp-column timestamp "
+        "--headers-column headers`.",
+        "$ kstore export data/orders --to orders.jsonl --from 2013-06-01T08:58 --columns partition,offset,key,value",
+        "$ cat orders.jsonl",
+        "$ kstore export data/orders-0 --to orders.jsonl",
+    ),
     "dump": (
         "The text of Kafka's dump tool, line by line: logs, indexes, snapshots, the topics of coordinators.",
         "$ kstore dump --files data/orders-0/00000000000000000000.log --print-data-log --max-bytes 200",

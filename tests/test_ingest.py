@@ -336,7 +336,7 @@ def test_large_files_come_in_pieces(ingest: Ingest, file: File, monkeypatch: pyt
     [
         ("a.csv", b"a,b\n1,2\n", ["--key-column", "c"], "a.csv: there is no column 'c'; there is 'a', 'b'"),
         ("a.csv", b"a,a\n1,2\n", [], "a.csv: there are two columns 'a'"),
-        ("a.csv", b"a,b\n1,2\n3\n4,5", [], "a.csv, line 3: 1 columns where 2 are expected: '3'"),
+        ("a.csv", b"a,b\n1,2\n3\n4,5", [], "a.csv, line 3: 1 column where 2 are expected: '3'"),
         ("a.csv", b"a,b\n1,2\n3,4,5\n", [], "a.csv, line 3: 3 columns where 2 are expected"),
         ("a.csv", b'a,b\n1,"2\n3,4\n', [], "a quote is opened that nothing closes"),
         ("a.csv", b"", [], "a.csv: it is empty"),
@@ -399,7 +399,7 @@ def test_a_record_that_is_too_large_is_named_with_its_rows(ingest: Ingest, file:
     path = file("a.csv", b"a\n1\n" + b"x" * 5000 + b"\n")
     told = ingest(path, "-c", "message.max.bytes=1000", code=1)
     assert "a.csv, lines from 2 on: " in told
-    assert told.endswith("; 1 records before it were stored: t-0 offsets 0 to 0\n")
+    assert told.endswith("; 1 record before it was stored: t-0 offsets 0 to 0\n")
 
 
 def test_a_file_that_is_not_there_and_a_store_in_use_are_one_line(ingest: Ingest, file: File) -> None:

@@ -91,7 +91,8 @@ class _Load:
         where = ", ".join(f"{self.topic}-{n} offsets {first} to {end - 1}" for n, (first, end) in stored.items())
         if not count:
             return "nothing was stored"
-        return f"{count} records before it were stored" + (f": {where}" if len(stored) <= 4 else "")
+        told = "1 record before it was stored" if count == 1 else f"{count} records before it were stored"
+        return told + (f": {where}" if len(stored) <= 4 else "")
 
     def tell(self, *, as_json: bool) -> None:
         """Print what was stored."""

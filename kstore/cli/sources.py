@@ -284,7 +284,8 @@ class _Csv(Source):
         except pa.ArrowInvalid as error:
             if self._bad:
                 row = self._bad[0]
-                told = f"{row.actual_columns} columns where {row.expected_columns} are expected: {row.text[:60]!r}"
+                count = f"{row.actual_columns} {'column' if row.actual_columns == 1 else 'columns'}"
+                told = f"{count} where {row.expected_columns} are expected: {row.text[:60]!r}"
                 raise self.wrong(told, row.number) from None
             if "straddling" in str(error):
                 told = f"a row is larger than {_PIECE_BYTES >> 20} MiB, or a quote is not closed"
