@@ -67,6 +67,7 @@ cdef extern from "unpack.h" nogil:
         size_t capacity
         int (*room)(ks_output *out, size_t used, size_t capacity) noexcept nogil
         void *context
+    int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void *is_error) noexcept
     int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept
 
 cdef extern from "together.h" nogil:

@@ -13,6 +13,7 @@ _Path: TypeAlias = str | os.PathLike[str] | None
 MAX_HEADER_BYTES: Final[int]
 DEFAULT_THREADS: Final[int]
 MOST_THREADS: Final[int]
+HAS_ZSTD: Final[bool]
 
 @final
 class Reader:

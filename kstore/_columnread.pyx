@@ -10,6 +10,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset, strerror
+from posix.dlfcn cimport RTLD_LAZY, dlopen, dlsym
 
 from kstore._columns cimport (
     KS_BINARY, KS_VIEW, BinaryColumn, Columns, HeadersColumn, Memory, ks_block, ks_block_drop, ks_block_new,
@@ -20,6 +21,7 @@ from kstore._core cimport Buffer, Record, record_section
 import os
 
 import numpy as np
+import zstandard
 
 from kstore import _columns, compression
 from kstore._core import RecordIterator, decode_batches
@@ -28,6 +30,26 @@ from kstore.errors import StorageError
 ks_pool_adopt(pool())
 ks_crew_setup()
 ks_choose_decoders(True)
+
+
+cdef bint _find_zstd() except -1:
+    """Take zstd's functions from where they are shown, so that threads need no GIL for them: from the part of the
+    package zstandard that it has for other Pythons, or from the system's library."""
+    cdef void *library
+    cdef bytes path
+    folder = os.path.dirname(zstandard.__file__)
+    for found in [*(os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("_cffi.")), "libzstd.so.1"]:
+        path = os.fsencode(found)
+        library = dlopen(PyBytes_AS_STRING(path), RTLD_LAZY)     # never closed
+        if library != NULL and ks_zstd_setup(
+            dlsym(library, b"ZSTD_createDCtx"), dlsym(library, b"ZSTD_freeDCtx"),
+            dlsym(library, b"ZSTD_decompressDCtx"), dlsym(library, b"ZSTD_isError"),
+        ):
+            return True
+    return False
+
+
+HAS_ZSTD = _find_zstd()
 
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
 MAX_HEADER_BYTES = 0x7fffffff // 3     # a name's bytes may each become three

@@ -1,10 +1,11 @@
-/* LZ4 frames and snappy streams, as far as they are what Kafka's clients write: decompressed without Python.
+/* LZ4 frames, snappy streams and zstd frames, as far as they are what Kafka's clients write: decompressed without Python.
 
    The libraries behind compression.py are the judges: whatever is not beyond doubt is answered with KS_NOT_MINE, and
    goes to them. Readers carry the end with the pointer; every length is checked before it is used. */
 #ifndef KSTORE_UNPACK_H
 #define KSTORE_UNPACK_H
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,12 +202,82 @@ static int64_t ks_unpack_snappy(const uint8_t *p, size_t n, ks_output *out, int6
     return used;
 }
 
-enum { KS_CODEC_SNAPPY = 2, KS_CODEC_LZ4 = 3 };
+/* ---- zstd ------------------------------------------------------------------------------------------------------- */
+
+/* The library's own decompressor, where the module that includes this has found it; each thread has a context. */
+static struct {
+    void *(*new_context)(void);
+    size_t (*free_context)(void *context);
+    size_t (*decompress)(void *context, void *to, size_t capacity, const void *from, size_t n);
+    unsigned (*is_error)(size_t made);
+} ks_zstd;
+static pthread_key_t ks_zstd_context;
+
+static void ks_zstd_forget(void *context) { ks_zstd.free_context(context); }
+
+static int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void *is_error) {
+    if (!new_context || !free_context || !decompress || !is_error) return 0;
+    if (pthread_key_create(&ks_zstd_context, ks_zstd_forget)) return 0;
+    memcpy(&ks_zstd.new_context, &new_context, sizeof new_context); /* no cast makes a function of an object */
+    memcpy(&ks_zstd.free_context, &free_context, sizeof free_context);
+    memcpy(&ks_zstd.is_error, &is_error, sizeof is_error);
+    memcpy(&ks_zstd.decompress, &decompress, sizeof decompress);
+    return 1;
+}
+
+enum { KS_ZSTD_BLOCK = 128 << 10, KS_ZSTD_MOST = 64 << 20 };
+
+/* What a frame that ends where the data do can make at the most, as its blocks say; KS_NOT_MINE for any other, and for
+   one of more than its window: there the library in one go takes more for sound than it does in a stream. */
+static int64_t ks_zstd_bound(const uint8_t *p, size_t n) {
+    static const uint8_t sizes[4] = {0, 2, 4, 8};
+    const uint8_t *end = p + n;
+    if (n < 9 || ks_le32(p) != 0xfd2fb528u || p[4] & 0x0b) return KS_NOT_MINE; /* a dictionary, or reserved */
+    int single = p[4] >> 5 & 1, size_of_size = p[4] >> 6;
+    size_t tail = p[4] & 4 ? 4 : 0, head = 5 + (single && !size_of_size ? 1 : (size_t)!single + sizes[size_of_size]);
+    int64_t bound = 0, window = KS_ZSTD_MOST;
+    if (!single) {
+        if (p[5] >> 3 > 15) return KS_NOT_MINE; /* 64 MiB and more */
+        window = (int64_t)1 << (10 + (p[5] >> 3));
+        window += window / 8 * (p[5] & 7);
+    }
+    if (n < head + tail) return KS_NOT_MINE;
+    for (p += head;;) {
+        if (end - p < 3) return KS_NOT_MINE;
+        uint32_t block = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16, size = block >> 3;
+        int kind = block >> 1 & 3; /* as it is, one byte repeated, compressed */
+        p += 3;
+        if (kind == 3 || (kind == 1 ? 1 : size) > (size_t)(end - p)) return KS_NOT_MINE;
+        p += kind == 1 ? 1 : size;
+        bound += kind < 2 ? size : window < KS_ZSTD_BLOCK ? window : KS_ZSTD_BLOCK;
+        if (bound > window) return KS_NOT_MINE;
+        if (block & 1) break;
+    }
+    return (size_t)(end - p) == tail ? bound : KS_NOT_MINE;
+}
+
+static int64_t ks_unpack_zstd(const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
+    int64_t bound = ks_zstd.decompress ? ks_zstd_bound(p, n) : KS_NOT_MINE;
+    if (bound < 0 || ((size_t)bound > out->capacity && out->room(out, 0, (size_t)bound))) return KS_NOT_MINE;
+    void *context = pthread_getspecific(ks_zstd_context);
+    if (!context) {
+        if (!(context = ks_zstd.new_context())) return KS_NOT_MINE;
+        if (pthread_setspecific(ks_zstd_context, context)) {
+            ks_zstd.free_context(context);
+            return KS_NOT_MINE;
+        }
+    }
+    size_t made = ks_zstd.decompress(context, out->p, (size_t)bound, p, n);
+    return ks_zstd.is_error(made) || made > (size_t)limit ? KS_NOT_MINE : (int64_t)made;
+}
+
+enum { KS_CODEC_SNAPPY = 2, KS_CODEC_LZ4 = 3, KS_CODEC_ZSTD = 4 };
 
 /* The payload of a batch of format v2; how many bytes it made, or KS_NOT_MINE. */
 static int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
     if (codec == KS_CODEC_LZ4) return ks_unpack_lz4(p, n, out, limit);
     if (codec == KS_CODEC_SNAPPY) return ks_unpack_snappy(p, n, out, limit);
+    if (codec == KS_CODEC_ZSTD) return ks_unpack_zstd(p, n, out, limit);
     return KS_NOT_MINE;
 }
 

@@ -11,15 +11,18 @@ import lz4.block
 import lz4.frame
 import pytest
 import reference
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore import compression
-from kstore._columnread import unpack
+from kstore._columnread import HAS_ZSTD, unpack
 from kstore.errors import CorruptRecordError
 
 LIMIT = 8 << 20
 CODECS = {"snappy": compression.SNAPPY, "lz4": compression.LZ4}
+if HAS_ZSTD:
+    CODECS["zstd"] = compression.ZSTD
 
 
 def samples(rng: random.Random) -> list[bytes]:
@@ -53,6 +56,33 @@ def test_frames_of_other_writers_are_decompressed() -> None:
         assert unpack(compression.LZ4, lz4.frame.compress(data, **options), LIMIT) == data
         assert unpack(compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), LIMIT) == data
         assert unpack(compression.SNAPPY, reference.compress(reference.SNAPPY, data), LIMIT) == data
+
+
+@pytest.mark.skipif(not HAS_ZSTD, reason="the package zstandard does not show the functions of its library")
+def test_zstd_frames_of_other_writers_are_decompressed() -> None:
+    for number, data in enumerate(SAMPLES):
+        options = {
+            "level": (-5, 1, 3, 19)[number % 4],
+            "write_content_size": number // 4 % 2 == 0,
+            "write_checksum": number // 8 % 2 == 0,
+        }
+        assert unpack(compression.ZSTD, zstandard.ZstdCompressor(**options).compress(data), LIMIT) == data
+        stream = zstandard.ZstdCompressor().compressobj()  # as a writer that does not know what is to come
+        assert unpack(compression.ZSTD, stream.compress(data) + stream.flush(), LIMIT) == data
+
+
+def test_zstd_that_streams_judge_otherwise_is_left_to_the_library() -> None:
+    data = random.Random(3).randbytes(700) * 3000
+    small = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters(window_log=12, write_content_size=False)
+    ).compress(data)
+    frame = zstandard.ZstdCompressor().compress(data)
+    skipped = b"\x50\x2a\x4d\x18\x01\0\0\0x"
+    wide = bytearray(zstandard.ZstdCompressor(write_content_size=False).compress(data))
+    wide[5] = 16 << 3
+    for payload in (small, frame + frame, skipped + frame, frame + skipped, frame + b"\0", frame[:-1], bytes(wide)):
+        assert unpack(compression.ZSTD, payload, LIMIT) is None
+        agree(compression.ZSTD, payload)
 
 
 def test_what_is_not_ours_is_left_to_the_libraries() -> None:
@@ -109,6 +139,7 @@ def test_any_bytes_as_a_block_are_what_the_library_says_or_left_to_it(data: byte
     agree(compression.LZ4, frame)
     agree(compression.LZ4, data)
     agree(compression.SNAPPY, data)
+    agree(compression.ZSTD, b"\x28\xb5\x2f\xfd" + data)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, 30)), max_size=8), st.integers(0, 20))
