@@ -21,6 +21,7 @@ from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from posix.types cimport off_t
 
+from kstore._core cimport Buffer
 from kstore._wire cimport (
     ATTRIBUTES_AT, BASE_OFFSET_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CRC_AT,
     HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LOG_OVERHEAD, MAGIC_AT, MAX_TIMESTAMP_AT,
@@ -455,6 +456,21 @@ cdef class Appender:
         finally:
             PyBuffer_Release(&view)
         return code, consumed
+
+    def should_roll(self, buffer, bint follower):
+        """Which `Code` says that the v2 batches in `buffer` want a new segment first (SEMANTICS.md 2.2); DONE for none.
+
+        One batch as a leader's append, all of them as a follower's.
+        """
+        cdef Buffer held = Buffer(buffer)
+        cdef int64_t size
+        if follower:
+            return self._roll_for_all(&self.tail, held.p, held.size, self._now())
+        if held.size < RECORDS_AT:
+            raise ValueError(f"{held.size} bytes are no batch")
+        size = _batch_size(held.p)
+        return self._should_roll(&self.tail, size, _max_timestamp(held.p),
+                                 self.tail.next_offset + load32(held.p + LAST_OFFSET_DELTA_AT), self._now())
 
     cdef int _check(self, int64_t stamp, int64_t now, Py_ssize_t key_bytes) except -1:
         """The rules for one record (SEMANTICS.md 1.16, 1.17)."""

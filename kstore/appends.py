@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kstore import arguments, compression, validation
 from kstore._pack import Packer
+from kstore._producers import Origin, marker_batch
 from kstore.config import LogConfig
 from kstore.errors import (
     InvalidRecordError,
@@ -20,6 +21,7 @@ from kstore.errors import (
     RecordBatchTooLargeError,
     RecordTooLargeError,
 )
+from kstore.producer import ProducerInfo
 from kstore.writer import Writer
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 PACK_BYTES = 512 * 1024  # what append_many encodes before it writes
 DEFAULT_BATCH_BYTES = 1 << 20
+MAX_EPOCH = 32_767
+MARKER_BYTES = 78
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,32 @@ class AppendInfo:
     last_offset: int = -1
     max_timestamp: int = -1
     log_append_time: int = -1
+
+
+class Numbering(NamedTuple):
+    """How a producer numbers the batches of one call; -1 stands for none."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transactional: bool = False
+
+
+NOT_NUMBERED = Numbering()
+
+
+def numbering(producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool) -> Numbering:
+    """Check what a caller says of its producer; without an id there is nothing else to say."""
+    if producer_id == -1:
+        if producer_epoch != -1 or base_sequence != -1 or transactional:
+            raise ValueError("producer_epoch, base_sequence and transactional need a producer_id")
+        return NOT_NUMBERED
+    return Numbering(
+        arguments.integer("producer_id", producer_id, 0, arguments.LONG_MAX),
+        arguments.integer("producer_epoch", producer_epoch, 0, MAX_EPOCH),
+        arguments.integer("base_sequence", base_sequence, 0, arguments.INT_MAX),
+        bool(transactional),
+    )
 
 
 class Appends:
@@ -110,6 +140,10 @@ class Appends:
         sync: bool = False,
         batch_bytes: int | None = None,
         leader_epoch: int | None = None,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
     ) -> AppendInfo:
         """Append an iterable of values, (key, value), (key, value, timestamp, headers) or `Record`s.
 
@@ -118,14 +152,20 @@ class Appends:
         codec for this call where the topic's `compression.type` is "producer". `atomic=True` stores one batch or
         nothing. Otherwise, when a record is refused, the batches before it stay and the error's `appended` tells them.
 
-        Raises what `append` raises; `InvalidRecordError` names the record by its number in the iterable.
+        With a `producer_id` the records are numbered from `base_sequence` on, and each batch is held against what the
+        log knows of that producer (SEMANTICS.md 9). One that it already has, of the last five, is not stored again: its
+        offsets are the answer. With `transactional` they belong to a transaction, which `append_marker` ends.
+
+        Raises what `append` raises; `InvalidRecordError` names the record by its number in the iterable. For a producer
+        also `OutOfOrderSequenceError`, `InvalidProducerEpochError`, `InvalidTxnStateError`.
         """
         writer = self._writable()
         codec = self._compression_id(compression)
         self._check_epoch(leader_epoch)
+        numbers = numbering(producer_id, producer_epoch, base_sequence, transactional)
         log_append_time = self._config.message_timestamp_type == "LogAppendTime"
         now_ms = writer.now()
-        packer = self._packer(codec, batch_bytes, now_ms, single=atomic)
+        packer = self._packer(codec, batch_bytes, now_ms, single=atomic, numbers=numbers)
         iterator = arguments.iterator("records", records)
         first = last = maximum = -1
         more = True
@@ -137,7 +177,7 @@ class Appends:
                     raise self._too_large(error) from None
                 finally:
                     if packer.batches:
-                        begin, last = self._store(writer, packer, leader_epoch)
+                        begin, last = self._store(writer, packer, leader_epoch, numbered=numbers.producer_id >= 0)
                         first = begin if first < 0 else first
                         maximum = max(maximum, now_ms if log_append_time else packer.max_timestamp)
                         packer.clear()
@@ -150,7 +190,14 @@ class Appends:
         return AppendInfo(first, last, maximum, now_ms if log_append_time and last >= 0 else -1)
 
     def _packer(
-        self, codec: int, batch_bytes: int | None, now_ms: int, *, single: bool = False, unlimited: bool = False
+        self,
+        codec: int,
+        batch_bytes: int | None,
+        now_ms: int,
+        *,
+        single: bool = False,
+        unlimited: bool = False,
+        numbers: Numbering = NOT_NUMBERED,
     ) -> Packer:
         """A packer to the log's rules; `unlimited` leaves the size of a batch as written to whoever writes it."""
         config = self._config
@@ -166,16 +213,25 @@ class Appends:
             config.compression_level if config.compression_type != "producer" else None,
             timestamp_type=config.message_timestamp_type,
             now_ms=now_ms,
+            producer_id=numbers.producer_id,
+            producer_epoch=numbers.producer_epoch,
+            base_sequence=numbers.base_sequence,
+            transactional=numbers.transactional,
             before_max_ms=config.message_timestamp_before_max_ms,
             after_max_ms=config.message_timestamp_after_max_ms,
             require_key=config.compacts,
             single=single,
         )
 
-    def _store(self, writer: Writer, packer: Packer, leader_epoch: int | None) -> tuple[int, int]:
+    def _store(
+        self, writer: Writer, packer: Packer, leader_epoch: int | None, *, numbered: bool = False
+    ) -> tuple[int, int]:
         self._run_due(writer)
         with writer.gate():
             writer.assign_epoch_locked(leader_epoch)
+            if numbered:
+                with packer.buffer as batches:
+                    return writer.append_produced_locked(batches, Origin.CLIENT)[:2]
             first = writer.log_end_offset
             with packer.buffer as batches:
                 writer.append_locked(batches)
@@ -193,8 +249,12 @@ class Appends:
         *,
         origin: Literal["client", "coordinator"] = "client",
         leader_epoch: int | None = None,
+        transaction_version: int = 0,
     ) -> AppendInfo:
         """Append one encoded batch as a producer sends it: checked, given its offsets, stored (SEMANTICS.md 1).
+
+        A batch with a producer id is held against what the log knows of that producer, as in `append_many`. With
+        `transaction_version=2` a coordinator's marker must have a higher epoch than its transaction (9.11a).
 
         The caller's bytes are not changed. Raises `CorruptRecordError`, `InvalidRecordError` (with `record_errors`),
         `InvalidTimestampError`, `RecordTooLargeError`, `RecordBatchTooLargeError`; the log is then as it was.
@@ -202,6 +262,7 @@ class Appends:
         writer = self._writable()
         if origin not in ("client", "coordinator"):
             raise ValueError(f"origin is {origin!r}; 'client' and 'coordinator' are allowed")
+        arguments.integer("transaction_version", transaction_version, 0, 2)
         self._check_epoch(leader_epoch)
         analysis = validation.analyze(data, origin=origin, max_message_bytes=self._config.max_message_bytes)
         self._run_due(writer)
@@ -217,9 +278,59 @@ class Appends:
             )
             self._refuse_larger_than_segment(len(checked.data))
             writer.assign_epoch_locked(leader_epoch)
-            writer.note_producers(analysis)
-            writer.append_locked(checked.data)
+            if checked.batch.producer_id < 0:
+                writer.append_locked(checked.data)
+            else:
+                by = Origin.CLIENT if origin == "client" else Origin.COORDINATOR
+                first, last, known = writer.append_produced_locked(checked.data, by, transaction_version)
+                if known >= 0 or first != checked.first_offset:
+                    return AppendInfo(first, last, checked.max_timestamp, known)
         return AppendInfo(checked.first_offset, checked.last_offset, checked.max_timestamp, checked.log_append_time)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int = 0,
+        transaction_version: int = 0,
+        sync: bool = False,
+        leader_epoch: int | None = None,
+    ) -> int:
+        """End a producer's transaction in this log with a control batch, stamped now; its offset (SEMANTICS.md 9.11).
+
+        With `transaction_version=2` the epoch must be above that of the transaction; so the next begins at sequence 0.
+        Raises `InvalidProducerEpochError` for an older epoch, `TransactionCoordinatorFencedError` for an older
+        coordinator. A marker without a transaction is stored, and changes the epochs alone.
+        """
+        writer = self._writable()
+        arguments.integer("producer_id", producer_id, 0, arguments.LONG_MAX)
+        arguments.integer("producer_epoch", producer_epoch, 0, MAX_EPOCH)
+        arguments.integer("coordinator_epoch", coordinator_epoch, -arguments.INT_MAX - 1, arguments.INT_MAX)
+        arguments.integer("transaction_version", transaction_version, 0, 2)
+        self._check_epoch(leader_epoch)
+        config = self._config
+        if config.max_message_bytes < MARKER_BYTES:
+            raise RecordTooLargeError(
+                f"a marker makes a batch of {MARKER_BYTES} bytes; max.message.bytes allows {config.max_message_bytes}"
+            )
+        self._refuse_larger_than_segment(MARKER_BYTES)
+        self._run_due(writer)
+        at_append = config.message_timestamp_type == "LogAppendTime"
+        with writer.gate():
+            batch = marker_batch(writer.now(), producer_id, producer_epoch, bool(commit), coordinator_epoch, at_append)
+            writer.assign_epoch_locked(leader_epoch)
+            offset = writer.append_produced_locked(batch, Origin.COORDINATOR, transaction_version)[0]
+        if sync:
+            self.flush()
+        return offset
+
+    def producer_states(self) -> list[ProducerInfo]:
+        """What the log knows of each producer id, in order: epochs, last batches, open transaction."""
+        writer = self._writable()
+        with writer.gate():
+            return writer.producers.infos()
 
     def append_as_follower(self, data: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
         """Append encoded batches that already have offsets and leader epochs, as a replica fetches them (1.23 to 1.25).
@@ -239,7 +350,6 @@ class Appends:
             if analysis.last_offset >= arguments.LONG_MAX:
                 raise InvalidRecordError(f"offset {analysis.last_offset} leaves no number for the log end")
             self._refuse_larger_than_segment(analysis.valid_bytes)
-            writer.note_producers(analysis)
             writer.append_as_follower_locked(analysis)
         return AppendInfo(analysis.first_offset, analysis.last_offset, analysis.max_timestamp)
 

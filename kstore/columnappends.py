@@ -14,7 +14,7 @@ from typing import Any
 
 from kstore import _columnpack, arguments
 from kstore._pack import Packer
-from kstore.appends import PACK_BYTES, AppendInfo, Appends
+from kstore.appends import NOT_NUMBERED, PACK_BYTES, AppendInfo, Appends, Numbering, numbering
 from kstore.columnsources import Columns
 from kstore.errors import KStoreError, RecordTooLargeError
 
@@ -36,6 +36,10 @@ class ColumnAppends(Appends):
         batch_bytes: int | None = None,
         threads: int = 1,
         leader_epoch: int | None = None,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
     ) -> AppendInfo:
         """Append a record for each row of `values`, with the same row of the other columns; nulls are nulls.
 
@@ -48,16 +52,18 @@ class ColumnAppends(Appends):
         list of what `append_many` takes for each record.
 
         Batches are those of `append_many` for the same records. With `threads` above 1 batches are compressed on so
-        many threads, in order; without a codec one batch is written while the next is encoded. Raises what
-        `append_many` raises, `InvalidColumnError` for columns of different lengths and unsound Arrow data, and
-        `TypeError` for a type that is not taken; errors name the row, and their `appended` tells what is stored.
+        many threads, in order; without a codec one batch is written while the next is encoded. A producer's numbers
+        are as in `append_many`. Raises what `append_many` raises, `InvalidColumnError` for columns of different lengths
+        and unsound Arrow data, and `TypeError` for a type that is not taken; errors name the row, and their `appended`
+        tells what is stored.
         """
         writer = self._writable()
         codec = self._compression_id(compression)
         self._check_epoch(leader_epoch)
         works = Works(arguments.integer("threads", threads, 1, MAX_THREADS))
         columns = Columns(values, keys, timestamps, headers, now_ms := writer.now())
-        line = Line(self, codec, batch_bytes, now_ms, leader_epoch, works)
+        numbers = numbering(producer_id, producer_epoch, base_sequence, transactional)
+        line = Line(self, codec, batch_bytes, now_ms, leader_epoch, works, numbers)
         works.last = line.send
         try:
             with works:
@@ -164,12 +170,14 @@ class Line:
         now_ms: int,
         leader_epoch: int | None,
         works: Works,
+        numbers: Numbering = NOT_NUMBERED,
     ) -> None:
         self.log = log
         self._writer = log._writable()
         self._codec, self._leader_epoch, self._works = codec, leader_epoch, works
         self._level = log._config.compression_level if log._config.compression_type != "producer" else None
-        self.packer = log._packer(0, batch_bytes, now_ms, unlimited=codec != 0)
+        self._numbers = numbers
+        self.packer = log._packer(0, batch_bytes, now_ms, unlimited=codec != 0, numbers=numbers)
         self._compressed: Packer | None = None
         self._batch_bytes, self._now_ms = batch_bytes, now_ms
         self._writing = 0
@@ -212,7 +220,7 @@ class Line:
             self._store(packer)
             return
         if self._compressed is None:
-            self._compressed = self.log._packer(self._codec, self._batch_bytes, self._now_ms)
+            self._compressed = self.log._packer(self._codec, self._batch_bytes, self._now_ms, numbers=self._numbers)
         try:
             _columnpack.put_compressed(self._compressed, packer, packed)
         finally:
@@ -223,7 +231,8 @@ class Line:
             self._works.give_back(packer)
 
     def _store(self, packer: Packer) -> None:
-        first, self._last = self.log._store(self._writer, packer, self._leader_epoch)
+        numbered = self._numbers.producer_id >= 0
+        first, self._last = self.log._store(self._writer, packer, self._leader_epoch, numbered=numbered)
         self._first = first if self._first < 0 else self._first
         at_append = self.log._config.message_timestamp_type == "LogAppendTime"
         self._maximum = max(self._maximum, self._now_ms if at_append else packer.max_timestamp)

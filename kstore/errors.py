@@ -122,19 +122,39 @@ class OffsetsOutOfOrderError(_RefusedRecord):
     """Batches of a follower's append do not have increasing offsets."""
 
 
-class OutOfOrderSequenceError(_RefusedRecord):
-    """A producer's batch does not follow the last one of its producer id."""
+class _RefusedProducer(_RefusedRecord):
+    """A batch or marker that does not fit what the log knows of its producer.
+
+    Carries the batch's `producer_id` and `producer_epoch`, and, where two numbers are compared, what was `expected` and
+    `found`; -1 where there is none.
+    """
+
+    def __init__(
+        self, message: str, *, producer_id: int = -1, producer_epoch: int = -1, expected: int = -1, found: int = -1
+    ) -> None:
+        super().__init__(message)
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.expected = expected
+        self.found = found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-class InvalidProducerEpochError(_RefusedRecord):
-    """A producer's batch carries an epoch older than the newest known of its producer id."""
+class OutOfOrderSequenceError(_RefusedProducer):
+    """A producer's batch does not follow the last one of its producer id: which sequence was expected and found."""
 
 
-class InvalidTxnStateError(_RefusedRecord):
+class InvalidProducerEpochError(_RefusedProducer):
+    """A producer's batch carries an epoch older than the newest known of its producer id: it has been fenced."""
+
+
+class InvalidTxnStateError(_RefusedProducer):
     """A batch does not fit the state of its producer's transaction."""
 
 
-class TransactionCoordinatorFencedError(_RefusedRecord):
+class TransactionCoordinatorFencedError(_RefusedProducer):
     """A transaction marker comes from a coordinator that has been replaced."""
 
 

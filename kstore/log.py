@@ -289,7 +289,7 @@ class Log(ColumnAppends, ColumnReads):
     @property
     def last_stable_offset(self) -> int:
         """The end for readers of committed records; the high watermark in a log without open transactions."""
-        return self._marks().log_end_offset
+        return self._marks().stable_end_offset
 
     def _marks(self) -> Writer | ReadOnlyView:
         if isinstance(self._view, ReadOnlyView):

@@ -1,65 +1,101 @@
-"""Producer snapshots: the state of idempotent and transactional producers at an offset, as files.
+"""Producer state of one log: what is known at its end, and the snapshot files that say it of older offsets.
 
-This release keeps no producer state of its own. A log in which no producer ever numbered its batches has the empty
-state, and its snapshots (10 bytes) are written where Kafka writes them: at rolls, closes and after recovery
-(SEMANTICS.md 9.24). A log that a broker's producers wrote to gets no new snapshots from kstore, since they would be
-lies; whoever opens it replays the log from the newest one there is, and a clean close leaves one (`anchor`).
+The table itself is compiled (`_producers`); here is when it is written down, loaded and replayed (SEMANTICS.md 9.24 to
+9.29). The hardest rule: a snapshot at an offset says what the batches below it say, and no staged batch is in it.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from kstore import fs, names
-from kstore._core import crc32c
+from kstore._producers import ProducerTable
+from kstore.segment import Segment
+
+logger = logging.getLogger("kstore")
 
 EMPTY_SNAPSHOT = bytes.fromhex("000148674bc700000000")  # FORMAT.md 10: version 1, CRC-32C, no entries
-_HEADER_BYTES = 10
+EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
+EXPIRATION_CHECK_MS = 600_000  # producer.id.expiration.check.interval.ms
+
+
+class KeptBatch(NamedTuple):
+    """One of a producer's last five batches, from which a retry is told."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerInfo(NamedTuple):
+    """What a log knows of one producer id; -1 stands for none.
+
+    `last_timestamp` is that of its newest batch or marker, `current_txn_first_offset` where its open transaction
+    begins, `batches` its last batches, the oldest first, at most five.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_timestamp: int
+    current_txn_first_offset: int
+    batches: tuple[KeptBatch, ...]
 
 
 class ProducerState:
-    """The snapshot files of one partition directory, and whether any producer numbered its batches.
+    """The producers of one log, and its snapshot files.
 
-    `end_offset` is how far the state reaches, `last_snapshot_offset` what 9.24 compares with, `numbered` whether some
-    batch or snapshot carries a producer id. Not thread-safe: the log's mutex guards it.
+    `end_offset` is how far the state reaches, `last_snapshot_offset` what 9.24 compares with. Not thread-safe: the
+    log's mutex guards it, but for `table.first_unstable_offset`.
     """
 
-    def __init__(self, directory: str, snapshot_offsets: Iterable[int], log_start_offset: int) -> None:
+    def __init__(self, directory: str, snapshot_offsets: Iterable[int]) -> None:
         self._directory = directory
         self.offsets = sorted(snapshot_offsets)
-        self.end_offset = log_start_offset
+        self.table = ProducerTable()
+        self.expiration_ms = EXPIRATION_MS
+        self.end_offset = 0
         self.last_snapshot_offset = 0
-        self.numbered = False
         self._unsynced: set[int] = set()
+
+    def anew(self) -> ProducerState:
+        """The same files, of which nothing is known yet: what a log is loaded with (8.13, 8.14)."""
+        state = ProducerState(self._directory, self.offsets)
+        state.expiration_ms = self.expiration_ms
+        state._unsynced = self._unsynced
+        return state
 
     def path(self, offset: int) -> str:
         """Return where the snapshot at `offset` lies."""
         return f"{self._directory}/{names.snapshot_name(offset)}"
+
+    def infos(self) -> list[ProducerInfo]:
+        """What is known of everybody, in order of producer ids."""
+        return [
+            ProducerInfo(*state[:5], tuple(KeptBatch(*batch) for batch in state[5])) for state in self.table.states()
+        ]
 
     def take_snapshot(self, *, sync: bool = False) -> None:
         """Write the snapshot at the end offset, if it is beyond the last one (9.24).
 
         Without `sync` the next call of `sync` covers it: whatever lies below the recovery point is whole.
         """
-        if self.end_offset <= self.last_snapshot_offset or self.numbered:
+        self._take_snapshot_of(self.table, sync=sync)
+
+    def _take_snapshot_of(self, table: ProducerTable, *, sync: bool = False) -> None:
+        if self.end_offset <= self.last_snapshot_offset:
             return
-        fs.write_file(self.path(self.end_offset), EMPTY_SNAPSHOT, sync=sync)
+        fs.write_file(self.path(self.end_offset), table.snapshot(), sync=sync)
         if not sync:
             self._unsynced.add(self.end_offset)
         self.last_snapshot_offset = self.end_offset
         if self.end_offset not in self.offsets:
             insort(self.offsets, self.end_offset)
-
-    def anchor(self, base_offset: int) -> None:
-        """Leave a snapshot from which the state can be replayed, in a log with numbered batches that has none (9.26).
-
-        Without any, whoever opens the log after a clean close, Kafka or kstore, takes the state to be empty at its end:
-        unfinished transactions would count as committed. At the first segment's base it may be: nothing is before it.
-        """
-        if self.numbered and not self.offsets:
-            fs.write_file(self.path(base_offset), EMPTY_SNAPSHOT, sync=True)
-            self.offsets.append(base_offset)
 
     def sync(self) -> None:
         """Sync the snapshots that were left to the next flush (2.12)."""
@@ -82,50 +118,63 @@ class ProducerState:
                 self._remove(offset)
 
     def rebuild(
-        self,
-        log_start_offset: int,
-        end_offset: int,
-        bases: Sequence[int],
-        *,
-        clean: bool,
-        has_producers: Callable[[int, int], bool],
+        self, log_start_offset: int, end_offset: int, segments: Sequence[Segment], *, clean: bool, now_ms: int
     ) -> None:
-        """Bring the state to `end_offset` (9.26).
+        """Bring the state to `end_offset` (9.26): from the newest sound snapshot, and the batches behind it.
 
-        `bases` are the last two segments' at least; `has_producers(start, end)` looks into the log's batches.
+        `segments` are all that there are; the last two of them get snapshots. What readers see of the old state stays
+        until the new one is whole.
         """
+        bases = [segment.base_offset for segment in segments]
         last_bases = [base for base in bases[-2:] if base <= end_offset]
         if not self.offsets and clean:
-            self.last_snapshot_offset = 0  # a segment that was recovered on the way here has left its own
             for offset in [*last_bases, end_offset]:
                 self.end_offset = offset
                 self.take_snapshot()
             self.end_offset = end_offset
             return
+        was_empty = len(self.table) == 0 and self.end_offset >= end_offset
         while self.offsets and self.offsets[-1] > end_offset:
             self._remove(self.offsets[-1])
         while self.offsets and self.offsets[0] <= log_start_offset:
             self._remove(self.offsets[0])
+        table = self.table
         if self.end_offset != end_offset:
-            self._load_newest(log_start_offset)
+            table = self._load_newest(log_start_offset, now_ms)
         else:
             self.raise_start(log_start_offset)
-        if end_offset > self.end_offset:
-            self.numbered = self.numbered or has_producers(self.end_offset, end_offset)
-            for base in last_bases:
-                if base >= self.end_offset:
-                    self.end_offset = base
-                    self.take_snapshot()
+        if end_offset > self.end_offset and not was_empty:
+            self._replay(table, log_start_offset, end_offset, segments, bases, last_bases)
         self.end_offset = end_offset
-        self.take_snapshot()
+        self._take_snapshot_of(table)
+        self.table = table
+
+    def _replay(
+        self,
+        table: ProducerTable,
+        log_start_offset: int,
+        end_offset: int,
+        segments: Sequence[Segment],
+        bases: list[int],
+        last_bases: list[int],
+    ) -> None:
+        first = max(bisect_right(bases, self.end_offset) - 1, 0)
+        for segment in segments[first:]:
+            if segment.base_offset >= end_offset:
+                break
+            start = max(segment.base_offset, self.end_offset, log_start_offset)
+            self.end_offset = start
+            if segment.base_offset in last_bases:
+                self._take_snapshot_of(table)
+            replay_segment(table, segment, start, segment.size_bytes)
 
     def reset(self, offset: int, log_start_offset: int) -> None:
         """Forget everything and start at `offset`, as a full truncation does (9.29), which then rebuilds (9.26)."""
         for known in list(self.offsets):
             self._remove(known)
+        self.table.clear()
         self.end_offset = offset
         self.last_snapshot_offset = log_start_offset
-        self.numbered = False
         self.take_snapshot()
 
     def raise_start(self, log_start_offset: int) -> None:
@@ -140,23 +189,34 @@ class ProducerState:
         self.offsets.remove(offset)
         return True
 
-    def _load_newest(self, log_start_offset: int) -> None:
-        self.end_offset = log_start_offset
-        self.numbered = False
-        self.last_snapshot_offset = log_start_offset
+    def expire(self, now_ms: int) -> int:
+        """Forget the producers that were silent for too long (9.21); how many."""
+        gone = self.table.expire(now_ms, self.expiration_ms)
+        if gone:
+            logger.info("%s: %d producer ids have expired", self._directory, gone)
+        return gone
+
+    def _load_newest(self, log_start_offset: int, now_ms: int) -> ProducerTable:
+        table = ProducerTable()
+        self.end_offset = self.last_snapshot_offset = log_start_offset
         while self.offsets:
             offset = self.offsets[-1]
-            data = fs.read_file(self.path(offset))
-            if _is_sound(data):
+            if table.load(fs.read_file(self.path(offset)), now_ms, self.expiration_ms):
                 self.end_offset = self.last_snapshot_offset = offset
-                self.numbered = len(data) > _HEADER_BYTES
-                return
+                break
+            logger.warning("%s: removed, it is no sound snapshot", self.path(offset))
             self._remove(offset)
+        return table
 
     def _remove(self, offset: int) -> None:
         fs.unlink(self.path(offset))
         self.offsets.remove(offset)
 
 
-def _is_sound(data: bytes) -> bool:
-    return len(data) >= _HEADER_BYTES and data[:2] == b"\0\1" and int.from_bytes(data[2:6], "big") == crc32c(data[6:])
+def replay_segment(
+    table: ProducerTable, segment: Segment, start_offset: int, end: int
+) -> list[tuple[int, int, int, int]]:
+    """Take in the batches of a segment's file up to the position `end`; the transactions aborted in them."""
+    file = segment.file
+    position = 0 if start_offset <= segment.base_offset else segment.border(start_offset, end)
+    return table.replay(file.fd, position, end, start_offset, segment.path)

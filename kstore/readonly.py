@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 from kstore import _core, _scan, checkpoint, fs, names
 from kstore.errors import CorruptRecordError, LogClosedError, StorageError
-from kstore.reading import HEADER_BYTES, Piece, SegmentList
+from kstore.reading import HEADER_BYTES, Piece, SegmentList, steadily
 from kstore.recovery import leftovers, next_offset_of_file
 from kstore.segment import Segment
+from kstore.stability import Replayed, aborted_between
+from kstore.txnindex import AbortedTxn
 
 FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.005
@@ -60,6 +62,7 @@ class ReadOnlyView:
         self._indexes_behind = False
         self._checkpoints: dict[str, tuple[tuple[int, int, int] | None, int]] = {}
         self._refreshing = threading.Lock()
+        self._replayed = Replayed(directory)
         self.refresh()
 
     # `reading.View`
@@ -78,6 +81,40 @@ class ReadOnlyView:
     def log_end_offset(self) -> int:
         """One past the last sound batch."""
         return self._sight.log_end_offset
+
+    @property
+    def stable_end_offset(self) -> int:
+        """The last stable offset (0.2), from snapshots and what follows them."""
+        return steadily(self._stable_end, view=self)
+
+    def _stable_end(self) -> int:
+        sight = self._sight
+        first, _, _ = self._look_at_producers(sight)
+        end = sight.log_end_offset
+        return end if first is None else max(min(first, end), sight.log_start_offset)
+
+    def _look_at_producers(self, sight: _Sight) -> tuple[int | None, int, list[AbortedTxn]]:
+        return self._replayed.catch_up(
+            self.guard.version,
+            sight.segments.items,
+            self.readable_bytes,
+            sight.log_start_offset,
+            sight.log_end_offset,
+            sight.recovery_point,
+        )
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """The aborted transactions that reach into `[start_offset, end_offset)`, in the order of their ends."""
+        sight = self._sight
+        _, known_from, replayed = self._look_at_producers(sight)
+        segments = sight.segments
+        items = segments.items[max(segments.floor(start_offset), 0) : max(segments.floor(known_from) + 1, 0)]
+        for segment in items[-1:]:
+            segment.txn_index.refresh()  # the segment may have been the active one when it was last looked at
+        found = [each for each in aborted_between(items, start_offset, end_offset) if each.last_offset < known_from]
+        return found + [
+            each for each in replayed if each.last_offset >= start_offset and each.first_offset < end_offset
+        ]
 
     @property
     def recovery_point(self) -> int:

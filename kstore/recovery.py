@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from kstore import _scan, fs, names
 from kstore.config import LogConfig
 from kstore.epochs import LeaderEpochCache
-from kstore.producer import ProducerState
+from kstore.producer import ProducerState, replay_segment
 from kstore.roll import draw_jitter
 from kstore.segment import Segment
+from kstore.txnindex import AbortedTxn
 
 logger = logging.getLogger("kstore")
 
@@ -135,7 +136,7 @@ def load(
         segment.jitter_ms = draw_jitter(config)
     epochs = LeaderEpochCache.open(os.path.join(directory, names.LEADER_EPOCH_CHECKPOINT))
     snapshots = [file.offset for file in files if file.kind == names.SNAPSHOT]
-    loader = _Loader(directory, config, segments, epochs, snapshots, recovery, recovery_point, log_start_offset)
+    loader = _Loader(directory, config, segments, epochs, snapshots, recovery, recovery_point, log_start_offset, now_ms)
     unindexed = with_log - indexed[names.OFFSET_INDEX]
     clean = marked_clean or (bool(segments) and not unindexed and loader.looks_closed())
     for number, segment in enumerate(segments):
@@ -143,8 +144,11 @@ def load(
             # Where the log is scanned anyhow, no segment is kept behind a gap (unlike 8.19).
             doubtful = not clean and number >= loader.first_to_recover()
             loader.recover(number, loaded=number, drop_later=doubtful)
-        elif segment.base_offset not in indexed[names.TIME_INDEX]:
+            continue
+        if segment.base_offset not in indexed[names.TIME_INDEX]:
             segment.time_index.create_empty()
+        if segment.base_offset in indexed[names.TXN_INDEX] and not segment.txn_index.looks_sound(segment.base_offset):
+            loader.recover(number, loaded=number, drop_later=not clean and number >= loader.first_to_recover())
     if not clean and segments:
         loader.recover_from_recovery_point(now_ms)
     elif segments and segments[-1].base_offset not in unindexed and not segments[-1].indexes_look_trimmed():
@@ -215,6 +219,7 @@ class _Loader:
         recovery: Recovery,
         recovery_point: int,
         log_start_offset: int,
+        now_ms: int,
     ) -> None:
         self.directory = directory
         self.config = config
@@ -223,7 +228,8 @@ class _Loader:
         self.recovery = recovery
         self.recovery_point = recovery_point
         self.log_start_offset = log_start_offset
-        self.producers = ProducerState(directory, snapshots, log_start_offset)
+        self.producers = ProducerState(directory, snapshots)
+        self.now_ms = now_ms
         self.deleted_paths: list[str] = []
         self.dropped_all = False
         self.next_offset: int | None = None
@@ -255,7 +261,8 @@ class _Loader:
             before_cut=lambda: self._drop_after(number) if drop_later else None,
         )
         self.epochs.assign_all(found.epochs)
-        self.producers.numbered = self.producers.numbered or found.has_producers
+        aborted = replay_segment(self.producers.table, segment, segment.base_offset, segment.size_bytes)
+        segment.txn_index.replace(AbortedTxn(0, *each) for each in aborted)
         self.producers.end_offset = found.next_offset
         self.producers.take_snapshot()
         if segment.base_offset not in self.recovery.indexes_rebuilt:
@@ -356,12 +363,13 @@ class _Loader:
     def _rebuild_producers(
         self, end_offset: int, segments: list[Segment], *, clean: bool, log_start_offset: int | None = None
     ) -> None:
+        self.producers = self.producers.anew()
         self.producers.rebuild(
             self.log_start_offset if log_start_offset is None else log_start_offset,
             end_offset,
-            [segment.base_offset for segment in segments[-2:]],
+            segments,
             clean=clean,
-            has_producers=lambda start, end: any_producers(segments, start, end),
+            now_ms=self.now_ms,
         )
 
     def _drop(self, segment: Segment) -> None:
@@ -370,14 +378,3 @@ class _Loader:
             path = self.producers.path(segment.base_offset)
             fs.rename(path, path + ".deleted")
             self.deleted_paths.append(path + ".deleted")
-
-
-def any_producers(segments: list[Segment], start_offset: int, end_offset: int) -> bool:
-    """Whether a batch of `[start_offset, end_offset)` carries a producer id."""
-    first = max(bisect_right([s.base_offset for s in segments], start_offset) - 1, 0)
-    for segment in segments[first:]:
-        if segment.base_offset >= end_offset:
-            break
-        if segment.scan(segment.position_of(start_offset), segment.size_bytes).producer_batches:
-            return True
-    return False

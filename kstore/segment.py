@@ -17,6 +17,7 @@ from kstore import _core, _scan, fs, names, openfiles
 from kstore.errors import CorruptRecordError, StorageError
 from kstore.indexfile import OffsetIndex, TimeIndex
 from kstore.logfile import LogFile
+from kstore.txnindex import TxnIndex
 
 _making = threading.Lock()
 
@@ -73,7 +74,6 @@ class Recovered:
     cut_bytes: int
     reason: str | None
     epochs: list[tuple[int, int]]
-    has_producers: bool
 
 
 class Segment:
@@ -96,6 +96,7 @@ class Segment:
         "_path",
         "_size",
         "_time_index",
+        "_txn_index",
         "_used",
         "base_offset",
         "created_ms",
@@ -142,6 +143,7 @@ class Segment:
         self._path: str | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
+        self._txn_index: TxnIndex | None = None
         self._file: LogFile | None = None
         self._size: int | None = None
         self._first_timestamp: int | None = None
@@ -196,6 +198,16 @@ class Segment:
             index = TimeIndex(path, self.base_offset, self._max_index_bytes, writable=self.writable)
             with _making:
                 index = self._time_index = self._time_index or index
+        return index
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        """The index of the transactions that were aborted in this segment."""
+        index = self._txn_index
+        if index is None:
+            index = TxnIndex(self._path_of(names.txn_index_name(self.base_offset)))
+            with _making:
+                index = self._txn_index = self._txn_index or index
         return index
 
     @property
@@ -484,7 +496,6 @@ class Segment:
             cut_bytes=end - scan.end_position,
             reason=scan.reason,
             epochs=scan.epochs,
-            has_producers=bool(scan.producer_batches),
         )
 
     @staticmethod
@@ -506,6 +517,7 @@ class Segment:
         self.is_active = True
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
         file = self.file
         if position < file.size():
             fs.truncate(file.fd, position)
@@ -522,6 +534,8 @@ class Segment:
         self.flush_log()
         self.offset_index.flush()
         self.time_index.flush()
+        if self._txn_index is not None:
+            self._txn_index.flush()
 
     def flush_log(self) -> None:
         """Put what the log file holds on the disk."""

@@ -1,17 +1,21 @@
-"""The index of aborted transactions, read (FORMAT.md 9).
+"""The index of aborted transactions of one segment (FORMAT.md 9).
 
-A sequence of entries without a head; what a reader of transactions does with them is not for this file.
+A sequence of entries without a head, in a file that is made with its first entry; what a reader of transactions does
+with them is not for this file. The hardest rule: an entry is added before its marker is in the log, so that whoever
+sees the marker finds the entry; one whose marker then could not be written is taken back.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
+from kstore import fs
 from kstore.errors import CorruptIndexError
 
-__all__ = ["AbortedTxn", "format_txn_index", "parse_txn_index"]
+__all__ = ["AbortedTxn", "TxnIndex", "format_txn_index", "parse_txn_index"]
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
@@ -45,3 +49,91 @@ def parse_txn_index(data: bytes, *, path: str | None = None) -> list[AbortedTxn]
 def format_txn_index(entries: Iterable[AbortedTxn]) -> bytes:
     """Write the file's bytes."""
     return b"".join(_ENTRY.pack(entry.version << 8, *entry[1:]) for entry in entries)
+
+
+@contextmanager
+def _opened(path: str, *, write: bool = False, create: bool = False) -> Iterator[int]:
+    fd = fs.open(path, write=write, create=create)
+    try:
+        yield fd
+    finally:
+        fs.close(fd)
+
+
+class TxnIndex:
+    """The entries of one segment over their file, read when they are first asked for.
+
+    The log's mutex guards what changes it; `entries` is a tuple that is replaced as a whole, for readers of any thread.
+    """
+
+    __slots__ = ("_entries", "_unsynced", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._entries: tuple[AbortedTxn, ...] | None = None
+        self._unsynced = False
+
+    @property
+    def entries(self) -> tuple[AbortedTxn, ...]:
+        """The entries, none where there is no file. Raises `CorruptIndexError`."""
+        entries = self._entries
+        if entries is None:
+            entries = self._entries = tuple(parse_txn_index(self._read(), path=self.path))
+        return entries
+
+    def _read(self) -> bytes:
+        try:
+            return fs.read_file(self.path)
+        except fs.MissingFileError:
+            return b""
+
+    def refresh(self) -> None:
+        """Read the file anew when it is next asked for: another process may have written to it."""
+        self._entries = None
+
+    def looks_sound(self, base_offset: int) -> bool:
+        """Whether it can be read and no entry ends below the segment (8.8)."""
+        try:
+            return all(entry.last_offset >= base_offset for entry in self.entries)
+        except CorruptIndexError:
+            return False
+
+    def append(self, entry: AbortedTxn) -> bool:
+        """Add an entry (9.14); whether the file had to be made."""
+        entries = self.entries
+        size = len(entries) * _ENTRY.size
+        made = not fs.exists(self.path)
+        with _opened(self.path, write=True, create=made) as fd:
+            fs.pwrite(fd, format_txn_index([entry]), size)
+        self._entries = (*entries, entry)
+        self._unsynced = True
+        return made
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries from the first on that ends at or above `offset` (9.18)."""
+        entries = self.entries
+        kept = next((slot for slot, entry in enumerate(entries) if entry.last_offset >= offset), len(entries))
+        if kept < len(entries):
+            self.cut(kept)
+
+    def cut(self, kept: int) -> None:
+        """Keep so many entries."""
+        with _opened(self.path, write=True) as fd:
+            fs.truncate(fd, kept * _ENTRY.size)
+            fs.fdatasync(fd)
+        self._entries = self.entries[:kept]
+
+    def replace(self, entries: Iterable[AbortedTxn]) -> None:
+        """Hold these entries instead, as recovery found them; an empty index has no file unless it had one."""
+        entries = tuple(entries)
+        if entries or fs.exists(self.path):
+            fs.write_file(self.path, format_txn_index(entries))
+            self._unsynced = True
+        self._entries = entries
+
+    def flush(self) -> None:
+        """Put on the disk what was written since the last flush."""
+        if self._unsynced:
+            with _opened(self.path) as fd:
+                fs.fsync(fd)
+            self._unsynced = False

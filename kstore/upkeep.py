@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from kstore import fs
 from kstore._turn import Turn
 from kstore.errors import StorageError
+from kstore.producer import EXPIRATION_CHECK_MS
 
 if TYPE_CHECKING:
     from kstore.segment import Segment
@@ -63,7 +64,8 @@ class Upkeep:
         self._start_made = 0  # how many had been made when segments last went from the log's front
         self._start_point = recovery_point  # and the recovery point before that
         self._turn = Turn()
-        self._flushed_ms = writer.now()
+        self._flushed_ms = self._expired_ms = writer.now()
+        self._watches_producers = len(writer.producers.table) > 0
         self.roll_to_flush = False  # a segment was left, and what is below the new one is not yet flushed
 
     # Syncs.
@@ -230,6 +232,8 @@ class Upkeep:
     def due_ms(self) -> int:
         """When something is next due by the clock (12.5, 6.13), `NEVER` for nothing; a roll's flush is due at once."""
         due = min((at for at, _ in self._unlinks), default=NEVER)
+        if self._watches_producers:
+            due = min(due, self._expired_ms + EXPIRATION_CHECK_MS)
         flush_ms = self.writer.config.flush_ms
         return due if flush_ms >= NEVER else min(due, self._flushed_ms + flush_ms)
 
@@ -248,7 +252,22 @@ class Upkeep:
                     self._unlinks.remove(entry)
         self.flush_rolled()
         self.flush_timed()
+        self._expire_producers(now)
         self.set_due()
+
+    def watch_producers(self) -> None:
+        """Look at the producers from now on, whether they have expired (9.21)."""
+        if not self._watches_producers:
+            self._watches_producers = True
+            self.set_due()
+
+    def _expire_producers(self, now: int) -> None:
+        if now >= self._expired_ms + EXPIRATION_CHECK_MS:
+            self._expired_ms = now
+            if self._watches_producers:
+                with self.writer.gate():
+                    self.writer.producers.expire(now)
+                    self._watches_producers = len(self.writer.producers.table) > 0
 
     def flush_timed(self) -> int | None:
         """Flush when the last flush is `flush.ms` ago (12.5); the milliseconds until the next, None for never."""

@@ -16,13 +16,16 @@ from errno import EIO, EMFILE, ENFILE, ENOMEM
 from typing import TYPE_CHECKING
 
 from kstore import _core, fs, openfiles
+from kstore._producers import Origin
 from kstore._writer import Appender, Code, Gate
 from kstore.config import LogConfig
 from kstore.errors import CorruptRecordError, KStoreError, LogClosedError, StorageError
 from kstore.reading import Piece, SegmentList
-from kstore.recovery import Loaded, any_producers
+from kstore.recovery import Loaded
 from kstore.roll import INT_MAX, REASONS, draw_jitter, limits
 from kstore.segment import Segment
+from kstore.stability import aborted_between
+from kstore.txnindex import AbortedTxn
 from kstore.upkeep import Host, Upkeep
 
 if TYPE_CHECKING:
@@ -102,6 +105,18 @@ class Writer:
     def log_end_offset(self) -> int:
         """The next offset to be given out; never below the start, also while a log is being started anew."""
         return max(self.appender.next_offset, self.log_start_offset)
+
+    @property
+    def stable_end_offset(self) -> int:
+        """The last stable offset: where the earliest open transaction begins, else the log end (0.2)."""
+        end = self.log_end_offset  # first: a transaction that begins after this look begins at or above it
+        first = self.producers.table.first_unstable_offset
+        return end if first is None else max(min(first, end), self.log_start_offset)
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """The aborted transactions that reach into `[start_offset, end_offset)`, in the order of their ends (4.11)."""
+        segments = self.segments
+        return aborted_between(segments.items[max(segments.floor(start_offset), 0) :], start_offset, end_offset)
 
     @property
     def durable_end_offset(self) -> int:
@@ -244,6 +259,69 @@ class Writer:
             rolled = code != Code.DONE
         self._published()
 
+    def append_produced_locked(
+        self, batches: bytearray | memoryview, origin: int, transaction_version: int | None = None
+    ) -> tuple[int, int, int]:
+        """Append whole v2 batches that carry a producer id, each an append of its own (1.28 to 1.32).
+
+        Answers with the first and last offset, and the timestamp of the last batch that the log already had, else -1:
+        such a batch is not stored again. Raises what `ProducerTable.stage` does; then the batches before are in the
+        log, and so is a new segment that the refused one would have begun (1.30).
+        """
+        view = memoryview(batches)
+        first = last = timestamp = -1
+        taken = 0
+        try:
+            while taken < len(view):
+                size = 12 + int.from_bytes(view[taken + 8 : taken + 12], "big")
+                begin, last, timestamp = self._append_one_produced(
+                    view[taken : taken + size], origin, transaction_version
+                )
+                first = begin if first < 0 else first
+                taken += size
+        finally:
+            view.release()
+        self._published()
+        return first, last, timestamp
+
+    def _append_one_produced(
+        self, batch: memoryview, origin: int, transaction_version: int | None
+    ) -> tuple[int, int, int]:
+        appender, table = self.appender, self.producers.table
+        self._roll_for(appender.should_roll(batch, False), self.log_end_offset)
+        first = appender.next_offset
+        try:
+            known = table.stage(batch, 0, first, origin, transaction_version)
+        except BaseException:
+            table.drop()
+            raise
+        if known is not None:
+            return known
+        self._roll_for(self._write_staged(batch, follower=False), first)  # done, or nothing can be written any more
+        return first, appender.next_offset - 1, -1
+
+    def _write_staged(self, data: memoryview, *, follower: bool) -> int:
+        """Write batches that were staged, and what they say of aborted transactions before them; the code."""
+        table = self.producers.table
+        if len(table) == 0:
+            self.upkeep.watch_producers()
+        aborted = table.aborted()
+        if not aborted:
+            return table.write(self.appender.commit, data, follower)
+        index = self.active.txn_index
+        before = len(index.entries)
+        code: int = Code.BUSY
+        try:
+            for each in aborted:
+                if index.append(AbortedTxn(0, *each)):
+                    self.upkeep.owe_names()
+            code = table.write(self.appender.commit, data, follower)
+        finally:
+            if code != Code.DONE:
+                table.drop()
+                index.cut(before)
+        return code
+
     def _roll_for(self, code: int, base_offset: int) -> None:
         if code == Code.DONE:
             return
@@ -258,10 +336,23 @@ class Writer:
         base_offset = max(first, self.log_end_offset)
         if len(batches) > 1 and batches[-1].last_offset - base_offset > INT_MAX:
             raise _SplitError
-        code, _ = self.appender.commit(data, 0, True)
-        if code not in (Code.DONE, Code.SPLIT):
-            self._roll_for(code, base_offset)
-            code, _ = self.appender.commit(data, 0, True, True)
+        if any(batch.producer_id >= 0 for batch in batches):
+            self._roll_for(self.appender.should_roll(data, True), base_offset)
+            table = self.producers.table
+            try:
+                for batch in batches:
+                    if batch.producer_id >= 0:
+                        at = batch.position - batches[0].position
+                        table.stage(data, at, batch.base_offset, Origin.FOLLOWER)
+            except BaseException:
+                table.drop()
+                raise
+            code = self._write_staged(data, follower=True)
+        else:
+            code, _ = self.appender.commit(data, 0, True)
+            if code not in (Code.DONE, Code.SPLIT):
+                self._roll_for(code, base_offset)
+                code, _ = self.appender.commit(data, 0, True, True)
         if code == Code.SPLIT:
             raise _SplitError
         self._roll_for(code, base_offset)  # nothing to roll for: done, or nothing can be written any more
@@ -299,11 +390,6 @@ class Writer:
     def _epochs_changed(self) -> None:
         latest = self.epochs.latest_epoch
         self.appender.epoch_assigned = latest is not None and latest == self.appender.leader_epoch
-
-    def note_producers(self, analysis: Analysis) -> None:
-        """Remember that a producer numbered its batches: the state is no longer the empty one."""
-        if any(batch.producer_id >= 0 for batch in analysis.batches):
-            self.producers.numbered = True
 
     def _published(self) -> None:
         if self.appender.waiters:
@@ -533,6 +619,7 @@ class Writer:
             dropped = [segment for segment in self.segments.items if segment.base_offset > offset]
             kept = [segment for segment in self.segments.items if segment.base_offset <= offset]
             position, data_end = kept[-1].find_cut(offset)
+            self.producers.end_offset = self.log_end_offset
             with self.upkeep.cutting(data_end):
                 self._cut_locked(offset, position, data_end, dropped, kept)
             self.wake()
@@ -610,14 +697,7 @@ class Writer:
         self.upkeep.write_checkpoints()
 
     def _rebuild_producers_locked(self, offset: int) -> None:
-        items = list(self.segments.items)
-        self.producers.rebuild(
-            self.log_start_offset,
-            offset,
-            self.segments.bases,
-            clean=False,
-            has_producers=lambda start, end: any_producers(items, start, end),
-        )
+        self.producers.rebuild(self.log_start_offset, offset, self.segments.items, clean=False, now_ms=self.now())
 
     def delete_locked(self, segment: Segment) -> None:
         """Rename the files of a segment that is no longer in the list, to be unlinked later (6.11, 6.12)."""
@@ -676,7 +756,6 @@ class Writer:
         self.settle()
         self.producers.end_offset = self.log_end_offset
         self.producers.take_snapshot(sync=True)
-        self.producers.anchor(self.segments.bases[0])
         self.active.seal()
         self.upkeep.owe_names()
         self.upkeep.sync(self.log_end_offset)

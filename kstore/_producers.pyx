@@ -1,0 +1,728 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""What a log knows of its producers: epochs, last batches, open transactions (SEMANTICS.md 9).
+
+A `ProducerTable` judges a batch before it is written, and takes it in once it is. It opens nothing; replaying reads a
+descriptor that it is given. The hardest rule: what `stage` has seen counts for nothing until `publish`, so that a
+write that fails leaves no trace.
+"""
+
+cimport cython
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport qsort
+from libc.string cimport memcpy, memmove, memset
+
+from kstore._core cimport Buffer, ks_parse_record, ks_record, record_section
+from kstore._wire cimport (
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CODEC_MASK, CONTROL_BIT, CRC_AT,
+    HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LOG_OVERHEAD, MAGIC_AT, MAX_TIMESTAMP_AT, MIN_V0_MESSAGE,
+    PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT, load16,
+    load32, load64, store16, store32, store64,
+)
+
+import logging
+import os
+from collections import OrderedDict
+
+from kstore.errors import (
+    CorruptRecordError, InvalidProducerEpochError, InvalidRecordError, InvalidTxnStateError, OutOfOrderSequenceError,
+    StorageError, TransactionCoordinatorFencedError,
+)
+
+cdef extern from "crc32c.h" nogil:
+    uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
+
+cdef extern from "<unistd.h>" nogil:
+    Py_ssize_t pread(int fd, void *data, size_t n, int64_t position) noexcept
+
+logger = logging.getLogger("kstore")
+
+cdef enum:
+    MOST_KEPT = 5                  # batches of a producer that a retry is told from (SEMANTICS.md 9.1)
+    INT_MAX = 0x7fffffff
+    LAST_EPOCH = 32767
+    SNAPSHOT_HEAD = 10
+    SNAPSHOT_ENTRY = 46            # FORMAT.md 10
+    REPLAY_WINDOW = 65536
+    MOST_OF_A_MARKER = 512         # an end marker has 78 bytes; more of one is read by itself
+
+# Who appends (SEMANTICS.md 1.1).
+cpdef enum Origin:
+    CLIENT = 0
+    COORDINATOR = 1
+    FOLLOWER = 2
+
+
+cdef struct Kept:
+    int64_t last_offset
+    int64_t timestamp
+    int32_t last_sequence
+    int32_t offset_delta
+
+
+cdef struct Entry:
+    int64_t producer_id
+    int64_t timestamp
+    int64_t txn_first              # -1: no open transaction
+    int32_t coordinator_epoch
+    int16_t epoch
+    int16_t count                  # of `kept`, the oldest first
+    Kept kept[MOST_KEPT]
+
+
+cdef struct Head:
+    # A batch's header, as far as producers are concerned.
+    int64_t base_offset, last_offset, max_timestamp, producer_id
+    int32_t first_sequence, last_sequence, delta, count
+    int16_t epoch, attributes
+
+
+cdef int32_t after(int32_t sequence, int32_t n) noexcept nogil:
+    """The sequence `n` later; they wrap in [0, INT_MAX] (SEMANTICS.md 9.2)."""
+    return <int32_t> ((<int64_t> sequence + n) & INT_MAX)
+
+
+cdef int32_t before(int32_t sequence, int32_t n) noexcept nogil:
+    return <int32_t> ((<int64_t> sequence - n) & INT_MAX)
+
+
+cdef void read_head(const uint8_t *p, int64_t base_offset, Head *h) noexcept nogil:
+    h.base_offset = base_offset
+    h.delta = load32(p + LAST_OFFSET_DELTA_AT)
+    h.last_offset = base_offset + h.delta
+    h.max_timestamp = load64(p + MAX_TIMESTAMP_AT)
+    h.producer_id = load64(p + PRODUCER_ID_AT)
+    h.epoch = load16(p + PRODUCER_EPOCH_AT)
+    h.first_sequence = load32(p + BASE_SEQUENCE_AT)
+    h.last_sequence = -1 if h.first_sequence == -1 else after(h.first_sequence, h.delta)
+    h.count = load32(p + RECORDS_COUNT_AT)
+    h.attributes = load16(p + ATTRIBUTES_AT)
+
+
+cdef int32_t last_sequence(const Entry *e) noexcept nogil:
+    return e.kept[e.count - 1].last_sequence if e.count else -1
+
+
+cdef void push(Entry *e, int64_t last_offset, int64_t timestamp, int32_t sequence, int32_t delta) noexcept nogil:
+    if e.count == MOST_KEPT:
+        memmove(&e.kept[0], &e.kept[1], (MOST_KEPT - 1) * sizeof(Kept))
+        e.count -= 1
+    e.kept[e.count] = Kept(last_offset, timestamp, sequence, delta)
+    e.count += 1
+
+
+cdef void enter_epoch(Entry *e, int16_t epoch) noexcept nogil:
+    if e.epoch != epoch:
+        e.epoch = epoch
+        e.count = 0
+
+
+cdef inline uint64_t mixed(int64_t producer_id) noexcept nogil:
+    cdef uint64_t x = <uint64_t> producer_id
+    x ^= x >> 33
+    x *= 0xff51afd7ed558ccdULL
+    x ^= x >> 33
+    return x
+
+
+cdef int by_producer_id(const void *a, const void *b) noexcept nogil:
+    cdef int64_t left = (<const Entry *> a).producer_id, right = (<const Entry *> b).producer_id
+    return (left > right) - (left < right)
+
+
+cdef object name_of(const Head *h):
+    return f"producer {h.producer_id}, offsets {h.base_offset} to {h.last_offset}"
+
+
+@cython.final
+cdef class ProducerTable:
+    """The producers of one log. `ongoing` has the first offset of each open transaction, in order, and its producer.
+
+    Not thread-safe: the log's mutex guards it. `first_unstable_offset` may be asked from any thread.
+    """
+
+    cdef Entry *_entries
+    cdef Py_ssize_t _count, _room
+    cdef int32_t *_slots           # number of an entry plus 1; 0: free
+    cdef Py_ssize_t _slots_count   # a power of two
+    cdef Entry *_staged
+    cdef Py_ssize_t _staged_count, _staged_room
+    cdef dict _staged_at           # only where more than one is staged
+    cdef list _begun, _completed
+    cdef readonly object ongoing
+
+    def __cinit__(self):
+        self.ongoing = OrderedDict()
+        self._begun = []
+        self._completed = []
+        self._staged_at = {}
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._entries)
+        PyMem_RawFree(self._slots)
+        PyMem_RawFree(self._staged)
+
+    def __len__(self):
+        return self._count
+
+    @property
+    def size_bytes(self):
+        """Bytes of memory that the producers take."""
+        return (self._room + self._staged_room) * sizeof(Entry) + self._slots_count * sizeof(int32_t)
+
+    @property
+    def first_unstable_offset(self):
+        """The first offset of the earliest open transaction, None without any."""
+        while True:
+            try:
+                for first in self.ongoing:
+                    return first
+                return None
+            except RuntimeError:  # changed by another thread between two steps
+                continue
+
+    def clear(self):
+        """Forget everybody."""
+        PyMem_RawFree(self._entries)
+        PyMem_RawFree(self._slots)
+        self._entries = NULL
+        self._slots = NULL
+        self._count = self._room = self._slots_count = 0
+        self.ongoing = OrderedDict()
+        self.drop()
+
+    # ---- The hash table.
+
+    cdef Entry *_find(self, int64_t producer_id) noexcept:
+        cdef Py_ssize_t mask = self._slots_count - 1
+        cdef Py_ssize_t at
+        if self._count == 0:
+            return NULL
+        at = <Py_ssize_t> (mixed(producer_id) & <uint64_t> mask)
+        while self._slots[at]:
+            if self._entries[self._slots[at] - 1].producer_id == producer_id:
+                return &self._entries[self._slots[at] - 1]
+            at = (at + 1) & mask
+        return NULL
+
+    cdef void _enter(self, Py_ssize_t number) noexcept:
+        cdef Py_ssize_t mask = self._slots_count - 1
+        cdef Py_ssize_t at = <Py_ssize_t> (mixed(self._entries[number].producer_id) & <uint64_t> mask)
+        while self._slots[at]:
+            at = (at + 1) & mask
+        self._slots[at] = <int32_t> (number + 1)
+
+    cdef int _hash(self, Py_ssize_t slots) except -1:
+        cdef int32_t *made = <int32_t *> PyMem_RawMalloc(<size_t> slots * sizeof(int32_t))
+        cdef Py_ssize_t i
+        if made == NULL:
+            raise MemoryError
+        PyMem_RawFree(self._slots)
+        self._slots = made
+        self._slots_count = slots
+        memset(made, 0, <size_t> slots * sizeof(int32_t))
+        for i in range(self._count):
+            self._enter(i)
+        return 0
+
+    cdef int _reserve(self, Py_ssize_t more) except -1:
+        """See that so many more entries can be added without an error."""
+        cdef Py_ssize_t wanted = self._count + more
+        cdef Py_ssize_t slots = 16
+        cdef void *data
+        if wanted > self._room:
+            wanted = max(wanted, self._room + self._room // 4 + 8)
+            data = PyMem_RawRealloc(self._entries, <size_t> wanted * sizeof(Entry))
+            if data == NULL:
+                raise MemoryError
+            self._entries = <Entry *> data
+            self._room = wanted
+        if 3 * (self._count + more) > 2 * self._slots_count:
+            while 3 * (self._count + more) > 2 * slots:
+                slots *= 2
+            self._hash(slots)
+        return 0
+
+    cdef Entry *_add(self, int64_t producer_id) except NULL:
+        cdef Entry *e
+        self._reserve(1)
+        e = &self._entries[self._count]
+        self._begin(e, producer_id)
+        self._enter(self._count)
+        self._count += 1
+        return e
+
+    cdef void _begin(self, Entry *e, int64_t producer_id) noexcept:
+        e.producer_id = producer_id
+        e.timestamp = e.txn_first = -1
+        e.coordinator_epoch = -1
+        e.epoch = -1
+        e.count = 0
+
+    # ---- Judging an append.
+
+    def stage(self, data, Py_ssize_t position, int64_t base_offset, int origin, transaction_version=None):
+        """Judge the v2 batch at `position` of `data`, which is to get `base_offset`; a batch without producer passes.
+
+        A client's batch that the log already has is not staged: the answer is then its (first offset, last offset,
+        timestamp), else None. What is staged counts from `publish` on. Raises `OutOfOrderSequenceError`,
+        `InvalidProducerEpochError`, `InvalidTxnStateError`, `TransactionCoordinatorFencedError`, `InvalidRecordError`
+        for a control record that does not parse, and `ValueError` for a marker without a transaction version.
+        """
+        cdef Buffer held = Buffer(data)
+        cdef const uint8_t *p
+        cdef Head h
+        cdef Entry *stored
+        cdef Kept *k
+        cdef int16_t i
+        cdef int64_t size
+        if not 0 <= position <= held.size - RECORDS_AT:
+            raise ValueError(f"no batch at position {position} of {held.size} bytes")
+        p = held.p + position
+        size = <int64_t> load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
+        if size < RECORDS_AT or size > held.size - position:
+            raise ValueError(f"a batch of {size} bytes at position {position} of {held.size} bytes")
+        if p[MAGIC_AT] != 2:
+            return None
+        read_head(p, base_offset, &h)
+        if h.producer_id < 0:
+            return None
+        stored = self._find(h.producer_id)
+        if origin == CLIENT and stored != NULL and stored.epoch == h.epoch:
+            for i in range(stored.count):
+                k = &stored.kept[i]
+                if k.last_sequence == h.last_sequence and before(k.last_sequence, k.offset_delta) == h.first_sequence:
+                    return k.last_offset - k.offset_delta, k.last_offset, k.timestamp
+        if (origin != FOLLOWER and h.attributes & TRANSACTIONAL_BIT and stored != NULL and h.epoch < stored.epoch):
+            self._refuse_epoch(&h, stored.epoch, False)
+        self._apply(self._stage_of(h.producer_id), &h, p, <Py_ssize_t> size, origin, transaction_version, True)
+        return None
+
+    cdef Entry *_stage_of(self, int64_t producer_id) except NULL:
+        """What is staged of a producer: at first what is known of it."""
+        cdef Entry *e
+        cdef Entry *stored
+        cdef void *data
+        cdef Py_ssize_t wanted
+        if self._staged_count:
+            found = self._staged_at.get(producer_id)
+            if found is not None:
+                return &self._staged[<Py_ssize_t> found]
+        if self._staged_count == self._staged_room:
+            wanted = 2 * self._staged_room + 2
+            data = PyMem_RawRealloc(self._staged, <size_t> wanted * sizeof(Entry))
+            if data == NULL:
+                raise MemoryError
+            self._staged = <Entry *> data
+            self._staged_room = wanted
+        e = &self._staged[self._staged_count]
+        stored = self._find(producer_id)
+        if stored != NULL:
+            e[0] = stored[0]
+        else:
+            self._begin(e, producer_id)
+        self._staged_at[producer_id] = self._staged_count
+        self._staged_count += 1
+        self._reserve(self._staged_count)
+        return e
+
+    cdef int _apply(self, Entry *e, const Head *h, const uint8_t *p, Py_ssize_t n, int origin, object version,
+                    bint staging) except -1:
+        """Check one batch and take it into `e` (SEMANTICS.md 9.5 to 9.11)."""
+        cdef int16_t kind
+        cdef int32_t coordinator_epoch
+        if h.attributes & CONTROL_BIT:
+            if not read_marker(h, p, n, &kind, &coordinator_epoch):
+                return 0
+            self._check_marker(e, h, coordinator_epoch, origin, version)
+            if e.txn_first >= 0:
+                self._complete(e.producer_id, e.txn_first, h.last_offset, kind == 0, staging)
+            enter_epoch(e, h.epoch)
+            e.coordinator_epoch = coordinator_epoch
+            e.timestamp = h.max_timestamp
+            e.txn_first = -1
+            return 0
+        if h.epoch < e.epoch:
+            self._refuse_epoch(h, e.epoch, origin == FOLLOWER)
+        if origin == CLIENT:
+            self._check_sequence(e, h)
+        if e.txn_first >= 0 and not h.attributes & TRANSACTIONAL_BIT:
+            if staging:
+                raise InvalidTxnStateError(
+                    f"{name_of(h)}: not transactional, while the transaction that began at offset {e.txn_first} is open",
+                    producer_id=h.producer_id, producer_epoch=h.epoch)
+            logger.warning("producer %d: a batch at %d outside of its transaction, which began at %d",
+                           h.producer_id, h.base_offset, e.txn_first)
+        enter_epoch(e, h.epoch)
+        push(e, h.last_offset, h.max_timestamp, h.last_sequence, h.delta)
+        e.timestamp = h.max_timestamp
+        if e.txn_first < 0 and h.attributes & TRANSACTIONAL_BIT:
+            e.txn_first = h.base_offset
+            # Before its bytes are in the file: a reader of committed records must not get past it.
+            self.ongoing[h.base_offset] = h.producer_id
+            if staging:
+                self._begun.append(h.base_offset)
+        return 0
+
+    cdef int _check_sequence(self, const Entry *e, const Head *h) except -1:
+        """SEMANTICS.md 9.7."""
+        cdef int32_t last
+        if e.epoch == -1:
+            return 0
+        if h.epoch != e.epoch:
+            if h.first_sequence == 0:
+                return 0
+            raise OutOfOrderSequenceError(
+                f"{name_of(h)}: sequence {h.first_sequence} is the first of epoch {h.epoch}, after epoch {e.epoch}; "
+                f"expected 0", producer_id=h.producer_id, producer_epoch=h.epoch, expected=0, found=h.first_sequence)
+        last = last_sequence(e)
+        if h.first_sequence == <int64_t> last + 1 or (h.first_sequence == 0 and last == INT_MAX):
+            return 0
+        raise OutOfOrderSequenceError(
+            f"{name_of(h)}: sequence {h.first_sequence} of epoch {h.epoch} follows sequence {last}; "
+            f"expected {after(last, 1)}",
+            producer_id=h.producer_id, producer_epoch=h.epoch, expected=after(last, 1), found=h.first_sequence)
+
+    cdef int _check_marker(self, const Entry *e, const Head *h, int32_t coordinator_epoch, int origin,
+                           object version) except -1:
+        """SEMANTICS.md 9.11, 9.11a."""
+        cdef bint stale
+        if version is None:
+            if origin != FOLLOWER:
+                raise ValueError(f"{name_of(h)}: a marker needs a transaction version")
+            version = 0
+        if version < 2:
+            stale = h.epoch < e.epoch
+        else:
+            stale = h.epoch <= e.epoch and not (
+                h.epoch == e.epoch and (e.txn_first < 0 or h.epoch == LAST_EPOCH))
+        if stale:
+            self._refuse_epoch(h, e.epoch, origin == FOLLOWER)
+        if coordinator_epoch < e.coordinator_epoch:
+            text = (f"{name_of(h)}: marker of coordinator epoch {coordinator_epoch}; "
+                    f"the newest known is {e.coordinator_epoch}")
+            if origin != FOLLOWER:
+                raise TransactionCoordinatorFencedError(
+                    text, producer_id=h.producer_id, producer_epoch=h.epoch, expected=e.coordinator_epoch,
+                    found=coordinator_epoch)
+            logger.info(text)
+        return 0
+
+    cdef int _refuse_epoch(self, const Head *h, int16_t known, bint only_say) except -1:
+        text = f"{name_of(h)}: producer epoch {h.epoch}; the newest known is {known}"
+        if not only_say:
+            raise InvalidProducerEpochError(
+                text, producer_id=h.producer_id, producer_epoch=h.epoch, expected=known, found=h.epoch)
+        logger.info(text)
+        return 0
+
+    cdef int _complete(self, int64_t producer_id, int64_t first, int64_t last, bint aborted, bint staging) except -1:
+        if staging:
+            self._completed.append((producer_id, first, last, aborted))
+        else:
+            self.ongoing.pop(first, None)
+            if aborted:
+                self._completed.append((producer_id, first, last, self._stable_after(self.ongoing, producer_id, last)))
+        return 0
+
+    cdef object _stable_after(self, object ongoing, int64_t producer_id, int64_t last):
+        """The last stable offset once a transaction has ended at `last` (SEMANTICS.md 9.13)."""
+        for first, other in ongoing.items():
+            if other != producer_id:
+                return first
+        return last + 1
+
+    def aborted(self):
+        """Of the aborted transactions that are staged: [(producer id, first, last, last stable offset)] (9.14)."""
+        if not self._completed:
+            return []
+        ongoing = self.ongoing if len(self._completed) == 1 else OrderedDict(self.ongoing)
+        found = []
+        for producer_id, first, last, is_aborted in self._completed:
+            if is_aborted:
+                found.append((producer_id, first, last, self._stable_after(ongoing, producer_id, last)))
+            if ongoing is not self.ongoing:
+                ongoing.pop(first, None)
+        return found
+
+    cpdef publish(self):
+        """Let what was staged count: its bytes are in the log (SEMANTICS.md 9.4)."""
+        cdef Py_ssize_t i
+        cdef Entry *e
+        for i in range(self._staged_count):
+            e = self._find(self._staged[i].producer_id)
+            if e == NULL:
+                if self._staged[i].epoch == -1 and self._staged[i].count == 0 and self._staged[i].timestamp == -1:
+                    continue  # nothing but an empty control batch
+                e = self._add(self._staged[i].producer_id)
+            e[0] = self._staged[i]
+        for _, first, _, _ in self._completed:
+            self.ongoing.pop(first, None)
+        self._begun.clear()
+        self.drop()
+
+    cpdef drop(self):
+        """Forget what was staged."""
+        if self._staged_count:
+            self._staged_count = 0
+            self._staged_at.clear()
+        if self._begun:
+            for first in self._begun:
+                self.ongoing.pop(first, None)
+            self._begun.clear()
+        if self._completed:
+            self._completed.clear()
+
+    def write(self, commit, data, bint follower):
+        """Write what was staged with `commit` (an appender's), and let it count once it is written; the code.
+
+        Compiled, so that no interrupt can come between the two. Where nothing was written nothing stays staged.
+        """
+        cdef int code = -1
+        try:
+            code, _ = commit(data, 0, follower, True)
+        finally:
+            if code == 0:
+                self.publish()
+            else:
+                self.drop()
+        return code
+
+    # ---- Replaying.
+
+    def replay(self, int fd, int64_t position, int64_t end, int64_t start_offset, path=None):
+        """Take in the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS.md 9.26).
+
+        Whole, framed batches are expected; at the first that is none it stops. A control batch that does not parse is
+        passed over. Answers with the transactions that were aborted in them, as `aborted` does. Raises `StorageError`.
+        """
+        cdef uint8_t *window
+        cdef int64_t window_at = 0, size, base
+        cdef Py_ssize_t held = 0, wanted, left
+        cdef const uint8_t *p
+        cdef Head h
+        cdef Entry *e
+        window = <uint8_t *> PyMem_RawMalloc(REPLAY_WINDOW)
+        if window == NULL:
+            raise MemoryError
+        try:
+            while end - position > HEADER_UP_TO_MAGIC:
+                left = <Py_ssize_t> min(<int64_t> MOST_OF_A_MARKER, end - position)
+                if not window_at <= position or position + left > window_at + held:
+                    wanted = <Py_ssize_t> min(<int64_t> REPLAY_WINDOW, end - position)
+                    held = read_at(fd, window, wanted, position, path)
+                    window_at = position
+                    left = min(left, held)
+                if left <= HEADER_UP_TO_MAGIC:
+                    break
+                p = window + (position - window_at)
+                size = <int64_t> load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
+                if size < LOG_OVERHEAD + MIN_V0_MESSAGE or size > end - position:
+                    break
+                base = load64(p)
+                if p[MAGIC_AT] == 2 and size >= RECORDS_AT and left >= RECORDS_AT:
+                    read_head(p, base, &h)
+                    if h.producer_id >= 0 and h.last_offset >= start_offset:
+                        e = self._find(h.producer_id)
+                        if e == NULL:
+                            e = self._add(h.producer_id)
+                        if h.attributes & CONTROL_BIT and size > left:
+                            data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size)
+                            if read_at(fd, <uint8_t *> PyBytes_AS_STRING(data), <Py_ssize_t> size, position, path) < size:
+                                break
+                            self._replay_one(e, &h, <const uint8_t *> PyBytes_AS_STRING(data), <Py_ssize_t> size)
+                        else:
+                            self._replay_one(e, &h, p, <Py_ssize_t> min(size, <int64_t> left))
+                position += size
+            found = list(self._completed)
+        finally:
+            self._completed.clear()
+            PyMem_RawFree(window)
+        return found
+
+    cdef int _replay_one(self, Entry *e, const Head *h, const uint8_t *p, Py_ssize_t n) except -1:
+        try:
+            self._apply(e, h, p, n, FOLLOWER, None, False)
+        except (InvalidRecordError, CorruptRecordError) as error:
+            logger.warning("passed over: %s", error)
+        return 0
+
+    # ---- Expiry, snapshots.
+
+    def expire(self, int64_t now_ms, int64_t expiration_ms):
+        """Forget producers without open transaction whose last timestamp is so long ago (9.21); how many."""
+        cdef Py_ssize_t i, kept = 0, gone
+        for i in range(self._count):
+            if self._entries[i].txn_first >= 0 or now_ms - self._entries[i].timestamp < expiration_ms:
+                if kept != i:
+                    self._entries[kept] = self._entries[i]
+                kept += 1
+        gone = self._count - kept
+        if gone:
+            self._count = kept
+            self._hash(self._slots_count)
+        return gone
+
+    def snapshot(self):
+        """The bytes of a snapshot file (FORMAT.md 10), in order of producer ids."""
+        cdef Py_ssize_t n = self._count, i
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, SNAPSHOT_HEAD + n * SNAPSHOT_ENTRY)
+        cdef uint8_t *p = <uint8_t *> PyBytes_AS_STRING(data)
+        cdef uint8_t *q = p + SNAPSHOT_HEAD
+        cdef Entry *e
+        cdef Kept *k
+        if n > 1:
+            qsort(self._entries, <size_t> n, sizeof(Entry), by_producer_id)
+            memset(self._slots, 0, <size_t> self._slots_count * sizeof(int32_t))
+            for i in range(n):
+                self._enter(i)
+        for i in range(n):
+            e = &self._entries[i]
+            k = &e.kept[e.count - 1] if e.count else NULL
+            store64(q, e.producer_id)
+            store16(q + 8, e.epoch)
+            store32(q + 10, k.last_sequence if k != NULL else -1)
+            store64(q + 14, k.last_offset if k != NULL else -1)
+            store32(q + 22, k.offset_delta if k != NULL else 0)
+            store64(q + 26, e.timestamp)
+            store32(q + 34, e.coordinator_epoch)
+            store64(q + 38, e.txn_first)
+            q += SNAPSHOT_ENTRY
+        store16(p, 1)
+        store32(p + 6, <int32_t> n)
+        store32(p + 2, <int32_t> ks_crc32c(0, p + 6, <size_t> (PyBytes_GET_SIZE(data) - 6)))
+        return data
+
+    def load(self, bytes data not None, int64_t now_ms, int64_t expiration_ms):
+        """Become what a snapshot says, without the producers that have expired; False if it is no sound one (9.26)."""
+        cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), i
+        cdef int32_t n
+        cdef Entry *e
+        cdef int64_t timestamp, txn_first, last_offset
+        if size < SNAPSHOT_HEAD or load16(p) != 1:
+            return False
+        n = load32(p + 6)
+        if n < 0 or n > (size - SNAPSHOT_HEAD) // SNAPSHOT_ENTRY:
+            return False
+        if <uint32_t> load32(p + 2) != ks_crc32c(0, p + 6, <size_t> (size - 6)):
+            return False
+        self.clear()
+        self._reserve(n)
+        ongoing = []
+        p += SNAPSHOT_HEAD
+        for i in range(n):
+            timestamp = load64(p + 26)
+            txn_first = load64(p + 38)
+            if txn_first < 0:
+                txn_first = -1
+            if txn_first >= 0 or now_ms - timestamp < expiration_ms:
+                e = self._find(load64(p))
+                if e == NULL:
+                    e = self._add(load64(p))
+                e.epoch = load16(p + 8)
+                e.count = 0
+                last_offset = load64(p + 14)
+                if last_offset >= 0:
+                    push(e, last_offset, timestamp, load32(p + 10), load32(p + 22))
+                e.timestamp = timestamp
+                e.coordinator_epoch = load32(p + 34)
+                e.txn_first = txn_first
+                if txn_first >= 0:
+                    ongoing.append((txn_first, load64(p)))
+            p += SNAPSHOT_ENTRY
+        ongoing.sort()
+        self.ongoing = OrderedDict(ongoing)
+        return True
+
+    def states(self):
+        """Everybody, in order of producer ids: (id, epoch, coordinator epoch, timestamp, first offset of the open
+
+        transaction or -1, ((first sequence, last sequence, first offset, last offset, timestamp) of each kept batch)).
+        """
+        cdef Py_ssize_t i
+        cdef int16_t j
+        cdef Entry *e
+        cdef Kept *k
+        found = []
+        for i in range(self._count):
+            e = &self._entries[i]
+            batches = []
+            for j in range(e.count):
+                k = &e.kept[j]
+                batches.append((before(k.last_sequence, k.offset_delta) if k.last_sequence >= 0 else -1,
+                                k.last_sequence, k.last_offset - k.offset_delta, k.last_offset, k.timestamp))
+            found.append((e.producer_id, e.epoch, e.coordinator_epoch, e.timestamp, e.txn_first, tuple(batches)))
+        found.sort()
+        return found
+
+
+def marker_batch(int64_t timestamp, int64_t producer_id, int16_t producer_epoch, bint commit,
+                 int32_t coordinator_epoch, bint log_append_time=False):
+    """The control batch that ends a transaction, as a bytearray without its offset (FORMAT.md 4)."""
+    cdef uint8_t p[RECORDS_AT + 17]
+    cdef uint8_t *r = p + RECORDS_AT
+    memset(p, 0, sizeof(p))
+    store32(p + BATCH_LENGTH_AT, <int32_t> sizeof(p) - LOG_OVERHEAD)
+    store32(p + LEADER_EPOCH_AT, -1)
+    p[MAGIC_AT] = 2
+    store16(p + ATTRIBUTES_AT, <int16_t> (TRANSACTIONAL_BIT | CONTROL_BIT | (TIMESTAMP_TYPE_BIT if log_append_time else 0)))
+    store64(p + BASE_TIMESTAMP_AT, timestamp)
+    store64(p + MAX_TIMESTAMP_AT, timestamp)
+    store64(p + PRODUCER_ID_AT, producer_id)
+    store16(p + PRODUCER_EPOCH_AT, producer_epoch)
+    store32(p + BASE_SEQUENCE_AT, -1)
+    store32(p + RECORDS_COUNT_AT, 1)
+    r[0] = 16 << 1
+    r[4] = 4 << 1
+    r[8] = 1 if commit else 0
+    r[9] = 6 << 1
+    store32(r + 12, coordinator_epoch)
+    store32(p + CRC_AT, <int32_t> ks_crc32c(0, p + ATTRIBUTES_AT, sizeof(p) - ATTRIBUTES_AT))
+    return PyByteArray_FromStringAndSize(<const char *> p, sizeof(p))
+
+
+cdef Py_ssize_t read_at(int fd, uint8_t *out, Py_ssize_t n, int64_t position, object path) except -1:
+    """Read up to `n` bytes; fewer only where the file ends."""
+    cdef Py_ssize_t got, done = 0
+    while done < n:
+        got = pread(fd, out + done, <size_t> (n - done), position + done)
+        if got < 0:
+            if errno == EINTR:
+                continue
+            raise StorageError(errno, os.strerror(errno), path)
+        if got == 0:
+            break
+        done += got
+    return done
+
+
+cdef bint read_marker(const Head *h, const uint8_t *p, Py_ssize_t n, int16_t *kind,
+                      int32_t *coordinator_epoch) except -1:
+    """Read the end marker of a control batch (SEMANTICS.md 9.11); False for a batch without records."""
+    cdef ks_record r
+    cdef const uint8_t *at = p + RECORDS_AT
+    cdef const uint8_t *end = p + n
+    cdef bytes section
+    if h.count <= 0:
+        return False
+    if h.attributes & CODEC_MASK:
+        section = record_section(p, n, 1 << 20, None, 0)
+        at = <const uint8_t *> PyBytes_AS_STRING(section)
+        end = at + PyBytes_GET_SIZE(section)
+    if ks_parse_record(at, end, &r) == NULL:
+        raise InvalidRecordError(f"{name_of(h)}: a control batch whose record does not parse")
+    if r.key_size < 4 or load16(r.key) < 0:
+        raise InvalidRecordError(
+            f"{name_of(h)}: a control record's key of {r.key_size} bytes; 4 with version 0 are wanted")
+    kind[0] = load16(r.key + 2)
+    if kind[0] != 0 and kind[0] != 1:
+        raise InvalidRecordError(f"{name_of(h)}: a control record of type {kind[0]}; 0 and 1 end a transaction")
+    if r.value_size < 6 or load16(r.value) < 0:
+        raise InvalidRecordError(
+            f"{name_of(h)}: a marker's value of {r.value_size} bytes; 6 with version 0 are wanted")
+    coordinator_epoch[0] = load32(r.value + 2)
+    return True
