@@ -170,6 +170,8 @@ def test_names_are_mended(pristine: Callable[[], Path]) -> None:
         file = names.parse_file_name(name)
         if file is None or (file.kind == names.TIME_INDEX and file.offset == 0):
             continue
+        if file.kind == names.SNAPSHOT and file.offset > int(max(path.glob("*.log")).stem):
+            continue  # a close's: past the batches it also lies after a truncation inside one (11.4)
         for other in (str(file._replace(offset=file.offset + 1)), name.lstrip("0").rjust(19, "0")):
             path = pristine()
             (path / name).rename(path / other)

@@ -152,6 +152,8 @@ def test_a_renamed_file_is_found_whichever_it_is(pristine: Callable[[], Path]) -
         file = names.parse_file_name(name)
         if file is None or (file.kind == names.TIME_INDEX and file.offset == 0):
             continue
+        if file.kind == names.SNAPSHOT and file.offset > int(logs(path)[-1].stem):
+            continue  # a close's: past the batches it also lies after a truncation inside one (11.4)
         path = pristine()
         (path / name).rename(path / str(file._replace(offset=file.offset + 1)))
         # The last snapshot under a greater offset is what a close after a cut inside a batch leaves, too (11.4).
