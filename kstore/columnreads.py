@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from kstore import _batchtable, _columnread, _columns, _columnstream, arguments, fs, reading
+from kstore import _batchtable, _columnread, _columns, _columnstream, _scan, arguments, fs, reading
 from kstore._columns import Columns
 from kstore.errors import CorruptRecordError, KStoreError
 from kstore.reading import Piece, SegmentList, View
@@ -141,8 +141,20 @@ class _Source:
         # Below the first segment there is a gap, if the log starts there at all: `recheck` knows.
         segment = segments.items[max(segments.floor(offset), 0)]
         end = self._view.readable_bytes(segment)
-        self._go_to(segment, end if offset >= self._view.log_end_offset else segment.border(offset, end))
+        position = end if offset >= self._view.log_end_offset else segment.border(offset, end)
+        self._go_to(segment, position)
+        if position < end:
+            self._pass_over(segment, offset, end)
         return "end"
+
+    def _pass_over(self, segment: Segment, offset: int, end: int) -> None:
+        """Go on to the batch that holds `offset`, by headers alone, if there is one and all is sound up to it."""
+        try:
+            found = _scan.find_batch(self._file.fd, self._position, end, offset, path=segment.path)
+        except CorruptRecordError:
+            return  # whoever reads it says what is wrong
+        if found is not None and found[2] <= offset and found[5] >= 2 and found[0] > self._position:
+            self._go_to(segment, found[0])
 
     def _go_to(self, segment: Segment, position: int) -> None:
         self._segment, self._position = segment, position

@@ -7,12 +7,12 @@ import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import reference
-from conftest import ManualClock
+from conftest import ManualClock, sanitized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Rec
@@ -30,11 +30,16 @@ from kstore._columns import (
 )
 
 T = 1_700_000_000_000
+LAYOUTS_BY_TURNS: tuple[Literal["binary", "large_binary", "view"], ...] = ("binary", "large_binary", "view")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 fields = st.none() | st.binary(max_size=40) | st.builds(bytes, st.integers(0, 3000))
 headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9)), max_size=3).map(tuple)
 records = st.builds(Record, st.just(0), st.integers(0, T), fields, fields, headers)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def rows_of(columns: Columns) -> list[Record]:
@@ -157,6 +162,28 @@ def test_a_log_without_records_has_columns_of_no_rows(partition: Path) -> None:
             assert empty.values.to_pylist() == empty.headers.to_pylist() == []
             assert all(len(empty[name]) == 0 for name in COLUMN_NAMES)
         assert list(log.iter_columns()) == []
+
+
+def test_batches_outside_of_the_range_are_passed_over_without_their_records(partition: Path) -> None:
+    """What damage in their records does not tell: ranges come from the indexes and the headers of batches."""
+    with Log.open(partition) as log:
+        for first in range(0, 1000, 100):
+            log.append_many([Record(0, T + i, None, b"%03d" % i * 20) for i in range(first, first + 100)])
+        log.roll()
+        places = log.batch_table()
+        with open(log.segments[0].path, "r+b") as file:
+            for number in (0, 1, 2, 3, 4, 7, 8, 9):
+                file.seek(int(places.position[number] + places.size_bytes[number]) - 20)
+                file.write(bytes(20))
+        for start, end in ((500, 700), (510, 690), (500, 501), (699, 700)):
+            assert log.read_columns(start, end_offset=end).offsets.tolist() == list(range(start, end))
+            assert [*log.iter_columns(start, end_offset=end)][-1].next_offset == end
+        found = log.read_columns(start_timestamp=T + 555, end_offset=600, columns=("timestamp",))
+        assert found.timestamps.tolist() == list(range(T + 555, T + 600))
+        assert log.batch_table().crc.tolist() == places.crc.tolist()
+        for start, end in ((499, 700), (500, 701)):
+            with pytest.raises(CorruptRecordError):
+                log.read_columns(start, end_offset=end)
 
 
 # ---- what is asked for
@@ -443,6 +470,34 @@ def test_memory_goes_back_when_the_columns_that_own_it_die(log: Log) -> None:
     assert memory_in_use()[0] == before
 
 
+@pytest.mark.parametrize("calls", [700, pytest.param(200_000, marks=pytest.mark.slow)])
+def test_many_small_calls_leave_the_process_at_its_size(log: Log, calls: int) -> None:
+    """Each round makes five answers and an error: the slow one a million answers."""
+    if sanitized():
+        pytest.skip("the sanitizer keeps what was freed")
+
+    def call(number: int) -> None:
+        layout = LAYOUTS_BY_TURNS[number % len(LAYOUTS_BY_TURNS)]
+        found = log.read_columns(number % 490, max_records=7, columns=ALL_FIVE, layout=layout)
+        assert found.values[0] is None or found["offset"][0] == number % 490
+        next(log.iter_columns(number % 490, max_records=3, layout=layout))
+        assert len(log.batch_table(480))
+        log.__arrow_c_stream__()
+        found.__arrow_c_array__()
+        with pytest.raises(ValueError, match="layout"):
+            log.read_columns(layout="other")  # type: ignore[arg-type]
+
+    for number in range(300):
+        call(number)
+    gc.collect()
+    before, live = resident_bytes(), memory_in_use()[0]
+    for number in range(calls):
+        call(number)
+    gc.collect()
+    assert memory_in_use()[0] == live
+    assert resident_bytes() - before < 2 << 20
+
+
 def test_many_threads_read_columns_while_one_appends(partition: Path) -> None:
     with Log.open(partition, segment_bytes=40_000) as log:
         done = threading.Event()
@@ -451,9 +506,19 @@ def test_many_threads_read_columns_while_one_appends(partition: Path) -> None:
         def append() -> None:
             try:
                 for first in range(0, 6000, 40):
-                    log.append_many([b"%06d" % i for i in range(first, first + 40)])
+                    by = log.append_columns if first % 80 else log.append_many
+                    by([b"%06d" % i for i in range(first, first + 40)])
             finally:
                 done.set()
+
+        def tabulate() -> None:
+            try:
+                while not done.is_set():
+                    table = log.batch_table()
+                    assert table.base_offset.tolist() == list(range(0, 40 * len(table), 40))
+                    assert table.next_offset == table["count"].sum()
+            except BaseException as error:
+                faults.append(error)
 
         def read(layout: str) -> None:
             try:
@@ -469,7 +534,7 @@ def test_many_threads_read_columns_while_one_appends(partition: Path) -> None:
                 faults.append(error)
 
         threads = [threading.Thread(target=read, args=(layout,)) for layout in LAYOUTS]
-        threads.append(threading.Thread(target=append))
+        threads += [threading.Thread(target=tabulate), threading.Thread(target=append)]
         for thread in threads:
             thread.start()
         for thread in threads:
