@@ -13,6 +13,9 @@ from kstore.consumer import Consumer as Consumer
 from kstore.errors import *  # noqa: F403
 from kstore.groups import CommittedOffset as CommittedOffset
 from kstore.log import Log as Log
+from kstore.producers import Producer as Producer
+from kstore.producers import Transaction as Transaction
+from kstore.producers import TransactionalProducer as TransactionalProducer
 from kstore.reading import FetchResult as FetchResult
 from kstore.reads import TimestampOffset as TimestampOffset
 from kstore.segment import SegmentInfo as SegmentInfo

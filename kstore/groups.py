@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from kstore import arguments, grouprecords, names
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import uuid
 
     from kstore.log import Log
+    from kstore.producerwrites import Numbers
 
 logger = logging.getLogger("kstore")
 
@@ -85,6 +86,26 @@ class Groups(InternalTopics):
             self._append_coordinated(log, self._offset_rows(group, places, metadata, now_ms), now_ms)
         if sync:
             log.flush()
+
+    def _commit_offsets_in(
+        self, numbers: Numbers, enter: Callable[[list[Place]], None], group: str, offsets: object, metadata: str
+    ) -> None:
+        """Write positions down in a transaction; they hold when it is committed."""
+        places = check_offsets(group, offsets, metadata, self._broker.offset_metadata_max_bytes)
+        if not places:
+            return
+        log = self._internal_log_to_write(OFFSETS_TOPIC, group)
+        enter([(OFFSETS_TOPIC, log.partition)])
+        now_ms = self._writing().now()
+        for records in in_batches(log, self._offset_rows(group, places, metadata, now_ms), now_ms):
+            batch = encode_batch(
+                records,
+                producer_id=numbers.producer_id,
+                producer_epoch=numbers.producer_epoch,
+                base_sequence=0,  # a coordinator's are not looked at
+                transactional=True,
+            )
+            log.append_batch(batch, origin="coordinator")
 
     def committed_offsets(self, group: str) -> dict[Place, CommittedOffset]:
         """Where a group goes on, by `(topic, partition)`: numbers, each with its metadata; empty for an unknown group.

@@ -30,10 +30,13 @@ from kstore.errors import (
 from kstore.groups import Groups
 from kstore.keeper import Keeper, weakly
 from kstore.log import Log
+from kstore.producers import Producers
+from kstore.producerwrites import NumberedWrites
 from kstore.settings import check_known
 from kstore.topiccolumns import TopicColumnWrites
 from kstore.topicreads import TopicReads
 from kstore.topics import TopicRecord, TopicTable, cleaned_topics, inherited_config, read_topics
+from kstore.transactions import Transactions
 
 logger = logging.getLogger("kstore")
 
@@ -42,7 +45,7 @@ MAX_PARTITIONS = 100_000  # of one topic: more is a slip, and each is a director
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-class Store(TopicColumnWrites, TopicReads, Groups):
+class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions, Producers):
     """Topics and their partitions in one or more log directories. Open it with `Store.open`.
 
     Any method may be called from any thread. In a forked child the store is closed; a store that only reads can be
@@ -108,6 +111,7 @@ class Store(TopicColumnWrites, TopicReads, Groups):
         store._seed = None if seed is None else arguments.whole("seed", seed)
         store._keeper = None
         store._start_groups()
+        store._start_transactions()
         of_broker = {name: value for name, value in settings.items() if BrokerConfig.knows(name)}
         of_logs = {name: value for name, value in settings.items() if name not in of_broker}
         store._config = LogConfig.resolve(config, of_logs)
@@ -176,8 +180,21 @@ class Store(TopicColumnWrites, TopicReads, Groups):
                 keeper.doom(path)
             self._finish_interrupted()
             keeper.recover(self._catalog.entries(), progress)
-            every_ms = self._broker.offsets_retention_check_interval_ms
-            keeper.scheduler.every("offsets", weakly(self._expire_offsets), every_ms, every_ms)
+            self._settle_transactions()
+            for name, task, every_ms in (
+                ("offsets", self._expire_offsets, self._broker.offsets_retention_check_interval_ms),
+                (
+                    "transactions",
+                    self._abort_timed_out,
+                    self._broker.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+                ),
+                (
+                    "transactional ids",
+                    self._expire_ids,
+                    self._broker.transaction_remove_expired_transaction_cleanup_interval_ms,
+                ),
+            ):
+                keeper.scheduler.every(name, weakly(task), every_ms, every_ms)
             keeper.schedule(self._catalog, background=background)
         except BaseException:
             self._keeper = None

@@ -46,7 +46,7 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
-class _Route:
+class Route:
     """What appending to a topic needs; made anew when its partitions change, or one of them goes out of service."""
 
     __slots__ = ("entries", "logs", "now", "router")
@@ -63,7 +63,7 @@ class TopicWrites:
 
     _catalog: Catalog
     _keeper: Keeper | None
-    _routes: dict[str, _Route]
+    _routes: dict[str, Route]
     _seed: int | None
     _table: TopicTable
     _id_on_disk: Callable[[Mapping[int, Entry]], uuid.UUID | None]
@@ -136,6 +136,19 @@ class TopicWrites:
         form of the result. Raises what `Log.append_many` raises, a record's number being that in the iterable, and
         `UnknownTopicOrPartitionError`. Appends of other threads may come between any two batches.
         """
+        return self._append_many(topic, records, partition, compression, sync, batch_bytes, seed)
+
+    def _append_many(
+        self,
+        topic: str,
+        records: Iterable[Any],
+        partition: int | None,
+        compression: str | None,
+        sync: bool,
+        batch_bytes: int | None,
+        seed: int | None,
+        make: Callable[..., Load] | None = None,
+    ) -> dict[int, AppendInfo]:
         route = self._find_route(topic)
         if partition is not None:
             partition = self._catalog.find(topic, arguments.whole("partition", partition)).partition
@@ -144,7 +157,7 @@ class TopicWrites:
         if seed is not None:
             router = self._router(topic, route.entries, arguments.whole("seed", seed))
         batch_bytes = self._batch_bytes(topic, batch_bytes, 1 if partition is not None else len(route.entries))
-        load = _Load(self, route, topic, compression, batch_bytes)
+        load = (make or Load)(self, route, topic, compression, batch_bytes)
         splitter = Splitter(
             router,
             load.packer,
@@ -185,14 +198,14 @@ class TopicWrites:
 
     # What is known of a topic.
 
-    def _find_route(self, topic: str) -> _Route:
+    def _find_route(self, topic: str) -> Route:
         """What appending to a topic needs, as its partitions are now."""
         self._writing()
         entries = self._catalog.partitions(topic)
         route = self._routes.get(topic)
         if route is None or route.entries is not entries:
             seed = None if self._seed is None else self._seed + zlib.crc32(topic.encode())
-            route = self._routes[topic] = _Route(entries, self._router(topic, entries, seed), self._writing().now)
+            route = self._routes[topic] = Route(entries, self._router(topic, entries, seed), self._writing().now)
         return route
 
     def _router(self, topic: str, entries: Mapping[int, Entry], seed: int | None) -> Router:
@@ -212,7 +225,7 @@ class TopicWrites:
         directory = self._writing().directories.get(entry.root)
         return directory is not None and directory.offline is None
 
-    def _log_on(self, route: _Route, topic: str, number: int) -> Log:
+    def _log_on(self, route: Route, topic: str, number: int) -> Log:
         entry = route.entries.get(number) or self._catalog.find(topic, number)
         log = route.logs[number] = self._open_log(entry)
         return log
@@ -230,12 +243,10 @@ class TopicWrites:
         return error
 
 
-class _Load:
+class Load:
     """One call of `append_many`: the packers it makes, and what it has stored by now."""
 
-    def __init__(
-        self, store: TopicWrites, route: _Route, topic: str, compression: str | None, batch_bytes: int
-    ) -> None:
+    def __init__(self, store: TopicWrites, route: Route, topic: str, compression: str | None, batch_bytes: int) -> None:
         self._store = store
         self._route = route
         self._topic = topic
@@ -249,13 +260,19 @@ class _Load:
         """A packer for a partition that gets its first record."""
         log = self._store._log_on(self._route, self._topic, number)
         self._logs[number] = log
+        return self._make(number, log)
+
+    def _make(self, number: int, log: Log) -> Packer:
         return log._packer(log._compression_id(self._compression), self._batch_bytes, self._now_ms)
+
+    def _write(self, number: int, log: Log, packer: Packer) -> tuple[int, int]:
+        return log._store(log._writable(), packer, None)
 
     def store(self, splitter: Splitter) -> None:
         """Append what is ready, partition by partition."""
         for number, packer in splitter.ready:
             log = self._logs[number]
-            first, last = log._store(log._writable(), packer, None)
+            first, last = self._write(number, log, packer)
             at_append = log._config.message_timestamp_type == "LogAppendTime"
             before = self._found.get(number)
             self._found[number] = AppendInfo(

@@ -79,12 +79,16 @@ FLOORS: dict[str, int] = {
     "groupstate": 8,
     "consumer": 8,
     "groups": 9,
+    "transactionlog": 8,
+    "transactions": 9,
+    "producerwrites": 10,
+    "producers": 11,
     "logdir": 8,
     "keeper": 9,
     "topicwrites": 9,
     "topiccolumns": 9,
     "topicreads": 9,
-    "store": 10,
+    "store": 12,
     "_dump": 2,
     "schemas": 1,
     "coordinator": 2,
@@ -103,8 +107,8 @@ FLOORS: dict[str, int] = {
     "verify": 9,
     "repair": 10,
     "rootrepair": 9,
-    "cli": 12,
-    "__main__": 13,
+    "cli": 13,
+    "__main__": 14,
 }
 
 # Arrows between files of one floor. `errors` is open to all, and needs none.

@@ -1,0 +1,79 @@
+"""What `__transaction_state` says of each transactional id, and the entry that a store keeps of one.
+
+A partition is read once, when the store is opened or the id is first asked for: nobody else writes it while the store
+has the lock, and from then on the entries are what it says. The hardest rule: an entry's state is what its log holds;
+it changes when the record is in, and not before.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from kstore import transactionrecords
+from kstore.errors import CorruptRecordError
+from kstore.grouprecords import SchemaError
+from kstore.transactionrecords import TransactionState
+
+if TYPE_CHECKING:
+    from kstore.log import Log
+
+__all__ = ["FIRST_PRODUCER_ID", "TransactionEntry", "draw_producer_id", "read_states"]
+
+FIRST_PRODUCER_ID = 1 << 62
+"""Where the producer ids of stores begin: brokers allocate theirs from 0 on, in blocks."""
+
+
+def draw_producer_id() -> int:
+    """A producer id that nobody has: any of 2^62."""
+    return FIRST_PRODUCER_ID + secrets.randbelow(FIRST_PRODUCER_ID)
+
+
+class TransactionEntry:
+    """A transactional id: its state, the log that has it, and whose it is now. `lock` guards all of it."""
+
+    __slots__ = ("key", "lock", "log", "owner", "state", "transactional_id")
+
+    def __init__(self, transactional_id: str, log: Log, state: TransactionState | None) -> None:
+        self.transactional_id = transactional_id
+        self.key = transactionrecords.transaction_key(transactional_id)
+        self.log = log
+        self.state = state
+        self.lock = threading.RLock()
+        self.owner: weakref.ref[object] | None = None
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether a producer of this process has it."""
+        return self.owner is not None and self.owner() is not None
+
+    def write(self, state: TransactionState) -> None:
+        """Write a state down; from then on it holds."""
+        self.log.append(state.to_bytes(), self.key)
+        self.state = state
+
+    def remove(self) -> None:
+        """Write a tombstone: nothing is known of the id from then on."""
+        self.log.append(None, self.key)
+        self.state = None
+
+
+def read_states(log: Log) -> dict[str, TransactionState]:
+    """The last state of each id in one partition; `CorruptRecordError` for what is none."""
+    last: dict[bytes, bytes | None] = {}
+    for record in log.read():
+        if record.key is None:
+            raise CorruptRecordError(f"the record at offset {record.offset} of {log.path} has no key", path=log.path)
+        last[record.key] = record.value
+    found = {}
+    for key, value in last.items():
+        try:
+            name = transactionrecords.parse_transactional_id(key)
+            if name is not None and value is not None:
+                found[name] = transactionrecords.parse_transaction(value)
+        except SchemaError as error:
+            what = f"{log.path} has a record that tells no transaction, of key {key[:60]!r}: {error}"
+            raise CorruptRecordError(what, path=log.path) from None
+    return found

@@ -1,0 +1,336 @@
+"""Transactional ids and their transactions, as a broker's coordinator keeps them: a part of the face of `Store`.
+
+Each step is a record of `__transaction_state`, in the order and with the contents of Kafka's transaction version 2:
+Ongoing with every new partition before anything is written there, then PrepareCommit or PrepareAbort with an epoch that
+is one higher, the markers in all partitions, CompleteCommit or CompleteAbort. What producers do with it is in
+producers.py. The hardest rule: once a Prepare is written the transaction ends that way, whatever happens; before, it
+is aborted.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterable
+from errno import EIO
+from typing import TYPE_CHECKING
+
+from kstore import arguments, transactionrecords
+from kstore.errors import InvalidProducerEpochError, KStoreError, LogClosedError, StorageError
+from kstore.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
+from kstore.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
+from kstore.transactionrecords import Status, TransactionState
+
+if TYPE_CHECKING:
+    from kstore.log import Log
+
+logger = logging.getLogger("kstore")
+
+VERSION = 2
+LAST_EPOCH = 2**15 - 1
+Place = tuple[str, int]
+
+
+class Transactions(InternalTopics):
+    """What a `Store` knows of transactional ids; see there about threads."""
+
+    _ids: dict[str, TransactionEntry]
+    _unread: dict[int, Log | KStoreError]  # partitions whose ids are not known yet, and why
+
+    def _start_transactions(self) -> None:
+        self._ids = {}
+        self._unread = {}
+
+    # What is known, from the opening on.
+
+    def _settle_transactions(self) -> None:
+        """Read what there is, end what was decided, and what a crash of the machine has left without an owner."""
+        for number, entry in self._internal_partitions(TRANSACTIONS_TOPIC).items():
+            try:
+                self._read_ids(self._open_log(entry))
+            except KStoreError as error:
+                self._unread[number] = error
+                logger.error("%s: its transactions are not known: %s", entry.path, error)
+        self._complete_prepared()
+        self._end_hanging()
+
+    def _read_ids(self, log: Log) -> None:
+        states = read_states(log)
+        with self._admin:
+            self._unread.pop(log.partition, None)
+            for name, state in states.items():
+                self._ids.setdefault(name, TransactionEntry(name, log, state))
+
+    def _complete_prepared(self) -> None:
+        for entry in list(self._ids.values()):
+            with entry.lock:
+                state = entry.state
+                if state is None or not state.status.is_prepared:
+                    continue
+                logger.info("transaction of %s: completing the %s", entry.transactional_id, state.status.name)
+                try:
+                    self._complete(entry, only_open=True)
+                except KStoreError as error:
+                    logger.error("transaction of %s: not completed: %s", entry.transactional_id, error)
+
+    def _end_hanging(self) -> None:
+        """End transactions of stores that no id knows of: a crash of the machine took the records that did.
+
+        Only in logs that are open, which after a crash are those that were not in order.
+        """
+        known = {entry.state.producer_id: entry.state for entry in self._ids.values() if entry.state is not None}
+        for where in self._catalog.entries():
+            log = where.log
+            if log is None or where.failure is not None or self._unread:
+                continue
+            for info in log.producer_states():
+                if info.current_txn_first_offset < 0 or info.producer_id < FIRST_PRODUCER_ID:
+                    continue
+                state = known.get(info.producer_id)
+                if state is not None and not state.status.is_complete and where.key in state.partitions:
+                    continue
+                commit = (
+                    state is not None
+                    and state.status == Status.COMPLETE_COMMIT
+                    and state.producer_epoch == info.producer_epoch + 1
+                )
+                logger.warning(
+                    "%s: %s a transaction of producer %d that nobody knows of",
+                    where.path,
+                    "committing" if commit else "aborting",
+                    info.producer_id,
+                )
+                epoch = min(info.producer_epoch + 1, LAST_EPOCH)
+                log.append_marker(info.producer_id, epoch, commit=commit, coordinator_epoch=info.coordinator_epoch + 1)
+
+    def _entry(self, transactional_id: str) -> TransactionEntry:
+        """What is known of an id, which may be nothing."""
+        found = self._ids.get(transactional_id)
+        if found is None:
+            log = self._internal_log_to_write(TRANSACTIONS_TOPIC, transactional_id)
+            if log.partition in self._unread:
+                self._read_ids(log)
+            with self._admin:
+                found = self._ids.setdefault(transactional_id, TransactionEntry(transactional_id, log, None))
+        return found
+
+    # Steps.
+
+    def _init_transactions(self, transactional_id: str, timeout_ms: int, owner: object) -> TransactionEntry:
+        """Begin to produce with an id: fence whoever did before, abort what they left open (KIP-360, KIP-890)."""
+        while True:
+            entry = self._entry(transactional_id)
+            with entry.lock:
+                if self._ids.get(transactional_id) is entry:  # it has not expired meanwhile
+                    self._init_locked(entry, timeout_ms, owner)
+                    return entry
+
+    def _init_locked(self, entry: TransactionEntry, timeout_ms: int, owner: object) -> None:
+        entry.owner = None  # whatever happens now
+        if entry.state is not None and entry.state.status.is_prepared:
+            self._complete(entry, only_open=True)
+        if entry.state is not None and entry.state.status == Status.ONGOING:
+            self._end(entry, commit=False, sync=False, fence=True)
+        state = entry.state
+        now_ms = self._writing().now()
+        if state is None:
+            producer_id = previous = draw_producer_id()
+            epoch, version = 0, 0
+        else:
+            previous, version = state.producer_id, state.client_version
+            if state.producer_epoch >= LAST_EPOCH - 1:
+                producer_id, epoch = draw_producer_id(), 0
+            else:
+                producer_id, epoch = state.producer_id, state.producer_epoch + 1
+        entry.write(
+            TransactionState(
+                producer_id,
+                epoch,
+                timeout_ms,
+                Status.EMPTY,
+                last_update_ms=now_ms,
+                previous_producer_id=previous,
+                client_version=version,
+            )
+        )
+        entry.owner = weakref.ref(owner)
+
+    def _add_partitions(self, entry: TransactionEntry, places: Iterable[Place]) -> None:
+        """Write down that the transaction goes to these partitions too, before anything is written there."""
+        state = entry.state
+        assert state is not None
+        now_ms = self._writing().now()
+        begun = state.status == Status.ONGOING
+        entry.write(
+            TransactionState(
+                state.producer_id,
+                state.producer_epoch,
+                state.timeout_ms,
+                Status.ONGOING,
+                (*state.partitions, *places),
+                now_ms,
+                state.start_ms if begun else now_ms,
+                state.producer_id,
+                -1,
+                VERSION,
+            )
+        )
+
+    def _end(self, entry: TransactionEntry, *, commit: bool, sync: bool, fence: bool = False) -> None:
+        """Decide a transaction that is ongoing, then do it everywhere.
+
+        With `sync` what it has written is on the disk before the decision is, and that before any marker.
+        """
+        state = entry.state
+        assert state is not None
+        next_id = -1
+        epoch = state.producer_epoch
+        if fence:
+            epoch = min(epoch + 1, LAST_EPOCH)
+        elif epoch >= LAST_EPOCH - 1:
+            next_id = draw_producer_id()
+        if sync:
+            for log in self._logs_of(state):
+                log.flush()
+        entry.write(
+            TransactionState(
+                state.producer_id,
+                min(epoch + 1, LAST_EPOCH),
+                state.timeout_ms,
+                Status.PREPARE_COMMIT if commit else Status.PREPARE_ABORT,
+                state.partitions,
+                self._writing().now(),
+                state.start_ms,
+                state.producer_id,
+                next_id,
+                VERSION,
+            )
+        )
+        if sync:
+            entry.log.flush()
+        self._complete(entry, sync=sync)
+
+    def _complete(self, entry: TransactionEntry, *, sync: bool = False, only_open: bool = False) -> None:
+        """Write the markers of a transaction that is decided, then that it is done.
+
+        With `only_open` those alone that are missing: an earlier life may have written the others.
+        """
+        state = entry.state
+        assert state is not None
+        commit = state.status == Status.PREPARE_COMMIT
+        coordinator_epoch = max(entry.log._writable().appender.leader_epoch, 0)
+        logs = self._logs_of(state)
+        for log in logs:
+            if only_open and not _is_open(log, state.producer_id):
+                continue
+            log.append_marker(
+                state.producer_id,
+                state.producer_epoch,
+                commit=commit,
+                coordinator_epoch=coordinator_epoch,
+                transaction_version=state.client_version,
+            )
+        if sync:
+            for log in logs:
+                log.flush()
+        rotated = state.next_producer_id != -1
+        entry.write(
+            TransactionState(
+                state.next_producer_id if rotated else state.producer_id,
+                0 if rotated else state.producer_epoch,
+                state.timeout_ms,
+                Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT,
+                (),
+                self._writing().now(),
+                state.start_ms,
+                state.producer_id,
+                -1,
+                state.client_version,
+            )
+        )
+
+    def _logs_of(self, state: TransactionState) -> list[Log]:
+        """The logs of a transaction; topics that were deleted since have nothing to end."""
+        found = []
+        for topic, number in state.partitions:
+            there = self._catalog.partitions(topic) if topic in self._catalog else {}
+            if number in there:
+                found.append(self._open_log(there[number]))
+            elif self._writing().any_offline:
+                raise StorageError(EIO, "the partition may be in a directory that is offline", f"{topic}-{number}")
+        return found
+
+    # Housekeeping.
+
+    def _abort_timed_out(self) -> None:
+        """Abort the transactions that are open longer than their timeout; complete those that could not be before."""
+        now_ms = self._writing().now()
+        for entry in list(self._ids.values()):
+            state = entry.state
+            if state is None or state.status.is_complete:
+                continue
+            with entry.lock:
+                state = entry.state
+                try:
+                    if state is not None and state.status.is_prepared:
+                        self._complete(entry, only_open=True)
+                    elif state is not None and _is_over(state, now_ms):
+                        logger.warning(
+                            "transaction of %s: aborted, it is open for %d ms and its timeout is %d",
+                            entry.transactional_id,
+                            now_ms - state.start_ms,
+                            state.timeout_ms,
+                        )
+                        entry.owner = None
+                        self._end(entry, commit=False, sync=False, fence=True)
+                except LogClosedError:
+                    return
+                except KStoreError as error:
+                    logger.error("transaction of %s: not ended: %s", entry.transactional_id, error)
+
+    def _expire_ids(self) -> None:
+        """Forget the transactional ids that nobody has used for `transactional.id.expiration.ms`."""
+        now_ms = self._writing().now()
+        least_ms = self._broker.transactional_id_expiration_ms
+        for name, entry in list(self._ids.items()):
+            with entry.lock:
+                state = entry.state
+                if entry.is_owned or (state is not None and not state.status.is_complete):
+                    continue
+                if state is not None and state.last_update_ms + least_ms > now_ms:
+                    continue
+                if state is not None:
+                    entry.remove()
+                self._ids.pop(name, None)
+
+
+def check_transactional_id(transactional_id: object) -> str:
+    """Refuse what is no transactional id."""
+    if not isinstance(transactional_id, str):
+        raise TypeError(f"transactional_id must be a str, not {type(transactional_id).__name__}")
+    if not transactional_id:
+        raise ValueError("transactional_id is empty; without one leave it out")
+    transactionrecords.transaction_key(transactional_id)
+    return transactional_id
+
+
+def check_timeout(timeout_ms: int, most_ms: int) -> int:
+    """Take a transaction's timeout, up to `transaction.max.timeout.ms`."""
+    return arguments.integer("transaction_timeout_ms", timeout_ms, 1, max(most_ms, 1))
+
+
+def fenced(entry: TransactionEntry) -> InvalidProducerEpochError:
+    """Why a producer may not go on."""
+    state = entry.state
+    return InvalidProducerEpochError(
+        f"the producer of {entry.transactional_id} is fenced: another has taken the id since, or its transaction was "
+        f"aborted after its timeout of {0 if state is None else state.timeout_ms} ms"
+    )
+
+
+def _is_over(state: TransactionState, now_ms: int) -> bool:
+    return state.status == Status.ONGOING and state.start_ms + state.timeout_ms < now_ms
+
+
+def _is_open(log: Log, producer_id: int) -> bool:
+    return any(info.producer_id == producer_id and info.current_txn_first_offset >= 0 for info in log.producer_states())
