@@ -44,6 +44,7 @@ PARTS = {
     "test_kafka_mounts_us.py": 60,
     "test_kafka_oracle.py": 60,
     "test_kafka_reads_us.py": 90,
+    "test_kafka_transactions.py": 60,
     "test_processes.py": 60,
     "test_recovery.py": 90,
     "test_store_processes.py": 45,

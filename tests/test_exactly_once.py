@@ -1,0 +1,93 @@
+"""The loop of docs/transactions.md, its process killed over and over at random moments: each record counts once."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import kstore
+
+PAGE = Path(__file__).parent.parent / "docs" / "transactions.md"
+LIVES = 8
+RECORDS = 600
+
+
+def the_loop() -> str:
+    (found,) = re.findall(
+        r"^```python\n(def run\(store\):\n.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    return str(found)
+
+
+def begin(root: Path) -> subprocess.Popen[str]:
+    """A process that runs the loop on what is there, until it is through; it says when it begins."""
+    code = f"import itertools, kstore\n{the_loop()}\n" + (
+        f"store = kstore.Store.open({str(root)!r})\nprint('begins', flush=True)\nrun(store)\nstore.close()\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)},
+    )
+
+
+def appended(rng: random.Random, store: kstore.Store, start: int) -> None:
+    """More to read: some of it in transactions, of which some are aborted."""
+    with store.producer(transactional_id="source") as producer:
+        for i in range(start, start + RECORDS, 20):
+            txn = producer.transaction()
+            txn.append_many("orders", [(b"%d" % (n % 11), b"%d" % n) for n in range(i, i + 20)])
+            txn.commit()
+            if rng.random() < 0.2:
+                lost = producer.transaction()
+                lost.append("orders", b"aborted", key=b"5")
+                lost.abort()
+
+
+@pytest.fixture
+def killed(root: Path) -> list[float]:
+    """Lives of the loop, each ended by SIGKILL a random time after it began; how long they lasted."""
+    rng = random.Random(os.environ.get("KSTORE_SEED", "0"))
+    with kstore.Store.open(root) as store:
+        store.create_topic("orders", 3)
+        store.create_topic("totals", 2)
+    lasted = []
+    for life in range(LIVES):
+        with kstore.Store.open(root) as store:
+            appended(rng, store, life * RECORDS)
+        process = begin(root)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begins\n"
+        lasted.append(rng.random() * 0.06)
+        time.sleep(lasted[-1])
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    return lasted
+
+
+def test_each_record_counts_once_however_often_the_process_is_killed(root: Path, killed: list[float]) -> None:
+    with kstore.Store.open(root, "r") as store:
+        interrupted = sum(batch.is_control for n in (0, 1) for batch in store.log("totals", n).read_batches())
+    last = begin(root)
+    last.communicate(timeout=60)
+    assert last.returncode == 0
+    assert interrupted > 0  # it came somewhere, and was killed on the way
+    with kstore.Store.open(root) as store:
+        orders = list(store.read("orders", isolation="read_committed"))
+        totals = list(store.read("totals", isolation="read_committed"))
+        assert len(orders) == LIVES * RECORDS
+        expected = {bytes(b"%d" % key): [r.value for r in orders if r.key == b"%d" % key] for key in range(11)}
+        found = {key: [(r.value or b"").removeprefix(b"seen ") for r in totals if r.key == key] for key in expected}
+        assert found == expected  # each once, and in their order
+        for number in (0, 1):
+            log = store.log("totals", number)
+            assert log.last_stable_offset == log.log_end_offset
