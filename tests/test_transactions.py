@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,20 +59,39 @@ def states(store: kstore.Store, transactional_id: str = ID) -> list[TransactionS
     return [transactionrecords.parse_transaction(r.value) for r in log.read() if r.key == key and r.value is not None]
 
 
-def committed(store: kstore.Store, topic: str = "t") -> list[bytes]:
-    """The values that readers of committed records see, by the markers."""
-    found: list[bytes] = []
+def committed_records(store: kstore.Store, topic: str) -> list[kstore.Record]:
+    """What readers of committed records see, by the markers."""
+    found: list[kstore.Record] = []
     for number in store.partitions(topic):
-        pending: dict[int, list[bytes]] = {}
+        pending: dict[int, list[kstore.Record]] = {}
+        seen = []
         for batch in store.log(topic, number).read_batches():
             if batch.is_control:
-                values = pending.pop(batch.producer_id, [])
-                found += values if next(iter(batch)).key == b"\0\0\0\1" else []
+                records = pending.pop(batch.producer_id, [])
+                seen += records if next(iter(batch)).key == b"\0\0\0\1" else []
             elif batch.is_transactional:
-                pending.setdefault(batch.producer_id, []).extend(r.value or b"" for r in batch)
+                pending.setdefault(batch.producer_id, []).extend(batch)
             else:
-                found += [r.value or b"" for r in batch]
-    return sorted(found)
+                seen += list(batch)
+        found += sorted(seen, key=lambda record: record.offset)
+    return found
+
+
+def committed(store: kstore.Store, topic: str = "t") -> list[bytes]:
+    """The values of these."""
+    return sorted(record.value or b"" for record in committed_records(store, topic))
+
+
+def aborted(producer: kstore.TransactionalProducer, act: Callable[[kstore.Transaction], object]) -> None:
+    """A transaction whose block ends with an exception."""
+
+    def block() -> None:
+        with producer.transaction() as txn:
+            act(txn)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        block()
 
 
 def markers(log: Log) -> list[tuple[str, int, int]]:
@@ -104,9 +123,7 @@ def test_the_states_of_a_commit_and_an_abort_are_kafkas(root: Path, clock: Clock
                 txn.append("t", b"b", partition=1)
                 txn.append("t", b"c", partition=0)
                 clock.now_ms += 5
-            with pytest.raises(KeyError), producer.transaction() as txn:
-                txn.append("t", b"d", partition=2)
-                raise KeyError
+            aborted(producer, lambda txn: txn.append("t", b"d", partition=2))
         found = states(store)
         one = found[0].producer_id
         assert [(s.status, s.producer_epoch, s.partitions) for s in found] == [
@@ -147,7 +164,10 @@ def test_a_batch_of_a_transaction_is_numbered_from_0_with_the_epoch_before_its_m
             for b in store.log("t", 0).read_batches()
             if b.is_transactional
         ]
-        assert found == [(0, 0, 1, False), (0, 1, 2, False), (1, -1, 1, True)] + [
+        assert found == [
+            (0, 0, 1, False),
+            (0, 1, 2, False),
+            (1, -1, 1, True),
             (1, 0, 1, False),
             (1, 1, 2, False),
             (2, -1, 1, True),
@@ -219,9 +239,7 @@ def test_positions_hold_when_their_transaction_is_committed(root: Path) -> None:
                 txn.commit_offsets("grp", {("t", 0): 2, ("t", 1): 3}, "m")
                 assert store.committed_offsets("grp") == {("t", 0): 1}
             assert store.committed_offsets("grp") == {("t", 0): 2, ("t", 1): 3}
-            with pytest.raises(KeyError), producer.transaction() as txn:
-                txn.commit_offsets("grp", {("t", 0): 9})
-                raise KeyError
+            aborted(producer, lambda txn: txn.commit_offsets("grp", {("t", 0): 9}))
             assert store.committed_offsets("grp") == {("t", 0): 2, ("t", 1): 3}
             with producer.transaction() as txn:
                 txn.commit_offsets("grp", {("t", 0): 5})
@@ -432,7 +450,7 @@ def test_epochs_that_are_used_up_within_a_transaction_give_the_next_another_id(r
 
 
 @pytest.fixture
-def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def writes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Counts what is written to any log; dies before write number `at`."""
     told: dict[str, Any] = {"at": None, "count": 0, "calls": []}
     for name in ("append", "append_many", "append_batch", "append_marker", "flush", "_store"):
@@ -451,7 +469,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
                 told["inside"] = False
 
         monkeypatch.setattr(Log, name, counted)
-    yield told
+    return told
 
 
 def one_transaction(store: kstore.Store, commit: bool) -> None:
