@@ -1,9 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The lines of the dump tool: from a log's batches to text, without a Python object for a record.
+"""The lines of the dump tool: from a log's batches to text or JSON, without a Python object for a record.
 
 Owns the walk over the batches of a `.log` file's bytes and the text of v2 batches and their records (DUMP.md 3); who
-reads the file, and what is written about formats 0 and 1, is for `dump`. Hardest rule: what Kafka's tool has printed
-when it stops in the middle of a line is in the output here, too, when an error is raised.
+reads the file, and what is written about formats 0 and 1, is for `dump` and `fulldump`. Hardest rule: what Kafka's tool
+has printed when it stops in the middle of a line is in the output here, too, when an error is raised.
 """
 
 cimport cython
@@ -28,6 +28,9 @@ from kstore.errors import CorruptRecordError
 cdef extern from "crc32c.h" nogil:
     uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
 
+cdef extern from "<stdint.h>" nogil:
+    const int64_t INT64_MIN
+
 cdef extern from "record.h" nogil:
     enum:
         KS_ENDS_EARLY
@@ -35,11 +38,15 @@ cdef extern from "record.h" nogil:
 cdef extern from "text.h" nogil:
     uint8_t *ks_put_int(uint8_t *out, int64_t value) noexcept
     uint8_t *ks_put_utf8(uint8_t *out, const uint8_t *p, size_t n) noexcept
+    uint8_t *ks_put_json(uint8_t *out, const uint8_t **p, const uint8_t *until, const uint8_t *end) noexcept
+    uint8_t *ks_put_base64(uint8_t *out, const uint8_t *p, size_t n) noexcept
 
 cdef enum:
     FLUSH_BYTES = 262144          # written before it leaves the second-level cache
     BATCH_LINE_BYTES = 1024       # more than the longest batch line
     RECORD_LINE_BYTES = 512       # more than a record line without its keys, values and header names
+    JSON_PIECE_BYTES = 65536      # escaped at a time, so that room is made for what it comes to
+    JSON_ROOM = 16                # what the escaping may write beyond six bytes for each
 
 cdef list CODEC_NAMES = [name.encode() for name in compression.NAMES]
 
@@ -66,7 +73,6 @@ cdef inline int64_t wrapping_add(int64_t a, int64_t b) noexcept nogil:
     return <int64_t> (<uint64_t> a + <uint64_t> b)
 
 
-@cython.final
 cdef class LogText:
     """Text of the batches of one `.log` file, handed to `write` piece by piece.
 
@@ -74,7 +80,12 @@ cdef class LogText:
     `control(key, value)` gives the text of a control record, `decode(offset, key, value)` that of a record's key and
     value (None: they are text already); both answer in bytes.
     `gaps` maps an offset to the one after it where that is not the next. After an error, `flush` hands over what
-    was printed before it. Not thread-safe.
+    was printed before it.
+
+    With `tolerant` the walk stops at what is no sound v2 batch instead of printing it or raising, and `gaps` stays
+    empty; `print_batch` prints what is said to be one nevertheless. An error is then about the records of the batch at
+    `position`, of `needed` bytes; `settle` makes whole lines of what was printed of it, and the walk may go on behind.
+    Not thread-safe.
     """
 
     cdef uint8_t *_out
@@ -87,21 +98,38 @@ cdef class LogText:
     cdef bint _deep
     cdef bint _contents
     cdef bint _metadata
+    cdef bint _tolerant
     cdef int64_t _previous
+    cdef int64_t _start_offset
+    cdef int64_t _end_offset
     cdef readonly dict gaps
+    cdef readonly list disorder
+    """With `tolerant`: position, base offset, last offset and the last offset before, where offsets do not rise."""
     cdef readonly str stop
-    """Why `feed` came back: "more" (bytes needed), "end" (of the batches), "legacy" or "short" (what is next)."""
+    """Why `feed` came back: "more" (bytes needed), "end" (of the batches), "legacy" or "short" (what is next).
+
+    With `tolerant` also "unsound" (a batch whose CRC, format or size does not hold) or "lost" (no batch can be here).
+    """
     cdef readonly Py_ssize_t needed
     """How many bytes the next batch has, when `stop` is not "end"."""
+    cdef readonly int64_t position
+    """Where the batch is that was looked at last."""
+    cdef public int64_t last_offset
+    """With `tolerant`: the last offset of the last sound batch."""
 
     def __cinit__(self):
         self._previous = -1
         self.gaps = {}
+        self.disorder = []
+        self.last_offset = -1
+        self._start_offset = INT64_MIN
+        self._end_offset = 0x7fffffffffffffff
         self.stop = "more"
         self.needed = HEADER_UP_TO_MAGIC
 
     def __init__(self, write, *, path, control, decode=None, bint deep=False, bint contents=False,
-                 bint metadata=True):
+                 bint metadata=True, bint tolerant=False):
+        self._tolerant = tolerant
         self._write = write
         self._path = path
         self._control = control
@@ -122,11 +150,14 @@ cdef class LogText:
         cdef const uint8_t *p = buffer.p
         cdef const uint8_t *limit
         cdef int64_t at, length
+        cdef bint valid
+        cdef int magic
         if not 0 <= size <= buffer.size:
             raise ValueError(f"size {size} of a buffer of {buffer.size} bytes")
         limit = p + size
         while True:
             at = position + (p - buffer.p)
+            self.position = at
             self.needed = HEADER_UP_TO_MAGIC
             if at >= end - HEADER_UP_TO_MAGIC:
                 self.stop = "end"
@@ -136,6 +167,9 @@ cdef class LogText:
                 break
             length = load32(p + BATCH_LENGTH_AT)
             if length < MIN_V0_MESSAGE:
+                if self._tolerant:
+                    self.stop = "lost"
+                    break
                 raise CorruptRecordError(f"size {length} in a batch's header: the smallest is {MIN_V0_MESSAGE}",
                                          path=self._path, position=at)
             if at > end - LOG_OVERHEAD - length:
@@ -146,16 +180,20 @@ cdef class LogText:
             if limit - p < length:
                 self.stop = "more"
                 break
-            if <int8_t> p[MAGIC_AT] in (0, 1) or <int8_t> p[MAGIC_AT] < 0:
+            magic = <int8_t> p[MAGIC_AT]
+            if magic in (0, 1) or (magic < 0 and not self._tolerant):
                 self.stop = "legacy"
                 break
             if length < RECORDS_AT:
-                self.stop = "short"
+                self.stop = "unsound" if self._tolerant else "short"
                 break
-            self._line(p, at, length, <uint32_t> load32(p + CRC_AT) == ks_crc32c(
-                0, p + ATTRIBUTES_AT, <size_t> (length - ATTRIBUTES_AT)))
-            if self._deep:
-                self._records(p, length, at)
+            valid = <uint32_t> load32(p + CRC_AT) == ks_crc32c(0, p + ATTRIBUTES_AT, <size_t> (length - ATTRIBUTES_AT))
+            if self._tolerant:
+                if not valid or magic != 2:
+                    self.stop = "unsound"
+                    break
+                self._rise(load64(p), wrapping_add(load64(p), load32(p + LAST_OFFSET_DELTA_AT)))
+            self._batch(p, at, length, valid)
             p += length
             if self._size >= FLUSH_BYTES:
                 self.flush()
@@ -171,6 +209,29 @@ cdef class LogText:
         if self._deep:
             raise CorruptRecordError(f"batch of {size} bytes: its header alone has {RECORDS_AT}", path=self._path,
                                      position=position)
+
+    def print_batch(self, data, int64_t position):
+        """Print what is said to be a v2 batch, of at least 61 bytes; the line says whether its CRC holds."""
+        cdef Buffer buffer = Buffer(data)
+        cdef bint valid
+        if buffer.size < RECORDS_AT:
+            raise CorruptRecordError(f"batch of {buffer.size} bytes: its header alone has {RECORDS_AT}",
+                                     path=self._path, position=position)
+        self.position = position
+        self.needed = buffer.size
+        valid = <uint32_t> load32(buffer.p + CRC_AT) == ks_crc32c(
+            0, buffer.p + ATTRIBUTES_AT, <size_t> (buffer.size - ATTRIBUTES_AT))
+        self._batch(buffer.p, position, buffer.size, valid)
+
+    def between(self, int64_t start_offset, int64_t end_offset):
+        """Print only batches and records with offsets in `[start_offset, end_offset)`."""
+        self._start_offset = start_offset
+        self._end_offset = end_offset
+
+    def settle(self):
+        """End the line in which an error came."""
+        if self._size and self._out[self._size - 1] != c"\n":
+            self.put(b"\n")
 
     def put(self, bytes text not None):
         """Print `text` as it is."""
@@ -203,10 +264,33 @@ cdef class LogText:
         return self._out + self._size
 
     cdef inline int _follow(self, int64_t offset) except -1:
+        if self._tolerant:
+            return 0
         if offset != wrapping_add(self._previous, 1):
             self.gaps[self._previous] = offset
         self._previous = offset
         return 0
+
+    cdef int _rise(self, int64_t base_offset, int64_t last_offset) except -1:
+        """Take note of a batch's offsets, which should lie above those before."""
+        if base_offset <= self.last_offset or last_offset < base_offset:
+            self.disorder.append((self.position, base_offset, last_offset, self.last_offset))
+        self.last_offset = max(last_offset, -1)
+        return 0
+
+    cdef int _batch(self, const uint8_t *p, int64_t position, int64_t size, bint valid) except -1:
+        """Print a batch, and its records if they are asked for."""
+        cdef int64_t base = load64(p)
+        if base >= self._end_offset or wrapping_add(base, load32(p + LAST_OFFSET_DELTA_AT)) < self._start_offset:
+            return 0
+        if self._batches_are_wanted():
+            self._line(p, position, size, valid)
+        if self._deep:
+            self._records(p, size, position)
+        return 0
+
+    cdef bint _batches_are_wanted(self) noexcept:
+        return True
 
     cdef int _line(self, const uint8_t *p, int64_t position, int64_t size, bint valid) except -1:
         cdef int attributes = load16(p + ATTRIBUTES_AT)
@@ -257,6 +341,7 @@ cdef class LogText:
         cdef const uint8_t *end = batch + size
         cdef bytes section
         cdef ks_record r
+        cdef int64_t offset
         cdef int32_t i
         if count < 0:
             raise CorruptRecordError(f"{count} records in a batch", path=self._path, position=position)
@@ -272,7 +357,9 @@ cdef class LogText:
             p = ks_parse_record(p, end, &r)
             if p == NULL or (i == count - 1 and p != end):
                 raise self._fault(p == NULL, r.fault, position)
-            self._record(batch, &r)
+            offset = wrapping_add(load64(batch), r.offset_delta)
+            if self._start_offset <= offset < self._end_offset:
+                self._record(batch, &r, offset)
             if self._size >= FLUSH_BYTES:
                 self.flush()
         return 0
@@ -295,10 +382,9 @@ cdef class LogText:
             reason = "Incorrect declared batch size, records still remaining in file"
         return CorruptRecordError(reason, path=self._path, position=position)
 
-    cdef int _record(self, const uint8_t *batch, const ks_record *r) except -1:
+    cdef int _record(self, const uint8_t *batch, const ks_record *r, int64_t offset) except -1:
         cdef int attributes = load16(batch + ATTRIBUTES_AT)
         cdef bint control = attributes & CONTROL_BIT != 0
-        cdef int64_t offset = wrapping_add(load64(batch), r.offset_delta)
         cdef uint8_t *start = NULL
         cdef uint8_t *out
         cdef bint printed = self._metadata
@@ -365,6 +451,164 @@ cdef class LogText:
         """Print a label and bytes that should be UTF-8."""
         cdef uint8_t *out = self._reserve(label_size + 3 * max(n, 0))
         self._size = ks_put_utf8(put(out, label, label_size), p, max(n, 0)) - self._out
+        return 0
+
+
+@cython.final
+cdef class LogJson(LogText):
+    """The same as objects in JSON, one a line: of batches, or with `deep` of their records.
+
+    `file` is a member of each, as JSON. `control` gives a control record's value as JSON, `decode` the members that
+    stand for a key and a value. What an error cut off is taken back by `settle`. Not thread-safe.
+    """
+
+    cdef bytes _file
+
+    def __init__(self, write, *, bytes file not None, path, control, decode=None, bint deep=False,
+                 bint contents=False, bint metadata=True, bint tolerant=True):
+        LogText.__init__(self, write, path=path, control=control, decode=decode, deep=deep, contents=contents,
+                         metadata=metadata, tolerant=tolerant)
+        self._file = file
+
+    def settle(self):
+        """Take back the line in which an error came."""
+        while self._size and self._out[self._size - 1] != c"\n":     # which stands in no JSON string
+            self._size -= 1
+
+    cdef bint _batches_are_wanted(self) noexcept:
+        return not self._deep
+
+    cdef int _line(self, const uint8_t *p, int64_t position, int64_t size, bint valid) except -1:
+        cdef int attributes = load16(p + ATTRIBUTES_AT)
+        cdef int32_t last_delta = load32(p + LAST_OFFSET_DELTA_AT)
+        cdef int32_t sequence = load32(p + BASE_SEQUENCE_AT)
+        cdef int codec = attributes & CODEC_MASK
+        cdef bytes name = CODEC_NAMES[codec] if codec < <int> len(CODEC_NAMES) else None
+        cdef uint8_t *start
+        cdef uint8_t *out
+        self.put(b'{"type":"batch",')
+        self.put(self._file)
+        start = self._reserve(BATCH_LINE_BYTES)
+        out = ks_put_int(put(start, b',"position":', 12), position)
+        out = ks_put_int(put(out, b',"size_bytes":', 14), size)
+        out = ks_put_int(put(out, b',"base_offset":', 15), load64(p))
+        out = ks_put_int(put(out, b',"last_offset":', 15), wrapping_add(load64(p), last_delta))
+        out = ks_put_int(put(out, b',"count":', 9), load32(p + RECORDS_COUNT_AT))
+        out = ks_put_int(put(out, b',"partition_leader_epoch":', 26), load32(p + LEADER_EPOCH_AT))
+        out = ks_put_int(put(out, b',"base_timestamp":', 18), load64(p + BASE_TIMESTAMP_AT))
+        out = ks_put_int(put(out, b',"max_timestamp":', 17), load64(p + MAX_TIMESTAMP_AT))
+        out = self._timestamp_type(out, attributes)
+        out = ks_put_int(put(out, b',"producer_id":', 15), load64(p + PRODUCER_ID_AT))
+        out = ks_put_int(put(out, b',"producer_epoch":', 18), load16(p + PRODUCER_EPOCH_AT))
+        out = ks_put_int(put(out, b',"base_sequence":', 17), sequence)
+        out = ks_put_int(put(out, b',"last_sequence":', 17), sequence_at(sequence, last_delta))
+        out = put_flag(put(out, b',"is_transactional":', 20), attributes & TRANSACTIONAL_BIT != 0)
+        out = put_flag(put(out, b',"is_control":', 14), attributes & CONTROL_BIT != 0)
+        out = put(out, b',"delete_horizon_ms":', 21)
+        if attributes & DELETE_HORIZON_BIT:
+            out = ks_put_int(out, load64(p + BASE_TIMESTAMP_AT))
+        else:
+            out = put(out, b"null", 4)
+        out = put(out, b',"compression":', 15)
+        if name is None:
+            out = put(out, b"null", 4)
+        else:
+            out = put(put(put(out, b'"', 1), PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)), b'"', 1)
+        out = ks_put_int(put(out, b',"attributes":', 14), attributes)
+        out = ks_put_int(put(out, b',"magic":', 9), <int8_t> p[MAGIC_AT])
+        out = ks_put_int(put(out, b',"crc":', 7), <uint32_t> load32(p + CRC_AT))
+        out = put_flag(put(out, b',"is_valid":', 12), valid)
+        out = put(out, b"}\n", 2)
+        self._size += out - start
+        if name is None:
+            raise CorruptRecordError(f"compression type {codec}: 0 to 4 are known", path=self._path, position=position)
+        return 0
+
+    cdef uint8_t *_timestamp_type(self, uint8_t *out, int attributes) noexcept:
+        if attributes & TIMESTAMP_TYPE_BIT:
+            return put(out, b',"timestamp_type":"LogAppendTime"', 33)
+        return put(out, b',"timestamp_type":"CreateTime"', 30)
+
+    cdef int _record(self, const uint8_t *batch, const ks_record *r, int64_t offset) except -1:
+        cdef int attributes = load16(batch + ATTRIBUTES_AT)
+        cdef bint control = attributes & CONTROL_BIT != 0
+        cdef Py_ssize_t file_size = PyBytes_GET_SIZE(self._file)
+        cdef uint8_t *start = self._reserve(RECORD_LINE_BYTES + file_size)
+        cdef uint8_t *out = put(start, b'{"type":"record"', 16)
+        if self._metadata:
+            out = put(put(out, b",", 1), PyBytes_AS_STRING(self._file), file_size)
+            out = ks_put_int(put(out, b',"position":', 12), self.position)
+            out = ks_put_int(put(out, b',"offset":', 10), offset)
+            out = put(out, b',"timestamp":', 13)
+            if attributes & TIMESTAMP_TYPE_BIT:
+                out = ks_put_int(out, load64(batch + MAX_TIMESTAMP_AT))
+            else:
+                out = ks_put_int(out, wrapping_add(load64(batch + BASE_TIMESTAMP_AT), r.timestamp_delta))
+            out = self._timestamp_type(out, attributes)
+            out = ks_put_int(put(out, b',"sequence":', 12), sequence_at(load32(batch + BASE_SEQUENCE_AT), r.offset_delta))
+            out = ks_put_int(put(out, b',"key_size":', 12), max(r.key_size, -1))
+            out = ks_put_int(put(out, b',"value_size":', 14), max(r.value_size, -1))
+        self._size += out - start
+        if control and self._metadata:
+            self.put(b',"control":')
+            self.put(self._control(_field(r.key, r.key_size), _field(r.value, r.value_size)))
+        if self._contents and not control:
+            if self._decode is not None:
+                self.put(b",")
+                self.put(self._decode(offset, _field(r.key, r.key_size), _field(r.value, r.value_size)))
+            else:
+                self._octets(b',"key', 5, r.key, r.key_size)
+                self._octets(b',"value', 7, r.value, r.value_size)
+        if self._metadata:
+            self._header_list(r)
+        put(self._reserve(2), b"}\n", 2)
+        self._size += 2
+        return 0
+
+    cdef int _header_list(self, const ks_record *r) except -1:
+        cdef const uint8_t *p = r.headers
+        cdef const uint8_t *key
+        cdef const uint8_t *value
+        cdef int32_t key_size, value_size, i
+        cdef int fault
+        self.put(b',"headers":[')
+        for i in range(r.headers_count):
+            p = ks_parse_header(p, r.end, &key, &key_size, &value, &value_size, &fault)
+            if p == NULL:          # only if somebody wrote into the buffer meanwhile
+                raise CorruptRecordError(fault_text(fault), path=self._path)
+            self._octets(b',{"key' if i else b'{"key', 6 if i else 5, key, key_size)
+            if self._contents:
+                self._octets(b',"value', 7, value, value_size)
+            self.put(b"}")
+        self.put(b"]")
+        return 0
+
+    cdef int _octets(self, const char *name, size_t name_size, const uint8_t *p, Py_ssize_t n) except -1:
+        """Print bytes as a member: text if they are UTF-8, else base64 under the name with `_base64` behind it.
+
+        `name` has all that stands before its closing quote.
+        """
+        cdef Py_ssize_t start = self._size
+        cdef const uint8_t *end = p + max(n, 0)
+        cdef const uint8_t *at = p
+        cdef const uint8_t *until
+        cdef uint8_t *out = put(self._reserve(name_size + 8), name, name_size)
+        out = put(out, b'":null' if n < 0 else b'":"', 6 if n < 0 else 3)
+        self._size = out - self._out
+        if n < 0:
+            return 0
+        while at < end:
+            until = at + min(end - at, <Py_ssize_t> JSON_PIECE_BYTES)
+            out = ks_put_json(self._reserve(6 * (until - at) + JSON_ROOM), &at, until, end)
+            if out == NULL:
+                self._size = start
+                out = put(self._reserve(name_size + 16 + 4 * ((n + 2) // 3)), name, name_size)
+                out = ks_put_base64(put(out, b'_base64":"', 10), p, n)
+                self._size = out - self._out
+                break
+            self._size = out - self._out
+        self._reserve(1)[0] = c'"'
+        self._size += 1
         return 0
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "TRANSACTION",
     "TRANSACTIONS",
     "Coordinator",
+    "control_json",
     "control_text",
 ]
 
@@ -396,11 +397,12 @@ SHARE_GROUPS = Coordinator(_SHARE_TYPES)
 
 _ABORT, _COMMIT, _LEADER_CHANGE = 0, 1, 2
 _MARKER_BYTES = 6
+_MARKERS = ("ABORT", "COMMIT")  # by number
 _VOTERS = Many((Field("voterId", "int32"), Field("voterDirectoryId", "uuid", since=1)))
 _VERSION = Field("version", "int16")
 _CONTROL: dict[int, tuple[str, tuple[Field, ...]]] = {
     _LEADER_CHANGE: (
-        "LeaderChange:",
+        "LeaderChange",
         (_VERSION, Field("leaderId", "int32"), Field("voters", _VOTERS), Field("grantingVoters", _VOTERS)),
     ),
     3: ("SnapshotHeader", (_VERSION, Field("lastContainedLogTimestamp", "int64"))),
@@ -434,16 +436,35 @@ _CONTROL: dict[int, tuple[str, tuple[Field, ...]]] = {
 
 def control_text(key: bytes | None, value: bytes | None) -> bytes:
     """Give the text of a control record, with the space before it; `CorruptRecordError` where the dump tool stops."""
+    kind, data = _control_record(key, value)
+    if data is None:
+        return f" controlType: {kind}".encode()
+    if kind in _MARKERS:
+        return f" endTxnMarker: {kind} coordinatorEpoch: {data['coordinator_epoch']}".encode()
+    label = f"{kind}:" if kind == "LeaderChange" else kind
+    return f" {label} {json_text(data)}".encode()
+
+
+def control_json(key: bytes | None, value: bytes | None) -> bytes:
+    """Give a control record as an object: its `type`, and an epoch or its `data`; errors as `control_text`."""
+    kind, data = _control_record(key, value)
+    if data is None:
+        return json_text({"type": kind}).encode()
+    return json_text({"type": kind, **(data if kind in _MARKERS else {"data": data})}).encode()
+
+
+def _control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[str, Any] | None]:
+    """What a control record is called, and what is in it; None if it is of a type that is not known."""
     if key is None or len(key) < 4:
         raise CorruptRecordError(f"control record whose key has {len(key or b'')} bytes: 4 are the least")
     version, number = int.from_bytes(key[:2], "big", signed=True), int.from_bytes(key[2:4], "big", signed=True)
     if version < 0:
         raise CorruptRecordError(f"control record of version {version}")
     if number in (_ABORT, _COMMIT):
-        return _marker_text("COMMIT" if number == _COMMIT else "ABORT", value)
+        return _MARKERS[number], {"coordinator_epoch": _marker_epoch(value)}
     if number not in _CONTROL:
-        return f" controlType: UNKNOWN({number})".encode()
-    label, fields = _CONTROL[number]
+        return f"UNKNOWN({number})", None
+    kind, fields = _CONTROL[number]
     if value is None:
         raise CorruptRecordError("control record without a value")
     try:
@@ -453,13 +474,12 @@ def control_text(key: bytes | None, value: bytes | None) -> bytes:
     if number == _LEADER_CHANGE and data["version"] >= 1:
         for voter in (*data["voters"], *data["grantingVoters"]):
             voter["voterDirectoryId"] = "A" * 22  # which version 0, as it was read, does not have
-    return f" {label} {json_text(data)}".encode()
+    return kind, data
 
 
-def _marker_text(name: str, value: bytes | None) -> bytes:
+def _marker_epoch(value: bytes | None) -> int:
     if value is None or len(value) < _MARKER_BYTES:
         raise CorruptRecordError(f"end transaction marker of {len(value or b'')} bytes: {_MARKER_BYTES} are the least")
     if value[0] > 0x7F:
         raise CorruptRecordError("end transaction marker of a negative version")
-    epoch = int.from_bytes(value[2:6], "big", signed=True)
-    return f" endTxnMarker: {name} coordinatorEpoch: {epoch}".encode()
+    return int.from_bytes(value[2:6], "big", signed=True)

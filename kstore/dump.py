@@ -25,11 +25,22 @@ from kstore.legacy import messages
 from kstore.snapshotfile import ProducerEntry, SnapshotError, parse_snapshot
 from kstore.txnindex import parse_txn_index
 
-__all__ = ["MAX_INT", "Dump", "DumpOptions"]
+__all__ = [
+    "MAX_INT",
+    "Decode",
+    "Dump",
+    "DumpOptions",
+    "base_offset_of",
+    "decoder_of",
+    "int_option",
+    "legacy_text",
+    "snapshot_line",
+]
 
 MAX_INT = 0x7FFFFFFF
 
-_Decode = Callable[[int, bytes | None, bytes | None], tuple[bytes | None, bytes | None]]
+Decode = Callable[[int, bytes | None, bytes | None], tuple[bytes | None, bytes | None]]
+"""Makes text of a record's key and value; the offset is for what it has to say of them."""
 
 _CHUNK_BYTES = 1 << 20
 _HEADER_BYTES = 61
@@ -106,10 +117,10 @@ class Dump:
 
     def _log(self, path: str, name: str) -> None:
         options = self._options
-        decode = _decoder(options)
-        max_bytes = _int_option("max-bytes", options.max_bytes)
+        decode = decoder_of(options)
+        max_bytes = int_option("max-bytes", options.max_bytes)
         if not name.endswith(".checkpoint"):
-            self._print(f"Log starting offset: {_base_offset(name)}\n")
+            self._print(f"Log starting offset: {base_offset_of(name)}\n")
         elif name == "bootstrap.checkpoint":
             self._print("KRaft bootstrap snapshot\n")
         else:
@@ -135,7 +146,7 @@ class Dump:
         if text.gaps:
             self._findings.gaps.setdefault(self._absolute(path), {}).update(text.gaps)
 
-    def _batches(self, fd: int, text: LogText, path: str, name: str, max_bytes: int, decode: _Decode | None) -> None:
+    def _batches(self, fd: int, text: LogText, path: str, name: str, max_bytes: int, decode: Decode | None) -> None:
         size = fs.size(fd)
         if size > MAX_INT:
             raise StorageError(errno.EFBIG, f"{size} bytes, more than the {MAX_INT} of the largest segment", path)
@@ -152,7 +163,7 @@ class Dump:
                     used += text.feed(view[used:filled], filled - used, position + used, end)
                     if text.stop == "legacy":
                         batch = bytes(view[used : used + text.needed])
-                        self._legacy_batch(batch, position + used, text, path, decode)
+                        legacy_text(batch, position + used, text, path, self._options, decode)
                     elif text.stop == "short":
                         text.short_batch(fs.pread(fd, _HEADER_BYTES, position + used), position + used, text.needed)
                     else:
@@ -166,58 +177,16 @@ class Dump:
         if end > position and max_bytes == MAX_INT:
             text.put(os.fsencode(f"Found {end - position} invalid bytes at the end of {name}\n"))
 
-    def _legacy_batch(self, batch: bytes, position: int, text: LogText, path: str, decode: _Decode | None) -> None:
-        offset, _, crc, magic, attributes = _LEGACY.unpack_from(batch)
-        text.put(f"offset: {offset}".encode())
-        codec = attributes & _CODEC_MASK
-        if magic < 0 or codec > compression.ZSTD:
-            raise CorruptRecordError(f"magic {magic}, compression type {codec}", path=path, position=position)
-        label = "NoTimestampType"
-        timestamp = -1
-        if magic:
-            label = "LogAppendTime" if attributes & _APPEND_TIME_BIT else "CreateTime"
-            timestamp = int.from_bytes(batch[18:26], "big", signed=True)
-        valid = _java_flag(crc == zlib.crc32(batch[16:]))
-        text.put(
-            f" position: {position} {label}: {timestamp} size: {len(batch)} magic: {magic}"
-            f" compresscodec: {compression.type_name(codec)} crc: {crc} isvalid: {valid}\n".encode()
-        )
-        if self._options.deep:
-            self._legacy_records(batch, label, text, path, position, decode)
-
-    def _legacy_records(
-        self, batch: bytes, label: str, text: LogText, path: str, position: int, decode: _Decode | None
-    ) -> None:
-        options = self._options
-        records = [
-            record for found in decode_batches(batch, check_crc=False, path=path, position=position) for record in found
-        ]
-        for record, message in zip(records, messages(memoryview(batch), position), strict=True):
-            text.follow(record.offset)
-            if options.metadata:
-                text.put(
-                    f"| offset: {record.offset} {label}: {record.timestamp} keySize: {_size(record.key)}"
-                    f" valueSize: {_size(record.value)} isValid: {_java_flag(message.crc_holds)}"
-                    f" crc: {int.from_bytes(message.data[:4], 'big')}".encode()
-                )
-            if options.contents:
-                if decode is not None:
-                    key, value = decode(record.offset, record.key, record.value)
-                else:
-                    key, value = _strings(record.offset, record.key, record.value)
-                text.put(_contents(key, value, metadata=options.metadata))
-            text.put(b"\n")
-
     # Indexes and snapshots
 
     def _index(self, path: str, name: str) -> None:
         options = self._options
-        max_message_size = _int_option("max-message-size", options.max_message_size)
+        max_message_size = int_option("max-message-size", options.max_message_size)
         absolute = self._absolute(path)
         found = dump_index(
             absolute,
             path,
-            _base_offset(name),
+            base_offset_of(name),
             _sibling(absolute, name, ".log"),
             IndexCheck(options.index_sanity_check, not options.verify_index_only),
             max_message_size,
@@ -232,7 +201,7 @@ class Dump:
         dump_time_index(
             absolute,
             path,
-            _base_offset(name),
+            base_offset_of(name),
             _sibling(absolute, name, ".log"),
             _sibling(absolute, name, ".index"),
             IndexCheck(options.index_sanity_check, not options.verify_index_only),
@@ -241,7 +210,7 @@ class Dump:
         )
 
     def _txn_index(self, path: str, name: str) -> None:
-        _base_offset(name)
+        base_offset_of(name)
         if not fs.exists(path):
             return
         for entry in parse_txn_index(fs.read_file(path), path=path):
@@ -257,7 +226,7 @@ class Dump:
             self._err(f"{error}\n")
             return
         for entry in entries:
-            self._print(_snapshot_line(entry))
+            self._print(snapshot_line(entry))
 
     _KINDS = {
         ".log": _log,
@@ -301,6 +270,55 @@ class Dump:
                 self._err(f"{line.format(*pair)}\n")
 
 
+# Formats 0 and 1
+
+
+def legacy_text(
+    batch: bytes,
+    position: int,
+    text: LogText,
+    path: str,
+    options: DumpOptions,
+    decode: Decode | None,
+    wants: Callable[[int], bool] | None = None,
+) -> None:
+    """Print an entry of format 0 or 1; of its records those with offsets that are wanted."""
+    offset, _, crc, magic, attributes = _LEGACY.unpack_from(batch)
+    text.put(f"offset: {offset}".encode())
+    codec = attributes & _CODEC_MASK
+    if magic < 0 or codec > compression.ZSTD:
+        raise CorruptRecordError(f"magic {magic}, compression type {codec}", path=path, position=position)
+    label = "NoTimestampType"
+    timestamp = -1
+    if magic:
+        label = "LogAppendTime" if attributes & _APPEND_TIME_BIT else "CreateTime"
+        timestamp = int.from_bytes(batch[18:26], "big", signed=True)
+    valid = _java_flag(crc == zlib.crc32(batch[16:]))
+    text.put(
+        f" position: {position} {label}: {timestamp} size: {len(batch)} magic: {magic}"
+        f" compresscodec: {compression.type_name(codec)} crc: {crc} isvalid: {valid}\n".encode()
+    )
+    if not options.deep:
+        return
+    records = [
+        record for found in decode_batches(batch, check_crc=False, path=path, position=position) for record in found
+    ]
+    for record, message in zip(records, messages(memoryview(batch), position), strict=True):
+        text.follow(record.offset)
+        if wants is not None and not wants(record.offset):
+            continue
+        if options.metadata:
+            text.put(
+                f"| offset: {record.offset} {label}: {record.timestamp} keySize: {_size(record.key)}"
+                f" valueSize: {_size(record.value)} isValid: {_java_flag(message.crc_holds)}"
+                f" crc: {int.from_bytes(message.data[:4], 'big')}".encode()
+            )
+        if options.contents:
+            key, value = (decode or _strings)(record.offset, record.key, record.value)
+            text.put(_contents(key, value, metadata=options.metadata))
+        text.put(b"\n")
+
+
 # Names and numbers
 
 
@@ -316,14 +334,16 @@ def _number(text: str, bits: int) -> int | None:
     return value if value is not None and -(1 << (bits - 1)) <= value < 1 << (bits - 1) else None
 
 
-def _int_option(name: str, text: str) -> int:
+def int_option(name: str, text: str) -> int:
+    """The number that an option was given; `ConfigError` for what Java takes for none."""
     value = _number(text, 32)
     if value is None:
         raise ConfigError(f"Cannot parse argument '{text}' of option {name}: a number of 32 bits is wanted")
     return value
 
 
-def _base_offset(name: str) -> int:
+def base_offset_of(name: str) -> int:
+    """The base offset in a file's name; `ConfigError` where Java finds none."""
     text = name.partition(".")[0]
     value = _number(text, 64)
     if value is None:
@@ -343,7 +363,8 @@ def _size(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
-def _snapshot_line(entry: ProducerEntry) -> str:
+def snapshot_line(entry: ProducerEntry) -> str:
+    """A producer's entry in a snapshot as the tool prints it."""
     first = entry.current_txn_first_offset
     line = (
         f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch}"
@@ -392,7 +413,7 @@ _DECODERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def _decoder(options: DumpOptions) -> _Decode | None:
+def decoder_of(options: DumpOptions) -> Decode | None:
     """Choose what makes text of keys and values; None when they are text already."""
     if options.decoder in ("offsets", "transaction", "share-group"):
         from kstore import coordinator

@@ -98,6 +98,8 @@ FLOORS: dict[str, int] = {
     "txnindex": 2,
     "dumpindexes": 6,
     "dump": 7,
+    "dumpranges": 7,
+    "fulldump": 8,
     "_verify": 2,
     "gaps": 2,
     "findings": 1,

@@ -1,31 +1,51 @@
-"""`kstore dump`: the options of Kafka's dump tool, taken apart as it takes them apart (DUMP.md 1 and 11).
+"""`kstore dump`: the options of Kafka's dump tool, taken apart as it takes them apart (DUMP.md 1 and 11), and ours.
 
 An option may have one dash or two, its name is never shortened, a word that is no option is ignored, and an option with
-a value is given once. `-h` is ours; `--help`, as in Kafka's tool, goes to standard error and exits with 1.
+a value is given once. `-h` is ours; `--help`, as in Kafka's tool, goes to standard error and exits with 1. Without
+`--files`, words are paths; with them, or with an option that is ours alone, the dump goes on behind damage and tells it
+by its exit code.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+from kstore import fs, names
+from kstore.cli import places, times
+from kstore.cli.progress import Progress
 from kstore.dump import Dump, DumpOptions
-from kstore.errors import ConfigError
+from kstore.dumpranges import Span, partition_files
+from kstore.errors import ConfigError, InvalidTopicError, KStoreError
+from kstore.fulldump import FullDump, Source, file_source
 
 __all__ = ["run"]
 
 KAFKA_VERSION = "4.3.0"
 """The release whose dump tool this is line by line."""
 
-_ABOUT = "Print log segments, indexes and snapshots as text: the same text, line by line, as Kafka's dump tool."
-_EXAMPLES = """examples:
+_ABOUT = """\
+Print log segments, indexes and snapshots as text: the same text, line by line, as Kafka's dump tool. With --files alone
+this stops where that tool stops, with its exit code. With a PATH (a directory of logs, DIR/TOPIC, DIR/TOPIC-P, a file)
+or an option marked +, which are not Kafka's, it goes on behind damage: a line on standard error for each, and exit code
+1."""
+_EXAMPLES = """\
+With --json each line is an object with its type: batch, or record with --deep-iteration; offset_index_entry,
+time_index_entry, aborted_transaction, producer (of a snapshot). Its file, and position of the batch in it, come next. A
+key, a value, a header's key and value are text under the name "key" or "value" if they are UTF-8, and otherwise base64
+under "key_base64" or "value_base64"; null is null. What a decoder read is under "decoded_key" and "decoded_value".
+
+examples:
   kstore dump --files data/events-0/00000000000000000000.log
   kstore dump --print-data-log --files data/events-0/00000000000000000000.log
   kstore dump --files data/events-0/00000000000000000000.index,data/events-0/00000000000000000000.timeindex
   kstore dump --offsets-decoder --files data/__consumer_offsets-12/00000000000000000000.log
+  kstore dump data/events-0 --json --print-data-log --from-offset 1000 --to-offset 1010
+  kstore dump data --deep-iteration --from-time 2013-06-01T12:00 --to-time 2013-06-01T12:05
 """
 _DECODERS = {
     "offsets": ("offsets-decoder", "records of __consumer_offsets"),
@@ -38,6 +58,9 @@ _HINTS = {
     "offset-position": "Kafka's tool has no such option; every batch line tells its position, and a dump of the"
     " .index file prints offset and position of each entry",
 }
+
+
+_OURS = {"from_offset", "to_offset", "from_time", "to_time"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,7 +88,7 @@ class _Once(argparse.Action):
 def _parser() -> _Parser:
     parser = _Parser(
         prog="kstore dump",
-        usage="kstore dump --files FILE[,FILE...] [options]",
+        usage="kstore dump --files FILE[,FILE...] [options]\n       kstore dump PATH... [options]",
         description=_ABOUT,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -81,7 +104,7 @@ def _parser() -> _Parser:
     def flag(name: str, what: str) -> None:
         parser.add_argument(f"--{name}", action="store_true", help=what)
 
-    value("files", "files to dump, separated by commas (required)", metavar="FILES")
+    value("files", "files to dump, separated by commas (required, unless there is a PATH)", metavar="FILES")
     flag("print-data-log", "print keys and values, too; implies --deep-iteration")
     flag("deep-iteration", "print a line for each record under its batch's line")
     flag("skip-record-metadata", "leave out of these lines what is not key or value, and control records' text")
@@ -104,21 +127,29 @@ def _parser() -> _Parser:
     value("value-decoder-class", "decoder of values, likewise", metavar="CLASS", nargs="?")
     for name, what in _DECODERS.values():
         flag(name, what)
+    flag("json", "+ print objects, one a line: of batches, or with --deep-iteration of records")
+    value("from-offset", "+ leave out what is below this offset", metavar="N")
+    value("to-offset", "+ end before this offset", metavar="N")
+    value("from-time", f"+ begin at the first record of a time or later: {times.HELP}", metavar="TIME")
+    value("to-time", "+ end before the first record of a time or later", metavar="TIME")
     flag("help", "print this to standard error, exit code 1 (as Kafka's tool); -h: to standard output")
     flag("version", f"print {KAFKA_VERSION}, the version of Kafka whose tool this is")
     return parser
 
 
-def _split(arguments: Sequence[str], parser: _Parser) -> list[str]:
-    """Give every known option two dashes, refuse unknown ones, and drop the words that are none."""
+def _split(arguments: Sequence[str], parser: _Parser) -> tuple[list[str], list[str]]:
+    """Give every known option two dashes, refuse unknown ones, and set the words apart that are none."""
     kept: list[str] = []
+    others: list[str] = []
     known = {name.lstrip("-"): action for action in parser._actions for name in action.option_strings}
     words = list(arguments)
     while words:
         word = words.pop(0)
         if word == "--":
+            others += words
             break
         if not word.startswith("-") or word == "-":
+            others.append(word)
             continue
         name, equals, _ = word.lstrip("-").partition("=")
         action = known.get(name)
@@ -134,29 +165,129 @@ def _split(arguments: Sequence[str], parser: _Parser) -> list[str]:
             kept.append(f"--{name}={words.pop(0)}")
         else:
             raise ConfigError(f"Option {name} requires an argument")
-    return kept
+    return kept, others
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Dump what is asked for; 0 even when the tool has found something to complain about, as Kafka's."""
+    """Dump what is asked for.
+
+    As of Kafka's tool the exit code is 0 even when it has found something to complain about, but not with what is ours.
+    """
     parser = _parser()
     if "-h" in arguments:
         parser.print_help()
         return 0
-    given = parser.parse_args(_split(arguments, parser))
+    options, words = _split(arguments, parser)
+    given = parser.parse_args(options)
     if not arguments or given.help:
         parser.print_help(sys.stderr)
         return 1
     if given.version:
         print(KAFKA_VERSION)
         return 0
+    if given.json or _OURS & given.given or (given.files is None and words):
+        return _run_ours(given, words)
     if given.files is None:
         print('Missing required argument "[files]"', file=sys.stderr)
         parser.print_help(sys.stderr)
         return 1
     dump = Dump(_options(given), sys.stdout.buffer, sys.stderr.write)
-    dump.run(re.sub(",+$", "", given.files).split(","))
+    dump.run(_listed(given.files))
     return 0
+
+
+def _listed(files: str) -> list[str]:
+    return re.sub(",+$", "", files).split(",")
+
+
+def _run_ours(given: argparse.Namespace, words: list[str]) -> int:
+    """Dump directories, ranges, JSON; 1 if anything is damaged."""
+    paths = [*(_listed(given.files) if given.files is not None else ()), *words]
+    if not paths:
+        raise ConfigError("nothing to dump: name a directory of logs, DIR/TOPIC, DIR/TOPIC-P or files")
+    is_live = sys.stderr.isatty() and not sys.stdout.isatty()
+    total = _size(paths) if is_live else 0
+    with Progress("bytes") as progress:
+        dump = FullDump(
+            _options(given),
+            sys.stdout.buffer,
+            _complain,
+            span=_span(given),
+            as_json=given.json,
+            progress=(lambda done: progress.reach(done, total)) if is_live else None,
+        )
+        failed = False
+        for path in paths:
+            try:
+                for source in _sources(path):
+                    dump.run(source)
+            except KStoreError as error:
+                failed = True
+                _complain(path, None, str(error))
+    return 1 if failed or dump.damages else 0
+
+
+def _complain(path: str, position: int | None, what: str) -> None:
+    sys.stdout.flush()
+    where = path if position is None else f"{path}, position {position}"
+    print(f"kstore dump: {where}: {' '.join(what.split())}", file=sys.stderr)
+
+
+def _span(given: argparse.Namespace) -> Span:
+    return Span(
+        _offset("from-offset", given.from_offset),
+        _offset("to-offset", given.to_offset),
+        None if given.from_time is None else times.parse(given.from_time),
+        None if given.to_time is None else times.parse(given.to_time),
+    )
+
+
+def _offset(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) >= 1 << 63:
+        raise ConfigError(f"--{name} {text}: an offset is a number from 0 to 2^63 - 1")
+    return int(text)
+
+
+def _sources(path: str) -> Iterator[Source]:
+    """What a path names: a partition at a time, or the one file."""
+    if fs.exists(path) and not os.path.isdir(path):
+        yield file_source(path)
+        return
+    files = partition_files(path) if os.path.isdir(path) else []
+    if files:  # whatever the directory is called
+        yield Source(files, _topic(path))
+        return
+    place = places.find(path)
+    for other in place.passed_over:
+        print(f"kstore dump: passed over, it is no partition: {other}", file=sys.stderr)
+    if not place.entries:
+        print(f"kstore dump: nothing to dump is in {path}", file=sys.stderr)
+    root = path if place.topic is None else os.path.dirname(path.rstrip("/"))
+    for entry in place.entries:
+        yield Source(partition_files(os.path.join(root, f"{entry.topic}-{entry.partition}")), entry.topic)
+
+
+def _topic(path: str) -> str | None:
+    """The topic of a partition's directory, if its name is one's."""
+    try:
+        return names.parse_partition_name(os.path.basename(os.path.abspath(path))).topic
+    except InvalidTopicError:
+        return None
+
+
+def _size(paths: list[str]) -> int:
+    """How many bytes of logs there are, for a bar; of what cannot be looked at, none."""
+    total = 0
+    for path in paths:
+        try:
+            for source in _sources(path):
+                logs = [files.paths[names.LOG] for files in source.segments if names.LOG in files.wanted]
+                total += sum(fs.stat(log).st_size for log in logs)
+        except KStoreError:
+            continue
+    return total
 
 
 def _options(given: argparse.Namespace) -> DumpOptions:
