@@ -8,7 +8,8 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -48,6 +49,9 @@ _CODECS = {
     "jsonl": ("none", "gzip"),
 }
 _DEFAULT = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_Chunk: TypeAlias = tuple[str, int, Any]
+"""A topic, a partition, and some of its records."""
+
 _CHUNK_BYTES = 32 << 20  # read, and held, at a time: a row group of a Parquet file
 _PIECE_BYTES = 1 << 20  # compressed at a time: an interrupt waits for it
 
@@ -71,7 +75,7 @@ def run(arguments: list[str]) -> int:
     with Progress("export", unit="records") as bar, _whole_or_nothing(asked.to, force=asked.force) as file:
         writer = make(file, kind, codec, names, as_text=asked.text)
         try:
-            for topic, partition, columns in _chunks(place, asked, names):
+            for topic, partition, columns in _ahead(_chunks(place, asked, names)):
                 writer.write(topic, partition, columns)
                 rows += len(columns) if isinstance(columns, Columns) else columns.num_rows
                 bar.reach(rows)
@@ -117,7 +121,7 @@ def _link(temporary: str, path: str) -> None:
         os.replace(temporary, path)
 
 
-def _chunks(place: places.Place, asked: argparse.Namespace, names: tuple[str, ...]) -> Iterator[tuple[str, int, Any]]:
+def _chunks(place: places.Place, asked: argparse.Namespace, names: tuple[str, ...]) -> Iterator[_Chunk]:
     """The records asked for, in pieces: topic, partition and `Columns`, or record batches where rows were left out."""
     until = None if asked.until is None else times.parse(asked.until)
     since = None if asked.since is None else times.parse(asked.since)
@@ -137,6 +141,15 @@ def _chunks(place: places.Place, asked: argparse.Namespace, names: tuple[str, ..
                 yield entry.topic, entry.partition, columns if until is None else _before(columns, until)
             # A file without a record has columns, too.
             yield entry.topic, entry.partition, log.read_columns(log.log_end_offset, columns=wanted or ["offset"])
+
+
+def _ahead(chunks: Iterator[_Chunk]) -> Iterator[_Chunk]:
+    """The same, each read by another thread while the one before it is written."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, chunks, None)
+        while (chunk := coming.result()) is not None:
+            coming = pool.submit(next, chunks, None)
+            yield chunk
 
 
 def _before(columns: Columns, until: int) -> Any:
