@@ -134,9 +134,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "$ kstore export data/orders-0 --to orders.jsonl",
     ),
     "dump": (
-        "The text of Kafka's dump tool, line by line: logs, indexes, snapshots, the topics of coordinators.",
+        "The text of Kafka's dump tool, line by line: logs, indexes, snapshots, the topics of coordinators. With "
+        "`--files` alone it stops where that tool stops.",
         "$ kstore dump --files data/orders-0/00000000000000000000.log --print-data-log --max-bytes 200",
         "$ kstore dump --files data/orders-0/00000000000000000000.index,data/orders-0/00000000000000000000.timeindex",
+        "Not in Kafka's tool: a directory, a topic or a partition instead of files; JSON; a range of offsets or of "
+        "times, found through the indexes. These go on behind damage, and say so.",
+        "$ kstore dump data/orders-1 --from-offset 33 --print-data-log",
+        "$ kstore dump data/orders --from-time 2013-06-01T08:58 --to-time 2013-06-02 --deep-iteration --json",
     ),
     "retain": (
         "A pass of retention now, with the topic's own settings, or with others to see what they would do. "
