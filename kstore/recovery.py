@@ -261,7 +261,9 @@ class _Loader:
             before_cut=lambda: self._drop_after(number) if drop_later else None,
         )
         self.epochs.assign_all(found.epochs)
-        aborted = replay_segment(self.producers.table, segment, segment.base_offset, segment.size_bytes)
+        aborted: list[tuple[int, int, int, int]] = []
+        if found.has_producers:  # else reading the file a second time would bring nothing
+            aborted = replay_segment(self.producers.table, segment, segment.base_offset, segment.size_bytes)
         segment.txn_index.replace(AbortedTxn(0, *each) for each in aborted)
         self.producers.end_offset = found.next_offset
         self.producers.take_snapshot()

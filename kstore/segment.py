@@ -74,6 +74,7 @@ class Recovered:
     cut_bytes: int
     reason: str | None
     epochs: list[tuple[int, int]]
+    has_producers: bool
 
 
 class Segment:
@@ -496,6 +497,7 @@ class Segment:
             cut_bytes=end - scan.end_position,
             reason=scan.reason,
             epochs=scan.epochs,
+            has_producers=bool(scan.producer_batches),
         )
 
     @staticmethod
