@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -229,6 +230,20 @@ def test_damage_leaves_nothing_of_the_file(data: Path, tmp_path: Path, run: Run,
     before = sorted(tmp_path.rglob("*"))
     old = tmp_path / f"old.{kind}"
     assert "events-0" in run("export", data / "events", "--to", old, code=1)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    data: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(os, "fsync", full)
+    path = tmp_path / f"x.{kind}"
+    assert run("export", data / "events", "--to", path, code=1) == f"kstore export: {path}: No space left on device\n"
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -106,6 +106,10 @@ def _whole_or_nothing(path: str, *, force: bool) -> Iterator[BinaryIO]:
         else:
             _link(temporary, path)
         fs.sync_directory(directory)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = path  # where the disk is full, say
+        raise
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
