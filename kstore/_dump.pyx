@@ -38,15 +38,17 @@ cdef extern from "record.h" nogil:
 cdef extern from "text.h" nogil:
     uint8_t *ks_put_int(uint8_t *out, int64_t value) noexcept
     uint8_t *ks_put_utf8(uint8_t *out, const uint8_t *p, size_t n) noexcept
+
+cdef extern from "json.h" nogil:
     uint8_t *ks_put_json(uint8_t *out, const uint8_t **p, const uint8_t *until, const uint8_t *end) noexcept
-    uint8_t *ks_put_base64(uint8_t *out, const uint8_t *p, size_t n) noexcept
+    uint8_t *ks_put_base64_digits(uint8_t *out, const uint8_t *p, size_t n) noexcept
 
 cdef enum:
     FLUSH_BYTES = 262144          # written before it leaves the second-level cache
     BATCH_LINE_BYTES = 1024       # more than the longest batch line
     RECORD_LINE_BYTES = 512       # more than a record line without its keys, values and header names
     JSON_PIECE_BYTES = 65536      # escaped at a time, so that room is made for what it comes to
-    JSON_ROOM = 16                # what the escaping may write beyond six bytes for each
+    JSON_ROOM = 16                # of a character that crosses the border of a piece, and to spare
 
 cdef list CODEC_NAMES = [name.encode() for name in compression.NAMES]
 
@@ -603,7 +605,7 @@ cdef class LogJson(LogText):
             if out == NULL:
                 self._size = start
                 out = put(self._reserve(name_size + 16 + 4 * ((n + 2) // 3)), name, name_size)
-                out = ks_put_base64(put(out, b'_base64":"', 10), p, n)
+                out = ks_put_base64_digits(put(out, b'_base64":"', 10), p, n)
                 self._size = out - self._out
                 break
             self._size = out - self._out
