@@ -68,7 +68,7 @@ lint: $(VENV)/.test-tools
 	$(BIN)/mypy
 	$(if $(COMPILED),$(BIN)/python -m mypy.stubtest --concise --allowlist tests/stubtest.txt --ignore-unused-allowlist $(COMPILED))
 
-docs: $(VENV)/.built
+docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_configuration.py
 	$(BIN)/python docs/make_cli.py
 

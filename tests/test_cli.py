@@ -240,6 +240,15 @@ def test_json_lines_tell_bytes_from_text(data: Path, run: Callable[..., bytes]) 
     assert (found[1]["key"], found[1]["value"]) == ("gone", None)
 
 
+@pytest.mark.parametrize("key", [None, b"", b'"\\\n\t\0', "\u20ac\U0001f600".encode(), b"\xff", b"\xed\xa0\x80"])
+@pytest.mark.parametrize("headers", [(), (("h", b"x"), ('"', None), ("\udcff", b"\xff"))])
+def test_a_json_line_is_the_record_as_json(key: bytes | None, headers: tuple[tuple[str, bytes | None], ...]) -> None:
+    record = kstore.Record(7, -1, key, b"v", headers)
+    line = records.json_line('a"b', 3, record)
+    assert json.loads(line) == records.json_of('a"b', 3, record)
+    assert line.count(b"\n") == 1
+
+
 def test_tail_gives_ten_and_the_last_of_sparse_offsets(root: Path, run: Callable[..., bytes]) -> None:
     with kstore.Log.open(root / "events-0") as log:
         for base in range(0, 3000, 100):

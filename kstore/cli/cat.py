@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -87,7 +86,7 @@ def show(asked: argparse.Namespace, *, follow: bool, timeout: float | None = Non
 
 def _printer(asked: argparse.Namespace) -> records.Printer:
     if asked.json:
-        return lambda *where: json.dumps(records.json_of(*where), ensure_ascii=False).encode() + b"\n"
+        return records.json_line
     return records.formatter(asked.format) if asked.format is not None else records.plain(asked.key_separator)
 
 

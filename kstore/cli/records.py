@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Callable, Iterable
+from json.encoder import encode_basestring as _text
 from typing import Any, TypeAlias
 
 from kstore._core import Record
@@ -85,6 +88,27 @@ def json_of(topic: str, partition: int, record: Record) -> dict[str, Any]:
         **output.octets("value", record.value),
         "headers": [{"key": name, **output.octets("value", value)} for name, value in record.headers],
     }
+
+
+def json_line(topic: str, partition: int, record: Record) -> bytes:
+    """A record as `json_of` has it, in a line; put together here, which takes a fraction of the time."""
+    timestamp, key, value = record.timestamp, _octets("key", record.key), _octets("value", record.value)
+    where = f'{{"topic": {_text(topic)}, "partition": {partition}, "offset": {record.offset}'
+    headers = "[]"
+    if record.headers:
+        headers = json.dumps(json_of(topic, partition, record)["headers"], ensure_ascii=False)
+    line = f'{where}, "timestamp": {timestamp}, {key}, {value}, "headers": {headers}}}\n'
+    # A header's name that is not UTF-8 has lone surrogates, which JSON writes as escapes.
+    return line.encode("utf-8", "backslashreplace")
+
+
+def _octets(name: str, data: bytes | None) -> str:
+    if data is None:
+        return f'"{name}": null'
+    try:
+        return f'"{name}": {_text(data.decode())}'
+    except UnicodeDecodeError:
+        return f'"{name}_base64": "{base64.b64encode(data).decode()}"'
 
 
 def plain(key_separator: str | None) -> Printer:
