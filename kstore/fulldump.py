@@ -198,6 +198,7 @@ class FullDump:
     def finish(self, size: int) -> None:
         """Count a log as done."""
         self._done += size
+        self.reach(0)
 
     # Indexes and snapshots
 

@@ -162,6 +162,8 @@ Arguments = Callable[[Path, Path], list[object]]
 LONG: dict[str, Arguments] = {
     "verify": lambda data, _: [data],
     "repair": lambda data, _: [data],
+    "describe": lambda data, _: [data],
+    "dump": lambda data, _: [data / "events-0"],
     "retain": lambda data, _: [data, "--dry-run"],
     "cat": lambda data, _: [data / "events-0"],
     "ingest": lambda data, to: [_lines(to), "--to", data, "--topic", "more"],

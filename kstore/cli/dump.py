@@ -207,14 +207,14 @@ def _run_ours(given: argparse.Namespace, words: list[str]) -> int:
         raise ConfigError("nothing to dump: name a directory of logs, DIR/TOPIC, DIR/TOPIC-P or files")
     is_live = sys.stderr.isatty() and not sys.stdout.isatty()
     total = _size(paths) if is_live else 0
-    with Progress("bytes") as progress:
+    with Progress("dump", total, aside=True) as progress:
         dump = FullDump(
             _options(given),
             sys.stdout.buffer,
             _complain,
             span=_span(given),
             as_json=given.json,
-            progress=(lambda done: progress.reach(done, total)) if is_live else None,
+            progress=progress.reach if is_live else None,
         )
         failed = False
         for path in paths:
