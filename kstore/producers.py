@@ -315,7 +315,9 @@ class Transaction:
         self._store = producer._store
         self._numbers = numbers
         self._sync = sync
-        self._partitions: set[Place] = set()
+        self._whose = self._entry.owner
+        self._append_numbered = producer._store._append_numbered
+        self._partitions = numbers.entered
         self.ended = False
         """Whether it was committed or aborted."""
 
@@ -330,11 +332,11 @@ class Transaction:
         headers: Headers = None,
     ) -> RecordMetadata:
         """Append one record as `Store.append` does; where it is."""
-        with self._entry.lock:
-            self._check()
-            return self._store._append_numbered(
-                self._numbers, self._enter, topic, value, key, partition, timestamp, headers
-            )
+        entry = self._entry
+        with entry.lock:
+            if entry.owner is not self._whose or self.ended or self._producer._closed:
+                self._check()
+            return self._append_numbered(self._numbers, self._enter, topic, value, key, partition, timestamp, headers)
 
     def append_many(
         self,

@@ -7,10 +7,12 @@ it open whether its batch is in the log makes the count doubtful, and the log is
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kstore import arguments
+from kstore._core import crc32c
 from kstore._producers import Origin
 from kstore.appends import AppendInfo, Numbering
 from kstore.errors import LogClosedError, StorageError
@@ -28,18 +30,27 @@ if TYPE_CHECKING:
 Place = tuple[str, int]
 Enter = Callable[[list[Place]], None]
 _WRAP = 1 << 31  # sequence numbers go on at 0 behind 2^31 - 1
-_BEFORE_LENGTH, _LAST_OFFSET_DELTA = 12, 23  # in a batch's header
+_BEFORE_LENGTH, _CRC_AT, _ATTRIBUTES_AT, _LAST_OFFSET_DELTA, _PRODUCER_AT = 12, 17, 21, 23, 43  # in a batch's header
+_TRANSACTIONAL = 0x10
+_NUMBERS = struct.Struct(">qhi")
+_CRC = struct.Struct(">I")
+_CLIENT = int(Origin.CLIENT)
+_AS_GIVEN = ("producer", "uncompressed")
+_BY_CLIENT = "CreateTime"
+
+_new = tuple.__new__
 
 
 class Numbers:
     """The sequence numbers of one producer id and epoch, by partition. Whoever uses it excludes others."""
 
-    __slots__ = ("_doubtful", "_next", "producer_epoch", "producer_id", "transactional")
+    __slots__ = ("_doubtful", "_next", "entered", "producer_epoch", "producer_id", "transactional")
 
     def __init__(self, producer_id: int, producer_epoch: int, *, transactional: bool) -> None:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.transactional = transactional
+        self.entered: set[Place] = set()  # the partitions that are known to the coordinator
         self._next: dict[Place, int] = {}
         self._doubtful: set[Place] = set()
 
@@ -171,6 +182,33 @@ class NumberedLoad(Load):
         return first, last, count
 
 
+def _append_one(
+    log: Log,
+    value: ReadableBuffer | None,
+    key: ReadableBuffer | None,
+    timestamp: int,
+    numbers: Numbers,
+    sequence: int,
+    now_ms: int,
+) -> int:
+    """Append one record as `Log.append` encodes it, with its numbers put in."""
+    writer = log._writable()
+    appender = writer.appender
+    if now_ms >= appender.due_ms:
+        writer.upkeep.host.housekeep(writer.upkeep)
+    batch = appender.encode(value, key, timestamp)
+    _NUMBERS.pack_into(batch, _PRODUCER_AT, numbers.producer_id, numbers.producer_epoch, sequence)
+    if numbers.transactional:
+        batch[_ATTRIBUTES_AT + 1] |= _TRANSACTIONAL
+    view = memoryview(batch)
+    _CRC.pack_into(batch, _CRC_AT, crc32c(view[_ATTRIBUTES_AT:]))
+    with writer.gate():
+        writer.assign_epoch_locked(None)
+        offset = writer._append_one_produced(view, _CLIENT, None)[0]
+        writer._published()
+    return offset
+
+
 def _store_rest(log: Log, batches: memoryview) -> int:
     writer = log._writable()
     with writer.gate():
@@ -203,11 +241,17 @@ class NumberedWrites(TopicWrites):
         place = (topic, partition)
         try:
             log = route.logs[partition] or self._log_on(route, topic, partition)
-            if enter is not None:
+            if enter is not None and place not in numbers.entered:
                 enter([place])
             sequence = numbers.take(place, log)
+            now_ms = route.now()
             if timestamp is None:
-                timestamp = route.now()
+                timestamp = now_ms
+            config = log._config
+            if headers is None and config.compression_type in _AS_GIVEN and config.message_timestamp_type == _BY_CLIENT:
+                offset = _append_one(log, value, key, timestamp, numbers, sequence, now_ms)
+                numbers.used(place, sequence, 1)
+                return _new(RecordMetadata, (topic, partition, offset, timestamp))
             info = log.append_many(
                 [(key, value, timestamp, headers)],
                 producer_id=numbers.producer_id,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from kstore.coordinator import TRANSACTION
@@ -19,6 +20,7 @@ __all__ = ["Status", "TransactionState", "parse_transaction", "parse_transaction
 _KEY_HEAD = struct.Struct(">hh")
 _VALUE_HEAD = struct.Struct(">hqhib")
 _TIMES = struct.Struct(">qq")
+_USUAL_TAIL = struct.Struct(">qqB2sq2sh")
 _PARTITION = struct.Struct(">i")
 _PREVIOUS = b"\x00\x08"
 _NEXT = b"\x01\x08"
@@ -67,11 +69,24 @@ class TransactionState(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """The value of its record."""
-        parts = [
-            _VALUE_HEAD.pack(1, self.producer_id, self.producer_epoch, self.timeout_ms, self.status),
-            _NO_TAGS if self.status == Status.EMPTY else _partition_bytes(self.partitions),
-            _TIMES.pack(self.last_update_ms, self.start_ms),
-        ]
+        head = _VALUE_HEAD.pack(1, self.producer_id, self.producer_epoch, self.timeout_ms, self.status)
+        partitions = _NO_TAGS if self.status == Status.EMPTY else _partition_bytes(self.partitions)
+        if self.next_producer_id == -1 and self.previous_producer_id != -1 and self.client_version:
+            return b"".join(
+                (
+                    head,
+                    partitions,
+                    _USUAL_TAIL.pack(
+                        self.last_update_ms,
+                        self.start_ms,
+                        2,
+                        _PREVIOUS,
+                        self.previous_producer_id,
+                        _VERSION,
+                        self.client_version,
+                    ),
+                )
+            )
         tags = []
         if self.previous_producer_id != -1:
             tags.append(_PREVIOUS + _LONG.pack(self.previous_producer_id))
@@ -79,9 +94,11 @@ class TransactionState(NamedTuple):
             tags.append(_NEXT + _LONG.pack(self.next_producer_id))
         if self.client_version:
             tags.append(_VERSION + _SHORT.pack(self.client_version))
-        return b"".join((*parts, unsigned_varint(len(tags)), *tags))
+        times = _TIMES.pack(self.last_update_ms, self.start_ms)
+        return b"".join((head, partitions, times, unsigned_varint(len(tags)), *tags))
 
 
+@lru_cache(maxsize=1024)  # transactions of one producer go to the same partitions
 def _partition_bytes(partitions: tuple[tuple[str, int], ...]) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, number in partitions:

@@ -16,6 +16,8 @@ from errno import EIO
 from typing import TYPE_CHECKING
 
 from kstore import arguments, transactionrecords
+from kstore._producers import Origin, marker_batch
+from kstore.appends import MARKER_BYTES
 from kstore.errors import InvalidProducerEpochError, KStoreError, LogClosedError, StorageError
 from kstore.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
 from kstore.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
@@ -29,6 +31,9 @@ logger = logging.getLogger("kstore")
 VERSION = 2
 LAST_EPOCH = 2**15 - 1
 Place = tuple[str, int]
+
+_new = tuple.__new__
+_COORDINATOR = int(Origin.COORDINATOR)
 
 
 class Transactions(InternalTopics):
@@ -159,22 +164,24 @@ class Transactions(InternalTopics):
         """Write down that the transaction goes to these partitions too, before anything is written there."""
         state = entry.state
         assert state is not None
+        producer_id, epoch, timeout_ms, status, partitions, _, start_ms, *_ = state
         now_ms = self._writing().now()
-        begun = state.status == Status.ONGOING
-        entry.write(
-            TransactionState(
-                state.producer_id,
-                state.producer_epoch,
-                state.timeout_ms,
-                Status.ONGOING,
-                (*state.partitions, *places),
-                now_ms,
-                state.start_ms if begun else now_ms,
-                state.producer_id,
-                -1,
-                VERSION,
-            )
+        if status != Status.ONGOING:
+            start_ms = now_ms
+        partitions = (*partitions, *places)
+        fields = (
+            producer_id,
+            epoch,
+            timeout_ms,
+            Status.ONGOING,
+            partitions,
+            now_ms,
+            start_ms,
+            producer_id,
+            -1,
+            VERSION,
         )
+        entry.write(_new(TransactionState, fields))
 
     def _end(self, entry: TransactionEntry, *, commit: bool, sync: bool, fence: bool = False) -> None:
         """Decide a transaction that is ongoing, then do it everywhere.
@@ -217,45 +224,41 @@ class Transactions(InternalTopics):
         """
         state = entry.state
         assert state is not None
+        now_ms = self._writing().now()
         commit = state.status == Status.PREPARE_COMMIT
         coordinator_epoch = max(entry.log._writable().appender.leader_epoch, 0)
         logs = self._logs_of(state)
         for log in logs:
             if only_open and not _is_open(log, state.producer_id):
                 continue
-            log.append_marker(
-                state.producer_id,
-                state.producer_epoch,
-                commit=commit,
-                coordinator_epoch=coordinator_epoch,
-                transaction_version=state.client_version,
-            )
+            _append_marker(log, state, commit, coordinator_epoch, now_ms)
         if sync:
             for log in logs:
                 log.flush()
         rotated = state.next_producer_id != -1
-        entry.write(
-            TransactionState(
-                state.next_producer_id if rotated else state.producer_id,
-                0 if rotated else state.producer_epoch,
-                state.timeout_ms,
-                Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT,
-                (),
-                self._writing().now(),
-                state.start_ms,
-                state.producer_id,
-                -1,
-                state.client_version,
-            )
+        fields = (
+            state.next_producer_id if rotated else state.producer_id,
+            0 if rotated else state.producer_epoch,
+            state.timeout_ms,
+            Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT,
+            (),
+            self._writing().now() if sync else now_ms,
+            state.start_ms,
+            state.producer_id,
+            -1,
+            state.client_version,
         )
+        entry.write(_new(TransactionState, fields))
 
     def _logs_of(self, state: TransactionState) -> list[Log]:
         """The logs of a transaction; topics that were deleted since have nothing to end."""
         found = []
+        catalog = self._catalog
         for topic, number in state.partitions:
-            there = self._catalog.partitions(topic) if topic in self._catalog else {}
-            if number in there:
-                found.append(self._open_log(there[number]))
+            where = catalog.partitions(topic).get(number) if topic in catalog else None
+            if where is not None:
+                log = where.log
+                found.append(self._open_log(where) if log is None or log.closed else log)
             elif self._writing().any_offline:
                 raise StorageError(EIO, "the partition may be in a directory that is offline", f"{topic}-{number}")
         return found
@@ -326,6 +329,30 @@ def fenced(entry: TransactionEntry) -> InvalidProducerEpochError:
         f"the producer of {entry.transactional_id} is fenced: another has taken the id since, or its transaction was "
         f"aborted after its timeout of {0 if state is None else state.timeout_ms} ms"
     )
+
+
+def _append_marker(log: Log, state: TransactionState, commit: bool, coordinator_epoch: int, now_ms: int) -> None:
+    """What `Log.append_marker` does, without looking at each number again."""
+    config = log._config
+    writer = log._writable()
+    if (
+        config.message_timestamp_type == "LogAppendTime"
+        or min(config.max_message_bytes, config.effective_segment_bytes) < MARKER_BYTES
+        or now_ms >= writer.appender.due_ms
+    ):
+        log.append_marker(
+            state.producer_id,
+            state.producer_epoch,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=state.client_version,
+        )
+        return
+    batch = marker_batch(now_ms, state.producer_id, state.producer_epoch, commit, coordinator_epoch)
+    with writer.gate():
+        writer.assign_epoch_locked(None)
+        writer._append_one_produced(memoryview(batch), _COORDINATOR, state.client_version)
+        writer._published()
 
 
 def _is_over(state: TransactionState, now_ms: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore import Log, transactionrecords
+from kstore import Log, producerwrites, transactionrecords, transactions
 from kstore.grouprecords import partition_of_name
 from kstore.producerwrites import Numbers
 from kstore.transactionlog import FIRST_PRODUCER_ID, draw_producer_id
@@ -453,11 +453,11 @@ def test_epochs_that_are_used_up_within_a_transaction_give_the_next_another_id(r
 def writes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Counts what is written to any log; dies before write number `at`."""
     told: dict[str, Any] = {"at": None, "count": 0, "calls": []}
-    for name in ("append", "append_many", "append_batch", "append_marker", "flush", "_store"):
+    for name in ("append", "append_many", "append_batch", "flush", "_store"):
         plain = getattr(Log, name)
 
         def counted(log: Log, *args: Any, _plain: Any = plain, _name: str = name, **more: Any) -> Any:
-            if _name in ("append", "append_many", "append_marker", "append_batch", "_store") and not told.get("inside"):
+            if _name in ("append", "append_many", "append_batch", "_store") and not told.get("inside"):
                 if told["count"] == told["at"]:
                     raise Death
                 told["count"] += 1
@@ -469,6 +469,17 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
                 told["inside"] = False
 
         monkeypatch.setattr(Log, name, counted)
+    for module, name in ((producerwrites, "_append_one"), (transactions, "_append_marker")):
+        plain = getattr(module, name)
+
+        def counted_one(log: Log, *args: Any, _plain: Any = plain, _name: str = name) -> Any:
+            if told["count"] == told["at"]:
+                raise Death
+            told["count"] += 1
+            told["calls"].append((log.topic, _name))
+            return _plain(log, *args)
+
+        monkeypatch.setattr(module, name, counted_one)
     return told
 
 
@@ -537,8 +548,8 @@ def test_with_sync_the_data_is_flushed_before_the_decision_and_that_before_any_m
                 ("t", "flush"),
                 (STATES, "append"),
                 (STATES, "flush"),
-                ("t", "append_marker"),
-                ("t", "append_marker"),
+                ("t", "_append_marker"),
+                ("t", "_append_marker"),
                 ("t", "flush"),
                 ("t", "flush"),
                 (STATES, "append"),
@@ -647,8 +658,10 @@ def test_a_producer_numbers_its_batches_in_each_partition(root: Path) -> None:
 class Failing:
     """Has the n-th write to a log fail, before or after it is done."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, at: int, after: bool, error: BaseException) -> None:
-        plain = getattr(Log, name)
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, at: int, after: bool, error: BaseException
+    ) -> None:
+        plain = getattr(where, name)
         self.count = 0
 
         def act(log: Log, *args: Any, **more: Any) -> Any:
@@ -661,7 +674,7 @@ class Failing:
                 raise error
             return found
 
-        monkeypatch.setattr(Log, name, act)
+        monkeypatch.setattr(where, name, act)
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -670,13 +683,13 @@ def test_a_repeated_append_is_stored_once(root: Path, monkeypatch: pytest.Monkey
         store.create_topic("t", 3)
         producer = store.producer()
         producer.append("t", b"before")
-        Failing(monkeypatch, "append_many", 0, after, KeyboardInterrupt())
+        Failing(monkeypatch, producerwrites, "_append_one", 0, after, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            producer.append("t", b"once", key=b"k", headers=[("h", b"v")])
-        where = producer.append("t", b"once", key=b"k", headers=[("h", b"v")])
+            producer.append("t", b"once", key=b"k")
+        where = producer.append("t", b"once", key=b"k")
         log = store.log("t", where.partition)
         assert next(log.read(where.offset)).value == b"once"
-        assert producer.append("t", b"once", key=b"k", headers=[("h", b"v")]) != where  # this one is another
+        assert producer.append("t", b"once", key=b"k") != where  # this one is another
         found = sorted(r.value for r in store.read("t"))
         assert found == [b"before", b"once", b"once"]
 
@@ -688,7 +701,7 @@ def test_another_record_after_a_failed_one_is_not_taken_for_it(
     with open_store(root) as store:
         store.create_topic("t")
         producer = store.producer()
-        Failing(monkeypatch, "append_many", 0, after, KeyboardInterrupt())
+        Failing(monkeypatch, producerwrites, "_append_one", 0, after, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             producer.append("t", b"given up")
         producer.append("t", b"other")
@@ -704,7 +717,7 @@ def test_repeated_many_are_stored_once(root: Path, monkeypatch: pytest.MonkeyPat
         store.create_topic("t", 3)
         producer = store.producer()
         producer.append_many("t", [b"before"] * 3)
-        Failing(monkeypatch, "_store", at, after, OSError("a disk"))
+        Failing(monkeypatch, Log, "_store", at, after, OSError("a disk"))
         with pytest.raises(OSError, match="a disk"):
             producer.append_many("t", records, batch_bytes=50_000)
         found = producer.append_many("t", records, batch_bytes=50_000)
