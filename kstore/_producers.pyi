@@ -1,7 +1,7 @@
 """What a log knows of its producers: epochs, last batches, open transactions."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import final
 
@@ -40,6 +40,13 @@ class ProducerTable:
     def states(
         self,
     ) -> list[tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]]]: ...
+
+@final
+class AbortedFilter:
+    def __init__(self, transactions: Iterable[tuple[int, int, int]]) -> None: ...
+    def __len__(self) -> int: ...
+    def kept(self, data: Buffer) -> list[tuple[int, int]]: ...
+    def dropped(self, fd: int, position: int, end: int, path: str | None = None) -> list[tuple[int, int]]: ...
 
 def marker_batch(
     timestamp: int,

@@ -685,6 +685,114 @@ def marker_batch(int64_t timestamp, int64_t producer_id, int16_t producer_epoch,
     return PyByteArray_FromStringAndSize(<const char *> p, sizeof(p))
 
 
+cdef struct Span:
+    int64_t producer_id, first, last
+
+
+@cython.final
+cdef class AbortedFilter:
+    """Aborted transactions, asked of each batch whether it belongs to one.
+
+    A transactional batch of a producer does, if it lies between the first batch and the marker of an aborted
+    transaction of that producer. Made of (producer id, first offset, last offset); never changed.
+    """
+
+    cdef Span *_spans
+    cdef Py_ssize_t _count
+
+    def __init__(self, transactions):
+        cdef Py_ssize_t i = 0
+        ordered = sorted(transactions)
+        self._spans = <Span *> PyMem_RawMalloc(<size_t> max(len(ordered), 1) * sizeof(Span))
+        if self._spans == NULL:
+            raise MemoryError
+        for producer_id, first, last in ordered:
+            self._spans[i] = Span(producer_id, first, last)
+            i += 1
+            self._count = i
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._spans)
+
+    def __len__(self):
+        return self._count
+
+    cdef bint _drops(self, const uint8_t *p) noexcept nogil:
+        """Whether the v2 header at `p` is that of an aborted batch."""
+        cdef int64_t producer_id, offset
+        cdef Py_ssize_t low = 0, high = self._count, middle
+        cdef int16_t attributes = load16(p + ATTRIBUTES_AT)
+        if p[MAGIC_AT] != 2 or not attributes & TRANSACTIONAL_BIT or attributes & CONTROL_BIT:
+            return False
+        producer_id = load64(p + PRODUCER_ID_AT)
+        offset = load64(p)
+        while low < high:
+            middle = (low + high) // 2
+            if self._spans[middle].producer_id < producer_id or (
+                    self._spans[middle].producer_id == producer_id and self._spans[middle].first <= offset):
+                low = middle + 1
+            else:
+                high = middle
+        return (low > 0 and self._spans[low - 1].producer_id == producer_id
+                and offset <= self._spans[low - 1].last)
+
+    def kept(self, data):
+        """Of whole batches in memory: [(start, end)] of what is left without the aborted ones."""
+        cdef Buffer held = Buffer(data)
+        cdef Py_ssize_t at = 0, start = 0
+        cdef int64_t size
+        found = []
+        while held.size - at > HEADER_UP_TO_MAGIC:
+            size = <int64_t> load32(held.p + at + BATCH_LENGTH_AT) + LOG_OVERHEAD
+            if size < LOG_OVERHEAD + MIN_V0_MESSAGE or size > held.size - at:
+                break
+            if size >= RECORDS_AT and self._drops(held.p + at):
+                if start < at:
+                    found.append((start, at))
+                start = at + <Py_ssize_t> size
+            at += <Py_ssize_t> size
+        if start < held.size:
+            found.append((start, held.size))
+        return found
+
+    def dropped(self, int fd, int64_t position, int64_t end, path=None):
+        """Of whole batches in `[position, end)` of a file: [(start, end)] of the aborted ones, neighbours as one."""
+        cdef uint8_t *window
+        cdef int64_t window_at = 0, size = 0
+        cdef Py_ssize_t held = 0, wanted
+        cdef const uint8_t *p
+        cdef int64_t start = -1, stop = -1
+        found = []
+        window = <uint8_t *> PyMem_RawMalloc(REPLAY_WINDOW)
+        if window == NULL:
+            raise MemoryError
+        try:
+            while end - position >= RECORDS_AT:
+                if not window_at <= position or position + RECORDS_AT > window_at + held:
+                    # Far apart, headers alone are read.
+                    wanted = <Py_ssize_t> min(<int64_t> (4096 if size > 16384 else REPLAY_WINDOW), end - position)
+                    held = read_at(fd, window, wanted, position, path)
+                    window_at = position
+                    if held < RECORDS_AT:
+                        break
+                p = window + (position - window_at)
+                size = <int64_t> load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
+                if size < LOG_OVERHEAD + MIN_V0_MESSAGE or size > end - position:
+                    break
+                if size >= RECORDS_AT and self._drops(p):
+                    if stop != position:
+                        if stop > start:
+                            found.append((start, stop))
+                        start = position
+                    stop = position + size
+                position += size
+        finally:
+            PyMem_RawFree(window)
+        if stop > start:
+            found.append((start, stop))
+        return found
+
+
 cdef Py_ssize_t read_at(int fd, uint8_t *out, Py_ssize_t n, int64_t position, object path) except -1:
     """Read up to `n` bytes; fewer only where the file ends."""
     cdef Py_ssize_t got, done = 0

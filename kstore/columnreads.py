@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -49,6 +50,7 @@ class _Source:
         self._segment: Segment | None = None
         self._position = 0
         self._given: Piece | None = None
+        self._aborted: deque[tuple[int, int]] = deque()  # parts of the segment's file that are left out
         self._stride = MOST_STRIDE_BYTES
         self._base, self._crc = -1, 0  # of the batch that the last record came from
         self._fault: KStoreError | None = None
@@ -106,13 +108,22 @@ class _Source:
         segment = self._segment
         # In this order: a segment that has one after it is sealed, and its size is its last.
         following = view.segments.after(segment.base_offset)
-        end = view.readable_bytes(segment)
+        end = ahead = view.readable_bytes(segment)
+        if self._aborted and not reader.is_amid:
+            start, stop_at = self._aborted[0]
+            if self._position >= start:
+                self._aborted.popleft()
+                self._position = stop_at
+                reader.open(self._file.fd, stop_at, segment.path, segment.base_offset)
+                return "end"
+        if self._aborted:
+            end = self._aborted[0][0]
         if self._position < end or reader.is_amid:
             pause = min(self._position + self._stride, end)
             if isinstance(reader, _batchtable.BatchTable):
                 pause = min(self._position + self._stride * TABLE_STRIDES, end)
                 reader.divide(self._borders(segment, self._position, pause))
-            stop = reader.read(pause, end, self._bytes_ahead(segment, end) if reader.is_estimating else 0)
+            stop = reader.read(pause, end, self._bytes_ahead(segment, ahead) if reader.is_estimating else 0)
             if stop == "alone":
                 data = None
                 if not reader.is_amid:
@@ -160,6 +171,11 @@ class _Source:
         self._segment, self._position = segment, position
         self._file = segment.file  # held: its descriptor must outlive the reading, whoever closes the segment
         self._reader.open(self._file.fd, position, segment.path, segment.base_offset)
+        self._aborted.clear()
+        aborted = self._stretch.aborted_in(segment, self._end)
+        if aborted:
+            end = self._view.readable_bytes(segment)
+            self._aborted.extend(aborted.dropped(self._file.fd, position, end, segment.path))
 
     def _bytes_ahead(self, segment: Segment, end: int) -> int:
         """About how many bytes are still to come, if they are fewer than the chunk may have."""

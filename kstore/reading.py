@@ -14,6 +14,7 @@ from errno import EIO
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from kstore import _core, fs
+from kstore._producers import AbortedFilter
 from kstore._scan import last_batch
 from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from kstore.logfile import LogFile
@@ -21,6 +22,8 @@ from kstore.segment import Segment, SegmentInfo
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
+
+    from kstore.txnindex import AbortedTxn
 
 MAX_OFFSET = 2**63 - 1
 HEADER_BYTES = 21  # of a batch of any format: offset, size, epoch or CRC, magic, CRC
@@ -73,6 +76,13 @@ class View(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
+    @property
+    def stable_end_offset(self) -> int:
+        """The last stable offset: nothing below it is undecided (SEMANTICS.md 0.2)."""
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """The aborted transactions that reach into `[start_offset, end_offset)`, in the order of their ends (4.11)."""
+
     @property
     def durable_end_offset(self) -> int:
         """The end of what survives the machine: the recovery point, which never lies beyond the log's end."""
@@ -184,6 +194,7 @@ class Stretch:
         timeout: float | None,
         durable: bool = False,
         skip: bool = False,
+        committed: bool = False,
     ) -> None:
         self.view = view
         self.offset = offset
@@ -191,6 +202,7 @@ class Stretch:
         self.follow = follow
         self.timeout = timeout
         self.durable = durable
+        self.committed = committed  # give nothing that is undecided or was aborted
         self.skip = skip  # what has gone below the log start, and go on from there
         self.owner: object = None  # whoever must live as long as this is read
         self.after: tuple[int, int, int, int] | None = None  # what `recheck` was told of what a reader has had before
@@ -218,16 +230,21 @@ class Stretch:
         given: Piece | None = None
         while True:
             # In this order: a segment that has one after it is sealed, and its size is its last.
-            limit = view.durable_end_offset if self.durable else MAX_OFFSET
+            limit = self._limit()
             following = view.segments.after(segment.base_offset)
             if following is not None and following.base_offset > limit:
                 following = None
             end = self._end_in(segment, limit, sealed=following is not None)
             if position < end:
+                aborted = self.aborted_in(segment, limit)
                 for piece, data, at in self._pieces_of(segment, position, end, given):
                     if self.durable:
                         view.check_durable(limit)
-                    yield data, segment.path, at
+                    if aborted is None:
+                        yield data, segment.path, at
+                    else:
+                        for start, stop in aborted.kept(data):
+                            yield data[start:stop], segment.path, at + start
                     given = piece
                 position = end
                 continue
@@ -241,6 +258,18 @@ class Stretch:
                 given = piece = given._replace(file=None)
             if not self._wait(segment, position):
                 return
+
+    def _limit(self) -> int:
+        """The offset that reading may not reach for now."""
+        limit = self.view.durable_end_offset if self.durable else MAX_OFFSET
+        return min(limit, self.view.stable_end_offset) if self.committed else limit
+
+    def aborted_in(self, segment: Segment, limit: int) -> AbortedFilter | None:
+        """What of a segment, below `limit`, was aborted and is to be left out; None where nothing is."""
+        if not self.committed:
+            return None
+        found = self.view.aborted_between(segment.base_offset, limit)
+        return AbortedFilter((each.producer_id, each.first_offset, each.last_offset) for each in found)
 
     def _pieces_of(
         self, segment: Segment, position: int, end: int, given: Piece | None
@@ -270,7 +299,7 @@ class Stretch:
         it, others have its records below `limit`.
         """
         end = self.view.readable_bytes(segment)
-        if not self.durable or sealed:
+        if not (self.durable or self.committed) or sealed:
             return end
         if limit <= segment.base_offset:
             return 0
@@ -290,7 +319,7 @@ class Stretch:
                 if view.segments.items:
                     return True
             else:
-                limit = end_offset if self.durable else MAX_OFFSET
+                limit = self._limit()
                 following = view.segments.after(segment.base_offset)
                 if following is not None and following.base_offset <= limit:
                     return True
@@ -317,7 +346,9 @@ class Stretch:
             next_offset = start
         elif overtaken or not start <= next_offset <= end:
             raise out_of_range(next_offset, start, end)
-        following = Stretch(view, next_offset, self.end_offset, self.follow, self.timeout, self.durable, self.skip)
+        following = Stretch(
+            view, next_offset, self.end_offset, self.follow, self.timeout, self.durable, self.skip, self.committed
+        )
         following.owner = self.owner
         following.after = (next_offset, seen_version, base_offset, crc)
         return following
@@ -373,21 +404,25 @@ def stretch(
     timeout: float | None,
     durable: bool = False,
     skip: bool = False,
+    committed: bool = False,
 ) -> tuple[Stretch, int, int]:
     """Make the stretch `[offset, end_offset)`: (stretch, first offset, end offset), bounds checked.
 
     With `skip` a lower offset than the log start is the log start, now and when the log start overtakes it.
-    Without `end_offset` it ends where the log, or with `durable` its durable part, ends now, or never when following.
+    Without `end_offset` it ends where the log, or with `durable` its durable part, or with `committed` what is decided
+    of it, ends now, or never when following.
     """
     view.refresh()
     start = view.log_start_offset if offset is None or (skip and offset < view.log_start_offset) else offset
     check_offset(view, start)
     log_end = view.durable_end_offset if durable else view.log_end_offset
+    if committed and not follow:
+        log_end = min(log_end, view.stable_end_offset)
     if follow:
         end = MAX_OFFSET if end_offset is None else end_offset
     else:
         end = log_end if end_offset is None else min(end_offset, log_end)
-    return Stretch(view, start, end, follow, timeout, durable, skip), start, end
+    return Stretch(view, start, end, follow, timeout, durable, skip, committed), start, end
 
 
 def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, committed: bool) -> FetchResult:
@@ -400,6 +435,7 @@ def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, com
 def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, committed: bool) -> FetchResult:
     check_offset(view, offset)
     aborted: tuple[tuple[int, int], ...] | None = () if committed else None
+    stable = view.stable_end_offset if committed else MAX_OFFSET
     end_offset = view.log_end_offset
     segments = view.segments
     if segments.items and offset < segments.bases[0]:
@@ -410,14 +446,32 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
             place = segment.find_batch(offset, end)
             if place is None:
                 continue
+            if place.base_offset >= stable or offset >= stable:  # nothing that is decided (4.4)
+                none = memoryview(b"")
+                return FetchResult(none, place.base_offset, segment.base_offset, place.position, aborted)
+            undecided = segment.find_batch(stable, end) if stable < end_offset else None
+            last = end if undecided is None else undecided.position
             most = max(max_bytes, place.size_bytes) if min_one_message else max_bytes
             file = segment.file
-            data = file.read(place.position, min(end - place.position, most))
+            data = file.read(place.position, min(last - place.position, most))
+            if committed:
+                aborted = _aborted_for(view, segments, segment, offset, place.position + len(data))
             return FetchResult(memoryview(data), place.base_offset, segment.base_offset, place.position, aborted, file)
     if not segments.items:
         return FetchResult(memoryview(b""), end_offset, end_offset, 0, aborted)
-    last = segments.items[-1]
-    return FetchResult(memoryview(b""), end_offset, last.base_offset, view.readable_bytes(last), aborted)
+    newest = segments.items[-1]
+    return FetchResult(memoryview(b""), end_offset, newest.base_offset, view.readable_bytes(newest), aborted)
+
+
+def _aborted_for(
+    view: View, segments: SegmentList, segment: Segment, offset: int, position: int
+) -> tuple[tuple[int, int], ...]:
+    """The aborted transactions that a reader of bytes up to `position` needs to know, perhaps more (4.11)."""
+    upper = segment.offset_index.offset_from(position)
+    if upper is None:
+        following = segments.after(segment.base_offset)
+        upper = view.log_end_offset if following is None else following.base_offset
+    return tuple((each.producer_id, each.first_offset) for each in view.aborted_between(offset, upper))
 
 
 def offset_for_timestamp(view: View, timestamp: int) -> tuple[int, int] | None:

@@ -48,6 +48,8 @@ class Reads:
         log ends now, unless `follow`, which waits for more and ends after `timeout` seconds without a new record.
         With `durable` it ends, or waits, at the recovery point: what it gives survives the machine. That is what the
         writer has flushed, and in another process what it has written down of that, once a minute or so (12.7).
+        With `isolation="read_committed"` it ends, or waits, at the last stable offset, where the earliest open
+        transaction begins, and leaves out the records of aborted ones.
         Control records are left out. Raises `OffsetOutOfRangeError` at once for an offset outside the log, and from
         the iterator when retention, `delete_records` or a truncation overtakes it; `CorruptRecordError` for a batch
         whose CRC does not hold; `LogClosedError`. With `on_lag="start"` what has gone below the log start is passed
@@ -98,7 +100,7 @@ class Reads:
         durable: bool = False,
         on_lag: OnLag = "raise",
     ) -> tuple[reading.Stretch, int, int]:
-        self._check_isolation(isolation)
+        committed = self._check_isolation(isolation)
         check_on_lag(on_lag)
         timeout = arguments.seconds("timeout", timeout)
         if offset is not None:
@@ -112,7 +114,7 @@ class Reads:
             found = reading.offset_for_timestamp(self._view, start_timestamp)
             offset = found[1] if found is not None else self._view.log_end_offset
         stretch, start, end = reading.stretch(
-            self._view, offset, end_offset, follow, timeout, durable, on_lag == "start"
+            self._view, offset, end_offset, follow, timeout, durable, on_lag == "start", committed
         )
         stretch.owner = self
         return stretch, start, end
@@ -127,7 +129,9 @@ class Reads:
     ) -> FetchResult:
         """Read raw batches from the one that holds `offset` on, `max_bytes` of one segment at the most.
 
-        With `min_one_message` the first batch comes whole even if it is larger; the last may be cut off. Raises
+        With `min_one_message` the first batch comes whole even if it is larger; the last may be cut off. With
+        `isolation="read_committed"` they end at the last stable offset, and the answer's `aborted_transactions` are
+        (producer id, first offset) of those whose batches its reader has to leave out, perhaps of more (4.11). Raises
         `OffsetOutOfRangeError`.
         """
         committed = self._check_isolation(isolation)
@@ -138,9 +142,7 @@ class Reads:
     def _check_isolation(self, isolation: Isolation) -> bool:
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is {isolation!r}; 'read_uncommitted' and 'read_committed' are allowed")
-        if isolation == "read_committed":
-            raise NotImplementedError("read_committed needs the producers' state, which this release does not keep")
-        return False
+        return isolation == "read_committed"
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Find the lowest offset whose timestamp is at or after `timestamp`; None when there is none."""

@@ -575,6 +575,112 @@ OPERATIONS: dict[str, type[Operation]] = {
     )
 }
 
+
+@dataclass(frozen=True)
+class Produce(_Records):
+    """A numbered batch, as a leader or a follower: what `sequence` and `epoch` say is seen from what came before."""
+
+    weight = 20
+    producer: int = 0
+    sequence: str = "next"
+    epoch: int = 0
+    transactional: bool = False
+    follower: bool = False
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Self:
+        return cls(
+            **cls.draw_records(rng, 4),
+            producer=rng.choice((0, 0, 1, 2)),
+            sequence=rng.choices(("next", "again", "zero", "gap", "wrap"), (14, 2, 1, 1, 0.5))[0],
+            epoch=rng.choices((0, 1, -1), (14, 1, 0.5))[0],
+            transactional=rng.random() < 0.6,
+            follower=rng.random() < 0.15,
+        )
+
+    def run(self, world: World) -> None:
+        epoch, following = world.producers.get(self.producer, (0, 0))
+        epoch = max(epoch + self.epoch, 0)
+        rows = self.rows(world)
+        first = {
+            "next": following if self.epoch == 0 else 0,
+            "again": (following - len(rows)) % 2**31,
+            "zero": 0,
+            "gap": (following + 3) % 2**31,
+            "wrap": 2**31 - 2,
+        }[self.sequence]
+        numbers = {
+            "producer_id": 1000 + self.producer,
+            "producer_epoch": epoch,
+            "base_sequence": first,
+            "transactional": self.transactional,
+        }
+        if self.follower:
+            offset = world.marks.log_end_offset
+            data = world.kafka.encode(rows, base_offset=offset, leader_epoch=world.leader_epoch, **numbers)
+            said = world.both(self, lambda side: side.append_as_follower(data, world.leader_epoch))
+            world.raise_epoch()
+        else:
+            data = world.kafka.encode(rows, **numbers)
+            said = world.both(self, partial(_append_batch, data, world.leader_epoch))
+        if said is not None and said.first_offset >= 0:
+            world.producers[self.producer] = (epoch, (first + len(rows)) % 2**31)
+
+
+@dataclass(frozen=True)
+class EndTransaction(Operation):
+    """A marker from a coordinator."""
+
+    weight = 12
+    producer: int = 0
+    commit: bool = True
+    version: int = 0
+    epoch: int = 0
+    coordinator_epoch: int = 0
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Self:
+        version = rng.choice((0, 0, 2))
+        return cls(
+            producer=rng.choice((0, 0, 1, 2)),
+            commit=rng.random() < 0.5,
+            version=version,
+            epoch=rng.choices((1 if version == 2 else 0, 0, 1, -1), (14, 1, 1, 1))[0],
+            coordinator_epoch=rng.choices((0, 1), (20, 1))[0],
+        )
+
+    def run(self, world: World) -> None:
+        epoch, following = world.producers.get(self.producer, (0, 0))
+        ended = max(epoch + self.epoch, 0)
+        data = world.kafka.marker(
+            world.now,
+            commit=self.commit,
+            producer_id=1000 + self.producer,
+            producer_epoch=ended,
+            coordinator_epoch=self.coordinator_epoch,
+        )
+        said = world.both(
+            self, lambda side: side.append_batch(data, "coordinator", world.leader_epoch, version=self.version)
+        )
+        if said is not None:
+            world.producers[self.producer] = (ended, following if ended == epoch else 0)
+
+
+@dataclass(frozen=True)
+class FetchCommitted(Fetch):
+    """What a fetch gives with `read_committed`, its list of aborted transactions included."""
+
+    weight = 10
+
+    def run(self, world: World) -> None:
+        offset = self.offset(world)
+        world.both(self, lambda side: side.fetch_committed(offset, self.max_bytes, self.min_one_message))
+
+
+PRODUCING: dict[str, type[Operation]] = {
+    operation.__name__: operation for operation in (Produce, EndTransaction, FetchCommitted)
+}
+
 SETTINGS: dict[str, tuple[Any, ...]] = {
     "internal.segment.bytes": (100_000, 5000, 2000, 1000, 500),
     "index.interval.bytes": (4096, 400, 150, 50, 0),

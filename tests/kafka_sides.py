@@ -56,6 +56,14 @@ class Fetched(NamedTuple):
     records: bytes
 
 
+class Committed(NamedTuple):
+    """A fetch with `read_committed`; -1 and no list where it gives no records."""
+
+    records: bytes
+    offset: int
+    aborted_transactions: tuple[tuple[int, int], ...]
+
+
 class Marks(NamedTuple):
     log_start_offset: int
     last_stable_offset: int
@@ -94,7 +102,7 @@ class Side(Protocol):
     def update_config(self, settings: Mapping[str, Any]) -> None: ...
     def append(self, row: Row, leader_epoch: int) -> int: ...
     def append_many(self, rows: Sequence[Row], compression: str, leader_epoch: int) -> Appended: ...
-    def append_batch(self, data: bytes, origin: str, leader_epoch: int) -> Appended: ...
+    def append_batch(self, data: bytes, origin: str, leader_epoch: int, *, version: int | None = None) -> Appended: ...
     def append_as_follower(self, data: bytes, leader_epoch: int) -> Appended: ...
     def batches(self, first_offset: int, last_offset: int) -> list[bytes]: ...
     def roll(self) -> None: ...
@@ -104,6 +112,7 @@ class Side(Protocol):
     def truncate_fully(self, offset: int, log_start: int | None) -> None: ...
     def delete_records(self, offset: int) -> None: ...
     def fetch(self, offset: int, max_bytes: int, min_one_message: bool) -> Fetched: ...
+    def fetch_committed(self, offset: int, max_bytes: int, min_one_message: bool) -> Committed: ...
     def records(self, offset: int) -> list[RecordSeen]: ...
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None: ...
     def max_timestamp(self) -> tuple[int, int] | None: ...
@@ -187,10 +196,11 @@ class KafkaSide:
         ]
         return Appended(infos[0][0], infos[-1][1], max(info[2] for info in infos), infos[-1][3])
 
-    def append_batch(self, data: bytes, origin: str, leader_epoch: int) -> Appended:
+    def append_batch(self, data: bytes, origin: str, leader_epoch: int, *, version: int | None = None) -> Appended:
         assert self.log is not None
+        how = {} if version is None else {"transaction_version": version}
         with _kafka_refusals():
-            answer = self.log.append_as_leader(data, origin=origin, leader_epoch=leader_epoch, now=self.now)
+            answer = self.log.append_as_leader(data, origin=origin, leader_epoch=leader_epoch, now=self.now, **how)
         return _appended(answer)
 
     def append_as_follower(self, data: bytes, leader_epoch: int) -> Appended:
@@ -234,6 +244,16 @@ class KafkaSide:
         with _kafka_refusals():
             read = self.log.read(offset, max_bytes, min_one_message=min_one_message, now=self.now)
         return Fetched(read["offset"], read["segment_base_offset"], read["position"], read["records"])
+
+    def fetch_committed(self, offset: int, max_bytes: int, min_one_message: bool) -> Committed:
+        assert self.log is not None
+        with _kafka_refusals():
+            read = self.log.read(
+                offset, max_bytes, min_one_message=min_one_message, now=self.now, isolation="read_committed"
+            )
+        records = read["records"]
+        aborted = tuple(map(tuple, read["aborted_transactions"] or ())) if records else ()
+        return Committed(records, read["offset"] if records else -1, aborted)
 
     def records(self, offset: int) -> list[RecordSeen]:
         marks = self.marks()
@@ -329,9 +349,14 @@ class KstoreSide:
             info = self._open_log.append_many(records, compression=compression, leader_epoch=leader_epoch)
         return _our_appended(info)
 
-    def append_batch(self, data: bytes, origin: str, leader_epoch: int) -> Appended:
+    def append_batch(self, data: bytes, origin: str, leader_epoch: int, *, version: int | None = None) -> Appended:
         with _our_refusals():
-            info = self._open_log.append_batch(data, origin=origin, leader_epoch=leader_epoch)  # type: ignore[arg-type]
+            info = self._open_log.append_batch(
+                data,
+                origin=origin,  # type: ignore[arg-type]
+                leader_epoch=leader_epoch,
+                transaction_version=version or 0,
+            )
         return _our_appended(info)
 
     def append_as_follower(self, data: bytes, leader_epoch: int) -> Appended:
@@ -377,6 +402,15 @@ class KstoreSide:
         with _our_refusals():
             got = self._open_log.fetch(offset, max_bytes, min_one_message=min_one_message)
         return Fetched(got.offset, got.segment_base_offset, got.position, bytes(got.records))
+
+    def fetch_committed(self, offset: int, max_bytes: int, min_one_message: bool) -> Committed:
+        with _our_refusals():
+            got = self._open_log.fetch(
+                offset, max_bytes, min_one_message=min_one_message, isolation="read_committed"
+            )
+        records, aborted = bytes(got.records), got.aborted_transactions
+        assert aborted is not None
+        return Committed(records, got.offset if records else -1, aborted if records else ())
 
     def records(self, offset: int) -> list[RecordSeen]:
         with _our_refusals():

@@ -42,6 +42,22 @@ def test_kafka_and_kstore_are_alike_after_every_step(
             break
 
 
+@pytest.mark.parametrize("group", range(4))
+def test_kafka_and_kstore_are_alike_with_producers_and_transactions(
+    kafka: Kafka, group: int, budget: Callable[[float], float]
+) -> None:
+    """Answers, marks (the last stable offset among them), snapshots entry by entry, transaction indexes."""
+    lives = Lives(kafka, kstore_subject)
+    first = int(os.environ.get("KSTORE_SEED", "0"), 16) + 1
+    ends = time.monotonic() + budget(4)
+    for seed in range(first + group, first + HISTORIES, 4):
+        report = lives.report(History.draw(seed, producing=True))
+        if report is not None:
+            pytest.fail(f"seed {seed}: {report}", pytrace=False)
+        if time.monotonic() > ends:
+            break
+
+
 def test_kafka_and_its_twin_are_alike_in_every_history(kafka: Kafka) -> None:
     """What the harness says about two logs that are alike."""
     lives = Lives(kafka, kafka_subject)

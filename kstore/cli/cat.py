@@ -14,6 +14,7 @@ from kstore.cli import options, places, records, times
 from kstore.cli.progress import Progress
 from kstore.errors import ConfigError
 from kstore.log import Log
+from kstore.reads import Isolation
 from kstore.store import Store
 
 __all__ = ["parser", "run", "show"]
@@ -55,6 +56,10 @@ def parser(prog: str, about: str, examples: str, last: int | None = None) -> opt
     )  # fmt: skip
     found.add_argument("--to", "--until", dest="until", metavar="TIME", help="leave out records at or after this time")
     found.add_argument("--to-offset", type=int, metavar="N", help="end before this offset")
+    found.add_argument(
+        "--isolation", choices=("read_uncommitted", "read_committed"), default="read_uncommitted",
+        help="read_committed: no record of a transaction that is open or was aborted",
+    )  # fmt: skip
     found.add_argument("--max", type=int, metavar="N", help="print at most N records")
     how = found.add_mutually_exclusive_group()
     how.add_argument("--format", metavar="FORMAT", help=f"fields as in kcat: {records.FIELDS}")
@@ -94,7 +99,8 @@ def _read(place: places.Place, asked: argparse.Namespace) -> Iterator[tuple[str,
     until = None if asked.until is None else times.parse(asked.until)
     for entry in place.entries:
         with Log.open(entry.path, "r") as log:
-            for record in log.read(**_start(log, asked), end_offset=asked.to_offset):
+            start = _start(log, asked)
+            for record in log.read(**start, end_offset=asked.to_offset, isolation=asked.isolation):
                 if until is None or record.timestamp < until:
                     yield entry.topic, entry.partition, record
 
@@ -105,17 +111,17 @@ def _start(log: Log, asked: argparse.Namespace) -> dict[str, Any]:
     if asked.offset is not None:
         return {"offset": asked.offset}
     if asked.last is not None:
-        return {"offset": _nth_last(log, asked.last)}
+        return {"offset": _nth_last(log, asked.last, asked.isolation)}
     return {}
 
 
-def _nth_last(log: Log, count: int) -> int:
+def _nth_last(log: Log, count: int, isolation: Isolation) -> int:
     """The offset of the last record but `count`: offsets may have gaps, so it is looked for from ever further back."""
     start, end = log.log_start_offset, log.log_end_offset
     back = count
     while count:
         offset = max(end - back, start)
-        offsets = [record.offset for record in log.read(offset, end_offset=end)]
+        offsets = [record.offset for record in log.read(offset, end_offset=end, isolation=isolation)]
         if len(offsets) >= count:
             return offsets[-count]
         if offset == start:
@@ -128,7 +134,10 @@ def _follow(place: places.Place, asked: argparse.Namespace, timeout: float | Non
     if place.partition is not None:
         entry: Entry = place.entries[0]
         with Log.open(entry.path, "r") as log:
-            for record in log.read(**_start(log, asked), end_offset=asked.to_offset, follow=True, timeout=timeout):
+            start = _start(log, asked)
+            for record in log.read(
+                **start, end_offset=asked.to_offset, isolation=asked.isolation, follow=True, timeout=timeout
+            ):
                 yield entry.topic, entry.partition, record
         return
     assert place.topic is not None
@@ -137,5 +146,5 @@ def _follow(place: places.Place, asked: argparse.Namespace, timeout: float | Non
         for number in store.partitions(place.topic):
             start = _start(log := store.log(place.topic, number), asked)
             offsets[number] = next((r.offset for r in log.read(**start)), log.log_end_offset) if start else 0
-        for found in store.read(place.topic, offsets=offsets, follow=True, timeout=timeout):
+        for found in store.read(place.topic, offsets=offsets, isolation=asked.isolation, follow=True, timeout=timeout):
             yield found.topic, found.partition, Record(*tuple(found)[2:])
