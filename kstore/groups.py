@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from kstore import arguments, grouprecords, names
 from kstore._pack import encode_batch
 from kstore.consumer import Consumer, OffsetReset
-from kstore.errors import LogClosedError
+from kstore.errors import KStoreError, LogClosedError
 from kstore.grouprecords import Position
 from kstore.groupstate import OffsetsPartition
 from kstore.internaltopics import OFFSETS_TOPIC, InternalTopics
@@ -237,15 +237,20 @@ class Groups(InternalTopics):
                         self._append_tombstones(log, group, places, whole)
             except LogClosedError:
                 continue
+            except KStoreError as error:
+                logger.error("%s: its positions do not expire: %s", log.path, error)
 
     def _forget_topic(self, topic: str) -> None:
-        """Forget all groups' positions in a topic that is deleted."""
+        """Forget all groups' positions in a topic that is deleted; where that fails, their topic id says so too."""
         for log in self._internal_logs(OFFSETS_TOPIC):
-            partition = self._offsets_partition(log)
-            for group in partition.groups():
-                gone = [place for place in partition.positions(group) if place[0] == topic]
-                if gone:
-                    self.delete_offsets(group, gone)
+            try:
+                partition = self._offsets_partition(log)
+                for group in partition.groups():
+                    gone = [place for place in partition.positions(group) if place[0] == topic]
+                    if gone:
+                        self.delete_offsets(group, gone)
+            except KStoreError as error:
+                logger.error("%s: positions in topic %s are kept: %s", log.path, topic, error)
 
 
 def in_batches(

@@ -129,9 +129,7 @@ class Producer:
                     found = self._store._append_numbered(
                         self._numbers, places.extend, topic, value, key, partition, timestamp, headers
                     )
-                elif sync:
-                    self._store.log(found.topic, found.partition).flush()
-                if sync and again is None:
+                if sync:
                     self._store.log(found.topic, found.partition).flush()
             except BaseException:
                 if places:

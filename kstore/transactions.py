@@ -88,25 +88,29 @@ class Transactions(InternalTopics):
             log = where.log
             if log is None or where.failure is not None or self._unread:
                 continue
-            for info in log.producer_states():
-                if info.current_txn_first_offset < 0 or info.producer_id < FIRST_PRODUCER_ID:
-                    continue
-                state = known.get(info.producer_id)
-                if state is not None and not state.status.is_complete and where.key in state.partitions:
-                    continue
-                commit = (
-                    state is not None
-                    and state.status == Status.COMPLETE_COMMIT
-                    and state.producer_epoch == info.producer_epoch + 1
-                )
-                logger.warning(
-                    "%s: %s a transaction of producer %d that nobody knows of",
-                    where.path,
-                    "committing" if commit else "aborting",
-                    info.producer_id,
-                )
-                epoch = min(info.producer_epoch + 1, LAST_EPOCH)
-                log.append_marker(info.producer_id, epoch, commit=commit, coordinator_epoch=info.coordinator_epoch + 1)
+            try:
+                self._end_hanging_in(log, known)
+            except KStoreError as error:
+                logger.error("%s: transactions that nobody knows of are not ended: %s", where.path, error)
+
+    @staticmethod
+    def _end_hanging_in(log: Log, known: dict[int, TransactionState]) -> None:
+        for info in log.producer_states():
+            if info.current_txn_first_offset < 0 or info.producer_id < FIRST_PRODUCER_ID:
+                continue
+            state = known.get(info.producer_id)
+            if state is not None and not state.status.is_complete and (log.topic, log.partition) in state.partitions:
+                continue
+            commit = (
+                state is not None
+                and state.status == Status.COMPLETE_COMMIT
+                and state.producer_epoch == info.producer_epoch + 1
+            )
+            what = "committing" if commit else "aborting"
+            logger.warning("%s: %s a transaction of producer %d that nobody knows of", log.path, what, info.producer_id)
+            epoch = min(info.producer_epoch + 1, LAST_EPOCH)
+            coordinator_epoch = max(info.coordinator_epoch, 0)
+            log.append_marker(info.producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch)
 
     def _entry(self, transactional_id: str) -> TransactionEntry:
         """What is known of an id, which may be nothing."""

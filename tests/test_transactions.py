@@ -573,6 +573,19 @@ def test_a_transaction_of_which_a_crash_took_all_records_is_aborted_by_the_next_
         assert committed(store) == []
 
 
+def test_a_transaction_whose_marker_a_crash_took_is_committed_by_the_next_opening(root: Path) -> None:
+    store = open_store(root)
+    store.create_topic("t")
+    with store.producer(transactional_id=ID) as producer, producer.transaction() as txn:
+        txn.append("t", b"a")
+    store.log("t", 0).truncate_to(1)
+    assert store.log("t", 0).last_stable_offset == 0
+    die(store)
+    with open_store(root) as store:
+        assert store.log("t", 0).last_stable_offset == 2
+        assert committed(store) == [b"a"]
+
+
 def test_partitions_of_topics_that_are_gone_hold_nothing_up(root: Path, writes: dict[str, Any]) -> None:
     store = open_store(root)
     store.create_topic("t", 2)
@@ -692,6 +705,20 @@ def test_a_repeated_append_is_stored_once(root: Path, monkeypatch: pytest.Monkey
         assert producer.append("t", b"once", key=b"k") != where  # this one is another
         found = sorted(r.value for r in store.read("t"))
         assert found == [b"before", b"once", b"once"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_repeated_append_is_flushed_if_that_was_asked_for(
+    root: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    with open_store(root) as store:
+        store.create_topic("t")
+        producer = store.producer()
+        Failing(monkeypatch, producerwrites, "_append_one", 0, after, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            producer.append("t", b"once", sync=True)
+        producer.append("t", b"once", sync=True)
+        assert [record.value for record in store.log("t", 0).read(durable=True)] == [b"once"]
 
 
 @pytest.mark.parametrize("after", [False, True])
