@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from test_transactions import committed_records
 
 import kstore
 
@@ -41,11 +40,15 @@ def begin(root: Path) -> subprocess.Popen[str]:
 
 
 def appended(store: kstore.Store, start: int) -> None:
-    """More to read."""
+    """More to read, and something that was aborted."""
     with store.producer(transactional_id="source") as producer:
         for i in range(start, start + RECORDS, 20):
             with producer.transaction() as txn:
                 txn.append_many("orders", [(b"%d" % (n % 11), b"%d" % n) for n in range(i, i + 20)])
+            if i % 100 == 0:
+                lost = producer.transaction()
+                lost.append("orders", b"aborted", key=b"5")
+                lost.abort()
 
 
 @pytest.fixture
@@ -78,8 +81,8 @@ def test_each_record_counts_once_however_often_the_process_is_killed(root: Path,
     assert last.returncode == 0
     assert interrupted > 0  # it came somewhere, and was killed on the way
     with kstore.Store.open(root) as store:
-        orders = list(store.read("orders"))
-        totals = committed_records(store, "totals")
+        orders = list(store.read("orders", isolation="read_committed"))
+        totals = list(store.read("totals", isolation="read_committed"))
         assert len(orders) == LIVES * RECORDS
         expected = {bytes(b"%d" % key): [r.value for r in orders if r.key == b"%d" % key] for key in range(11)}
         found = {key: [(r.value or b"").removeprefix(b"seen ") for r in totals if r.key == key] for key in expected}

@@ -78,8 +78,13 @@ def committed_records(store: kstore.Store, topic: str) -> list[kstore.Record]:
 
 
 def committed(store: kstore.Store, topic: str = "t") -> list[bytes]:
-    """The values of these."""
-    return sorted(record.value or b"" for record in committed_records(store, topic))
+    """The values of these; a reader that asks for them gets them, up to the first transaction that is open."""
+    found = committed_records(store, topic)
+    read = [(r.offset, r.value) for r in store.read(topic, isolation="read_committed")]
+    stable = {number: store.log(topic, number).last_stable_offset for number in store.partitions(topic)}
+    if all(stable[number] == store.log(topic, number).log_end_offset for number in stable):
+        assert read == [(r.offset, r.value) for r in found]
+    return sorted(record.value or b"" for record in found)
 
 
 def aborted(producer: kstore.TransactionalProducer, act: Callable[[kstore.Transaction], object]) -> None:
