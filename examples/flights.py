@@ -131,6 +131,7 @@ def show_what_next(path: Path) -> None:
         print(f"{file.stat().st_size:>12,}  {file}")
     print(f"              ... and {len(files) - 6} more files; docs/format.md explains each of them. Try:\n")
     print(f"  .venv/bin/python -c \"import kstore; print(next(kstore.Log.open('{path}', mode='r').read(200_000)))\"")
+    print(f"  .venv/bin/kstore export {path} --to flights.jsonl --from 2013-12-31")
     print(f"  od -A d -t x1 {path}/{0:020d}.log | head      # the first batch")
     print(f"  kafka-dump-log.sh --files {path}/{0:020d}.log | head      # where Kafka is installed")
 
