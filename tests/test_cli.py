@@ -262,6 +262,17 @@ def test_tail_follows_until_nothing_has_come_for_a_while(data: Path, run: Callab
     assert run("tail", "-f", data / "events", "--last", 1, "--timeout", "0.05") == b"v4\n\n"
 
 
+def test_a_follower_leaves_out_what_is_not_asked_for(data: Path, run: Callable[..., bytes]) -> None:
+    for path in (data / "events", data / "events-0"):
+        for arguments in (["--to-offset", "4"], ["--to", "2013-06-01T16:00"]):
+            first = 1 if path.name == "events" else 3
+            shown = run("tail", "-f", path, "--offset", first, *arguments, "--timeout", "0.05")
+            assert b"v3\n" in shown
+            assert b"v4" not in shown
+    assert run("tail", "-f", data / "events-0", "--from", "2013-06-01T15:30", "--timeout", "0.05") == b"v4\n"
+    assert run("tail", "-f", data / "events", "--from", "2013-06-01T15:30", "--timeout", "0.05") == b"v4\n"
+
+
 def test_a_whole_directory_has_no_records_to_print(data: Path, run: Callable[..., bytes]) -> None:
     assert b"name a topic" in run("cat", data, code=1)
 

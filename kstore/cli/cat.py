@@ -131,20 +131,26 @@ def _nth_last(log: Log, count: int, isolation: Isolation) -> int:
 
 
 def _follow(place: places.Place, asked: argparse.Namespace, timeout: float | None) -> Iterator[tuple[str, int, Record]]:
+    """Records and those to come; where retention is faster, it goes on from the log's start."""
+    until = None if asked.until is None else times.parse(asked.until)
+    how: dict[str, Any] = {"follow": True, "timeout": timeout, "isolation": asked.isolation, "on_lag": "start"}
     if place.partition is not None:
         entry: Entry = place.entries[0]
         with Log.open(entry.path, "r") as log:
-            start = _start(log, asked)
-            for record in log.read(
-                **start, end_offset=asked.to_offset, isolation=asked.isolation, follow=True, timeout=timeout
-            ):
-                yield entry.topic, entry.partition, record
+            for record in log.read(**_start(log, asked), end_offset=asked.to_offset, **how):
+                if until is None or record.timestamp < until:
+                    yield entry.topic, entry.partition, record
         return
     assert place.topic is not None
     with Store.open(place.root, "r") as store:
         offsets = {}
         for number in store.partitions(place.topic):
             start = _start(log := store.log(place.topic, number), asked)
-            offsets[number] = next((r.offset for r in log.read(**start)), log.log_end_offset) if start else 0
-        for found in store.read(place.topic, offsets=offsets, isolation=asked.isolation, follow=True, timeout=timeout):
-            yield found.topic, found.partition, Record(*tuple(found)[2:])
+            if "start_timestamp" in start:
+                found = log.offset_for_timestamp(start["start_timestamp"])
+                start = {"offset": log.log_end_offset if found is None else found.offset}
+            offsets[number] = start.get("offset", log.log_start_offset)
+        for each in store.read(place.topic, offsets=offsets, **how):
+            is_asked_for = asked.to_offset is None or each.offset < asked.to_offset
+            if is_asked_for and (until is None or each.timestamp < until):
+                yield each.topic, each.partition, Record(*tuple(each)[2:])
