@@ -8,6 +8,7 @@ compress as logs do. Chunks are dropped as they come unless the question says th
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import random
 import subprocess
@@ -230,6 +231,22 @@ class TestLog:
         log = warm(shape, batches)
         run = lambda: [list(log.iter_columns())].clear()  # noqa: E731
         measure(benchmark, keeping(batches), "kstore", run, operations=warm.rows, size_bytes=warm.size_bytes, rounds=3)
+
+    def test_fresh_memory(self, benchmark: BenchmarkFixture, warm: Warm, shape: str, batches: str) -> None:
+        """What nobody who keeps every chunk gets around: the first touch of as much memory."""
+        if shape != HEADLINE:
+            pytest.skip("asked of one shape")
+        warm(shape, batches)
+        size = warm.rows * (100 + 8 + 8 + 4)
+
+        def run() -> None:
+            with mmap.mmap(-1, size) as memory:
+                memory.madvise(mmap.MADV_HUGEPAGE)
+                for at in range(0, size, mmap.PAGESIZE):
+                    memory[at] = 1
+
+        name = "first touch of as much memory, in huge pages"
+        measure(benchmark, keeping(batches), name, run, operations=warm.rows, size_bytes=size, rounds=3)
 
     def test_batch_table(self, benchmark: BenchmarkFixture, warm: Warm, shape: str, batches: str) -> None:
         if (shape, batches) != (HEADLINE, "16 KiB"):
