@@ -12,7 +12,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from kstore import fs, names
@@ -205,21 +205,19 @@ def _run_ours(given: argparse.Namespace, words: list[str]) -> int:
     paths = [*(_listed(given.files) if given.files is not None else ()), *words]
     if not paths:
         raise ConfigError("nothing to dump: name a directory of logs, DIR/TOPIC, DIR/TOPIC-P or files")
-    is_live = sys.stderr.isatty() and not sys.stdout.isatty()
-    total = _size(paths) if is_live else 0
-    with Progress("dump", total, aside=True) as progress:
+    with Progress("dump", _size(paths) if sys.stderr.isatty() else -1, aside=True) as progress:
         dump = FullDump(
             _options(given),
             sys.stdout.buffer,
             _complain,
             span=_span(given),
             as_json=given.json,
-            progress=progress.reach if is_live else None,
+            progress=progress.reach,
         )
         failed = False
         for path in paths:
             try:
-                for source in _sources(path):
+                for source in _sources(path, print_note=lambda text: print(f"kstore dump: {text}", file=sys.stderr)):
                     dump.run(source)
             except KStoreError as error:
                 failed = True
@@ -250,7 +248,7 @@ def _offset(name: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _sources(path: str) -> Iterator[Source]:
+def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]:
     """What a path names: a partition at a time, or the one file."""
     if fs.exists(path) and not os.path.isdir(path):
         yield file_source(path)
@@ -261,9 +259,9 @@ def _sources(path: str) -> Iterator[Source]:
         return
     place = places.find(path)
     for other in place.passed_over:
-        print(f"kstore dump: passed over, it is no partition: {other}", file=sys.stderr)
+        print_note(f"passed over, it is no partition: {other}")
     if not place.entries:
-        print(f"kstore dump: nothing to dump is in {path}", file=sys.stderr)
+        print_note(f"nothing to dump is in {path}")
     root = path if place.topic is None else os.path.dirname(path.rstrip("/"))
     for entry in place.entries:
         yield Source(partition_files(os.path.join(root, f"{entry.topic}-{entry.partition}")), entry.topic)
@@ -282,7 +280,7 @@ def _size(paths: list[str]) -> int:
     total = 0
     for path in paths:
         try:
-            for source in _sources(path):
+            for source in _sources(path, print_note=len):
                 logs = [files.paths[names.LOG] for files in source.segments if names.LOG in files.wanted]
                 total += sum(fs.stat(log).st_size for log in logs)
         except KStoreError:
