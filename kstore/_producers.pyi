@@ -31,6 +31,13 @@ class ProducerTable:
     def replay(
         self, fd: int, position: int, end: int, start_offset: int, path: str | None = None
     ) -> list[tuple[int, int, int, int]]: ...
+    def write_all(
+        self,
+        commit: Callable[[Buffer, int, bool, bool], tuple[int, int]],
+        data: Buffer,
+        first_offset: int,
+        origin: int,
+    ) -> tuple[int, int]: ...
     def write(
         self, commit: Callable[[Buffer, int, bool, bool], tuple[int, int]], data: Buffer, follower: bool
     ) -> int: ...

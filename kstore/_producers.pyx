@@ -448,6 +448,43 @@ cdef class ProducerTable:
                 ongoing.pop(first, None)
         return found
 
+    def write_all(self, commit, data, int64_t first_offset, int origin):
+        """Write the first of several data batches, as many as can be at once; (code, bytes taken).
+
+        Batches from `first_offset` on are staged up to one that the log has already or that is refused, written with
+        `commit` (an appender's) up to one that needs a new segment, and count. Nothing is taken where the first is
+        such a one: `stage` says what it is. Compiled, as `write`.
+        """
+        cdef Py_ssize_t position = 0, taken = 0
+        cdef int code = -1
+        view = memoryview(data)
+        try:
+            position = self._stage_all(view, len(view), first_offset, origin)
+            if position:
+                code, taken = commit(view[:position], 0, False, True)
+        finally:
+            if taken == 0 or taken < position:
+                self.drop()
+            if 0 < taken < position:
+                self._stage_all(view, taken, first_offset, origin)
+            if taken:
+                self.publish()
+        return code, taken
+
+    cdef Py_ssize_t _stage_all(self, object view, Py_ssize_t end, int64_t offset, int origin) except -1:
+        """Stage the batches of `[0, end)`; where the first begins that was not."""
+        cdef Buffer held = Buffer(view)
+        cdef Py_ssize_t position = 0
+        while end - position >= RECORDS_AT:
+            try:
+                if self.stage(view, position, offset, origin, None) is not None:
+                    break
+            except ValueError:  # all refusals are; it is refused again when its turn comes
+                break
+            offset += load32(held.p + position + LAST_OFFSET_DELTA_AT) + 1
+            position += <Py_ssize_t> load32(held.p + position + BATCH_LENGTH_AT) + LOG_OVERHEAD
+        return position
+
     cpdef publish(self):
         """Let what was staged count: its bytes are in the log (SEMANTICS.md 9.4)."""
         cdef Py_ssize_t i

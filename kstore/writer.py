@@ -274,15 +274,33 @@ class Writer:
         try:
             while taken < len(view):
                 size = 12 + int.from_bytes(view[taken + 8 : taken + 12], "big")
-                begin, last, timestamp = self._append_one_produced(
-                    view[taken : taken + size], origin, transaction_version
-                )
+                done = self._append_first_produced(view[taken:]) if size < len(view) - taken else 0
+                if done:
+                    begin, last, timestamp = self._first_of(view, taken), self.appender.next_offset - 1, -1
+                else:
+                    done = size
+                    begin, last, timestamp = self._append_one_produced(
+                        view[taken : taken + size], origin, transaction_version
+                    )
                 first = begin if first < 0 else first
-                taken += size
+                taken += done
         finally:
             view.release()
         self._published()
         return first, last, timestamp
+
+    @staticmethod
+    def _first_of(view: memoryview, position: int) -> int:
+        return int.from_bytes(view[position : position + 8], "big")
+
+    def _append_first_produced(self, batches: memoryview) -> int:
+        """Append the first of several batches of a client in one write, as many as can be; the bytes taken."""
+        appender, table = self.appender, self.producers.table
+        if len(table) == 0:
+            self.upkeep.watch_producers()
+        self._roll_for(appender.should_roll(batches, False), self.log_end_offset)
+        _, done = table.write_all(appender.commit, batches, appender.next_offset, Origin.CLIENT)
+        return done
 
     def _append_one_produced(
         self, batch: memoryview, origin: int, transaction_version: int | None

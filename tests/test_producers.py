@@ -169,6 +169,29 @@ def test_a_follower_takes_what_its_leader_took(path: Path, tmp_path: Path) -> No
         ]
 
 
+@pytest.mark.parametrize("segment_bytes", [250, 400, 10_000])
+def test_batches_written_together_are_those_written_one_by_one(path: Path, tmp_path: Path, segment_bytes: int) -> None:
+    """Over rolls, and where the first of them are in the log already."""
+    rows = [b"x" * 50] * 5
+    one = kstore.Log.open(path, segment_bytes=segment_bytes)
+    many = kstore.Log.open(tmp_path / "t-1", segment_bytes=segment_bytes)
+    with one, many:
+        for n in range(5):
+            send(one, n, rows[n])
+        numbers: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "batch_bytes": 130}
+        assert many.append_many(rows[:3], **numbers).last_offset == 2
+        info = many.append_many(rows, **numbers)
+        assert (info.first_offset, info.last_offset) == (0, 4)
+        assert many.append_many(rows, **numbers).first_offset == 0
+        assert many.log_end_offset == one.log_end_offset == 5
+        assert [s.base_offset for s in many.segments] == [s.base_offset for s in one.segments]
+        with pytest.raises(kstore.OutOfOrderSequenceError) as refused:
+            many.append_many(rows[:1] * 2, **{**numbers, "base_sequence": 4, "batch_bytes": 200})
+        assert refused.value.expected == 5
+        states = [[[b[:4] for b in s.batches] for s in log.producer_states()] for log in (one, many)]
+        assert states[0] == states[1]
+
+
 # --- transactions
 
 
