@@ -255,6 +255,7 @@ cdef void check_records(Row *row, const uint8_t *batch) noexcept nogil:
         if r.offset_delta <= before or r.offset_delta > last_delta:
             row.faults |= OFFSETS
         before = r.offset_delta
+        p = r.end  # the same; but the processor knows it after the first field, and begins with the next record
         timestamp = <int64_t> (<unsigned long long> base_timestamp + <unsigned long long> r.timestamp_delta)
         if timestamp > greatest:
             greatest = timestamp
