@@ -81,7 +81,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "cat": (
         "Records out, a line each: from an offset (`--offset`), from a time on (`--from`), the last ones "
         "(`--last`), up to an offset or a time. Of a topic, partition by partition. A reader that has had "
-        "enough, as `head`, ends it.",
+        "enough, as `head`, ends it. `--isolation read_committed` leaves out what transactions have aborted.",
         "$ kstore cat data/orders-0 --max 2",
         "$ kstore cat data/orders --from 2013-06-01T08:55 --format '%t-%p %o %T %k=%s\\n'",
         "The fields of `--format` are those of kcat: `%t` topic, `%p` partition, `%o` offset, `%T` "
