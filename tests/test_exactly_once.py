@@ -15,8 +15,8 @@ import pytest
 import kstore
 
 PAGE = Path(__file__).parent.parent / "docs" / "transactions.md"
-LIVES = 5
-RECORDS = 400
+LIVES = 4
+RECORDS = 300
 
 
 def the_loop() -> str:

@@ -339,7 +339,7 @@ def test_a_log_that_was_cut_is_read_again_from_its_start(root: Path) -> None:
         assert partition.positions("g")["t", 0].offset == 1
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.lists(st.tuples(st.sampled_from(["set", "drop"]), st.integers(0, 2), st.integers(0, 9)), max_size=20))
 def test_positions_are_those_of_the_last_commit(history: list[tuple[str, int, int]]) -> None:
     model: dict[tuple[str, int], int] = {}
