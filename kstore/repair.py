@@ -415,7 +415,7 @@ def _plan_offsets(plan: Plan, kept: list[list[_Batch]], bases: list[int], direct
     plan.lost = [gap for gap in plan.lost if gap not in known]
     plan.end_offset = at if at is not None else marks.log_start or 0
     plan.start_offset = max(bases[0] if bases else 0, marks.log_start or 0)
-    if marks.recovery_point is not None and marks.recovery_point > plan.end_offset and bases:
+    if marks.recovery_point is not None and marks.recovery_point > plan.end_offset:
         plan.lost.append((plan.end_offset, marks.recovery_point))
 
 

@@ -254,8 +254,7 @@ def check_partition(
     report.start_offset = start
     report.next_offset = report.segments[-1].next_offset if bases else start
     _check_gaps(report, accepted, cleaned)
-    if bases:
-        _check_marks(report, marks)
+    _check_marks(report, marks)
     is_closed = _is_closed(report, marks)
     _check_epochs(report, is_closed=is_closed)
     in_doubt = not is_closed and marks.recovery_point is not None and marks.recovery_point < report.next_offset
@@ -352,11 +351,16 @@ def _is_closed(report: PartitionReport, marks: Marks) -> bool:
 
 
 def _check_marks(report: PartitionReport, marks: Marks) -> None:
-    findings, end, last = report.findings, report.next_offset, report.segments[-1]
+    findings, end = report.findings, report.next_offset
     root = os.path.dirname(os.path.abspath(report.path))
     point = marks.recovery_point
     path = os.path.join(root, checkpoint.RECOVERY_POINTS)
-    if point is not None and point > end:
+    last = report.segments[-1] if report.segments else None
+    if last is None:
+        if point is not None and point > end:
+            what = f"no segment is here, and the recovery point is {point}: what was flushed is missing"
+            findings.add(report.path, "SEMANTICS 8.13", what, offset=end, repair=f"lower the recovery point to {end}")
+    elif point is not None and point > end:
         what = f"the log ends at offset {end}, below its recovery point {point}: what was flushed is missing"
         findings.add(last.path, "SEMANTICS 8.13", what, position=last.size_bytes, offset=end,
                      repair=f"lower the recovery point to {end}")  # fmt: skip

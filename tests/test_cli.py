@@ -99,6 +99,15 @@ def test_the_oldest_record_is_the_one_at_the_log_start(root: Path, run: Callable
             found = json.loads(run("describe", root, "--json"))["partitions"][0]
             expected = (NOON + 3, NOON + 4) if start == 3 else (None, None)
             assert (found["first_timestamp"], found["max_timestamp"]) == expected
+            assert found["segments"][0]["first_timestamp"] == expected[0]
+
+
+def test_a_log_that_ends_below_what_was_flushed_is_not_shown_as_sound(root: Path) -> None:
+    with kstore.Log.open(root / "events-0") as log:
+        log.append_many([b"v"] * 5)
+    path = root / "events-0" / "00000000000000000000.log"
+    path.write_bytes(b"garbage" * 50)
+    assert cli.main(["describe", str(root)]) == 1
 
 
 @pytest.mark.parametrize("name", ["delete-records", "transactions", "retention", "legacy", "crash-damaged"])

@@ -129,6 +129,13 @@ def test_a_full_disk_behind_standard_output_is_one_line(data: Path, command: str
     assert process.returncode == 1
 
 
+def test_what_a_full_disk_cut_short_is_told_where_python_buffers_nothing(data: Path, tmp_path: Path) -> None:
+    """A write that the system takes a part of loses the rest unless somebody looks."""
+    line = f'ulimit -f 8; PYTHONUNBUFFERED=1 "{sys.executable}" -m kstore cat "{data / "big-0"}" >"{tmp_path / "out"}"'
+    shown = subprocess.run(["bash", "-c", line], capture_output=True, check=False)
+    assert (shown.returncode, shown.stderr) == (1, b"kstore cat: File too large\n")
+
+
 def test_a_closed_standard_output_is_one_line(data: Path) -> None:
     line = f'"{sys.executable}" -m kstore cat "{data / "big-0"}" >&-'
     shown = subprocess.run(line, shell=True, capture_output=True, check=False)

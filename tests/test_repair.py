@@ -151,6 +151,15 @@ def test_a_missing_segment_is_written_down_as_lost(pristine: Callable[[], Path])
         opens_cleanly(path)
 
 
+def test_a_log_whose_segments_are_all_gone_has_lost_what_was_flushed(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    for file in path.glob("0*"):
+        file.unlink()
+    assert [found.rule for found in errors(path)][:1] == ["SEMANTICS 8.13"]
+    assert mend(path) == [(0, 48)]
+    assert errors(path) == []
+
+
 def test_a_log_that_was_cut_below_its_recovery_point_ends_there(pristine: Callable[[], Path]) -> None:
     path = pristine()
     whole = records(path)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from kstore.errors import KStoreError
 
@@ -55,7 +56,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         print(f"kstore {name}: standard output is closed", file=sys.stderr)
         return 1
-    return _run(name, rest, debug)
+    with _buffered():
+        return _run(name, rest, debug)
+
+
+@contextmanager
+def _buffered() -> Iterator[None]:
+    """Buffer standard output where Python was told not to: a write that the system took a part of loses the rest."""
+    before = sys.stdout
+    raw = getattr(before, "buffer", None)
+    if not isinstance(raw, io.RawIOBase):
+        yield
+        return
+    buffered = io.BufferedWriter(raw)
+    sys.stdout = io.TextIOWrapper(buffered, encoding=before.encoding, errors=before.errors, line_buffering=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # told by now
+            sys.stdout.detach()
+            buffered.detach()
+        sys.stdout = before
 
 
 def _run(name: str, arguments: list[str], debug: bool) -> int:

@@ -68,14 +68,15 @@ def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
         with Log.open(entry.path, "r") as log:
             segments = log.segments
             start, end = log.log_start_offset, log.log_end_offset
+            point = int(log.stats()["recovery_point"])
             newest = max((s.max_timestamp for s in segments if s.max_timestamp >= 0), default=None)
             codecs = [_codecs(log, segment, every_batch=every_batch) for segment in segments]
             facts |= {
                 "log_start_offset": start,
                 "log_end_offset": end,
-                "recovery_point": log.stats()["recovery_point"],
+                "recovery_point": point,
                 "size_bytes": sum(segment.size_bytes for segment in segments),
-                "first_timestamp": _oldest(log, start) if start < end else None,
+                "first_timestamp": _oldest(log, start, end),
                 "max_timestamp": newest if start < end else None,
                 "codecs": sorted(set().union(*codecs)),
                 "codecs_of": "every batch" if every_batch else "the first batch of each segment",
@@ -86,7 +87,7 @@ def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
                         "size_bytes": segment.size_bytes,
                         "offset_index_entries": segment.offset_index_entries,
                         "time_index_entries": segment.time_index_entries,
-                        "first_timestamp": segment.first_timestamp if segment.first_timestamp >= 0 else None,
+                        "first_timestamp": _oldest(log, max(segment.base_offset, start), segment.next_offset),
                         "max_timestamp": segment.max_timestamp if segment.max_timestamp >= 0 else None,
                         "codecs": sorted(found),
                         "is_active": segment.is_active,
@@ -95,15 +96,19 @@ def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
                     for segment, found in zip(segments, codecs, strict=True)
                 ],
             }
+        if point > end:
+            facts["error"] = f"it ends at {end}, below its recovery point {point}; kstore verify tells more"
     except KStoreError as error:
         facts["error"] = str(error)
     return facts
 
 
-def _oldest(log: Log, start: int) -> int | None:
-    """The timestamp of the oldest record, None for none; damage is for `kstore verify` to tell."""
+def _oldest(log: Log, start: int, end: int) -> int | None:
+    """The timestamp of the first record from `start` on, None for none; damage is for `kstore verify` to tell."""
+    if start >= end:
+        return None
     try:
-        record = next(iter(log.read(start)), None)
+        record = next(iter(log.read(start, end_offset=end)), None)
     except CorruptRecordError:
         return None
     return None if record is None or record.timestamp < 0 else record.timestamp
