@@ -116,7 +116,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "The rows of CSV files (packed or not), JSON lines, Parquet and Arrow files, or of standard input: each a "
         "record, whose value is the row as JSON or one column (`--value-column`). The key decides about the partition. "
         "What is wrong with a file as a whole, a missing column say, is told before anything is appended; a bad row "
-        "ends it, and it says what was stored before (`--check` reads everything first). CSV, Parquet and Arrow "
+        "ends it, and it says what was stored before (`--check` reads all rows first). CSV, Parquet and Arrow "
         "need PyArrow: `pip install kstore[arrow]`.",
         "$ printf 'tea,grams,at\\nassam,100,2013-06-01T11:00\\n\"oolong, dark\",50.5,2013-06-01T11:01\\n' > teas.csv",
         "$ kstore ingest teas.csv --to elsewhere --topic teas --key-column tea --timestamp-column at",

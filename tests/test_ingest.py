@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 import zstandard
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import kstore
 from kstore import cli
 from kstore._core import Record
 from kstore._route import partition_of
-from kstore.cli import sources
+from kstore.cli import sources, texts
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -140,6 +142,41 @@ def test_empty_cells_and_those_named_are_null_and_quoted_ones_are_not(ingest: In
     assert [(record.key, record.value) for record in ingest.records()] == [(None, None), (b"", b""), (b"x", b"NA")]
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'v\n5" disk\n', [b'5" disk']),
+        (b'v\n"a"b"\nc\n', [b'ab"', b"c"]),
+        (b'v\n5"\n"6\n7"\n', [b'5"', b"6\n7"]),
+        (b'\xef\xbb\xbf"v"\n5" disk\n', [b'5" disk']),
+    ],
+)
+def test_a_quote_within_a_cell_is_a_sign_like_others(
+    ingest: Ingest, file: File, content: bytes, expected: list[bytes]
+) -> None:
+    ingest(file("a.csv", content), "--value-column", "v")
+    assert ingest.values == expected
+
+
+@given(st.lists(st.text('",\nx').map(str.encode), max_size=6))
+@example([b'"', b'"'])
+@example([b'x"', b'"'])
+@example([b'"x"', b'"', b',"'])
+def test_quotes_open_at_the_start_of_a_cell_wherever_the_pieces_are_cut(pieces: list[bytes]) -> None:
+    state = "start"
+    for sign in b"".join(pieces).decode():
+        if sign == '"' and state in ("start", "ended"):
+            state = "quoted"
+        elif state == "quoted":
+            state = "ended" if sign == '"' else "quoted"
+        else:
+            state = "start" if sign in ",\n" else "cell"
+    quotes = texts.Quotes(",")
+    for piece in pieces:
+        quotes.take(piece)
+    assert quotes.are_open == (state == "quoted")
+
+
 def test_bytes_that_are_no_utf8_come_through_a_csv_file(ingest: Ingest, file: File) -> None:
     path = file("a.csv", b"k,v\n\xff,\xfe\n")
     ingest(path, "--value-column", "v")
@@ -179,6 +216,18 @@ def test_json_is_checked_with_and_without_orjson(
     for number, line in enumerate((b'{"a":NaN}', b"{", b"[]", b'"x"', b'{"a":"\xff"}', b"[" * 100_000)):
         assert f"x{number}.jsonl, line 2" in ingest(file(f"x{number}.jsonl", b"{}\n" + line), code=1)
     assert not ingest.has_topic
+
+
+@pytest.mark.parametrize("has_orjson", [True, False])
+def test_whole_numbers_of_any_size_stay_as_they_are(
+    ingest: Ingest, file: File, monkeypatch: pytest.MonkeyPatch, has_orjson: bool
+) -> None:
+    if not has_orjson:
+        monkeypatch.setitem(sys.modules, "orjson", None)
+    keys = [2**53 + 1, 2**64 - 1, 2**64, -(2**63) - 1, 10**30, 1.5, [2**64], {"a": 2**70}]
+    content = b"".join(json.dumps({"k": key, "v": 1}).encode() + b"\n" for key in keys)
+    ingest(file("a.jsonl", content), "--key-column", "k", "--value-column", "v")
+    assert [json.loads(record.key or b"") for record in ingest.records()] == keys
 
 
 def test_json_lines_need_no_pyarrow(ingest: Ingest, file: File, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +319,11 @@ def test_whole_rows_of_every_type_become_json(ingest: Ingest, tmp_path: Path) ->
         (pa.array([b"1970-01-01 00:00:01Z"]), "ms", [1000]),
         (pa.array([1], pa.int32()).cast(pa.date32()), "ms", [86_400_000]),
         (pa.array([5]).dictionary_encode(), "ms", [5]),
+        (pa.array(["1700000000.5", "1.7e9", "-0.001"]), "s", [1_700_000_000_500, 1_700_000_000_000, -1]),
+        (pa.array(["1", "1700000000.1239"]), "s", [1000, 1_700_000_000_123]),
+        (pa.array(["1700000000999999999.9", "5.5"]), "ns", [1_700_000_000_999, 0]),
+        (pa.array(["1700000000123456.7"]), "us", [1_700_000_000_123]),
+        (pa.array([-1, 5]), "ms", [-1, 5]),
     ],
     ids=str,
 )
@@ -279,6 +333,30 @@ def test_timestamps_come_in_units_as_text_and_as_dates(
     pq.write_table(pa.table({"t": array, "v": ["x"] * len(array)}), tmp_path / "a.parquet")
     ingest(tmp_path / "a.parquet", "--timestamp-column", "t", "--timestamp-unit", unit)
     assert [record.timestamp for record in ingest.records()] == expected
+
+
+@pytest.mark.parametrize(
+    ("array", "unit"),
+    [
+        (pa.array([5, 1 << 63], pa.uint64()), "ms"),
+        (pa.array([5, 1 << 63], pa.uint64()), "s"),
+        (pa.array([5, 1 << 62]), "s"),
+        (pa.array(["5", "99999999999999999999"]), "s"),
+        (pa.array(["5", "99999999999999999999"]), "ms"),
+        (pa.array(["5.5", "1e99"]), "s"),
+        (pa.array([5, -2]), "ms"),
+        (pa.array([5, -2]).cast(pa.timestamp("s")), "ms"),
+        (pa.array([5, -2], pa.int32()).cast(pa.date32()), "ms"),
+    ],
+    ids=str,
+)
+def test_a_timestamp_that_no_record_can_have_is_named_with_its_row(
+    ingest: Ingest, tmp_path: Path, array: Any, unit: str
+) -> None:
+    pq.write_table(pa.table({"t": array}), tmp_path / "a.parquet")
+    words = [tmp_path / "a.parquet", "--timestamp-column", "t", "--timestamp-unit", unit, "--check"]
+    assert "a.parquet, row 2: column 't' is '" in ingest(*words, code=1)
+    assert not ingest.has_topic
 
 
 # Where they go
@@ -350,7 +428,13 @@ def test_large_files_come_in_pieces(ingest: Ingest, file: File, monkeypatch: pyt
         ("a.jsonl", b'{"a":1}\nx\n', [], "a.jsonl, line 2: no JSON"),
         ("a.jsonl", b'{"t":1}\n{}\n', ["--timestamp-column", "t"], "a.jsonl, line 2: column 't' is null"),
         ("a.jsonl", b'{"t":true}\n', ["--timestamp-column", "t"], "a.jsonl, line 1: column 't' is 'True'"),
-        ("a.jsonl", b'{"t":-5}\n', ["--timestamp-column", "t"], "a.jsonl, lines from 1 on: "),
+        ("a.jsonl", b'{"t":-5}\n', ["--timestamp-column", "t"], "a.jsonl, line 1: column 't' is '-5': before"),
+        ("a.csv", b"t\n1\n-2\n", ["--timestamp-column", "t"], "a.csv, line 3: column 't' is '-2': before the epoch"),
+        ("a.csv", zstandard.compress(b"a\n1\n" * 1000)[:-1], [], "a.csv: it cannot be unpacked: it ends within"),
+        ("a.jsonl", zstandard.compress(b"{}\n") * 2 + b"\x28\xb5", [], "a.jsonl: it cannot be unpacked: it ends"),
+        ("a.csv", zstandard.compress(b"a\n1\n") + b"rubbish", [], "a.csv: it cannot be unpacked"),
+        ("a.csv", bz2.compress(b"a\n1\n" * 1000)[:30] + b"?" * 30, [], "a.csv: it cannot be unpacked"),
+        ("a.csv", b'a,b\n1,2"\n3,"4\n', [], "a quote is opened that nothing closes"),
         ("a.jsonl", b'{"v_base64":"!"}\n', ["--value-column", "v"], "a.jsonl, line 1: v_base64 is no base64"),
         ("a.jsonl", b'{"h":5}\n', ["--headers-column", "h"], "a.jsonl, line 1: column 'h'"),
         ("a.parquet", b"PAR1 and no more", [], "a.parquet: "),
@@ -393,6 +477,18 @@ def test_what_was_stored_before_a_bad_row_is_said_and_check_finds_it_before(inge
     assert ingest(*files, code=1).endswith("; 2 records before it were stored: t-0 offsets 0 to 1\n")
     assert len(ingest.records()) == 2
     assert ingest(file("c.csv", b"a,b\n1\n"), code=1).count("were stored") == 0
+
+
+@pytest.mark.parametrize(
+    "option", [["--batch-bytes", 0], ["--batch-bytes", -1], ["--threads", 0], ["--threads", -3], ["--threads", 257],
+               ["--partitions", 0]],
+    ids=str,
+)  # fmt: skip
+def test_numbers_that_cannot_be_are_refused_before_anything_is_made(
+    ingest: Ingest, file: File, option: list[Any]
+) -> None:
+    assert f"argument {option[0]}: it is {option[1]}; " in ingest(file("a.csv", b"a\n1\n"), *option, code=2)
+    assert not ingest.root.exists()
 
 
 def test_a_record_that_is_too_large_is_named_with_its_rows(ingest: Ingest, file: File) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kstore.cli import options, output, sources
 from kstore.cli.progress import Progress
+from kstore.columnappends import MAX_THREADS
 from kstore.errors import ConfigError, KStoreError, StorageError
 from kstore.store import Store
 
@@ -184,7 +185,9 @@ def _parser() -> options.Parser:
     parser.add_argument("files", metavar="FILE", nargs="+", help="a file, or - for standard input")
     parser.add_argument("--to", metavar="DIR", required=True, help="the directory of logs")
     parser.add_argument("--topic", metavar="T", required=True, help="the topic")
-    parser.add_argument("--partitions", type=int, metavar="N", help="make the topic with so many (default: 1)")
+    parser.add_argument(
+        "--partitions", type=options.whole(1), metavar="N", help="make the topic with so many (default: 1)"
+    )
     parser.add_argument("--key-column", metavar="NAME", help="the column that is the key (default: no key)")
     parser.add_argument(
         "--value-column", metavar="NAME", help="the column that is the value (default: the whole row as JSON)"
@@ -199,12 +202,19 @@ def _parser() -> options.Parser:
     parser.add_argument("--columns", metavar="A,B,...", help="the columns of a CSV file whose first line is a row")
     parser.add_argument("--null", action="append", metavar="TEXT", help="a cell of a CSV file that is null, like NA")
     parser.add_argument("--compression", metavar="CODEC", help="gzip, snappy, lz4 or zstd")
-    parser.add_argument("--batch-bytes", type=int, metavar="N", help="how far batches are filled")
+    parser.add_argument("--batch-bytes", type=options.whole(1), metavar="N", help="how far batches are filled")
     parser.add_argument(
-        "--threads", type=int, metavar="N", default=min(4, os.cpu_count() or 1), help="that compress and write"
+        "--threads",
+        type=options.whole(1, MAX_THREADS),
+        metavar="N",
+        default=min(4, os.cpu_count() or 1),
+        help="that compress and write",
     )
     parser.add_argument(
-        "--check", action="store_true", help="read everything first, and append nothing if a row cannot be taken"
+        "--check",
+        action="store_true",
+        help="read everything first, and append nothing if a row is wrong; what the topic's settings refuse (a record "
+        "by its size, or by how far its time is from now) is met only when it is appended",
     )
     parser.add_argument("--json", action="store_true", help="print what was stored as JSON")
     options.add_config(parser)

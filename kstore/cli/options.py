@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from kstore.brokerconfig import BrokerConfig
@@ -16,7 +16,7 @@ from kstore.config import LogConfig, from_properties
 from kstore.errors import ConfigError
 from kstore.settings import Setting, unknown
 
-__all__ = ["Parser", "UsageError", "add_config", "add_settings", "find", "given"]
+__all__ = ["Parser", "UsageError", "add_config", "add_settings", "find", "given", "whole"]
 
 _DASHED_VALUE = re.compile(r"-[0-9][0-9a-z]*")
 _ROWS = {row.name: row for row in (*LogConfig.settings, *BrokerConfig.settings)}
@@ -76,6 +76,22 @@ def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
 def given(arguments: argparse.Namespace) -> dict[str, str] | None:
     """What was given by these options, under Kafka's names; None if nothing was."""
     return getattr(arguments, "settings", None)
+
+
+def whole(low: int, high: int = 2**63 - 1) -> Callable[[str], int]:
+    """An argument's `type`: a whole number of `[low, high]`."""
+
+    def parse(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        if not low <= found <= high:
+            wanted = f"{low} is the least" if found < low else f"{high} is the most"
+            raise argparse.ArgumentTypeError(f"it is {found}; {wanted}")
+        return found
+
+    return parse
 
 
 def find(name: str) -> Setting:

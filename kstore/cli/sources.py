@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import base64
 import binascii
-import bz2
 import contextlib
 import csv
-import gzip
 import io
 import json
+import math
 import os
+import re
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, BinaryIO, NamedTuple
+from fractions import Fraction
+from typing import Any, NamedTuple
 
-import zstandard
-
-from kstore.cli import jsonrows, needs
+from kstore.cli import jsonrows, needs, texts
 from kstore.errors import ConfigError, InvalidRecordError
 
 __all__ = ["FORMATS", "Mapping", "Rows", "Source", "open_source"]
@@ -41,6 +39,11 @@ _COMPRESSED = ("gz", "bz2", "zst")
 _PIECE_BYTES = 8 << 20  # of a text file at a time
 _BATCH_BYTES, _BATCH_ROWS = 16 << 20, 1 << 17  # of a Parquet or Arrow file
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OUT_OF_RANGE = "before the epoch, or beyond 64 bits of milliseconds (-1 alone means none)"
+_DECIMAL = re.compile(
+    r"\s*[+-]?[0-9]{1,40}\.[0-9]{0,40}(?:[eE][+-]?[0-9]{1,2})?\s*|\s*[+-]?[0-9]{1,40}[eE][+-]?[0-9]{1,2}\s*"
+)
+_LONG = re.compile(rb"[0-9]{19}")
 
 Progress = Callable[[int], object]
 
@@ -155,47 +158,6 @@ def _kind(path: str) -> str:
     return _SUFFIXES[parts[-1]]
 
 
-# Bytes of text files.
-
-
-class _Counted(io.RawIOBase):
-    """A file that tells how much of it was read."""
-
-    def __init__(self, file: BinaryIO | io.FileIO, progress: Progress) -> None:
-        self._file, self._progress = file, progress
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer) or 0  # type: ignore[union-attr]
-        self._progress(count)
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def _plain(file: io.FileIO, progress: Progress) -> BinaryIO:
-    """The file's text: unpacked, if its first bytes say that it is packed."""
-    counted = io.BufferedReader(_Counted(file, progress), 1 << 20)
-    start = counted.peek(4)
-    found: Any = counted
-    if start.startswith(b"\x1f\x8b"):
-        found = gzip.GzipFile(fileobj=counted)
-    elif start.startswith(b"BZh"):
-        found = bz2.BZ2File(counted)
-    elif start.startswith(b"\x28\xb5\x2f\xfd"):
-        found = zstandard.ZstdDecompressor().stream_reader(counted, read_across_frames=True)
-    else:
-        return counted
-    return io.BufferedReader(found, 1 << 20)
-
-
-_UNPACKING_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
-
-
 class _Csv(Source):
     word = "line"
 
@@ -206,12 +168,12 @@ class _Csv(Source):
             raise self.wrong("a cell of a CSV file cannot hold headers: --headers-column is for other formats")
         stem = path.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
         self._delimiter = mapping.delimiter or ("\t" if stem.endswith(".tsv") else ",")
-        self._text = _plain(file, progress)
+        self._text = texts.unpacked(file, progress)
         self._start = self._read(_PIECE_BYTES)
         names = list(mapping.names) or self._header()
         self.check_names(names)
         self._names = names
-        self._quotes, self._is_read = 0, False
+        self._quotes, self._is_read = texts.Quotes(self._delimiter), False
         self._bad: list[Any] = []
 
     def close(self) -> None:
@@ -220,7 +182,9 @@ class _Csv(Source):
     def _read(self, size: int) -> bytes:
         try:
             return self._text.read(size)
-        except _UNPACKING_ERRORS as error:
+        except texts.UNPACKING_ERRORS as error:
+            if not texts.is_unpacking(error):
+                raise
             raise self.wrong(f"it cannot be unpacked: {error}") from error
 
     def _header(self) -> list[str]:
@@ -240,7 +204,7 @@ class _Csv(Source):
     def read(self, size: int = -1) -> bytes:
         """The file's bytes once more from the start: what PyArrow calls."""
         piece, self._start = self._start or self._read(max(size, 1)), b""
-        self._quotes += piece.count(b'"')
+        self._quotes.take(piece)
         self._is_read = self._is_read or not piece
         return piece
 
@@ -273,7 +237,7 @@ class _Csv(Source):
                 ),
             )
             for batch in reader:
-                if self._is_read and self._quotes % 2:
+                if self._is_read and self._quotes.are_open:
                     raise self.wrong(f"a quote is opened that nothing closes, in line {first} or later")
                 if not batch.num_rows:
                     continue
@@ -309,8 +273,9 @@ class _JsonLines(Source):
 
     def __init__(self, name: str, mapping: Mapping, file: io.FileIO, progress: Progress) -> None:
         super().__init__(name, mapping)
-        self._text = _plain(file, progress)
+        self._text = texts.unpacked(file, progress)
         self._loads, self._error = _json_reader()
+        self._exact = _exact_reader()
         self._ahead: list[bytes] = self._read()
         self._look()
 
@@ -320,7 +285,9 @@ class _JsonLines(Source):
     def _read(self) -> list[bytes]:
         try:
             return self._text.readlines(_PIECE_BYTES)
-        except _UNPACKING_ERRORS as error:
+        except texts.UNPACKING_ERRORS as error:
+            if not texts.is_unpacking(error):
+                raise
             raise self.wrong(f"it cannot be unpacked: {error}") from error
 
     def _look(self) -> None:
@@ -355,6 +322,16 @@ class _JsonLines(Source):
             raise self.wrong(f"no JSON object: {line[:60]!r}", number)
         return row
 
+    def _in_full(self, row: dict[str, Any], line: bytes) -> dict[str, Any]:
+        """The row with its whole numbers as they stand, of which orjson makes floats if they are beyond 64 bits."""
+        for name in self.mapping.wanted:
+            if isinstance(row.get(name), float | list | dict) and _LONG.search(line):
+                try:
+                    return dict(self._exact(line))
+                except RecursionError as error:
+                    raise ValueError(f"no JSON: {error}") from None
+        return row
+
     def _rows(self, lines: list[bytes], first: int) -> Rows:
         mapping = self.mapping
         values: list[bytes | None] = []
@@ -366,6 +343,7 @@ class _JsonLines(Source):
             if row is None:
                 continue
             try:
+                row = self._in_full(row, line)
                 if mapping.value is None:
                     values.append(line.strip())
                 else:
@@ -395,11 +373,17 @@ def _json_reader() -> tuple[Callable[[bytes], Any], type[ValueError]]:
 
         return orjson.loads, orjson.JSONDecodeError
 
+    return _exact_reader(), ValueError
+
+
+def _exact_reader() -> Callable[[bytes], Any]:
+    """Python's own, which keeps whole numbers of any size."""
+
     def refuse(text: str) -> Any:
         raise ValueError(f"{text} is not in JSON")
 
     decoder = json.JSONDecoder(parse_constant=refuse)
-    return lambda line: decoder.decode(line.decode()), ValueError
+    return lambda line: decoder.decode(line.decode())
 
 
 def _cell(row: dict[str, Any], name: str) -> bytes | None:
@@ -422,6 +406,15 @@ def _moment(found: Any, name: str, unit: str) -> int:
     """Milliseconds since the epoch, from a number of `unit` or from ISO 8601 (in UTC unless it has a zone)."""
     if found is None:
         raise ValueError(f"column {name!r} is null, where each record needs a timestamp")
+    moment = _milliseconds(found, unit)
+    if moment is None:
+        raise ValueError(f"column {name!r} is {str(found)[:60]!r}: no moment in ISO 8601, and no number of {unit}")
+    if not -1 <= moment < 1 << 63:
+        raise ValueError(f"column {name!r} is {str(found)[:60]!r}: {_OUT_OF_RANGE}")
+    return moment
+
+
+def _milliseconds(found: Any, unit: str) -> int | None:
     if isinstance(found, str):
         with contextlib.suppress(ValueError):
             found = int(found) if found.isascii() else found
@@ -430,11 +423,13 @@ def _moment(found: Any, name: str, unit: str) -> int:
     if isinstance(found, float) and abs(found) < 1e18:
         return int(found * UNITS[unit] // 1)
     if isinstance(found, str):
+        if _DECIMAL.fullmatch(found):
+            return math.floor(Fraction(found) * Fraction(str(UNITS[unit])))
         with contextlib.suppress(ValueError, OverflowError):
             moment = datetime.fromisoformat(found.strip())
             moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
             return (moment - _EPOCH) // timedelta(milliseconds=1)
-    raise ValueError(f"column {name!r} is {str(found)[:60]!r}: no moment in ISO 8601, and no number of {unit}")
+    return None
 
 
 def _headers(found: Any, name: str) -> tuple[tuple[str, bytes | None], ...]:
@@ -549,7 +544,7 @@ class _ArrowStream(_Batches):
     def __init__(self, name: str, mapping: Mapping, file: io.FileIO, progress: Progress) -> None:
         super().__init__(name, mapping)
         pa = self._pa = needs.pyarrow("an Arrow stream", "ipc", "compute")
-        self._text = io.BufferedReader(_Counted(file, progress), 1 << 20)
+        self._text = io.BufferedReader(texts.Counted(file, progress), 1 << 20)
         with _told(self):
             if self._text.peek(6)[:6] == b"ARROW1":
                 raise self.wrong("an Arrow file is read from its end: a stream can come through standard input")
@@ -626,7 +621,26 @@ def _mapped(source: Source, batch: Any, first: int, numbers: frozenset[int] = fr
 
 
 def _times(source: Source, array: Any, first: int) -> Any:
-    """A column as timestamps that `append_columns` takes."""
+    """A column as timestamps that `append_columns` takes; an error names the row of one that is out of range."""
+    found = _as_times(source, array, first)
+    pa = sys.modules["pyarrow"]
+    kind = found.type
+    scale = Fraction(86_400_000) if pa.types.is_date32(kind) else Fraction(1)
+    if pa.types.is_timestamp(kind):
+        scale = Fraction(str(UNITS[kind.unit]))
+    numbers = found.cast(pa.int32()) if pa.types.is_date32(kind) else found
+    numbers = numbers if pa.types.is_integer(numbers.type) else numbers.cast(pa.int64())
+    ends = pa.compute.min_max(numbers).as_py()
+    for each in ends.values():
+        if each is not None and not -1 <= each * scale // 1 < 1 << 63:
+            row = first + pa.compute.index(numbers, each).as_py()
+            told = str(found[row - first].value if not pa.types.is_integer(kind) else each)
+            raise source.wrong(f"column {source.mapping.timestamp!r} is {told!r}: {_OUT_OF_RANGE}", row)
+    return found
+
+
+def _as_times(source: Source, array: Any, first: int) -> Any:
+    """A column as `append_columns` takes timestamps, whatever moments they are."""
     pa = sys.modules["pyarrow"]
     pc, name, unit = pa.compute, source.mapping.timestamp, source.mapping.unit
     if pa.types.is_dictionary(array.type):
