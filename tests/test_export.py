@@ -152,6 +152,9 @@ def test_columns_are_chosen_and_stand_in_their_order(data: Path, tmp_path: Path,
     (first, *_) = rows_of(path)
     assert first == {"topic": "events", "partition": 0, "is_transactional": False, "producer_id": -1, "offset": 0}
     assert list(first) == ["topic", "partition", "is_transactional", "producer_id", "offset"]
+    assert first["is_transactional"] is False
+    run("export", data / "events", "--to", path, "--columns", "topic,partition", "--force")
+    assert rows_of(path) == [{"topic": "events", "partition": number} for number in (0, 0, 0, 0, 0, 1, 1)]
     for columns in ("what", "key,key", ""):
         if columns:
             assert "--columns" in run("export", data / "events-0", "--to", tmp_path / "y", "--columns", columns,
@@ -202,8 +205,42 @@ def test_a_file_that_is_there_is_left_alone_without_force(data: Path, tmp_path: 
     found = json.loads(run("export", data / "events", "--to", path, "--force", "--json"))
     assert found == {"file": str(path), "records": 7, "bytes": path.stat().st_size}
     assert "a directory" in run("export", data / "events", "--to", data, "--force", "--format", "jsonl", code=1)
-    assert "No such file" in run("export", data / "events", "--to", tmp_path / "no" / "x.jsonl", code=1)
+    told = run("export", data / "events", "--to", tmp_path / "no" / "x.jsonl", code=1)
+    assert told == f"kstore export: {tmp_path / 'no'}: No such file or directory\n"
     assert "name a topic" in run("export", data, "--to", tmp_path / "y.jsonl", code=1)
+
+
+def test_force_replaces_files_alone_and_keeps_links_and_modes(data: Path, tmp_path: Path, run: Run) -> None:
+    path, link, pipe = tmp_path / "x.jsonl", tmp_path / "link.jsonl", tmp_path / "pipe.jsonl"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path.name)
+    run("export", data / "events", "--to", link, "--force")
+    assert (link.is_symlink(), len(rows_of(path)), path.stat().st_mode & 0o7777) == (True, 7, 0o640)
+    os.mkfifo(pipe)
+    for special in (pipe, Path(os.devnull)):
+        told = run("export", data / "events", "--to", special, "--force", "--format", "jsonl", code=1)
+        assert f"{special} is no regular file" in told
+        assert not special.is_file()
+    dangling = tmp_path / "dangling.jsonl"
+    dangling.symlink_to("new.jsonl")
+    run("export", data / "events", "--to", dangling, "--force")
+    assert len(rows_of(tmp_path / "new.jsonl")) == 7
+
+
+def test_an_offset_beyond_some_partitions_of_a_topic_leaves_them_out(data: Path, tmp_path: Path, run: Run) -> None:
+    run("export", data / "events", "--to", tmp_path / "x.jsonl", "--offset", 4)
+    assert [(row["partition"], row["offset"]) for row in rows_of(tmp_path / "x.jsonl")] == [(0, 4)]
+    assert run("cat", data / "events", "--offset", 4) == "v4\n"
+    with kstore.Log.open(data / "events-0") as log:
+        log.delete_records(2)
+    assert run("cat", data / "events", "--offset", 1, "--format", r"%p %o\n").split("\n")[:-1] == [
+        "0 2", "0 3", "0 4", "1 1",
+    ]  # fmt: skip
+    for command in (["cat"], ["export", "--to", tmp_path / "y.jsonl"]):
+        assert run(*command, data / "events-1", "--offset", 4, code=1)
+        for option in ("--offset", "--to-offset"):
+            assert f"argument {option}" in run(*command, data / "events", f"{option}=-1", code=2).replace("-o/", "")
 
 
 def test_a_name_that_is_taken_meanwhile_is_left_alone(

@@ -46,7 +46,9 @@ def parser(prog: str, about: str, examples: str, last: int | None = None) -> opt
     )
     found.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
     start = found.add_mutually_exclusive_group()
-    start.add_argument("-o", "--offset", type=int, metavar="N", help="begin at this offset in each partition")
+    start.add_argument(
+        "-o", "--offset", type=options.whole(0), metavar="N", help="begin at this offset in each partition"
+    )
     start.add_argument(
         "--from", dest="since", metavar="TIME", help=f"begin at the first record of a time: {times.HELP}"
     )
@@ -55,7 +57,7 @@ def parser(prog: str, about: str, examples: str, last: int | None = None) -> opt
         help="the last N of each partition" + (f" (default: {last})" if last is not None else ""),
     )  # fmt: skip
     found.add_argument("--to", "--until", dest="until", metavar="TIME", help="leave out records at or after this time")
-    found.add_argument("--to-offset", type=int, metavar="N", help="end before this offset")
+    found.add_argument("--to-offset", type=options.whole(0), metavar="N", help="end before this offset")
     found.add_argument(
         "--isolation", choices=("read_uncommitted", "read_committed"), default="read_uncommitted",
         help="read_committed: no record of a transaction that is open or was aborted",
@@ -100,6 +102,8 @@ def _read(place: places.Place, asked: argparse.Namespace) -> Iterator[tuple[str,
     for entry in place.entries:
         with Log.open(entry.path, "r") as log:
             start = _start(log, asked)
+            if asked.offset is not None:
+                start = {"offset": places.first_offset(place, log, asked.offset)}
             for record in log.read(**start, end_offset=asked.to_offset, isolation=asked.isolation):
                 if until is None or record.timestamp < until:
                     yield entry.topic, entry.partition, record

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import gzip
 import json
 import os
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeAlias
@@ -91,28 +93,55 @@ def run(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _whole_or_nothing(path: str, *, force: bool) -> Iterator[BinaryIO]:
-    """A file that gets its name, and is on the disk, when all went well; otherwise nothing is left of it."""
-    directory, name = os.path.split(os.path.abspath(path))
-    if os.path.isdir(path):
-        raise ConfigError(f"{path} is a directory; a file is wanted")
+    """A file that gets its name, and is on the disk, when all went well; otherwise nothing is left of it.
+
+    With `force` it takes the place, and the mode, of a file that is there, behind a symbolic link, too.
+    """
+    mode = _mode_of(path)
+    place = os.path.realpath(path) if force else os.path.abspath(path)
+    directory, name = os.path.split(place)
     temporary = os.path.join(directory, f".{name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "xb", buffering=1 << 20) as file:
+        with _new(temporary, directory) as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             yield file
             file.flush()
             os.fsync(file.fileno())
         if force:
-            os.replace(temporary, path)
+            os.replace(temporary, place)
         else:
-            _link(temporary, path)
+            _link(temporary, place)
         fs.sync_directory(directory)
     except OSError as error:
-        if error.errno is not None and error.filename is None:
+        if error.errno is not None and error.filename in (None, temporary):
             error.filename = path  # where the disk is full, say
         raise
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
+
+
+def _mode_of(path: str) -> int | None:
+    """The permissions of the file that is there; `ConfigError` for what is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        raise ConfigError(f"{path} is a directory; a file is wanted")
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{path} is no regular file; what is exported takes the place of a file")
+    return stat.S_IMODE(found.st_mode)
+
+
+def _new(temporary: str, directory: str) -> BinaryIO:
+    try:
+        return open(temporary, "xb", buffering=1 << 20)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS):
+            error.filename = directory
+        raise
 
 
 def _link(temporary: str, path: str) -> None:
@@ -135,7 +164,7 @@ def _chunks(place: places.Place, asked: argparse.Namespace, names: tuple[str, ..
     for entry in place.entries:
         with Log.open(entry.path, "r") as log:
             chunks = log.iter_columns(
-                asked.offset,
+                places.first_offset(place, log, asked.offset),
                 start_timestamp=since,
                 end_offset=asked.to_offset,
                 columns=wanted or ["offset"],
@@ -175,11 +204,13 @@ class _Lines:
 
     def write(self, topic: str, partition: int, columns: Any) -> None:
         fields = [(name, *_field(name, _column(columns, name))) for name in self._names]
-        if not fields:
-            fields = [("offset", *_field("offset", _column(columns, "offset")))]
         before = {"topic": topic, "partition": partition}
         prefix = "".join(f"{json.dumps(name)}:{json.dumps(before[name])}," for name in before if name in self._places)
-        text = memoryview(_jsonlines.render_rows(fields, prefix=prefix.encode(), lines=True))
+        rows = len(columns) if isinstance(columns, Columns) else columns.num_rows
+        if fields:
+            text = memoryview(_jsonlines.render_rows(fields, prefix=prefix.encode(), lines=True))
+        else:
+            text = memoryview(f"{{{prefix[:-1]}}}\n".encode() * rows)
         for start in range(0, len(text), _PIECE_BYTES):
             self._file.write(text[start : start + _PIECE_BYTES])
 
@@ -199,7 +230,10 @@ def _field(name: str, found: Any) -> tuple[Any, _arrow.Column]:
     if name == "headers":
         return "headers", next(_arrow.Source(name, "headers", found))["headers"]
     numbers = found if isinstance(found, np.ndarray) else np.asarray(found)
-    return "int", _arrow.times(name, numbers.view(np.int8) if numbers.dtype == np.bool_ else numbers)
+    if numbers.dtype == np.bool_:
+        words = [b"true" if each else b"false" for each in numbers.tolist()]
+        return "raw", _arrow.pointers(name, words)
+    return "int", _arrow.times(name, numbers)
 
 
 class _Table:
@@ -296,12 +330,12 @@ def _parser() -> options.Parser:
     parser.add_argument("--columns", metavar="A,B,...", help=f"default: {','.join(_DEFAULT)}")
     parser.add_argument("--text", action="store_true", help="keys and values as text in Parquet and Arrow files")
     start = parser.add_mutually_exclusive_group()
-    start.add_argument("--offset", type=int, metavar="N", help="begin at this offset in each partition")
+    start.add_argument("--offset", type=options.whole(0), metavar="N", help="begin at this offset in each partition")
     start.add_argument(
         "--from", dest="since", metavar="TIME", help=f"begin at the first record of a time: {times.HELP}"
     )
     parser.add_argument("--until", metavar="TIME", help="leave out records at or after this time")
-    parser.add_argument("--to-offset", type=int, metavar="N", help="end before this offset")
+    parser.add_argument("--to-offset", type=options.whole(0), metavar="N", help="end before this offset")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     return parser

@@ -13,9 +13,10 @@ from kstore import fs, names
 from kstore.catalog import Entry, look
 from kstore.config import LogConfig
 from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitionError
+from kstore.log import Log
 from kstore.topics import read_topics
 
-__all__ = ["Place", "find", "log_bytes", "overrides"]
+__all__ = ["Place", "find", "first_offset", "log_bytes", "overrides"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,13 @@ def _is_partition(path: str, name: str) -> bool:
 
 def _in_order(entries: object) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.key)  # type: ignore[call-overload, no-any-return]
+
+
+def first_offset(place: Place, log: Log, offset: int | None) -> int | None:
+    """Where reading from `offset` on begins: a partition of a whole topic may end before it, or begin after it."""
+    if offset is None or place.partition is not None:
+        return offset
+    return min(max(offset, log.log_start_offset), log.log_end_offset)
 
 
 def overrides(root: str, topic: str) -> LogConfig:
