@@ -324,6 +324,7 @@ def test_whole_rows_of_every_type_become_json(ingest: Ingest, tmp_path: Path) ->
         (pa.array(["1700000000999999999.9", "5.5"]), "ns", [1_700_000_000_999, 0]),
         (pa.array(["1700000000123456.7"]), "us", [1_700_000_000_123]),
         (pa.array([-1, 5]), "ms", [-1, 5]),
+        (pa.array([-1000, 5999]).cast(pa.timestamp("us")), "ms", [-1, 5]),
     ],
     ids=str,
 )
@@ -346,6 +347,7 @@ def test_timestamps_come_in_units_as_text_and_as_dates(
         (pa.array(["5.5", "1e99"]), "s"),
         (pa.array([5, -2]), "ms"),
         (pa.array([5, -2]).cast(pa.timestamp("s")), "ms"),
+        (pa.array([5, -999]).cast(pa.timestamp("us")), "ms"),
         (pa.array([5, -2], pa.int32()).cast(pa.date32()), "ms"),
     ],
     ids=str,

@@ -632,7 +632,7 @@ def _times(source: Source, array: Any, first: int) -> Any:
     numbers = numbers if pa.types.is_integer(numbers.type) else numbers.cast(pa.int64())
     ends = pa.compute.min_max(numbers).as_py()
     for each in ends.values():
-        if each is not None and not -1 <= each * scale // 1 < 1 << 63:
+        if each is not None and each * scale != -1 and not 0 <= each * scale < 1 << 63:
             row = first + pa.compute.index(numbers, each).as_py()
             told = str(found[row - first].value if not pa.types.is_integer(kind) else each)
             raise source.wrong(f"column {source.mapping.timestamp!r} is {told!r}: {_OUT_OF_RANGE}", row)
