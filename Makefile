@@ -61,7 +61,7 @@ demo: $(VENV)/.built
 	$(BIN)/python examples/flights.py demo
 
 test: lint jvm
-	timeout --signal=INT --kill-after=60 $(TEST_MINUTES)m $(BIN)/pytest -m 'not slow'
+	timeout --signal=INT --kill-after=60 $(TEST_MINUTES)m $(BIN)/pytest -n 2 --dist loadfile -m 'not slow'
 
 lint: $(VENV)/.test-tools
 	$(BIN)/ruff check .

@@ -173,11 +173,14 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    _seconds[item.path.name] += report.duration
     if report.skipped and item.get_closest_marker("kafka") and os.environ.get("KSTORE_KAFKA_REQUIRED") == "1":
         report.outcome = "failed"
         report.longrepr = f"skipped where it must not: {report.longrepr}"
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds[Path(report.nodeid.split("::")[0]).name] += report.duration
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -62,7 +62,7 @@ INTEGERS: dict[str, Callable[[kstore.Log, Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("value", NO_INTEGERS, ids=repr)
+@pytest.mark.parametrize("value", NO_INTEGERS, ids=lambda value: f"{type(value).__name__} {str(value)[:3]}")
 @pytest.mark.parametrize("name", INTEGERS)
 def test_what_is_no_integer_is_a_type_error_that_names_the_argument(log: kstore.Log, name: str, value: Any) -> None:
     refuses(log, TypeError, rf"^{name.strip()} must be an int", lambda: INTEGERS[name](log, value))
@@ -186,7 +186,7 @@ def test_a_value_over_the_limit_is_refused_with_both_numbers(partition: Path, ex
             assert log.log_end_offset == 0
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"\0" * 60, kstore.encode_batch([b"x"])[:-1]])
+@pytest.mark.parametrize("data", [b"", b"x", b"\0" * 60, kstore.encode_batch([(None, b"x", 5, None)])[:-1]])
 def test_bytes_that_hold_no_whole_batch_are_refused(log: kstore.Log, data: bytes) -> None:
     before = contents(log)
     with pytest.raises((kstore.InvalidRecordError, kstore.CorruptRecordError)):
