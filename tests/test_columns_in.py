@@ -602,11 +602,11 @@ def test_a_write_that_fails_ends_the_call_and_nothing_follows_it(
     stored = []
     store = kstore.Log._store
 
-    def failing(self: Any, writer: Any, packer: Packer, epoch: Any) -> tuple[int, int]:
+    def failing(self: Any, writer: Any, packer: Packer, epoch: Any, **numbered: Any) -> tuple[int, int]:
         if len(stored) == 2:
             raise kstore.StorageError(28, "No space left on device")
         stored.append(len(packer))
-        return store(self, writer, packer, epoch)
+        return store(self, writer, packer, epoch, **numbered)
 
     monkeypatch.setattr(kstore.Log, "_store", failing)
     with pytest.raises(kstore.StorageError, match="No space"):

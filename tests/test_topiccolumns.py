@@ -325,7 +325,7 @@ def test_a_closed_store_and_one_that_reads_refuse_columns(root: Path) -> None:
 def test_a_write_that_fails_ends_the_call(store: Store, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     log = store.log("events", 2)
 
-    def failing(*_: Any) -> Any:
+    def failing(*_: Any, **__: Any) -> Any:
         raise StorageError(28, "No space left on device")
 
     monkeypatch.setattr(type(log), "_store", failing)
