@@ -310,12 +310,13 @@ class Writer:
         first = appender.next_offset
         try:
             known = table.stage(batch, 0, first, origin, transaction_version)
+            if known is not None:
+                return known
+            code = self._write_staged(batch, follower=False)
         except BaseException:
-            table.drop()
+            table.drop()  # also for an interrupt between the two: the next write would let it count
             raise
-        if known is not None:
-            return known
-        self._roll_for(self._write_staged(batch, follower=False), first)  # done, or nothing can be written any more
+        self._roll_for(code, first)  # done, or nothing can be written any more
         return first, appender.next_offset - 1, -1
 
     def _write_staged(self, data: memoryview, *, follower: bool) -> int:
@@ -362,10 +363,10 @@ class Writer:
                     if batch.producer_id >= 0:
                         at = batch.position - batches[0].position
                         table.stage(data, at, batch.base_offset, Origin.FOLLOWER)
+                code = self._write_staged(data, follower=True)
             except BaseException:
                 table.drop()
                 raise
-            code = self._write_staged(data, follower=True)
         else:
             code, _ = self.appender.commit(data, 0, True)
             if code not in (Code.DONE, Code.SPLIT):
