@@ -327,19 +327,18 @@ class Writer:
         aborted = table.aborted()
         if not aborted:
             return table.write(self.appender.commit, data, follower)
-        index = self.active.txn_index
-        before = len(index.entries)
-        code: int = Code.BUSY
+        index, appender = self.active.txn_index, self.appender
+        before, end = len(index.entries), appender.next_offset
         try:
             for each in aborted:
-                if index.append(AbortedTxn(0, *each)):
-                    self.upkeep.owe_names()
-            code = table.write(self.appender.commit, data, follower)
+                index.append(AbortedTxn(0, *each))
+            return table.write(appender.commit, data, follower)
         finally:
-            if code != Code.DONE:
+            if before == 0:
+                self.upkeep.owe_names()
+            if appender.next_offset == end:  # else the marker is in, whatever came after
                 table.drop()
                 index.cut(before)
-        return code
 
     def _roll_for(self, code: int, base_offset: int) -> None:
         if code == Code.DONE:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kstore
+from kstore.txnindex import TxnIndex
 from kstore.writer import Writer
 
 
@@ -92,3 +93,55 @@ def test_followed_batches_interrupted_before_their_write_do_not_count(
                 log.append_as_follower(batch)
         log.append(b"plain")
         assert (log.last_stable_offset, log.producer_states()) == (1, [])
+
+
+class Table:
+    """A producer table that is interrupted behind its next write."""
+
+    def __init__(self, state: Any) -> None:
+        self.state, self.table = state, state.table
+        state.table = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.table, name)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def write(self, *args: Any) -> int:
+        self.table.write(*args)
+        self.state.table = self.table
+        raise Interrupted
+
+
+def test_an_abort_interrupted_behind_its_write_stays_in_the_index(path: Path) -> None:
+    with kstore.Log.open(path) as log:
+        for sequence in range(3):
+            send(log, sequence, txn=True)
+            if sequence == 1:
+                assert log._writer is not None
+                Table(log._writer.producers)
+                with pytest.raises(Interrupted):
+                    log.append_marker(7, 0, commit=False)
+            else:
+                log.append_marker(7, 0, commit=False)
+        assert log.last_stable_offset == log.log_end_offset == 6
+        assert committed(log) == []
+        assert log.fetch(0, 1 << 20, isolation="read_committed").aborted_transactions == ((7, 0), (7, 2), (7, 4))
+    with kstore.Log.open(path) as log:
+        assert committed(log) == []
+
+
+def test_an_abort_interrupted_before_its_write_is_not_in_the_index(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kstore.Log.open(path) as log:
+        send(log, 0, txn=True)
+        with monkeypatch.context() as patch:
+            interrupt(patch, TxnIndex, "append", after=True)
+            with pytest.raises(Interrupted):
+                log.append_marker(7, 0, commit=False)
+        assert log.log_end_offset == 1
+        log.append_marker(7, 0, commit=True)
+        assert committed(log) == [b"v"]
+        assert log.fetch(0, 1 << 20, isolation="read_committed").aborted_transactions == ()
