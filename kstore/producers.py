@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
+from kstore._consume import ConsumerRecord
+from kstore._core import Record
 from kstore.errors import InvalidTxnStateError, KStoreError, LogClosedError
 from kstore.producerwrites import Numbers
 from kstore.topicwrites import RecordMetadata
@@ -78,7 +80,7 @@ class _Store(Protocol):
 class Producer:
     """Appends with numbered batches, made by `Store.producer()`. Safe from any thread.
 
-    A call that raised may be repeated: the same records, given to the same method with the same arguments, are then a
+    A call that raised may be repeated: equal records, given to the same method with equal arguments, are then a
     retry, and what the first attempt has stored is not stored again. Any other call gives the failed one up. Each
     producer has an id of its own; what another has appended before, or this one in an earlier life, it knows nothing
     of: across restarts a transaction, with the position it commits, says where to go on.
@@ -90,6 +92,8 @@ class Producer:
         self._closed = False
         self._numbers = Numbers(draw_producer_id(), 0, transactional=False)
         self._failed: tuple[Any, Any] | None = None  # a call that raised, and what is known of it
+        self._again: Any = None  # what was known of it as it was repeated
+        self._running: object = None  # the call that began last
 
     @property
     def producer_id(self) -> int:
@@ -118,24 +122,24 @@ class Producer:
         """
         headers = headers if headers is None else list(headers)
         call = ("append", topic, value, key, partition, timestamp, headers)
-        with self._lock:
-            again = self._begin(call)
-            places: list[Place] = []
-            if again is not None:
-                places, partition = [again[:2]], again[1]
-            found = None if again is None else self._stored(*again)
-            try:
+        mine = object()
+        try:
+            with self._lock:
+                found = None
+                again = self._begin(mine, call)
+                if again is not None:
+                    (_, partition), _ = again
+                    found = self._stored(*again)
                 if found is None:
                     found = self._store._append_numbered(
-                        self._numbers, places.extend, topic, value, key, partition, timestamp, headers
+                        self._numbers, None, topic, value, key, partition, timestamp, headers
                     )
                 if sync:
                     self._store.log(found.topic, found.partition).flush()
-            except BaseException:
-                if places:
-                    self._failed = (call, (*places[-1], self._numbers.pending(places[-1])))
-                raise
-            return found
+                return found
+        except BaseException:
+            self._keep(mine, call)
+            raise
 
     def append_many(
         self,
@@ -154,11 +158,12 @@ class Producer:
         """
         whose = records if isinstance(records, list | tuple) else object()
         call = ("append_many", topic, whose, partition, compression, batch_bytes, seed)
-        with self._lock:
-            again = self._begin(call)
-            chosen, load = (secrets.randbits(32) if seed is None else seed, None) if again is None else again
-            loads: list[NumberedLoad] = []
-            try:
+        mine = object()
+        loads: list[NumberedLoad] = []
+        try:
+            with self._lock:
+                again = self._begin(mine, call)
+                chosen, load = (secrets.randbits(32) if seed is None else seed, None) if again is None else again
                 return self._store._append_many_numbered(
                     self._numbers,
                     None,
@@ -172,24 +177,38 @@ class Producer:
                     again=load,
                     loads=loads,
                 )
-            except BaseException:
-                if loads:
-                    self._failed = (call, (chosen, loads[-1]))
-                raise
+        except BaseException:
+            self._keep(mine, call, (chosen, loads[-1]) if loads else None)
+            raise
 
-    def _begin(self, call: tuple[Any, ...]) -> Any:
+    def _begin(self, mine: object, call: tuple[Any, ...]) -> Any:
         """What is known of an attempt at the same call that failed just now, None for another call."""
         if self._closed:
             raise LogClosedError("the producer is closed")
-        failed, self._failed = self._failed, None
-        return failed[1] if failed is not None and failed[0] == call else None
+        failed = self._failed
+        known = failed[1] if failed is not None and failed[0] == _frozen(call) else None
+        # In one step: no interrupt comes between assignments.
+        self._again, self._failed, self._running, self._numbers.taken = known, None, mine, None
+        return known
 
-    def _stored(self, topic: str, partition: int, sequence: int) -> RecordMetadata | None:
+    def _keep(self, mine: object, call: tuple[Any, ...], known: Any = None) -> None:
+        """Keep what is known of a call that was broken off, unless another has begun since.
+
+        Also of one whose lock has been given back: an interrupt may come there, too.
+        """
+        with self._lock:
+            if self._running is mine:
+                known = known or self._numbers.taken or self._again
+                if known is not None:
+                    self._failed = (_frozen(call), known)
+
+    def _stored(self, place: Place, sequence: int) -> RecordMetadata | None:
         """Where the record of this number is, if it is in the log."""
+        topic, partition = place
         info = self._numbers.info(self._store.log(topic, partition))
         for batch in () if info is None else info.batches:
             if batch.first_sequence <= sequence <= batch.last_sequence:
-                self._numbers.used((topic, partition), sequence, 1)
+                self._numbers.used(place, sequence, 1)
                 offset = batch.first_offset + sequence - batch.first_sequence
                 return RecordMetadata(topic, partition, offset, batch.timestamp)
         return None
@@ -209,6 +228,21 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"<kstore.Producer{' closed' if self._closed else ''} id={self.producer_id}>"
+
+
+_DEEPEST = 6  # a call's records, a record, its headers, a header, its value
+
+
+def _frozen(item: Any, depth: int = _DEEPEST) -> Any:
+    """What a call was given, as it is now: buffers and lists may be filled anew before the next."""
+    if item is None or isinstance(item, bytes | str | int | Record | ConsumerRecord):
+        return item
+    if isinstance(item, list | tuple):
+        return tuple(_frozen(each, depth - 1) for each in item) if depth else object()
+    try:
+        return bytes(memoryview(item))
+    except (TypeError, ValueError, NotImplementedError):
+        return object()  # no record can be made of it
 
 
 class TransactionalProducer:

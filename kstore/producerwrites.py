@@ -44,13 +44,15 @@ _new = tuple.__new__
 class Numbers:
     """The sequence numbers of one producer id and epoch, by partition. Whoever uses it excludes others."""
 
-    __slots__ = ("_doubtful", "_next", "entered", "producer_epoch", "producer_id", "transactional")
+    __slots__ = ("_doubtful", "_next", "entered", "producer_epoch", "producer_id", "taken", "transactional")
 
     def __init__(self, producer_id: int, producer_epoch: int, *, transactional: bool) -> None:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.transactional = transactional
         self.entered: set[Place] = set()  # the partitions that are known to the coordinator
+        self.taken: tuple[Place, int] | None = None
+        """The number that `take` gave last, whatever has become of it."""
         self._next: dict[Place, int] = {}
         self._doubtful: set[Place] = set()
 
@@ -59,7 +61,9 @@ class Numbers:
         if place in self._doubtful:
             self._next[place] = self.known(place, log)
         self._doubtful.add(place)
-        return self._next.get(place, 0)
+        sequence = self._next.get(place, 0)
+        self.taken = place, sequence
+        return sequence
 
     def used(self, place: Place, sequence: int, count: int) -> None:
         """So many records are in the log from this number on."""
@@ -70,10 +74,6 @@ class Numbers:
         """The log is as it was."""
         self._next[place] = sequence
         self._doubtful.discard(place)
-
-    def pending(self, place: Place) -> int:
-        """The number that was taken last and has not been used."""
-        return self._next.get(place, 0)
 
     def known(self, place: Place, log: Log) -> int:
         """The next number by what the log has; by what was counted where the log knows nothing."""
@@ -124,7 +124,8 @@ class NumberedLoad(Load):
             self._found = dict(again._found)
             self._sequences = dict(again.started)
             self.started = again.started
-            for number, log in again._logs.items():
+            for number in again._logs:
+                log = self._logs[number] = store._log_on(route, topic, number)
                 info = numbers.info(log)
                 if info is not None and info.batches:
                     self._known[number] = info

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kstore
+from kstore.producerwrites import NumberedLoad, NumberedWrites, Numbers
 from kstore.txnindex import TxnIndex
 from kstore.writer import Writer
 
@@ -37,7 +38,9 @@ def interrupt(patch: pytest.MonkeyPatch, where: Any, name: str, *, after: bool =
 
 
 def send(log: kstore.Log, sequence: int, *values: bytes, pid: int = 7, txn: bool = False) -> Any:
-    return log.append_many(values or [b"v"], producer_id=pid, producer_epoch=0, base_sequence=sequence, transactional=txn)
+    return log.append_many(
+        values or [b"v"], producer_id=pid, producer_epoch=0, base_sequence=sequence, transactional=txn
+    )
 
 
 def committed(log: kstore.Log) -> list[bytes | None]:
@@ -132,9 +135,7 @@ def test_an_abort_interrupted_behind_its_write_stays_in_the_index(path: Path) ->
         assert committed(log) == []
 
 
-def test_an_abort_interrupted_before_its_write_is_not_in_the_index(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_abort_interrupted_before_its_write_is_not_in_the_index(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kstore.Log.open(path) as log:
         send(log, 0, txn=True)
         with monkeypatch.context() as patch:
@@ -145,3 +146,147 @@ def test_an_abort_interrupted_before_its_write_is_not_in_the_index(
         log.append_marker(7, 0, commit=True)
         assert committed(log) == [b"v"]
         assert log.fetch(0, 1 << 20, isolation="read_committed").aborted_transactions == ()
+
+
+# --- of a producer ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[kstore.Store]:
+    with kstore.Store.open(tmp_path / "store", background=False) as store:
+        store.create_topic("t", 3)
+        yield store
+
+
+def stored(store: kstore.Store) -> list[bytes]:
+    return sorted(record.value or b"" for record in store.read("t"))
+
+
+def test_a_buffer_filled_anew_is_another_record(store: kstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    value, key, header = bytearray(b"first"), bytearray(b"k"), bytearray(b"h")
+    with store.producer() as producer:
+        for buffer in (value, key, header):
+            with monkeypatch.context() as patch:
+                interrupt(patch, NumberedWrites, "_append_numbered", after=True)
+                with pytest.raises(Interrupted):
+                    producer.append("t", value, key, partition=0, headers=[("a", header)])
+            before = store.log("t", 0).log_end_offset
+            assert (
+                producer.append("t", bytes(value), bytes(key), partition=0, headers=[("a", bytes(header))])[2] < before
+            )
+            buffer[:] = b"other"
+            assert producer.append("t", value, key, partition=0, headers=[("a", header)]).offset == before
+
+
+@pytest.mark.parametrize("within", ["list", "headers", "value"])
+def test_a_list_filled_anew_holds_other_records(
+    store: kstore.Store, monkeypatch: pytest.MonkeyPatch, within: str
+) -> None:
+    value = bytearray(b"b")
+    headers: list[tuple[str, bytes]] = []
+    records: list[Any] = [b"a", (None, value, None, headers)]
+    with store.producer() as producer:
+        with monkeypatch.context() as patch:
+            interrupt(patch, NumberedLoad, "_write", after=True)
+            with pytest.raises(Interrupted):
+                producer.append_many("t", records)
+        if within == "list":
+            records[1] = b"c"
+        elif within == "headers":
+            headers.append(("h", b""))
+        else:
+            value[:] = b"c"
+        producer.append_many("t", records)
+        producer.append_many("t", list(records))
+    last = b"b" if within == "headers" else b"c"
+    assert stored(store) == [b"a", b"a", b"a", b"b", last, last]
+
+
+def test_an_append_whose_flush_was_interrupted_is_not_stored_again(
+    store: kstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.producer() as producer:
+        for _ in range(2):  # the first try, and one that finds the record there
+            with monkeypatch.context() as patch:
+                interrupt(patch, kstore.Log, "flush")
+                with pytest.raises(Interrupted):
+                    producer.append("t", b"once", sync=True)
+        producer.append("t", b"once", sync=True)
+        producer.append("t", b"next")
+    assert stored(store) == [b"next", b"once"]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_retry_that_could_not_ask_the_log_may_be_repeated(
+    store: kstore.Store, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    records = [(b"%d" % n, b"once") for n in range(20)]
+    with store.producer() as producer:
+
+        def act() -> None:
+            if many:
+                producer.append_many("t", records, sync=True)
+            else:
+                producer.append("t", b"once")
+
+        with monkeypatch.context() as patch:
+            interrupt(patch, NumberedWrites, "_append_many_numbered" if many else "_append_numbered", after=True)
+            with pytest.raises(Interrupted):
+                act()
+        with monkeypatch.context() as patch:
+            interrupt(patch, Numbers, "info")
+            with pytest.raises(Interrupted):
+                act()
+        act()
+    assert stored(store) == [b"once"] * (20 if many else 1)
+
+
+def test_a_retry_of_many_that_is_broken_off_knows_of_every_partition(
+    store: kstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second try meets one partition alone; the third has to leave out what all of them have."""
+    records = [(b"%d" % (n % 7), b"%d" % n * 3000) for n in range(300)]
+    with store.producer() as producer:
+        for name, at in (("_write", 7), ("_make", 1)):
+            with monkeypatch.context() as patch:
+                interrupt(patch, NumberedLoad, name, at=at)
+                with pytest.raises(Interrupted):
+                    producer.append_many("t", records, batch_bytes=50_000)
+        producer.append_many("t", records, batch_bytes=50_000)
+    assert stored(store) == sorted(value for _, value in records)
+
+
+class Leaving:
+    """A producer's lock, whose next giving back is interrupted."""
+
+    def __init__(self, producer: Any) -> None:
+        self.producer, self.lock = producer, producer._lock
+        producer._lock = self
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+        self.producer._lock = self.lock
+        raise Interrupted
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("other", [False, True])
+def test_a_call_interrupted_as_it_gives_its_lock_back_is_not_stored_again(
+    store: kstore.Store, many: bool, other: bool
+) -> None:
+    records = [b"once"] * 5
+    with store.producer() as producer:
+
+        def act() -> None:
+            producer.append_many("t", records) if many else producer.append("t", b"once")
+
+        Leaving(producer)
+        with pytest.raises(Interrupted):
+            act()
+        if other:
+            producer.append("t", b"other")  # gives the call up
+        act()
+    assert stored(store) == [b"once"] * (5 if many else 1) * (2 if other else 1) + [b"other"] * other
