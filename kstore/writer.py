@@ -73,6 +73,7 @@ class Writer:
         self.log_start_offset = loaded.log_start_offset
         self.closed = False
         self.failure: BaseException | None = None
+        self._cutting = False  # records go, and what the producers had open then is not known yet
         self.appender = Appender(clock)
         self.on_storage_error: Callable[[StorageError], object] | None = None
         self.appender.on_publish = self._published
@@ -109,9 +110,14 @@ class Writer:
     @property
     def stable_end_offset(self) -> int:
         """The last stable offset: where the earliest open transaction begins, else the log end (0.2)."""
-        end = self.log_end_offset  # first: a transaction that begins after this look begins at or above it
-        first = self.producers.table.first_unstable_offset
-        return end if first is None else max(min(first, end), self.log_start_offset)
+        while True:
+            version = self.guard.version
+            if self._cutting:
+                return self.log_start_offset
+            end = self.log_end_offset  # first: a transaction that begins after this look begins at or above it
+            first = self.producers.table.first_unstable_offset
+            if self.guard.version == version:  # else the end may be that of a truncation, and the table older
+                return end if first is None else max(min(first, end), self.log_start_offset)
 
     def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions that reach into `[start_offset, end_offset)`, in the order of their ends (4.11)."""
@@ -647,6 +653,7 @@ class Writer:
         self, offset: int, position: int, data_end: int, dropped: list[Segment], kept: list[Segment]
     ) -> None:
         # The readers first: whatever they stumble over from here on, they see that the log has changed.
+        self._cutting = True
         self.appender.detach()
         kept[-1].size_bytes = position
         self.segments = SegmentList(kept)
@@ -664,6 +671,7 @@ class Writer:
             self.epochs.flush()
             self._epochs_changed()
             self._rebuild_producers_locked(offset)
+            self._cutting = False
             self.upkeep.write_checkpoints()
         except BaseException as error:
             self.fail(error)

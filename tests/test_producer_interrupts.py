@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kstore
+from kstore.producer import ProducerState
 from kstore.producerwrites import NumberedLoad, NumberedWrites, Numbers
 from kstore.txnindex import TxnIndex
 from kstore.writer import Writer
@@ -146,6 +147,31 @@ def test_an_abort_interrupted_before_its_write_is_not_in_the_index(path: Path, m
         log.append_marker(7, 0, commit=True)
         assert committed(log) == [b"v"]
         assert log.fetch(0, 1 << 20, isolation="read_committed").aborted_transactions == ()
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_while_a_truncation_looks_at_the_producers_nothing_undecided_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch, commit: bool
+) -> None:
+    """11.4: the marker has gone, and the table does not know it yet."""
+    with kstore.Log.open(path) as log:
+        log.append(b"plain")
+        send(log, 0, txn=True)
+        log.append_marker(7, 0, commit=commit)
+        rebuild = ProducerState.rebuild
+        seen: list[object] = []
+
+        def look(*args: Any, **more: Any) -> None:
+            seen.append(committed(log))
+            seen.append(len(log.read_columns(isolation="read_committed")))
+            rebuild(*args, **more)
+
+        monkeypatch.setattr(ProducerState, "rebuild", look)
+        log.truncate_to(2)
+        assert seen == [[], 0]
+        assert (committed(log), log.last_stable_offset, log.log_end_offset) == ([b"plain"], 1, 2)
+        log.append_marker(7, 0, commit=True)
+        assert committed(log) == [b"plain", b"v"]
 
 
 # --- of a producer ----------------------------------------------------------------------------------------------------
