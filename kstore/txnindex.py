@@ -132,8 +132,12 @@ class TxnIndex:
         self._entries = entries
 
     def flush(self) -> None:
-        """Put on the disk what was written since the last flush."""
+        """Put on the disk what was written since the last flush; entries may be added meanwhile."""
         if self._unsynced:
-            with _opened(self.path) as fd:
-                fs.fsync(fd)
-            self._unsynced = False
+            self._unsynced = False  # before: what is added from here on is for the next flush
+            try:
+                with _opened(self.path) as fd:
+                    fs.fsync(fd)
+            except BaseException:
+                self._unsynced = True
+                raise

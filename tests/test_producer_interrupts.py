@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import kstore
+from kstore import fs
 from kstore.producer import ProducerState
 from kstore.producerwrites import NumberedLoad, NumberedWrites, Numbers
-from kstore.txnindex import TxnIndex
+from kstore.txnindex import AbortedTxn, TxnIndex
 from kstore.writer import Writer
 
 
@@ -172,6 +173,31 @@ def test_while_a_truncation_looks_at_the_producers_nothing_undecided_is_read(
         assert (committed(log), log.last_stable_offset, log.log_end_offset) == ([b"plain"], 1, 2)
         log.append_marker(7, 0, commit=True)
         assert committed(log) == [b"plain", b"v"]
+
+
+def test_an_entry_added_while_the_index_is_flushed_is_for_the_next_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = TxnIndex(str(tmp_path / "0.txnindex"))
+    index.append(AbortedTxn(0, 1, 0, 1, 2))
+    synced = 0
+    fsync = fs.fsync
+
+    def sync(fd: int) -> None:
+        nonlocal synced
+        synced += 1
+        if synced == 1:
+            raise Interrupted
+        fsync(fd)
+        if synced == 2:
+            index.append(AbortedTxn(0, 1, 2, 3, 4))
+
+    monkeypatch.setattr(fs, "fsync", sync)
+    with pytest.raises(Interrupted):
+        index.flush()
+    for _ in range(3):
+        index.flush()
+    assert synced == 3
 
 
 # --- of a producer ----------------------------------------------------------------------------------------------------
