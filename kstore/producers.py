@@ -10,6 +10,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
@@ -67,6 +68,7 @@ class _Store(Protocol):
         seed: int | None,
         again: NumberedLoad | None = None,
         loads: list[NumberedLoad] | None = None,
+        lock: AbstractContextManager[object] | None = None,
     ) -> dict[int, AppendInfo]: ...
     def _add_partitions(self, entry: TransactionEntry, places: Iterable[Place]) -> None: ...
     def _end(self, entry: TransactionEntry, *, commit: bool, sync: bool, fence: bool = False) -> None: ...
@@ -254,6 +256,7 @@ class TransactionalProducer:
 
     def __init__(self, store: _Store, transactional_id: str, timeout_ms: int) -> None:
         self._store = store
+        self._lock = threading.RLock()  # one append or end at a time; taken before the entry's
         self._closed = False
         self._current: Transaction | None = None
         self._entry = store._init_transactions(transactional_id, timeout_ms, self)
@@ -279,7 +282,7 @@ class TransactionalProducer:
         With `sync=True` its commit is on the disk when the block ends. Raises `InvalidTxnStateError` while another is
         open, `InvalidProducerEpochError` for a producer that was fenced.
         """
-        with self._entry.lock:
+        with self._lock, self._entry.lock:
             self._check()
             if self._current is not None and not self._current.ended:
                 raise InvalidTxnStateError(
@@ -311,7 +314,7 @@ class TransactionalProducer:
 
     def close(self) -> None:
         """Abort the transaction that is open, and give the id back. Idempotent."""
-        with self._entry.lock:
+        with self._lock, self._entry.lock:
             if self._closed:
                 return
             try:
@@ -345,6 +348,7 @@ class Transaction:
         self._producer = producer
         self._entry = producer._entry
         self._store = producer._store
+        self._lock = producer._lock
         self._numbers = numbers
         self._sync = sync
         self._whose = self._entry.owner
@@ -364,8 +368,9 @@ class Transaction:
         headers: Headers = None,
     ) -> RecordMetadata:
         """Append one record as `Store.append` does; where it is."""
+        headers = headers if headers is None else list(headers)
         entry = self._entry
-        with entry.lock:
+        with self._lock, entry.lock:
             if entry.owner is not self._whose or self.ended or self._producer._closed:
                 self._check()
             return self._append_numbered(self._numbers, self._enter, topic, value, key, partition, timestamp, headers)
@@ -381,11 +386,12 @@ class Transaction:
         seed: int | None = None,
     ) -> dict[int, AppendInfo]:
         """Append many records as `Store.append_many` does; what each partition got."""
-        with self._entry.lock:
-            self._check()
+        with self._lock:
+            with self._entry.lock:
+                self._check()
             return self._store._append_many_numbered(
                 self._numbers,
-                self._enter,
+                self._check_and_enter,
                 topic,
                 records,
                 partition=partition,
@@ -393,11 +399,12 @@ class Transaction:
                 batch_bytes=batch_bytes,
                 sync=False,
                 seed=seed,
+                lock=self._entry.lock,  # not while records are made: the timeout and the next producer want it
             )
 
     def commit_offsets(self, group: str, offsets: Mapping[Place, int], metadata: str = "") -> None:
         """Write down where a group goes on, as `Store.commit_offsets` does, if and when this is committed."""
-        with self._entry.lock:
+        with self._lock, self._entry.lock:
             self._check()
             self._store._commit_offsets_in(self._numbers, self._enter, group, offsets, metadata)
 
@@ -416,7 +423,7 @@ class Transaction:
         self._end(commit=False, sync=False)
 
     def _end(self, *, commit: bool, sync: bool) -> None:
-        with self._entry.lock:
+        with self._lock, self._entry.lock:
             self._check()
             try:
                 if self._is_ongoing:
@@ -438,6 +445,10 @@ class Transaction:
             raise InvalidTxnStateError(
                 f"the transaction of {self._entry.transactional_id} is decided ({state.status.name}), and not done yet"
             )
+
+    def _check_and_enter(self, places: Iterable[Place]) -> None:
+        self._check()
+        self._enter(places)
 
     def _enter(self, places: Iterable[Place]) -> None:
         new = [place for place in places if place not in self._partitions]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from kstore import arguments
@@ -110,11 +111,13 @@ class NumberedLoad(Load):
         *,
         numbers: Numbers,
         enter: Enter | None,
+        lock: AbstractContextManager[object],
         again: NumberedLoad | None = None,
     ) -> None:
         super().__init__(store, route, topic, compression, batch_bytes)
         self._numbers = numbers
         self._enter = enter
+        self._lock = lock
         self._sequences: dict[int, int] = {}
         self._known: dict[int, ProducerInfo] = {}
         self.started: dict[int, int] = {}
@@ -131,10 +134,13 @@ class NumberedLoad(Load):
                     self._known[number] = info
 
     def store(self, splitter: Splitter) -> None:
-        """Append what is ready, after it was written down where it goes."""
-        if self._enter is not None:
-            self._enter([(self._topic, number) for number, _ in splitter.ready])
-        super().store(splitter)
+        """Append what is ready, after it was written down where it goes; with `lock` held, which no record's code is."""
+        ready = splitter.ready
+        if ready:
+            with self._lock:
+                if self._enter is not None:
+                    self._enter([(self._topic, number) for number, _ in ready])
+                super().store(splitter)
 
     def _make(self, number: int, log: Log) -> Packer:
         if number not in self._sequences:
@@ -284,14 +290,16 @@ class NumberedWrites(TopicWrites):
         seed: int | None,
         again: NumberedLoad | None = None,
         loads: list[NumberedLoad] | None = None,
+        lock: AbstractContextManager[object] | None = None,
     ) -> dict[int, AppendInfo]:
         """Append an iterable of records, numbered; the load is left in `loads`, also when it raises.
 
+        `lock` is held while something is appended, not while records are taken from the iterable; `enter` is asked then.
         With `again`, the load of a call with the same arguments that was not finished, what it has stored is left out.
         """
 
         def make(*where: Any) -> NumberedLoad:
-            load = NumberedLoad(*where, numbers=numbers, enter=enter, again=again)
+            load = NumberedLoad(*where, numbers=numbers, enter=enter, lock=lock or nullcontext(), again=again)
             if loads is not None:
                 loads.append(load)
             return load

@@ -274,8 +274,8 @@ class Transactions(InternalTopics):
         now_ms = self._writing().now()
         for entry in list(self._ids.values()):
             state = entry.state
-            if state is None or state.status.is_complete:
-                continue
+            if state is None or not (state.status.is_prepared or _is_over(state, now_ms)):
+                continue  # whoever is at work with it has the lock
             with entry.lock:
                 state = entry.state
                 try:
@@ -300,15 +300,13 @@ class Transactions(InternalTopics):
         now_ms = self._writing().now()
         least_ms = self._broker.transactional_id_expiration_ms
         for name, entry in list(self._ids.items()):
+            if not _is_expired(entry, now_ms, least_ms):
+                continue  # whoever is at work with it has the lock
             with entry.lock:
-                state = entry.state
-                if entry.is_owned or (state is not None and not state.status.is_complete):
-                    continue
-                if state is not None and state.last_update_ms + least_ms > now_ms:
-                    continue
-                if state is not None:
-                    entry.remove()
-                self._ids.pop(name, None)
+                if _is_expired(entry, now_ms, least_ms):
+                    if entry.state is not None:
+                        entry.remove()
+                    self._ids.pop(name, None)
 
 
 def check_transactional_id(transactional_id: object) -> str:
@@ -357,6 +355,13 @@ def _append_marker(log: Log, state: TransactionState, commit: bool, coordinator_
         writer.assign_epoch_locked(None)
         writer._append_one_produced(memoryview(batch), _COORDINATOR, state.client_version)
         writer._published()
+
+
+def _is_expired(entry: TransactionEntry, now_ms: int, least_ms: int) -> bool:
+    state = entry.state
+    if entry.is_owned:
+        return False
+    return state is None or (state.status.is_complete and state.last_update_ms + least_ms <= now_ms)
 
 
 def _is_over(state: TransactionState, now_ms: int) -> bool:

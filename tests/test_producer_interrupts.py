@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ManualClock
 
 import kstore
 from kstore import fs
@@ -342,3 +344,71 @@ def test_a_call_interrupted_as_it_gives_its_lock_back_is_not_stored_again(
             producer.append("t", b"other")  # gives the call up
         act()
     assert stored(store) == [b"once"] * (5 if many else 1) * (2 if other else 1) + [b"other"] * other
+
+
+# --- of a transaction -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["housekeeping", "next producer"])
+def test_who_ends_a_transaction_does_not_wait_for_records_that_are_being_made(
+    tmp_path: Path, clock: ManualClock, who: str
+) -> None:
+    with kstore.Store.open(tmp_path / "store", clock=clock, background=False) as store:
+        store.create_topic("t")
+        producer = store.producer(transactional_id="x", transaction_timeout_ms=1000)
+        txn = producer.transaction()
+        txn.append("t", b"0")
+        making, made = threading.Event(), threading.Event()
+        refused: list[BaseException] = []
+
+        def records() -> Iterator[bytes]:
+            yield b"1"
+            making.set()
+            made.wait(60)
+            yield b"2"
+
+        def work() -> None:
+            try:
+                txn.append_many("t", records())
+            except kstore.InvalidProducerEpochError as error:
+                refused.append(error)
+
+        def end() -> None:
+            if who == "housekeeping":
+                clock.advance(20_000)
+                store.run_housekeeping()
+            else:
+                store.producer(transactional_id="x")
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        assert making.wait(60)
+        ender = threading.Thread(target=end, daemon=True)
+        ender.start()
+        ender.join(60)
+        assert not ender.is_alive()
+        assert store.log("t", 0).last_stable_offset == store.log("t", 0).log_end_offset == 2  # the abort is in
+        made.set()
+        worker.join(60)
+        assert len(refused) == 1
+        assert [record.value for record in store.read("t")] == [b"0"]
+        producer.close()
+
+
+def test_threads_that_share_a_transaction_append_one_after_the_other(store: kstore.Store) -> None:
+    with store.producer(transactional_id="x") as producer:
+        with producer.transaction() as txn:
+            threads = []
+
+            def records() -> Iterator[bytes]:
+                yield b"many"
+                other = threading.Thread(target=txn.append, args=("t", b"one"), kwargs={"partition": 0}, daemon=True)
+                other.start()
+                threads.append(other)
+                other.join(0.05)
+                yield b"many"
+
+            txn.append_many("t", records(), partition=0)
+            for thread in threads:
+                thread.join(60)
+        assert committed(store.log("t", 0)) == [b"many", b"many", b"one"]
