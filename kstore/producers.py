@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
+from kstore import fs
 from kstore._consume import ConsumerRecord
 from kstore._core import Record
 from kstore.errors import InvalidTxnStateError, KStoreError, LogClosedError
@@ -96,6 +97,7 @@ class Producer:
         self._failed: tuple[Any, Any] | None = None  # a call that raised, and what is known of it
         self._again: Any = None  # what was known of it as it was repeated
         self._running: object = None  # the call that began last
+        fs.register(self)
 
     @property
     def producer_id(self) -> int:
@@ -215,6 +217,11 @@ class Producer:
                 return RecordMetadata(topic, partition, offset, batch.timestamp)
         return None
 
+    def _after_fork(self) -> None:
+        """Be closed in a child process, like the store; the thread that had the lock may not be there."""
+        self._lock = threading.RLock()
+        self.close()
+
     def close(self) -> None:
         """End it; there is nothing to wait for. Idempotent."""
         self._closed = True
@@ -260,6 +267,7 @@ class TransactionalProducer:
         self._closed = False
         self._current: Transaction | None = None
         self._entry = store._init_transactions(transactional_id, timeout_ms, self)
+        fs.register(self)
 
     @property
     def transactional_id(self) -> str:
@@ -312,6 +320,12 @@ class TransactionalProducer:
         owner = self._entry.owner
         return owner is not None and owner() is self
 
+    def _after_fork(self) -> None:
+        """Be closed in a child process, like the store; the threads that had the locks may not be there."""
+        self._lock = threading.RLock()
+        self._entry.lock = threading.RLock()
+        self._closed = True
+
     def close(self) -> None:
         """Abort the transaction that is open, and give the id back. Idempotent."""
         with self._lock, self._entry.lock:
@@ -348,7 +362,6 @@ class Transaction:
         self._producer = producer
         self._entry = producer._entry
         self._store = producer._store
-        self._lock = producer._lock
         self._numbers = numbers
         self._sync = sync
         self._whose = self._entry.owner
@@ -370,7 +383,7 @@ class Transaction:
         """Append one record as `Store.append` does; where it is."""
         headers = headers if headers is None else list(headers)
         entry = self._entry
-        with self._lock, entry.lock:
+        with self._producer._lock, entry.lock:
             if entry.owner is not self._whose or self.ended or self._producer._closed:
                 self._check()
             return self._append_numbered(self._numbers, self._enter, topic, value, key, partition, timestamp, headers)
@@ -386,7 +399,7 @@ class Transaction:
         seed: int | None = None,
     ) -> dict[int, AppendInfo]:
         """Append many records as `Store.append_many` does; what each partition got."""
-        with self._lock:
+        with self._producer._lock:
             with self._entry.lock:
                 self._check()
             return self._store._append_many_numbered(
@@ -404,7 +417,7 @@ class Transaction:
 
     def commit_offsets(self, group: str, offsets: Mapping[Place, int], metadata: str = "") -> None:
         """Write down where a group goes on, as `Store.commit_offsets` does, if and when this is committed."""
-        with self._lock, self._entry.lock:
+        with self._producer._lock, self._entry.lock:
             self._check()
             self._store._commit_offsets_in(self._numbers, self._enter, group, offsets, metadata)
 
@@ -423,7 +436,7 @@ class Transaction:
         self._end(commit=False, sync=False)
 
     def _end(self, *, commit: bool, sync: bool) -> None:
-        with self._lock, self._entry.lock:
+        with self._producer._lock, self._entry.lock:
             self._check()
             try:
                 if self._is_ongoing:

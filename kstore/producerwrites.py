@@ -134,7 +134,7 @@ class NumberedLoad(Load):
                     self._known[number] = info
 
     def store(self, splitter: Splitter) -> None:
-        """Append what is ready, after it was written down where it goes; with `lock` held, which no record's code is."""
+        """Append what is ready, after it was written down where it goes; `lock` is held so long, and no longer."""
         ready = splitter.ready
         if ready:
             with self._lock:
@@ -294,7 +294,7 @@ class NumberedWrites(TopicWrites):
     ) -> dict[int, AppendInfo]:
         """Append an iterable of records, numbered; the load is left in `loads`, also when it raises.
 
-        `lock` is held while something is appended, not while records are taken from the iterable; `enter` is asked then.
+        `lock` is held and `enter` asked while something is appended, not while records are taken from the iterable.
         With `again`, the load of a call with the same arguments that was not finished, what it has stored is left out.
         """
 

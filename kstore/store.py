@@ -224,6 +224,7 @@ class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions,
         self._closed = True
         self._admin = threading.RLock()
         self._keeper = None
+        self._unlock_ids()
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ is aborted.
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Iterable
 from errno import EIO
@@ -45,6 +46,11 @@ class Transactions(InternalTopics):
     def _start_transactions(self) -> None:
         self._ids = {}
         self._unread = {}
+
+    def _unlock_ids(self) -> None:
+        """Give every id a new lock: in a forked child, where nobody is left to give the old one back."""
+        for entry in list(self._ids.values()):
+            entry.lock = threading.RLock()
 
     # What is known, from the opening on.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -412,3 +414,69 @@ def test_threads_that_share_a_transaction_append_one_after_the_other(store: ksto
             for thread in threads:
                 thread.join(60)
         assert committed(store.log("t", 0)) == [b"many", b"many", b"one"]
+
+
+def in_a_child(work: Callable[[], object]) -> int:
+    """What a forked process that does `work` ends with: 0 when all is well, -SIGALRM when it hangs."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_child_forked_while_other_threads_append_waits_for_no_lock(store: kstore.Store) -> None:
+    plain, producer = store.producer(), store.producer(transactional_id="x")
+    txn = producer.transaction()
+    making, made = threading.Barrier(3), threading.Event()
+
+    def records() -> Iterator[bytes]:
+        making.wait(60)
+        made.wait(60)
+        yield b"x"
+
+    class Busy:
+        """Whoever has the lock of the id while the child is forked."""
+
+        def __iter__(self) -> Iterator[bytes]:
+            with producer._entry.lock:
+                yield from records()
+
+    threads = [
+        threading.Thread(target=target.append_many, args=("t", source), daemon=True)
+        for target, source in ((plain, records()), (txn, Busy()))
+    ]
+    for thread in threads:
+        thread.start()
+    making.wait(60)
+
+    def work() -> None:
+        calls: list[Callable[[], object]] = [
+            lambda: plain.append("t", b"child"),
+            lambda: plain.append_many("t", [b"child"]),
+            lambda: txn.append("t", b"child"),
+            lambda: txn.append_many("t", [b"child"]),
+            txn.commit,
+            producer.transaction,
+            lambda: store.producer(transactional_id="x"),
+        ]
+        for call in calls:
+            with pytest.raises(kstore.LogClosedError):
+                call()
+        plain.close()
+        producer.close()
+
+    code = in_a_child(work)
+    made.set()
+    for thread in threads:
+        thread.join(60)
+    assert code == 0
+    txn.commit()
+    assert stored(store) == [b"x", b"x"]
+    producer.close()
