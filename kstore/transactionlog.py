@@ -10,10 +10,11 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kstore import transactionrecords
-from kstore.errors import CorruptRecordError
+from kstore.errors import CorruptRecordError, KStoreError
 from kstore.grouprecords import SchemaError
 from kstore.transactionrecords import TransactionState
 
@@ -50,14 +51,24 @@ class TransactionEntry:
         return self.owner is not None and self.owner() is not None
 
     def write(self, state: TransactionState) -> None:
-        """Write a state down; from then on it holds."""
-        self.log.append(state.to_bytes(), self.key)
-        self.state = state
+        """Write a state down; from then on it holds, also when an interrupt comes before this returns."""
+        self._write(state.to_bytes(), state)
 
     def remove(self) -> None:
         """Write a tombstone: nothing is known of the id from then on."""
-        self.log.append(None, self.key)
-        self.state = None
+        self._write(None, None)
+
+    def _write(self, value: bytes | None, state: TransactionState | None) -> None:
+        before = self.log.log_end_offset
+        try:
+            self.log.append(value, self.key)
+            self.state = state
+        except BaseException:
+            with suppress(KStoreError):
+                # Other ids may have written to the log meanwhile, this one cannot.
+                if self.log.log_end_offset != before and any(each.key == self.key for each in self.log.read(before)):
+                    self.state = state
+            raise
 
 
 def read_states(log: Log) -> dict[str, TransactionState]:

@@ -16,6 +16,7 @@ import kstore
 from kstore import fs
 from kstore.producer import ProducerState
 from kstore.producerwrites import NumberedLoad, NumberedWrites, Numbers
+from kstore.transactionrecords import Status, parse_transaction
 from kstore.txnindex import AbortedTxn, TxnIndex
 from kstore.writer import Writer
 
@@ -214,8 +215,8 @@ def store(tmp_path: Path) -> Iterator[kstore.Store]:
         yield store
 
 
-def stored(store: kstore.Store) -> list[bytes]:
-    return sorted(record.value or b"" for record in store.read("t"))
+def stored(store: kstore.Store, **how: Any) -> list[bytes]:
+    return sorted(record.value or b"" for record in store.read("t", **how))
 
 
 def test_a_buffer_filled_anew_is_another_record(store: kstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,3 +481,55 @@ def test_a_child_forked_while_other_threads_append_waits_for_no_lock(store: ksto
     txn.commit()
     assert stored(store) == [b"x", b"x"]
     producer.close()
+
+
+def test_a_commit_interrupted_behind_its_decision_stays_decided(
+    store: kstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PrepareCommit is in the log: a PrepareAbort behind it would be another end of the same transaction."""
+    append = kstore.Log.append
+
+    def act(log: kstore.Log, value: bytes, key: bytes) -> int:
+        offset = append(log, value, key)
+        if parse_transaction(value).status == Status.PREPARE_COMMIT:
+            monkeypatch.undo()
+            raise Interrupted
+        return offset
+
+    with store.producer(transactional_id="x") as producer:
+        txn = producer.transaction()
+        txn.append("t", b"kept")
+        monkeypatch.setattr(kstore.Log, "append", act)
+        with pytest.raises(Interrupted):
+            txn.commit()
+        with pytest.raises(kstore.InvalidTxnStateError):
+            txn.abort()
+        with producer.transaction() as txn:
+            txn.append("t", b"next")
+        states = [parse_transaction(record.value or b"").status.name for record in store.read("__transaction_state")]
+        assert states == ["EMPTY", *["ONGOING", "PREPARE_COMMIT", "COMPLETE_COMMIT"] * 2]
+        assert stored(store, isolation="read_committed") == [b"kept", b"next"]
+
+
+def test_a_decision_interrupted_before_its_record_is_none(store: kstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.producer(transactional_id="x") as producer:
+        txn = producer.transaction()
+        txn.append("t", b"kept")
+        with monkeypatch.context() as patch:
+            interrupt(patch, kstore.Log, "append")
+            with pytest.raises(Interrupted):
+                txn.commit()
+        txn.commit()
+        assert stored(store) == [b"kept"]
+
+
+def test_the_topic_of_transactions_goes_only_while_no_id_is_in_use(store: kstore.Store) -> None:
+    with store.producer(transactional_id="x") as producer:
+        with producer.transaction() as txn:
+            txn.append("t", b"a")
+        with pytest.raises(kstore.InvalidTxnStateError, match="x is in use"):
+            store.delete_topic("__transaction_state")
+    store.delete_topic("__transaction_state")
+    with store.producer(transactional_id="x") as producer, producer.transaction() as txn:
+        txn.append("t", b"b")
+    assert stored(store, isolation="read_committed") == [b"a", b"b"]
