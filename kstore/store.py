@@ -28,6 +28,7 @@ from kstore.errors import (
     TopicExistsError,
 )
 from kstore.groups import Groups
+from kstore.internaltopics import TRANSACTIONS_TOPIC
 from kstore.keeper import Keeper, weakly
 from kstore.log import Log
 from kstore.producers import Producers
@@ -508,11 +509,14 @@ class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions,
         """Delete a topic: its directories are renamed at once, and removed after `file.delete.delay.ms` (6.16).
 
         Readers of this process get `LogClosedError`. What a crash, or a directory that is offline, leaves of it is
-        deleted by the next opening that can; until then the name is not free.
+        deleted by the next opening that can; until then the name is not free. `__transaction_state` goes only while no
+        transactional id is in use: `InvalidTxnStateError` otherwise.
         """
         keeper = self._writing()
         with self._admin:
             partitions = self._catalog.partitions(topic)
+            if topic == TRANSACTIONS_TOPIC:
+                self._forget_ids()
             topic_id = self._id_on_disk(partitions) or checkpoint.new_topic_id()
             self._record(topic, TopicRecord(topic_id, max(partitions) + 1, dict(self._overrides(topic)), "deleting"))
             whole = keeper.delete(partitions.values())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kstore import arguments, transactionrecords
 from kstore._producers import Origin, marker_batch
 from kstore.appends import MARKER_BYTES
-from kstore.errors import InvalidProducerEpochError, KStoreError, LogClosedError, StorageError
+from kstore.errors import InvalidProducerEpochError, InvalidTxnStateError, KStoreError, LogClosedError, StorageError
 from kstore.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
 from kstore.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
 from kstore.transactionrecords import Status, TransactionState
@@ -274,6 +274,16 @@ class Transactions(InternalTopics):
         return found
 
     # Housekeeping.
+
+    def _forget_ids(self) -> None:
+        """Forget all transactional ids, whose topic is to be deleted; `InvalidTxnStateError` while any is in use."""
+        for entry in list(self._ids.values()):
+            if entry.is_owned or (entry.state is not None and not entry.state.status.is_complete):
+                name = entry.transactional_id
+                raise InvalidTxnStateError(f"{name} is in use, or its transaction not done: {TRANSACTIONS_TOPIC} stays")
+        self._ids.clear()
+        # Read again, should the deletion break off.
+        self._unread = {number: KStoreError("deleted") for number in self._internal_partitions(TRANSACTIONS_TOPIC)}
 
     def _abort_timed_out(self) -> None:
         """Abort the transactions that are open longer than their timeout; complete those that could not be before."""
