@@ -35,6 +35,7 @@ from kstore.errors import (
 from kstore.log import Log
 from kstore.logdir import LogDirectory
 from kstore.placement import EVERY, spread
+from kstore.producer import Expiry
 from kstore.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Keeper:
         self._clock = clock
         self._config_of = config_of
         self._file_delete_delay_ms = file_delete_delay_ms
+        self._expiry = Expiry(broker.producer_id_expiration_ms, broker.producer_id_expiration_check_interval_ms)
         self._doomed: list[tuple[int, str]] = []
         self._open: dict[Entry, Log] = {}
         self.offline: dict[str, StorageError] = {}
@@ -179,6 +181,7 @@ class Keeper:
                 recovery_point=directory.mark(checkpoint.RECOVERY_POINTS, entry.key) or 0,
                 log_start_offset=directory.mark(checkpoint.LOG_STARTS, entry.key) or 0,
                 marked_clean=entry.trusted,
+                expiry=self._expiry,
                 on_storage_error=partial(weakly(self.take_offline), directory),
             )
             entry.trusted = False

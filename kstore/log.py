@@ -19,6 +19,7 @@ from kstore.columnreads import ColumnReads
 from kstore.config import ConfigSource, LogConfig
 from kstore.errors import InvalidTopicError, PolicyViolationError, StorageError
 from kstore.hosts import NextCall, OwnThread
+from kstore.producer import DEFAULT_EXPIRY, Expiry
 from kstore.readonly import ReadOnlyView
 from kstore.recovery import Recovery
 from kstore.retention import Deletion, Outlook
@@ -119,6 +120,7 @@ class Log(ColumnAppends, ColumnReads):
         recovery_point: int,
         log_start_offset: int,
         marked_clean: bool,
+        expiry: Expiry,
         on_storage_error: Callable[[StorageError], object],
     ) -> Self:
         """Open a partition for writing on behalf of a store: it has the locks and the checkpoint files, and is `host`.
@@ -129,7 +131,7 @@ class Log(ColumnAppends, ColumnReads):
         parsed = names.parse_partition_name(os.path.basename(path))
         log = cls._begin(path, parsed.topic, parsed.partition, "a", config)
         fs.mkdir(path)
-        log._load(clock, host, recovery_point, log_start_offset, marked_clean)
+        log._load(clock, host, recovery_point, log_start_offset, marked_clean, expiry)
         log._writable().on_storage_error = on_storage_error
         return log
 
@@ -177,6 +179,7 @@ class Log(ColumnAppends, ColumnReads):
         recovery_point: int,
         log_start_offset: int,
         marked_clean: bool,
+        expiry: Expiry = DEFAULT_EXPIRY,
     ) -> None:
         now_ms = clock() if clock is not None else time.time_ns() // 1_000_000
         loaded = recovery.load(
@@ -186,6 +189,7 @@ class Log(ColumnAppends, ColumnReads):
             log_start_offset=log_start_offset,
             marked_clean=marked_clean,
             now_ms=now_ms,
+            expiry=expiry,
         )
         self.recovery = loaded.recovery
         self._writer = self._view = Writer(self.path, (self.topic, self.partition), self._config, loaded, clock, host)

@@ -18,8 +18,18 @@ from kstore.segment import Segment
 logger = logging.getLogger("kstore")
 
 EMPTY_SNAPSHOT = bytes.fromhex("000148674bc700000000")  # FORMAT.md 10: version 1, CRC-32C, no entries
-EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
-EXPIRATION_CHECK_MS = 600_000  # producer.id.expiration.check.interval.ms
+EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms of a log that is open by itself
+EXPIRATION_CHECK_MS = 600_000  # producer.id.expiration.check.interval.ms, too
+
+
+class Expiry(NamedTuple):
+    """After how long a silent producer is forgotten, and how often that is looked at."""
+
+    after_ms: int = EXPIRATION_MS
+    check_ms: int = EXPIRATION_CHECK_MS
+
+
+DEFAULT_EXPIRY = Expiry()
 
 
 class KeptBatch(NamedTuple):
@@ -54,19 +64,18 @@ class ProducerState:
     log's mutex guards it, but for `table.first_unstable_offset`.
     """
 
-    def __init__(self, directory: str, snapshot_offsets: Iterable[int]) -> None:
+    def __init__(self, directory: str, snapshot_offsets: Iterable[int], expiry: Expiry = DEFAULT_EXPIRY) -> None:
         self._directory = directory
         self.offsets = sorted(snapshot_offsets)
         self.table = ProducerTable()
-        self.expiration_ms = EXPIRATION_MS
+        self.expiry = expiry
         self.end_offset = 0
         self.last_snapshot_offset = 0
         self._unsynced: set[int] = set()
 
     def anew(self) -> ProducerState:
         """The same files, of which nothing is known yet: what a log is loaded with (8.13, 8.14)."""
-        state = ProducerState(self._directory, self.offsets)
-        state.expiration_ms = self.expiration_ms
+        state = ProducerState(self._directory, self.offsets, self.expiry)
         state._unsynced = self._unsynced
         return state
 
@@ -191,7 +200,7 @@ class ProducerState:
 
     def expire(self, now_ms: int) -> int:
         """Forget the producers that were silent for too long (9.21); how many."""
-        gone = self.table.expire(now_ms, self.expiration_ms)
+        gone = self.table.expire(now_ms, self.expiry.after_ms)
         if gone:
             logger.info("%s: %d producer ids have expired", self._directory, gone)
         return gone
@@ -201,7 +210,7 @@ class ProducerState:
         self.end_offset = self.last_snapshot_offset = log_start_offset
         while self.offsets:
             offset = self.offsets[-1]
-            if table.load(fs.read_file(self.path(offset)), now_ms, self.expiration_ms):
+            if table.load(fs.read_file(self.path(offset)), now_ms, self.expiry.after_ms):
                 self.end_offset = self.last_snapshot_offset = offset
                 break
             logger.warning("%s: removed, it is no sound snapshot", self.path(offset))

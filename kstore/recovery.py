@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from kstore import _scan, fs, names
 from kstore.config import LogConfig
 from kstore.epochs import LeaderEpochCache
-from kstore.producer import ProducerState, replay_segment
+from kstore.producer import DEFAULT_EXPIRY, Expiry, ProducerState, replay_segment
 from kstore.roll import draw_jitter
 from kstore.segment import Segment
 from kstore.txnindex import AbortedTxn
@@ -111,6 +111,7 @@ def load(
     log_start_offset: int,
     marked_clean: bool,
     now_ms: int,
+    expiry: Expiry = DEFAULT_EXPIRY,
 ) -> Loaded:
     """Bring a partition directory into a sound state and hand back its segments, the last one active.
 
@@ -136,7 +137,8 @@ def load(
         segment.jitter_ms = draw_jitter(config)
     epochs = LeaderEpochCache.open(os.path.join(directory, names.LEADER_EPOCH_CHECKPOINT))
     snapshots = [file.offset for file in files if file.kind == names.SNAPSHOT]
-    loader = _Loader(directory, config, segments, epochs, snapshots, recovery, recovery_point, log_start_offset, now_ms)
+    producers = ProducerState(directory, snapshots, expiry)
+    loader = _Loader(directory, config, segments, epochs, producers, recovery, recovery_point, log_start_offset, now_ms)
     unindexed = with_log - indexed[names.OFFSET_INDEX]
     clean = marked_clean or (bool(segments) and not unindexed and loader.looks_closed())
     for number, segment in enumerate(segments):
@@ -215,7 +217,7 @@ class _Loader:
         config: LogConfig,
         segments: list[Segment],
         epochs: LeaderEpochCache,
-        snapshots: list[int],
+        producers: ProducerState,
         recovery: Recovery,
         recovery_point: int,
         log_start_offset: int,
@@ -228,7 +230,7 @@ class _Loader:
         self.recovery = recovery
         self.recovery_point = recovery_point
         self.log_start_offset = log_start_offset
-        self.producers = ProducerState(directory, snapshots)
+        self.producers = producers
         self.now_ms = now_ms
         self.deleted_paths: list[str] = []
         self.dropped_all = False

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 from kstore import fs
 from kstore._turn import Turn
 from kstore.errors import StorageError
-from kstore.producer import EXPIRATION_CHECK_MS
 
 if TYPE_CHECKING:
     from kstore.segment import Segment
@@ -233,7 +232,7 @@ class Upkeep:
         """When something is next due by the clock (12.5, 6.13), `NEVER` for nothing; a roll's flush is due at once."""
         due = min((at for at, _ in self._unlinks), default=NEVER)
         if self._watches_producers:
-            due = min(due, self._expired_ms + EXPIRATION_CHECK_MS)
+            due = min(due, self._expired_ms + self.writer.producers.expiry.check_ms)
         flush_ms = self.writer.config.flush_ms
         return due if flush_ms >= NEVER else min(due, self._flushed_ms + flush_ms)
 
@@ -262,7 +261,7 @@ class Upkeep:
             self.set_due()
 
     def _expire_producers(self, now: int) -> None:
-        if now >= self._expired_ms + EXPIRATION_CHECK_MS:
+        if now >= self._expired_ms + self.writer.producers.expiry.check_ms:
             self._expired_ms = now
             if self._watches_producers:
                 with self.writer.gate():

@@ -133,7 +133,6 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("fs", "descriptors"): "one door, three rooms: what owns a descriptor and knows the fork rule",
     ("fs", "locks"): "and who may write",
     ("recovery", "producer"): "the state is replayed segment by segment, as they are recovered",
-    ("upkeep", "producer"): "how often producers are looked at",
     ("stability", "producer"): "the same replay, from outside",
     ("columnappends", "appends"): "columns are stored as records are",
     ("_columnread", "_columns"): "what it makes",

@@ -533,3 +533,21 @@ def test_the_topic_of_transactions_goes_only_while_no_id_is_in_use(store: kstore
     with store.producer(transactional_id="x") as producer, producer.transaction() as txn:
         txn.append("t", b"b")
     assert stored(store, isolation="read_committed") == [b"a", b"b"]
+
+
+def test_a_stores_settings_say_when_producers_are_forgotten(tmp_path: Path, clock: ManualClock) -> None:
+    """9.21, as the settings have it."""
+    settings: dict[str, Any] = {"producer_id_expiration_ms": 5000, "producer_id_expiration_check_interval_ms": 2000}
+    root = tmp_path / "store"
+    with kstore.Store.open(root, clock=clock, background=False, **settings) as store:
+        store.create_topic("t")
+        log = store.log("t", 0)
+        send(log, 0)
+        for wait, left in ((4999, 1), (2000, 0)):
+            clock.advance(wait)
+            store.run_housekeeping()
+            assert len(log.producer_states()) == left
+        send(log, 0)
+    clock.advance(5000)
+    with kstore.Store.open(root, clock=clock, background=False, **settings) as store:
+        assert store.log("t", 0).producer_states() == []  # on loading, too
