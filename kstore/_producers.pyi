@@ -47,6 +47,9 @@ class ProducerTable:
     def states(
         self,
     ) -> list[tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]]]: ...
+    def state(
+        self, producer_id: int
+    ) -> tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]] | None: ...
 
 @final
 class AbortedFilter:

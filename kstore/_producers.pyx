@@ -681,20 +681,26 @@ cdef class ProducerTable:
         transaction or -1, ((first sequence, last sequence, first offset, last offset, timestamp) of each kept batch)).
         """
         cdef Py_ssize_t i
-        cdef int16_t j
-        cdef Entry *e
-        cdef Kept *k
         found = []
         for i in range(self._count):
-            e = &self._entries[i]
-            batches = []
-            for j in range(e.count):
-                k = &e.kept[j]
-                batches.append((before(k.last_sequence, k.offset_delta) if k.last_sequence >= 0 else -1,
-                                k.last_sequence, k.last_offset - k.offset_delta, k.last_offset, k.timestamp))
-            found.append((e.producer_id, e.epoch, e.coordinator_epoch, e.timestamp, e.txn_first, tuple(batches)))
+            found.append(self._state_of(&self._entries[i]))
         found.sort()
         return found
+
+    def state(self, int64_t producer_id):
+        """One producer, as `states` tells it; None for one that is not known."""
+        cdef Entry *e = self._find(producer_id)
+        return None if e == NULL else self._state_of(e)
+
+    cdef tuple _state_of(self, const Entry *e):
+        cdef int16_t j
+        cdef const Kept *k
+        batches = []
+        for j in range(e.count):
+            k = &e.kept[j]
+            batches.append((before(k.last_sequence, k.offset_delta) if k.last_sequence >= 0 else -1,
+                            k.last_sequence, k.last_offset - k.offset_delta, k.last_offset, k.timestamp))
+        return (e.producer_id, e.epoch, e.coordinator_epoch, e.timestamp, e.txn_first, tuple(batches))
 
 
 def marker_batch(int64_t timestamp, int64_t producer_id, int16_t producer_epoch, bint commit,

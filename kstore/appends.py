@@ -332,6 +332,12 @@ class Appends:
         with writer.gate():
             return writer.producers.infos()
 
+    def _producer_state(self, producer_id: int) -> ProducerInfo | None:
+        """What the log knows of one producer id, however many there are."""
+        writer = self._writable()
+        with writer.gate():
+            return writer.producers.info(producer_id)
+
     def append_as_follower(self, data: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
         """Append encoded batches that already have offsets and leader epochs, as a replica fetches them (1.23 to 1.25).
 

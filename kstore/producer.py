@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kstore import fs, names
 from kstore._producers import ProducerTable
@@ -57,6 +57,10 @@ class ProducerInfo(NamedTuple):
     batches: tuple[KeptBatch, ...]
 
 
+def _info(state: tuple[Any, ...]) -> ProducerInfo:
+    return ProducerInfo(*state[:5], tuple(KeptBatch(*batch) for batch in state[5]))
+
+
 class ProducerState:
     """The producers of one log, and its snapshot files.
 
@@ -85,9 +89,12 @@ class ProducerState:
 
     def infos(self) -> list[ProducerInfo]:
         """What is known of everybody, in order of producer ids."""
-        return [
-            ProducerInfo(*state[:5], tuple(KeptBatch(*batch) for batch in state[5])) for state in self.table.states()
-        ]
+        return [_info(state) for state in self.table.states()]
+
+    def info(self, producer_id: int) -> ProducerInfo | None:
+        """What is known of one of them."""
+        state = self.table.state(producer_id)
+        return None if state is None else _info(state)
 
     def take_snapshot(self, *, sync: bool = False) -> None:
         """Write the snapshot at the end offset, if it is beyond the last one (9.24).

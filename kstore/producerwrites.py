@@ -85,10 +85,8 @@ class Numbers:
 
     def info(self, log: Log) -> ProducerInfo | None:
         """What the log knows of this producer in this epoch."""
-        for info in log.producer_states():
-            if info.producer_id == self.producer_id:
-                return info if info.producer_epoch == self.producer_epoch else None
-        return None
+        info = log._producer_state(self.producer_id)
+        return info if info is not None and info.producer_epoch == self.producer_epoch else None
 
     def numbering(self, sequence: int) -> Numbering:
         """What the log is to be told."""

@@ -385,4 +385,5 @@ def _is_over(state: TransactionState, now_ms: int) -> bool:
 
 
 def _is_open(log: Log, producer_id: int) -> bool:
-    return any(info.producer_id == producer_id and info.current_txn_first_offset >= 0 for info in log.producer_states())
+    info = log._producer_state(producer_id)
+    return info is not None and info.current_txn_first_offset >= 0

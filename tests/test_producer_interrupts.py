@@ -13,7 +13,7 @@ import pytest
 from conftest import ManualClock
 
 import kstore
-from kstore import fs
+from kstore import fs, transactions
 from kstore.producer import ProducerState
 from kstore.producerwrites import NumberedLoad, NumberedWrites, Numbers
 from kstore.transactionrecords import Status, parse_transaction
@@ -551,3 +551,33 @@ def test_a_stores_settings_say_when_producers_are_forgotten(tmp_path: Path, cloc
     clock.advance(5000)
     with kstore.Store.open(root, clock=clock, background=False, **settings) as store:
         assert store.log("t", 0).producer_states() == []  # on loading, too
+
+
+def test_a_producer_that_looks_itself_up_does_not_look_at_all_others(
+    store: kstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = store.log("t", 0)
+    for pid in (7, 8):
+        send(log, 0, pid=pid)
+    known = log.producer_states()
+    assert [log._producer_state(pid) for pid in (6, 7, 8, 9)] == [None, *known, None]
+
+    def all_of_them(_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(ProducerState, "infos", all_of_them)
+    with store.producer() as producer:
+        with monkeypatch.context() as patch:
+            interrupt(patch, NumberedWrites, "_append_numbered", after=True)
+            with pytest.raises(Interrupted):
+                producer.append("t", b"once", partition=0)
+        producer.append("t", b"once", partition=0)
+    with store.producer(transactional_id="x") as transactional:
+        txn = transactional.transaction()
+        txn.append("t", b"kept", partition=0)
+        with monkeypatch.context() as patch:
+            interrupt(patch, transactions, "_append_marker")
+            with pytest.raises(Interrupted):
+                txn.commit()
+        transactional.transaction().abort()  # completes the commit first
+    assert committed(log) == [b"v", b"v", b"once", b"kept"]
