@@ -16,10 +16,12 @@ from typing import Literal
 
 from kstore import _batchtable, _columnread, _columns, _columnstream, _scan, arguments, fs, reading
 from kstore._columns import Columns
+from kstore._producers import AbortedFilter
 from kstore.errors import CorruptRecordError, KStoreError
 from kstore.reading import Piece, SegmentList, View
 from kstore.reads import Isolation, Reads
 from kstore.segment import Segment
+from kstore.txnindex import AbortedTxn
 
 Layout = Literal["binary", "large_binary", "view"]
 
@@ -153,9 +155,10 @@ class _Source:
         segment = segments.items[max(segments.floor(offset), 0)]
         end = self._view.readable_bytes(segment)
         position = end if offset >= self._view.log_end_offset else segment.border(offset, end)
-        self._go_to(segment, position)
+        self._open_at(segment, position)
         if position < end:
             self._pass_over(segment, offset, end)
+        self._leave_out(segment)
         return "end"
 
     def _pass_over(self, segment: Segment, offset: int, end: int) -> None:
@@ -165,17 +168,34 @@ class _Source:
         except CorruptRecordError:
             return  # whoever reads it says what is wrong
         if found is not None and found[2] <= offset and found[5] >= 2 and found[0] > self._position:
-            self._go_to(segment, found[0])
+            self._open_at(segment, found[0])
 
     def _go_to(self, segment: Segment, position: int) -> None:
+        self._open_at(segment, position)
+        self._leave_out(segment)
+
+    def _open_at(self, segment: Segment, position: int) -> None:
         self._segment, self._position = segment, position
         self._file = segment.file  # held: its descriptor must outlive the reading, whoever closes the segment
         self._reader.open(self._file.fd, position, segment.path, segment.base_offset)
+
+    def _leave_out(self, segment: Segment) -> None:
+        """Find the parts of the segment's file, from where we are, that were aborted."""
         self._aborted.clear()
-        aborted = self._stretch.aborted_in(segment, self._end)
-        if aborted:
-            end = self._view.readable_bytes(segment)
-            self._aborted.extend(aborted.dropped(self._file.fd, position, end, segment.path))
+        spans = self._stretch.spans_in(segment, self._reader.next_offset, self._end)
+        if spans:
+            end = self._end_of(spans, segment)
+            aborted = AbortedFilter((span.producer_id, span.first_offset, span.last_offset) for span in spans)
+            self._aborted.extend(aborted.dropped(self._file.fd, self._position, end, segment.path))
+
+    def _end_of(self, spans: Sequence[AbortedTxn], segment: Segment) -> int:
+        """Where in its file the last of some transactions ends, or what is to be read; nothing behind is wanted."""
+        end = self._view.readable_bytes(segment)
+        try:
+            last = segment.find_batch(min(max(span.last_offset for span in spans) + 1, self._end), end)
+        except CorruptRecordError:
+            return end  # whoever reads it says what is wrong
+        return end if last is None else last.position + last.size_bytes
 
     def _bytes_ahead(self, segment: Segment, end: int) -> int:
         """About how many bytes are still to come, if they are fewer than the chunk may have."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kstore import fs, names
 from kstore._producers import ProducerTable
@@ -57,7 +57,7 @@ class ProducerInfo(NamedTuple):
     batches: tuple[KeptBatch, ...]
 
 
-def _info(state: tuple[Any, ...]) -> ProducerInfo:
+def _info(state: tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]]) -> ProducerInfo:
     return ProducerInfo(*state[:5], tuple(KeptBatch(*batch) for batch in state[5]))
 
 

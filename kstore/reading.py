@@ -236,7 +236,7 @@ class Stretch:
                 following = None
             end = self._end_in(segment, limit, sealed=following is not None)
             if position < end:
-                aborted = self.aborted_in(segment, limit)
+                aborted = self.aborted_in(segment, self.offset, limit)
                 for piece, data, at in self._pieces_of(segment, position, end, given):
                     if self.durable:
                         view.check_durable(limit)
@@ -264,12 +264,21 @@ class Stretch:
         limit = self.view.durable_end_offset if self.durable else MAX_OFFSET
         return min(limit, self.view.stable_end_offset) if self.committed else limit
 
-    def aborted_in(self, segment: Segment, limit: int) -> AbortedFilter | None:
-        """What of a segment, below `limit`, was aborted and is to be left out; None where nothing is."""
-        if not self.committed:
+    def aborted_in(self, segment: Segment, start: int, limit: int) -> AbortedFilter | None:
+        """What of a segment, in `[start, limit)`, was aborted and is to be left out; None where nothing is."""
+        found = self.spans_in(segment, start, limit)
+        if not found:
             return None
-        found = self.view.aborted_between(segment.base_offset, limit)
         return AbortedFilter((each.producer_id, each.first_offset, each.last_offset) for each in found)
+
+    def spans_in(self, segment: Segment, start: int, limit: int) -> list[AbortedTxn]:
+        """The aborted transactions that reach into `[start, limit)` of one segment; none for who reads everything."""
+        if not self.committed:
+            return []
+        following = self.view.segments.after(segment.base_offset)
+        if following is not None:
+            limit = min(limit, following.base_offset)
+        return self.view.aborted_between(max(start, segment.base_offset), limit)
 
     def _pieces_of(
         self, segment: Segment, position: int, end: int, given: Piece | None

@@ -13,7 +13,8 @@ import pytest
 from conftest import ManualClock
 
 import kstore
-from kstore import fs, transactions
+from kstore import columnreads, fs, transactions
+from kstore._producers import AbortedFilter
 from kstore.producer import ProducerState
 from kstore.producerwrites import NumberedLoad, NumberedWrites, Numbers
 from kstore.transactionrecords import Status, parse_transaction
@@ -203,6 +204,73 @@ def test_an_entry_added_while_the_index_is_flushed_is_for_the_next_flush(
     for _ in range(3):
         index.flush()
     assert synced == 3
+
+
+def aborts(log: kstore.Log, first: int, count: int, *, over_a_roll: bool = False) -> None:
+    for sequence in range(first, first + count):
+        send(log, sequence, b"gone", txn=True)
+        log.append(b"plain")
+        if over_a_roll and sequence == first + count - 1:
+            log.roll()
+        log.append_marker(7, 0, commit=False)
+
+
+def test_readers_ask_for_the_aborts_of_one_segment_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    find = Writer.aborted_between
+
+    def count(self: Writer, start: int, end: int) -> list[AbortedTxn]:
+        found = find(self, start, end)
+        asked.append(len(found))
+        return found
+
+    with kstore.Log.open(path) as log:
+        for number in range(6):
+            aborts(log, 4 * number, 4, over_a_roll=number % 2 == 0)  # of two segments, one ends in the next
+            if number % 2:
+                log.roll()
+        monkeypatch.setattr(Writer, "aborted_between", count)
+        assert committed(log) == [b"plain"] * 24
+        assert max(asked) <= 5
+        asked.clear()
+        assert len(log.read_columns(isolation="read_committed")) == 24
+        assert max(asked) <= 5
+
+
+def test_columns_look_at_no_header_behind_the_last_abort_or_what_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    class Filter:
+        def __init__(self, spans: Any) -> None:
+            self.plain = AbortedFilter(spans)
+
+        def dropped(self, fd: int, position: int, end: int, path: str) -> list[tuple[int, int]]:
+            looked.append(end - position)
+            return self.plain.dropped(fd, position, end, path)
+
+    with kstore.Log.open(path) as log:
+        aborts(log, 0, 2)
+        near = log.log_end_offset
+        for _ in range(200):
+            log.append(b"plain")
+        far = log.log_end_offset
+        aborts(log, 2, 2)
+        sizes = [each.size_bytes for each in log.read_batches()]
+        monkeypatch.setattr(columnreads, "AbortedFilter", Filter)
+        whole = log.log_end_offset
+        for start, end, most in (
+            (near, far, 0),
+            (0, far, sum(sizes[:7])),
+            (0, 3, sum(sizes[:4])),
+            (far - 1, whole, sum(sizes[-7:])),
+        ):
+            looked.clear()
+            records = [record.value for record in log.read(start, end_offset=end, isolation="read_committed")]
+            columns = log.read_columns(start, end_offset=end, isolation="read_committed")
+            assert columns["value"].to_pylist() == records
+            assert sum(looked) <= most
 
 
 # --- of a producer ----------------------------------------------------------------------------------------------------
