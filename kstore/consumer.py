@@ -95,7 +95,13 @@ class Consumer:
             raise LogClosedError(f"the consumer of group {self.group} is closed")
         if self._records is None:
             self._records = self._walk()
-        record = next(self._records)
+        try:
+            record = next(self._records)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._records = None  # it has ended with that; the next call goes on where this one came to
+            raise
         place = (record.topic, record.partition)
         self._positions[place] = self._read[place] = record.offset + 1
         return record

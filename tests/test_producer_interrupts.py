@@ -649,3 +649,22 @@ def test_a_producer_that_looks_itself_up_does_not_look_at_all_others(
                 txn.commit()
         transactional.transaction().abort()  # completes the commit first
     assert committed(log) == [b"v", b"v", b"once", b"kept"]
+
+
+def test_a_consumer_that_was_interrupted_goes_on_where_it_was(
+    store: kstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append_many("t", [b"%d" % n for n in range(5)], partition=0)
+    with store.consumer("g", "t") as consumer:
+        assert next(consumer).value == b"0"
+        for error in (Interrupted, kstore.StorageError(5, "a disk")):
+
+            def fail(*_: object, error: Any = error, **__: object) -> None:
+                raise error
+
+            consumer.seek("t", 0, 1)
+            with monkeypatch.context() as patch:
+                patch.setattr(kstore.Store, "read", fail)
+                with pytest.raises((Interrupted, kstore.StorageError)):
+                    next(consumer)
+            assert [record.value for record in consumer] == [b"1", b"2", b"3", b"4"]
