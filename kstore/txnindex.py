@@ -8,7 +8,7 @@ sees the marker finds the entry; one whose marker then could not be written is t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -63,23 +63,34 @@ def _opened(path: str, *, write: bool = False, create: bool = False) -> Iterator
 class TxnIndex:
     """The entries of one segment over their file, read when they are first asked for.
 
-    The log's mutex guards what changes it; `entries` is a tuple that is replaced as a whole, for readers of any thread.
+    The log's mutex guards what changes it, for readers of any thread: `entries` grows, and is another where some go.
     """
 
-    __slots__ = ("_entries", "_unsynced", "path")
+    __slots__ = ("_entries", "_refreshed", "_unsynced", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._entries: tuple[AbortedTxn, ...] | None = None
+        self._entries: list[AbortedTxn] | None = None
+        self._refreshed = 0
         self._unsynced = False
 
     @property
-    def entries(self) -> tuple[AbortedTxn, ...]:
+    def entries(self) -> Sequence[AbortedTxn]:
         """The entries, none where there is no file. Raises `CorruptIndexError`."""
-        entries = self._entries
-        if entries is None:
-            entries = self._entries = tuple(parse_txn_index(self._read(), path=self.path))
-        return entries
+        return self._known()
+
+    def _known(self) -> list[AbortedTxn]:
+        known = self._entries
+        if known is not None:
+            return known
+        refreshed = self._refreshed
+        found = parse_txn_index(self._read(), path=self.path)
+        if refreshed != self._refreshed:
+            return found  # it may be older than what others will find
+        known = self._entries
+        if known is None:  # else another thread was faster, and may have added to it
+            known = self._entries = found
+        return known
 
     def _read(self) -> bytes:
         try:
@@ -89,6 +100,7 @@ class TxnIndex:
 
     def refresh(self) -> None:
         """Read the file anew when it is next asked for: another process may have written to it."""
+        self._refreshed += 1
         self._entries = None
 
     def looks_sound(self, base_offset: int) -> bool:
@@ -100,12 +112,12 @@ class TxnIndex:
 
     def append(self, entry: AbortedTxn) -> bool:
         """Add an entry (9.14); whether the file had to be made."""
-        entries = self.entries
+        entries = self._known()
         size = len(entries) * _ENTRY.size
         made = not fs.exists(self.path)
         with _opened(self.path, write=True, create=made) as fd:
             fs.pwrite(fd, format_txn_index([entry]), size)
-        self._entries = (*entries, entry)
+        entries.append(entry)
         self._unsynced = True
         return made
 
@@ -121,11 +133,11 @@ class TxnIndex:
         with _opened(self.path, write=True) as fd:
             fs.truncate(fd, kept * _ENTRY.size)
             fs.fdatasync(fd)
-        self._entries = self.entries[:kept]
+        self._entries = self._known()[:kept]
 
     def replace(self, entries: Iterable[AbortedTxn]) -> None:
         """Hold these entries instead, as recovery found them; an empty index has no file unless it had one."""
-        entries = tuple(entries)
+        entries = list(entries)
         if entries or fs.exists(self.path):
             fs.write_file(self.path, format_txn_index(entries))
             self._unsynced = True

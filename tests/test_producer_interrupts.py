@@ -18,7 +18,7 @@ from kstore._producers import AbortedFilter
 from kstore.producer import ProducerState
 from kstore.producerwrites import NumberedLoad, NumberedWrites, Numbers
 from kstore.transactionrecords import Status, parse_transaction
-from kstore.txnindex import AbortedTxn, TxnIndex
+from kstore.txnindex import AbortedTxn, TxnIndex, parse_txn_index
 from kstore.writer import Writer
 
 
@@ -204,6 +204,30 @@ def test_an_entry_added_while_the_index_is_flushed_is_for_the_next_flush(
     for _ in range(3):
         index.flush()
     assert synced == 3
+
+
+def test_an_entry_added_while_a_reader_reads_the_index_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [AbortedTxn(0, 1, 3 * n, 3 * n + 1, 3 * n + 2) for n in range(4)]
+    index = TxnIndex(str(tmp_path / "0.txnindex"))
+    index.append(entries[0])
+    again = TxnIndex(index.path)
+    read_file = fs.read_file
+
+    def read(path: str) -> bytes:
+        found = read_file(path)
+        monkeypatch.undo()
+        again.append(entries[1])  # the writer, in another thread
+        return found
+
+    monkeypatch.setattr(fs, "read_file", read)
+    list(again.entries)
+    again.append(entries[2])
+    assert list(again.entries) == entries[:3]
+    assert parse_txn_index(Path(index.path).read_bytes()) == entries[:3]
+    before = again.entries
+    again.cut(1)
+    again.append(entries[3])
+    assert (list(before), list(again.entries)) == (entries[:3], [entries[0], entries[3]])
 
 
 def aborts(log: kstore.Log, first: int, count: int, *, over_a_roll: bool = False) -> None:
