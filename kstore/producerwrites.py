@@ -162,15 +162,18 @@ class NumberedLoad(Load):
             first, last = log._store(log._writable(), packer, None, numbered=True)
             count = last - first + 1
         else:
-            first, last, count = self._write_rest(log, packer, info, left)
+            first, last, count = self._write_rest(log, packer, info, left, sequence)
         self._sequences[number] = (sequence + count) % _WRAP
         self._numbers.used(place, sequence, count)
         return first, last
 
     @staticmethod
-    def _write_rest(log: Log, packer: Packer, info: ProducerInfo, known: int) -> tuple[int, int, int]:
+    def _write_rest(log: Log, packer: Packer, info: ProducerInfo, known: int, sequence: int) -> tuple[int, int, int]:
         """Write the batches behind the first `known` records, which are in the log; first and last offset, records."""
         first, last = info.batches[0].first_offset, info.batches[-1].last_offset
+        for batch in info.batches:  # where the log does not remember it the first that it does stands for it
+            if batch.first_sequence <= sequence <= batch.last_sequence:
+                first = batch.first_offset + sequence - batch.first_sequence
         with packer.buffer as batches:
             at = count = skipped = 0
             while at < len(batches):

@@ -405,6 +405,17 @@ def test_a_retry_of_many_that_is_broken_off_knows_of_every_partition(
     assert stored(store) == sorted(value for _, value in records)
 
 
+def test_a_retry_of_many_tells_where_its_own_records_are(store: kstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.producer() as producer:
+        producer.append_many("t", [b"before"] * 3, partition=0)
+        with monkeypatch.context() as patch:
+            interrupt(patch, NumberedLoad, "_write", after=True)
+            with pytest.raises(Interrupted):
+                producer.append_many("t", [b"a", b"b"], partition=0)
+        info = producer.append_many("t", [b"a", b"b"], partition=0)[0]
+        assert (info.first_offset, info.last_offset) == (3, 4)
+
+
 class Leaving:
     """A producer's lock, whose next giving back is interrupted."""
 
