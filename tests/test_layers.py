@@ -109,6 +109,8 @@ FLOORS: dict[str, int] = {
     "verify": 9,
     "repair": 10,
     "rootrepair": 9,
+    "adopt": 11,
+    "spark": 13,
     "cli": 13,
     "__main__": 14,
 }
@@ -205,6 +207,7 @@ def wrong_arrows(importer: str, imported: set[str]) -> list[str]:
 
 SOURCES = sorted(path for path in PACKAGE.iterdir() if path.suffix in {".py", ".pyx", ".pxd"})
 COMMANDS = sorted((PACKAGE / "cli").glob("*.py"))
+SPARKS = sorted((PACKAGE / "spark").glob("*.py"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
@@ -215,6 +218,11 @@ def test_a_file_imports_from_lower_floors_only(path: Path) -> None:
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.name)
 def test_a_command_imports_from_lower_floors_only(path: Path) -> None:
     assert wrong_arrows("cli", imports_of(path) - {"cli"}) == []
+
+
+@pytest.mark.parametrize("path", SPARKS, ids=lambda path: path.name)
+def test_what_spark_uses_imports_from_lower_floors_only(path: Path) -> None:
+    assert wrong_arrows("spark", imports_of(path) - {"spark"}) == []
 
 
 def test_only_fs_enters_the_rooms_behind_it() -> None:
