@@ -198,12 +198,19 @@ class ProducerState:
         self.end_offset = max(self.end_offset, log_start_offset)
         self.last_snapshot_offset = self.offsets[-1] if self.offsets else log_start_offset
 
-    def forget(self, offset: int) -> bool:
-        """Drop the snapshot at a deleted segment's base from the list; whether there was one."""
+    def mark_deleted(self, offset: int) -> list[str]:
+        """Rename the snapshot at a deleted segment's base to `.deleted`; the new path, to be unlinked later.
+
+        None where there is none, also if it is gone that there was.
+        """
         if offset not in self.offsets:
-            return False
+            return []
+        path = self.path(offset)
+        there = fs.exists(path)
+        if there:
+            fs.rename(path, path + names.DELETED)
         self.offsets.remove(offset)
-        return True
+        return [path + names.DELETED] if there else []
 
     def expire(self, now_ms: int) -> int:
         """Forget the producers that were silent for too long (9.21); how many."""

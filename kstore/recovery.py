@@ -377,8 +377,4 @@ class _Loader:
         )
 
     def _drop(self, segment: Segment) -> None:
-        self.deleted_paths += segment.mark_deleted()
-        if self.producers.forget(segment.base_offset):
-            path = self.producers.path(segment.base_offset)
-            fs.rename(path, path + ".deleted")
-            self.deleted_paths.append(path + ".deleted")
+        self.deleted_paths += segment.mark_deleted() + self.producers.mark_deleted(segment.base_offset)

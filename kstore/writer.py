@@ -727,12 +727,7 @@ class Writer:
 
     def delete_locked(self, segment: Segment) -> None:
         """Rename the files of a segment that is no longer in the list, to be unlinked later (6.11, 6.12)."""
-        paths = segment.mark_deleted()
-        if self.producers.forget(segment.base_offset):
-            path = self.producers.path(segment.base_offset)
-            fs.rename(path, path + ".deleted")
-            paths.append(path + ".deleted")
-        self.upkeep.unlink_later(paths)
+        self.upkeep.unlink_later(segment.mark_deleted() + self.producers.mark_deleted(segment.base_offset))
 
     def _cut_at(self, offset: int) -> None:
         """Tell every iterator that records at and above `offset` are gone."""
