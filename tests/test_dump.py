@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import re
 import struct
@@ -18,7 +19,7 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore import cli
+from kstore import cli, fs
 from kstore._dump import LogText, java_text
 from kstore.coordinator import control_text
 from kstore.dump import Dump, DumpOptions
@@ -362,6 +363,20 @@ def test_a_missing_file_is_one_line_on_standard_error(sample: Path, dump: Dumper
     assert found.out == b"Dumping nowhere/00000000000000000007.log\nLog starting offset: 7\n"
     assert found.err.count("\n") == 1
     assert "nowhere/00000000000000000007.log" in found.err
+
+
+def test_a_file_that_may_not_be_read_is_one_line_on_standard_error(
+    sample: Path, dump: Dumper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, **how: bool) -> int:
+        raise fs.storage_error(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path)
+
+    monkeypatch.setattr(fs, "open", refuse)
+    found = dump("--files", LOG)
+    assert found.code == 1
+    assert found.out == f"Dumping {LOG}\nLog starting offset: 0\n".encode()
+    assert "Permission denied" in found.err
+    assert found.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["1_0.log", " 7.log", "9223372036854775808.log", ".log"])
