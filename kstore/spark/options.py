@@ -1,0 +1,546 @@
+"""What a scan may be asked for: options in Spark's spelling, and from them the ranges of offsets that tasks read.
+
+The options, their defaults and what beats what are those of Spark's own Kafka source (SPARK.md 4), and a few of ours:
+`columns`, `isolation`, `pushdown`. Nothing here imports Spark or touches a disk: what a partition holds is asked of a
+`Marks`. The hardest rule: whatever is wrong is said here, on the driver, with the option's name and its value.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from kstore.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kstore.names import INTERNAL_TOPICS
+
+logger = logging.getLogger("kstore")
+
+EARLIEST, LATEST = -2, -1
+LONG_MAX, INT_MAX = 2**63 - 1, 2**31 - 1
+
+COLUMN_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""The columns of a scan and their types as Spark writes them, in the order of Spark's Kafka source."""
+
+READ_OPTIONS = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "includeHeaders",
+    "columns",
+    "isolation",
+    "pushdown",
+)
+# What means something with a broker alone, and what streams are for: taken, and passed over.
+PASSED_OVER = (
+    "path",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+KAFKA_PREFIX = "kafka."
+
+WRITE_OPTIONS = (
+    "topic",
+    "partitions",
+    "compression",
+    "batchBytes",
+    "stagingDir",
+    "txnAppId",
+    "txnVersion",
+    "commitTimeout",
+)
+CONFIG_PREFIX = "config."  # settings of Kafka's for a topic that a write makes: config.segment.bytes
+DEFAULT_PARTITIONERS = ("DefaultPartitioner", "UniformStickyPartitioner", "BuiltInPartitioner")
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+Partition = tuple[str, int]
+
+
+class Marks(Protocol):
+    """What planning asks about one partition; its numbers stand still from the first question on."""
+
+    @property
+    def start(self) -> int:
+        """The log start offset."""
+
+    @property
+    def end(self) -> int:
+        """One past the last record that the isolation lets through."""
+
+    def at_time(self, timestamp: int) -> int | None:
+        """The lowest offset whose timestamp is at or after `timestamp`."""
+
+    def border(self, offset: int) -> int:
+        """The base offset of the batch that holds `offset`, or `offset` where that is not known."""
+
+
+class Range(NamedTuple):
+    """What one task reads: the offsets `[start, end)` of a partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where partitions start or end: each at a mark or offset, or at a moment, or all alike."""
+
+    option: str
+    text: str
+    everywhere: int | None = None
+    each: Mapping[Partition, int] = field(default_factory=dict)
+    is_time: bool = False
+
+    def of(self, partition: Partition) -> int:
+        """An offset, `EARLIEST`, `LATEST` or a timestamp."""
+        return self.each[partition] if self.everywhere is None else self.everywhere
+
+    def check_names(self, chosen: Iterable[Partition]) -> None:
+        """Refuse offsets by partition that do not name exactly the partitions that are read."""
+        if self.everywhere is not None:
+            return
+        wanted = set(chosen)
+        missing, beyond = sorted(wanted - self.each.keys()), sorted(self.each.keys() - wanted)
+        if missing or beyond:
+            wrong = f"does not name {_shown(missing)}" if missing else f"names {_shown(beyond)}, not read here"
+            hint = "; every partition is to be named, -2 is its earliest offset and -1 its latest"
+            raise ConfigError(f"{self.option} {wrong}{'' if self.is_time else hint}: {self.text}")
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """A scan's options, parsed. Immutable, and pickled as it is."""
+
+    strategy: Literal["subscribe", "subscribePattern", "assign"]
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: tuple[Partition, ...] = ()
+    starting: Bound = Bound("startingOffsets", "earliest", EARLIEST)
+    ending: Bound = Bound("endingOffsets", "latest", LATEST)
+    late_start_is_latest: bool = False
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records: int | None = None
+    columns: tuple[str, ...] = ()
+    isolation: Isolation = "read_uncommitted"
+    pushdown: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Take options as Spark hands them over: text, under names whose case does not count.
+
+        Raises `ConfigError` for an unknown name without the prefix `kafka.`, and for a value that is not allowed.
+        """
+        given = _Given(options, "scan", READ_OPTIONS, WRITE_OPTIONS)
+        strategy, chosen = given.strategy()
+        return cls(
+            strategy=strategy,
+            **chosen,
+            starting=given.starting(),
+            ending=given.ending(),
+            late_start_is_latest=given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+            == "latest",
+            fail_on_data_loss=given.truth("failOnDataLoss", default=True),
+            min_partitions=given.number("minPartitions", 1, INT_MAX),
+            max_records=given.number("maxRecordsPerPartition", 1, LONG_MAX),
+            columns=given.columns(),
+            isolation=given.isolation(),
+            pushdown=given.truth("pushdown", default=False),
+        )
+
+    def choose(self, there: Mapping[str, Sequence[int]]) -> list[Partition]:
+        """The partitions to read among those that are there, by topic and number.
+
+        `UnknownTopicOrPartitionError` for one that is missing, or a warning where `failOnDataLoss` is false. A pattern
+        does not match the coordinators' own topics, as with Kafka's consumers.
+        """
+        if self.strategy == "subscribePattern":
+            matches = re.compile(self.pattern).fullmatch
+            named = sorted(topic for topic in there if topic not in INTERNAL_TOPICS and matches(topic))
+            return [(topic, number) for topic in named for number in sorted(there[topic])]
+        if self.strategy == "subscribe":
+            missing = [topic for topic in self.topics if topic not in there]
+            if missing:
+                self._lost(UnknownTopicOrPartitionError, f"subscribe names {missing[0]!r}, and there {_list(there)}")
+            return [(topic, number) for topic in sorted(self.topics) for number in sorted(there.get(topic, ()))]
+        gone = [(topic, number) for topic, number in self.assigned if number not in there.get(topic, ())]
+        if gone:
+            topic, number = gone[0]
+            has = f"topic {topic} has {list(there[topic])[:20]}" if topic in there else f"there {_list(there)}"
+            self._lost(UnknownTopicOrPartitionError, f"assign names {topic}-{number}, and {has}")
+        return sorted(set(self.assigned) - set(gone))
+
+    def plan(
+        self,
+        chosen: Sequence[Partition],
+        marks: Callable[[str, int], Marks],
+        *,
+        min_partitions: int | None = None,
+    ) -> list[Range]:
+        """The ranges that tasks read, in the order of topic, partition and offset; empty ones are left out.
+
+        `earliest`, `latest` and moments become offsets here, so that a task that is tried again reads the same. Where
+        fewer than `minPartitions` (the option, else the argument) come out, larger ranges are cut, at a batch's border
+        where one is near; none is longer than `maxRecordsPerPartition` offsets. Offsets may have gaps: a range's length
+        is no count of records. Raises `OffsetOutOfRangeError` for what is no longer, or not yet, in a log, unless
+        `failOnDataLoss` is false.
+        """
+        self.starting.check_names(chosen)
+        self.ending.check_names(chosen)
+        whole = []
+        for topic, number in chosen:
+            mark = marks(topic, number)
+            start, end = self._start(topic, number, mark), self._end(topic, number, mark)
+            if (
+                end < start
+                and not (self.starting.is_time or self.ending.is_time)
+                and self.ending.of((topic, number)) >= 0
+            ):
+                raise ConfigError(
+                    f"endingOffsets is {end} for {topic}-{number}, below its start {start}: {self.ending.text}"
+                )
+            if start < end:
+                whole.append((Range(topic, number, start, end), mark.border))
+        wanted = self.min_partitions if self.min_partitions is not None else min_partitions
+        return list(split(whole, wanted, self.max_records))
+
+    def _start(self, topic: str, number: int, mark: Marks) -> int:
+        bound = self.starting
+        asked = bound.of((topic, number))
+        if bound.is_time:
+            found = mark.at_time(asked)
+            if found is None and not self.late_start_is_latest:
+                raise ConfigError(
+                    f"{bound.option} is {asked} for {topic}-{number}, which has no record at or after that; "
+                    f"startingOffsetsByTimestampStrategy=latest starts at its end instead: {bound.text}"
+                )
+            return mark.end if found is None else min(found, mark.end)
+        return mark.start if asked == EARLIEST else self._inside(bound, asked, topic, number, mark)
+
+    def _end(self, topic: str, number: int, mark: Marks) -> int:
+        bound = self.ending
+        asked = bound.of((topic, number))
+        if bound.is_time:
+            found = mark.at_time(asked)
+            return mark.end if found is None else min(found, mark.end)
+        return mark.end if asked == LATEST else self._inside(bound, asked, topic, number, mark)
+
+    def _inside(self, bound: Bound, asked: int, topic: str, number: int, mark: Marks) -> int:
+        if not mark.start <= asked <= mark.end:
+            self._lost(
+                OffsetOutOfRangeError,
+                f"{bound.option} is {asked} for {topic}-{number}, whose offsets are {mark.start} to {mark.end}",
+            )
+        return min(max(asked, mark.start), mark.end)
+
+    def _lost(self, kind: type[Exception], what: str) -> None:
+        if self.fail_on_data_loss:
+            raise kind(f"{what}; with failOnDataLoss=false that is passed over")
+        logger.warning("%s; passed over, since failOnDataLoss is false", what)
+
+
+def split(
+    ranges: Sequence[tuple[Range, Callable[[int], int]]], min_partitions: int | None, max_records: int | None
+) -> Iterator[Range]:
+    """Cut ranges: each gets its share of `min_partitions` by its length; no piece is longer than `max_records`."""
+    total = sum(each.end - each.start for each, _ in ranges)
+    counts = [1] * len(ranges)
+    if min_partitions is not None and min_partitions > len(ranges):
+        counts = _shares([each.end - each.start for each, _ in ranges], total, min_partitions)
+    for (each, border), count in zip(ranges, counts, strict=True):
+        for start, end in _pieces(each.start, each.end, count, max_records, border):
+            yield each._replace(start=start, end=end)
+
+
+def _shares(sizes: Sequence[int], total: int, wanted: int) -> list[int]:
+    """How many pieces each gets: in proportion, at least one each, `wanted` in all where there are so many offsets."""
+    counts = [min(max(size * wanted // total, 1), size) for size in sizes]
+    # What rounding has left goes to those whose pieces are the longest.
+    for _ in range(min(wanted, total) - sum(counts)):
+        most = max(range(len(sizes)), key=lambda i: (sizes[i] / counts[i], -i))
+        counts[most] += 1
+    return counts
+
+
+def _pieces(
+    start: int, end: int, count: int, most: int | None, border: Callable[[int], int]
+) -> Iterator[tuple[int, int]]:
+    """Cut `[start, end)` into `count` pieces, or more if `most` wants it; the last takes the rest."""
+    while True:
+        step = (end - start) // max(count, 1)
+        step = max(step if most is None else min(step, most), 1)
+        if start + step >= end:
+            yield start, end
+            return
+        cut = start + step
+        near = border(cut)
+        if near - start > step // 2:
+            cut = near  # no batch is then decoded by two tasks
+        yield start, cut
+        start, count = cut, count - 1
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """The options of a write, parsed. Immutable, and pickled as it is."""
+
+    topic: str | None = None
+    partitions: int | None = None
+    compression: str | None = None
+    batch_bytes: int | None = None
+    config: Mapping[str, str] | None = None
+    staging_dir: str | None = None
+    txn: tuple[str, int] | None = None
+    commit_timeout: float | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """Take options as Spark hands them over; `ConfigError` as with `ReadOptions.parse`.
+
+        A partitioner other than Kafka's default one is refused: a column `partition` says where rows go instead.
+        """
+        given = _Given(options, "write", WRITE_OPTIONS, READ_OPTIONS)
+        app, version = given.text("txnAppId"), given.number("txnVersion", 0, LONG_MAX)
+        if (app is None) != (version is None) or app == "":
+            missing = "txnVersion" if version is None else "txnAppId"
+            raise ConfigError(f"a transaction has a txnAppId and a txnVersion, and {missing} is missing")
+        partitioner = given.text("kafka.partitioner.class")
+        if partitioner is not None and not partitioner.endswith(DEFAULT_PARTITIONERS):
+            raise ConfigError(
+                f"kafka.partitioner.class is {partitioner!r}; rows go by Kafka's default one or by a column partition"
+            )
+        return cls(
+            topic=given.text("topic"),
+            partitions=given.number("partitions", 1, INT_MAX),
+            compression=given.text("compression"),
+            batch_bytes=given.number("batchBytes", 1, INT_MAX),
+            config=given.beginning_with(CONFIG_PREFIX) or None,
+            staging_dir=given.text("stagingDir"),
+            txn=None if app is None or version is None else (app, version),
+            commit_timeout=given.seconds("commitTimeout"),
+        )
+
+
+class _Given:
+    """Options by name, whatever the case of their letters; what is given and not known is refused at once.
+
+    One table in SQL has options for both directions: those of the `other` are passed over.
+    """
+
+    def __init__(self, options: Mapping[str, str], direction: str, known: Sequence[str], other: Sequence[str]) -> None:
+        self._values: dict[str, str] = {}
+        taken = {name.lower() for name in (*known, *other, *PASSED_OVER, *OF_STREAMS)}
+        for name, value in options.items():
+            low = name.lower()
+            if low not in taken and not low.startswith((KAFKA_PREFIX, CONFIG_PREFIX)):
+                hint = next((one for one in known if _alike(one.lower(), low)), None)
+                raise ConfigError(
+                    f"{name} is no option of a {direction}{f'; {hint} is' if hint else ''}: {value!r} "
+                    f"({', '.join(known)} are known; what begins with 'kafka.' is passed over)"
+                )
+            if value is None:
+                raise ConfigError(f"{name} has no value")
+            self._values[low] = str(value)
+        for name in OF_STREAMS:
+            if name.lower() in self._values:
+                logger.warning("%s is for streams, and passed over in a batch %s", name, direction)
+
+    def beginning_with(self, prefix: str) -> dict[str, str]:
+        return {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
+
+    def seconds(self, name: str) -> float | None:
+        """A number of seconds, perhaps with an s behind it."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?s?", text):
+            raise ConfigError(f"{name} is {text!r}; a number of seconds is wanted")
+        return float(text.removesuffix("s"))
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name.lower())
+        return None if value is None else value.strip()
+
+    def strategy(self) -> tuple[Any, dict[str, Any]]:
+        names = ("subscribe", "subscribePattern", "assign")
+        given = [name for name in names if self.text(name) is not None]
+        if len(given) != 1:
+            what = " and ".join(f"{name}={self.text(name)!r}" for name in given) or "none"
+            raise ConfigError(f"exactly one of {', '.join(names)} is wanted, not {what}")
+        (name,) = given
+        value = self.text(name) or ""
+        if name == "subscribe":
+            topics = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+            if not topics:
+                raise ConfigError(f"subscribe names no topic: {value!r}")
+            return name, {"topics": topics}
+        if name == "subscribePattern":
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise ConfigError(f"subscribePattern is no regular expression ({error}): {value!r}") from None
+            if not value:
+                raise ConfigError("subscribePattern is empty; '.*' means every topic")
+            return name, {"pattern": value}
+        return name, {"assigned": _assigned(value)}
+
+    def starting(self) -> Bound:
+        return self._bound("starting", "earliest", EARLIEST, "latest", LATEST)
+
+    def ending(self) -> Bound:
+        return self._bound("ending", "latest", LATEST, "earliest", EARLIEST)
+
+    def _bound(self, side: str, default: str, mark: int, wrong: str, wrong_mark: int) -> Bound:
+        """The first of Timestamp, OffsetsByTimestamp and Offsets that is given; the others are not even looked at."""
+        option = f"{side}Timestamp"
+        if (text := self.text(option)) is not None:
+            return Bound(option, text, _whole(option, text, 0, LONG_MAX), is_time=True)
+        option = f"{side}OffsetsByTimestamp"
+        if (text := self.text(option)) is not None:
+            return Bound(option, text, each=_by_partition(option, text, low=0), is_time=True)
+        option = f"{side}Offsets"
+        text = self.text(option)
+        if text is None or text.lower() == default:
+            return Bound(option, default, mark)
+        if text.lower() == wrong:
+            raise ConfigError(
+                f"{option} is {text!r}, which a batch read cannot have; {default!r} or offsets as JSON can"
+            )
+        each = _by_partition(option, text, low=EARLIEST)
+        for (topic, number), offset in each.items():
+            if offset == wrong_mark:
+                raise ConfigError(
+                    f"{option} is {offset} ({wrong}) for {topic}-{number}, which a batch read cannot have"
+                )
+        return Bound(option, text, each=each)
+
+    def truth(self, name: str, *, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} is {text!r}; true and false are allowed")
+        return text.lower() == "true"
+
+    def number(self, name: str, low: int, high: int) -> int | None:
+        text = self.text(name)
+        return None if text is None else _whole(name, text, low, high)
+
+    def one_of(self, name: str, allowed: Sequence[str], default: str) -> str:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in allowed:
+            raise ConfigError(f"{name} is {text!r}; {' and '.join(allowed)} are allowed")
+        return text.lower()
+
+    def isolation(self) -> Any:
+        allowed = ("read_uncommitted", "read_committed")
+        theirs = self.one_of("kafka.isolation.level", allowed, allowed[0])
+        ours = self.one_of("isolation", allowed, theirs)
+        if self.text("kafka.isolation.level") is not None and ours != theirs:
+            raise ConfigError(f"isolation is {ours!r} and kafka.isolation.level is {theirs!r}; one of them is enough")
+        return ours
+
+    def columns(self) -> tuple[str, ...]:
+        with_headers = self.truth("includeHeaders", default=False)
+        text = self.text("columns")
+        if text is None:
+            return tuple(name for name in COLUMN_TYPES if with_headers or name != "headers")
+        canonical = {name.lower(): name for name in COLUMN_TYPES}
+        names = [part.strip() for part in text.split(",")]
+        for name in names:
+            if name.lower() not in canonical or [one.lower() for one in names].count(name.lower()) > 1:
+                raise ConfigError(f"columns has {name!r}; {', '.join(COLUMN_TYPES)} are known, each once: {text!r}")
+        return tuple(canonical[name.lower()] for name in names)
+
+
+def _assigned(text: str) -> tuple[Partition, ...]:
+    found = _json("assign", text, '{"topic": [0, 1]}')
+    chosen = []
+    for topic, numbers in found.items():
+        if not isinstance(numbers, list):
+            raise ConfigError(f'assign wants a list of partitions for {topic!r}, as in {{"topic": [0, 1]}}: {text}')
+        for number in numbers:
+            if type(number) is not int or not 0 <= number <= INT_MAX:
+                raise ConfigError(f"assign has {number!r} for {topic!r}, which is no partition's number: {text}")
+            chosen.append((topic, number))
+    if not chosen:
+        raise ConfigError(f"assign names no partition: {text!r}")
+    return tuple(chosen)
+
+
+def _by_partition(option: str, text: str, *, low: int) -> dict[Partition, int]:
+    example = '{"topic": {"0": 23, "1": 42}}'
+    each = {}
+    for topic, numbers in _json(option, text, example).items():
+        if not isinstance(numbers, dict):
+            raise ConfigError(f"{option} wants numbers by partition for {topic!r}, as in {example}: {text}")
+        for number, value in numbers.items():
+            if not re.fullmatch(r"[0-9]{1,10}", number) or int(number) > INT_MAX:
+                raise ConfigError(f"{option} has {number!r} for {topic!r}, which is no partition's number: {text}")
+            if type(value) is not int or not low <= value <= LONG_MAX:
+                raise ConfigError(
+                    f"{option} is {value!r} for {topic}-{number}; whole numbers from {low} on are allowed: {text}"
+                )
+            each[topic, int(number)] = value
+    return each
+
+
+def _json(option: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{option} is no JSON like {example} ({error}): {text[:1000]!r}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{option} is no JSON object like {example}: {text[:1000]!r}")
+    return found
+
+
+def _whole(option: str, text: str, low: int, high: int) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,30}", text) or not low <= int(text) <= high:
+        raise ConfigError(f"{option} is {text!r}; whole numbers from {low} to {high} are allowed")
+    return int(text)
+
+
+def _alike(known: str, given: str) -> bool:
+    """Whether a name may have been meant: one letter more or less, or another separator."""
+    plain = re.sub(r"[^a-z]", "", given)
+    return known == plain or known.rstrip("s") == plain.rstrip("s") or (len(plain) > 5 and known.startswith(plain))
+
+
+def _list(there: Iterable[str]) -> str:
+    names = sorted(there)
+    return f"are {', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else "is no topic at all"
+
+
+def _shown(partitions: Sequence[Partition]) -> str:
+    shown = ", ".join(f"{topic}-{number}" for topic, number in partitions[:5])
+    return shown + (", …" if len(partitions) > 5 else "")

@@ -1,0 +1,396 @@
+"""Logs into DataFrames: what to read is decided on the driver, and each task reads its range into Arrow batches.
+
+`plan` turns options into ranges of offsets, which stand still from then on; `Scan` goes to the tasks and yields record
+batches of exactly Spark's types, made from columns without an object for each record. Directories are only read
+(`mode="r"`), so that those of a running broker can be scanned where they lie. The hardest rule: a range that can no
+longer be read as it was planned is an error, never a shorter answer, unless `failOnDataLoss` is false.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from kstore import fs
+from kstore.catalog import Entry, look
+from kstore.errors import ConfigError, InvalidTimestampError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kstore.log import Log
+from kstore.spark import needs
+from kstore.spark.options import COLUMN_TYPES, Isolation, Range, ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from kstore._columns import Columns
+
+logger = logging.getLogger("kstore")
+
+# One record batch on its way to the JVM: as many records or bytes as it takes to make the fixed costs small.
+CHUNK_RECORDS, CHUNK_BYTES = 32_768, 4 << 20
+MOST_MS = (2**63 - 1) // 1000  # what fits Spark's microseconds
+
+# What a log calls the columns that it has; a topic and a partition are the same in every row.
+_IN_LOG = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp"}
+_IN_LOG |= {"timestampType": "timestamp_type", "headers": "headers"}
+
+Roots = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+class Piece(NamedTuple):
+    """What one task reads: offsets `[start, end)` of the partition in a directory. Plain, and pickled as it is."""
+
+    path: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """Topic and partition, for messages."""
+        return f"{self.topic}-{self.partition}"
+
+
+class Filters(NamedTuple):
+    """What a query's own conditions leave: partitions by topic and number, offsets, a least timestamp."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    least_offset: int | None = None
+    end_offset: int | None = None
+    least_timestamp: int | None = None  # in milliseconds
+
+
+class LogMarks:
+    """What planning asks a log that is open for reading; a `options.Marks`. Not thread-safe."""
+
+    def __init__(self, log: Log, isolation: Isolation) -> None:
+        self._log = log
+        self.start = log.log_start_offset
+        self.end = max(log.last_stable_offset if isolation == "read_committed" else log.log_end_offset, self.start)
+
+    def at_time(self, timestamp: int) -> int | None:
+        """The lowest offset whose timestamp is at or after `timestamp`, through the time index."""
+        found = self._log.offset_for_timestamp(timestamp)
+        return None if found is None else found.offset
+
+    def border(self, offset: int) -> int:
+        """The base offset of the batch that holds `offset`, through the offset index; `offset` where none does."""
+        if not self.start <= offset < self.end:
+            return offset
+        table = self._log.batch_table(offset, end_offset=offset + 1)
+        base = int(table["base_offset"][0]) if len(table) else -1
+        return base if 0 <= base <= offset else offset
+
+
+def directories(root: Roots) -> tuple[str, ...]:
+    """The log directories that `root` names: a path, a `file:` URI, or several; `ConfigError` for what is none."""
+    given = [root] if isinstance(root, str | os.PathLike) else list(root)
+    found = []
+    for each in given:
+        path = os.fspath(each)
+        if not isinstance(path, str) or not path:
+            raise ConfigError(f"a log directory is a path, not {path!r}")
+        if "://" in path or path.startswith("file:"):
+            parts = urlsplit(path)
+            if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+                raise ConfigError(f"{path} is no path of a file system; logs are read and written where files are")
+            path = unquote(parts.path)
+        found.append(os.path.abspath(path))
+    if not found:
+        raise ConfigError("no log directory is given")
+    return tuple(found)
+
+
+def plan(
+    root: Roots, options: ReadOptions, *, min_partitions: int | None = None, filters: Filters | None = None
+) -> list[Piece]:
+    """What tasks are to read, in the order of topic, partition and offset; see `ReadOptions.plan`.
+
+    Raises what that raises, `StorageError` for a directory that is not there, and `CorruptRecordError`.
+    """
+    there: dict[str, dict[int, Entry]] = {}
+    for entry in look(directories(root)).entries:
+        there.setdefault(entry.topic, {})[entry.partition] = entry
+    chosen = options.choose({topic: sorted(numbers) for topic, numbers in there.items()})
+    opened: dict[tuple[str, int], LogMarks] = {}
+    logs: list[Log] = []
+
+    def marks(topic: str, number: int) -> LogMarks:
+        if (topic, number) not in opened:
+            logs.append(Log.open(there[topic][number].path, "r"))
+            opened[topic, number] = LogMarks(logs[-1], options.isolation)
+        return opened[topic, number]
+
+    try:
+        ranges = options.plan(chosen, marks, min_partitions=min_partitions)
+        if filters is not None:
+            ranges = list(_kept(ranges, filters, marks))
+    finally:
+        for log in logs:
+            log.close()
+    return [Piece(there[each.topic][each.partition].path, *each) for each in ranges]
+
+
+def _kept(ranges: Iterable[Range], filters: Filters, marks: Any) -> Iterator[Range]:
+    """What a query's conditions leave of some ranges, and perhaps a little more: Spark looks at every row again."""
+    for each in ranges:
+        if filters.topics is not None and each.topic not in filters.topics:
+            continue
+        if filters.partitions is not None and each.partition not in filters.partitions:
+            continue
+        start, end = each.start, each.end
+        if filters.least_offset is not None:
+            start = max(start, filters.least_offset)
+        if filters.end_offset is not None:
+            end = min(end, filters.end_offset)
+        if filters.least_timestamp is not None and start < end:
+            found = marks(each.topic, each.partition).at_time(filters.least_timestamp)
+            start = end if found is None else max(start, found)
+        if start < end:
+            yield each._replace(start=start, end=end)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """How tasks read their pieces: plain values, pickled as they are. Thread-safe."""
+
+    columns: tuple[str, ...]
+    isolation: Isolation = "read_uncommitted"
+    fail_on_data_loss: bool = True
+    not_null: frozenset[str] = frozenset()  # columns that a schema of the caller's own declares so
+
+    def batches(self, piece: Piece) -> Iterator[Any]:
+        """Read a piece into record batches of Spark's types, in the order of offsets, in the memory of one of them.
+
+        Raises `OffsetOutOfRangeError` where records have gone since the planning (or, with `fail_on_data_loss` off,
+        says so to the logger and gives those that are left), `CorruptRecordError`, and `InvalidTimestampError` for a
+        moment that Spark's type cannot hold.
+        """
+        pa = needs.pyarrow("a scan")
+        make = _Maker(pa, self.columns, self.not_null, piece)
+        try:
+            log = Log.open(piece.path, "r")
+        except fs.MissingFileError:
+            self._lost(UnknownTopicOrPartitionError, piece, piece.start, "its directory has gone")
+            return
+        with log:
+            offset = piece.start
+            while offset < piece.end:
+                start, end = log.log_start_offset, log.log_end_offset
+                if offset < start or end < piece.end:
+                    self._lost(OffsetOutOfRangeError, piece, offset, f"the log has offsets {start} to {end} now")
+                    offset = max(offset, start)
+                    if offset >= min(end, piece.end):
+                        return
+                try:
+                    for chunk in self._chunks(log, offset, piece.end, make.wanted):
+                        offset = chunk.next_offset
+                        yield make.batch(chunk)
+                except OffsetOutOfRangeError:
+                    if log.log_start_offset <= offset <= log.log_end_offset:
+                        raise
+                    continue
+                if log.log_end_offset >= piece.end or not self.fail_on_data_loss:
+                    return
+
+    def _chunks(self, log: Log, offset: int, end: int, wanted: Sequence[str]) -> Iterator[Columns]:
+        return log.iter_columns(
+            offset,
+            end_offset=end,
+            columns=wanted,
+            isolation=self.isolation,
+            max_records=CHUNK_RECORDS,
+            max_bytes=CHUNK_BYTES,
+            threads=1,  # the machine's cores are taken by other tasks
+        )
+
+    def _lost(self, kind: type[Exception], piece: Piece, offset: int, what: str) -> None:
+        text = f"{piece.name} in {os.path.dirname(piece.path)} was to be read from {offset} to {piece.end}, but {what}"
+        if self.fail_on_data_loss:
+            raise kind(f"{text}: records were deleted or cut since the scan was planned (failOnDataLoss is true)")
+        logger.warning("%s; what is left is read, since failOnDataLoss is false", text)
+
+
+class _Maker:
+    """Makes record batches of one partition's columns. Not thread-safe."""
+
+    def __init__(self, pa: Any, columns: Sequence[str], not_null: frozenset[str], piece: Piece) -> None:
+        self._pa = pa
+        self._piece = piece
+        self._schema = arrow_schema(columns, not_null)
+        # A count of rows is known from any column; the offset is the cheapest.
+        self.wanted = tuple(_IN_LOG[name] for name in columns if name in _IN_LOG) or ("offset",)
+        self._same = {"topic": pa.array([], pa.string()), "partition": pa.array([], pa.int32())}
+
+    def batch(self, chunk: Columns) -> Any:
+        """The record batch of a chunk."""
+        columns = self._pa.record_batch(chunk)
+        arrays = [self._column(name, chunk, columns) for name in self._schema.names]
+        return self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _column(self, name: str, chunk: Columns, columns: Any) -> Any:
+        if name in ("topic", "partition"):
+            return self._repeated(name, len(chunk))
+        if name == "timestamp":
+            return self._timestamps(chunk)
+        if name == "timestampType":
+            return self._pa.array(chunk["timestamp_type"].astype("int32"))
+        if name == "headers":
+            return self._headers(chunk, columns.column("headers"))
+        return columns.column(name)
+
+    def _repeated(self, name: str, count: int) -> Any:
+        """A column of one value: built once for the longest batch, and a slice of that for the others."""
+        if len(self._same[name]) < count:
+            value = self._piece.topic if name == "topic" else self._piece.partition
+            scalar = self._pa.scalar(value, self._same[name].type)
+            self._same[name] = self._pa.repeat(scalar, count)
+        return self._same[name].slice(0, count)
+
+    def _timestamps(self, chunk: Columns) -> Any:
+        """Milliseconds as Spark's microseconds; a record without a timestamp shows -1 ms, as in Spark's own source."""
+        pa, timestamps = self._pa, chunk.timestamps
+        if timestamps.max() > MOST_MS or timestamps.min() < -MOST_MS:
+            row = int(np.argmax((timestamps > MOST_MS) | (timestamps < -MOST_MS)))
+            at = f"its timestamp {timestamps[row]} ms at row {row} of the {len(chunk)} below offset {chunk.next_offset}"
+            raise InvalidTimestampError(
+                f"{self._piece.name}: {at} does not fit Spark's microseconds; scan without the column timestamp"
+            )
+        return pa.array(timestamps * 1000).view(self._schema.field("timestamp").type)
+
+    def _headers(self, chunk: Columns, found: Any) -> Any:
+        """Lists of headers, null where a record has none."""
+        pa = self._pa
+        kind = self._schema.field("headers").type
+        inner = found.values
+        fields = kind.value_type
+        rows = pa.StructArray.from_arrays(
+            [inner.field(0).cast(pa.string()), inner.field(1)], fields=[fields.field(0), fields.field(1)]
+        )
+        offsets = chunk.headers.offsets
+        bare = offsets[1:] == offsets[:-1]
+        mask = pa.array(bare) if bare.any() else None
+        return pa.ListArray.from_arrays(pa.array(offsets), rows, type=kind, mask=mask)
+
+
+def arrow_schema(columns: Iterable[str], not_null: Iterable[str] = ()) -> Any:
+    """The Arrow schema of a scan's record batches: to the letter the one that Spark expects of these columns."""
+    pa = needs.pyarrow("a scan")
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    types = {
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        COLUMN_TYPES["headers"]: pa.list_(pa.field("element", header)),
+    }
+    bare = frozenset(not_null)
+    return pa.schema([pa.field(name, types[COLUMN_TYPES[name]], nullable=name not in bare) for name in columns])
+
+
+def ddl(columns: Iterable[str]) -> str:
+    """The columns as a schema that Spark parses."""
+    return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in columns)
+
+
+def scan(
+    spark: SparkSession,
+    root: Roots,
+    *,
+    subscribe: str | Iterable[str] | None = None,
+    subscribe_pattern: str | None = None,
+    assign: Mapping[str, Iterable[int]] | str | None = None,
+    columns: Iterable[str] | str | None = None,
+    starting_offsets: str | Mapping[str, Mapping[int, int]] | None = None,
+    ending_offsets: str | Mapping[str, Mapping[int, int]] | None = None,
+    starting_timestamp: int | None = None,
+    ending_timestamp: int | None = None,
+    starting_offsets_by_timestamp: str | Mapping[str, Mapping[int, int]] | None = None,
+    ending_offsets_by_timestamp: str | Mapping[str, Mapping[int, int]] | None = None,
+    starting_offsets_by_timestamp_strategy: str | None = None,
+    include_headers: bool = False,
+    fail_on_data_loss: bool = True,
+    min_partitions: int | None = None,
+    max_records_per_partition: int | None = None,
+    isolation: Isolation = "read_uncommitted",
+) -> DataFrame:
+    """Make a DataFrame of the records in the log directory `root`, or in several: one row each, in Arrow batches.
+
+    The arguments are the options of `spark.read.format("kstore")` with underscores (docs/spark.md), and mean the same;
+    mappings stand where an option has JSON. `columns` says which columns to build, and in which order: Spark prunes
+    none for a Python source. What is read is decided now: rows that come later are not in it, however often it is
+    computed. Without `min_partitions` large partitions are cut until every core has something to read. Rows of a
+    partition come in the order of their offsets, within and across tasks, until something shuffles them.
+
+    Raises `ConfigError` for an argument, `UnknownTopicOrPartitionError`, `OffsetOutOfRangeError`, `StorageError`.
+    """
+    given: dict[str, object] = {
+        "subscribe": subscribe if subscribe is None or isinstance(subscribe, str) else ",".join(subscribe),
+        "subscribePattern": subscribe_pattern,
+        "assign": _as_json(assign, _listed),
+        "columns": columns if columns is None or isinstance(columns, str) else ",".join(columns),
+        "startingOffsets": _as_json(starting_offsets, dict),
+        "endingOffsets": _as_json(ending_offsets, dict),
+        "startingTimestamp": starting_timestamp,
+        "endingTimestamp": ending_timestamp,
+        "startingOffsetsByTimestamp": _as_json(starting_offsets_by_timestamp, dict),
+        "endingOffsetsByTimestamp": _as_json(ending_offsets_by_timestamp, dict),
+        "startingOffsetsByTimestampStrategy": starting_offsets_by_timestamp_strategy,
+        "includeHeaders": include_headers,
+        "failOnDataLoss": fail_on_data_loss,
+        "minPartitions": min_partitions,
+        "maxRecordsPerPartition": max_records_per_partition,
+        "isolation": isolation,
+    }
+    options = ReadOptions.parse({name: str(value) for name, value in given.items() if value is not None})
+    needs.pyarrow("a scan")
+    pieces = plan(root, options, min_partitions=_cores(spark))
+    how = Scan(options.columns, options.isolation, options.fail_on_data_loss)
+    schema = ddl(options.columns)
+    if not pieces:
+        return spark.createDataFrame([], schema)
+    numbers = spark.range(0, len(pieces), 1, len(pieces))
+    return numbers.mapInArrow(_Reading(how, tuple(pieces)), schema)
+
+
+class _Reading:
+    """The function of `mapInArrow`: numbers of pieces in, their record batches out."""
+
+    def __init__(self, how: Scan, pieces: tuple[Piece, ...]) -> None:
+        self._how = how
+        self._pieces = pieces
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._how.batches(self._pieces[number])
+
+
+def _cores(spark: SparkSession) -> int | None:
+    """How many tasks run at once, where a session tells."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # a session of Spark Connect has no context, and says so in an error of its own
+        return None
+
+
+def _listed(numbers: Iterable[int]) -> list[int]:
+    return list(numbers)
+
+
+def _as_json(value: Any, inner: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        return json.dumps({topic: inner(numbers) for topic, numbers in value.items()})
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{value!r} is no mapping of topics to partitions ({error})") from None
