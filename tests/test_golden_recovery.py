@@ -1,7 +1,7 @@
 """Opened and closed, what real brokers left comes out as Kafka leaves it: recovered, or untouched where it was clean.
 
-Left out of the comparison: the snapshots of logs whose producers number their batches (kstore keeps no producer state
-yet), and what a start of Kafka adds to `leader-epoch-checkpoint`.
+Snapshots are compared entry by entry. Left out of the comparison: what a start of Kafka adds to
+`leader-epoch-checkpoint`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import goldenlogs
 import pytest
 from conftest import ManualClock
-from goldenlogs import PARTITIONS, Partition
+from goldenlogs import PARTITIONS, Partition, RecordRow, with_sorted_snapshots
 from test_docs import REPOSITORY, table_after
 
 import kstore
@@ -20,7 +20,6 @@ from kstore.producer import EMPTY_SNAPSHOT
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
-NOW = 2_000_000_000_000
 AFTER_A_KILL = [p for p in PARTITIONS if p.set in ("crash", "crash-damaged") and p.directory.startswith("before/")]
 # Copied from a broker that ran: for kstore the same as after a kill.
 RUNNING = [p for p in PARTITIONS if p.set == "retention" and p.directory.startswith("during/")]
@@ -54,8 +53,11 @@ RESTARTED = {Partition("epochs", "dir/epochs-0")}
 
 
 def open_log(partition: Partition, root: Path) -> kstore.Log:
+    """At the time of its newest record: a day later its producers would have expired."""
     directory = root / partition.directory.rpartition("/")[2]
-    return kstore.Log.open(directory, config=goldenlogs.config(partition), clock=ManualClock(NOW))
+    rows = goldenlogs.expected_rows(partition)
+    now = max((row.timestamp if isinstance(row, RecordRow) else row.maxTimestamp for row in rows), default=0)
+    return kstore.Log.open(directory, config=goldenlogs.config(partition), clock=ManualClock(now))
 
 
 def files_of(partition: Partition, root: Path) -> dict[str, bytes]:
@@ -69,12 +71,6 @@ def without_newest_epoch(files: dict[str, bytes]) -> dict[str, bytes]:
         return files
     entries = files[name].splitlines()[2:-1]
     return {**files, name: b"\n".join([b"0", b"%d" % len(entries), *entries, b""])}
-
-
-def without_snapshots(partition: Partition, files: dict[str, bytes]) -> dict[str, bytes]:
-    if all(row.producerId < 0 for row in goldenlogs.expected_rows(partition)):
-        return files
-    return {name: data for name, data in files.items() if ".snapshot" not in name}
 
 
 @pytest.mark.parametrize("partition", AFTER_A_KILL, ids=str)
@@ -96,7 +92,7 @@ def test_recovery_leaves_what_kafkas_recovery_left(partition: Partition, tmp_pat
     expected = without_newest_epoch(goldenlogs.files(goldenlogs.unpacked(after) / after.directory.rpartition("/")[2]))
     files = files_of(partition, root)
     files.pop("leader-epoch-checkpoint.tmp", None)  # becomes the file when an epoch is entered, in Kafka at each start
-    assert without_snapshots(partition, files) == without_snapshots(partition, expected)
+    assert with_sorted_snapshots(files) == with_sorted_snapshots(expected)
     assert goldenlogs.lines_of(partition, root) == goldenlogs.lines_of(after, goldenlogs.unpacked(after))
     with open_log(partition, root) as log:
         assert log.recovery.clean
@@ -112,7 +108,7 @@ def test_a_copy_of_a_running_brokers_files_comes_out_as_its_shutdown_left_them(
         assert not log.recovery.clean
         assert all(name.endswith(".deleted") for name in log.recovery.leftovers_removed)
     expected = without_newest_epoch(goldenlogs.files(goldenlogs.unpacked(after) / after.directory.rpartition("/")[2]))
-    assert without_snapshots(partition, files_of(partition, root)) == without_snapshots(partition, expected)
+    assert with_sorted_snapshots(files_of(partition, root)) == with_sorted_snapshots(expected)
 
 
 @pytest.mark.parametrize("partition", CLEAN, ids=str)
@@ -142,16 +138,22 @@ def test_a_clean_log_opened_and_closed_keeps_every_byte(partition: Partition, tm
     assert goldenlogs.lines_of(partition, root) == lines
 
 
+@pytest.mark.parametrize("lost", [(), (".snapshot",), (".snapshot", ".txnindex")], ids="".join)
 @pytest.mark.parametrize("partition", UNKNOWN, ids=str)
-def test_rebuilt_indexes_are_those_that_the_broker_wrote(partition: Partition, tmp_path: Path) -> None:
-    """3.12: without restarts live appends and recovery agree."""
+def test_rebuilt_indexes_are_those_that_the_broker_wrote(
+    partition: Partition, lost: tuple[str, ...], tmp_path: Path
+) -> None:
+    """3.12: without restarts live appends and recovery agree; so do snapshots and transaction indexes (8.14, 8.16)."""
     root = goldenlogs.copy_root(partition, tmp_path)
     before = files_of(partition, root)
+    for name in before:
+        if name.endswith(lost):
+            (root / partition.directory.rpartition("/")[2] / name).unlink()
     with open_log(partition, root) as log:
         assert not log.recovery.clean
         assert log.recovery.cut_bytes == 0
         assert log.recovery.indexes_rebuilt == [segment.base_offset for segment in log.segments]
-    found, expected = (without_snapshots(partition, files) for files in (files_of(partition, root), before))
+    found, expected = (with_sorted_snapshots(files) for files in (files_of(partition, root), before))
     if partition in RESTARTED:
         found, expected = (
             {name: data for name, data in files.items() if not name.endswith("index")} for files in (found, expected)

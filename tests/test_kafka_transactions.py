@@ -11,7 +11,7 @@ import pytest
 from kafka_broker import Cluster
 from kafka_broker import cluster as cluster
 from kafka_broker import machine as machine
-from kafka_jvm import Kafka
+from kafka_jvm import Dumped, Kafka
 from test_transactions import Death, committed, die, states
 from test_transactions import writes as writes
 
@@ -104,6 +104,16 @@ def test_a_broker_goes_on_with_our_transactions_and_positions_and_we_with_its(
         assert committed(store, "orders") == sorted([*expected, b"again"])
 
 
+def dumped_alike(kafka: Kafka, *arguments: str) -> Dumped:
+    """What Kafka's dump tool prints, and kstore's too."""
+    theirs = kafka.dump(*arguments)
+    command = [sys.executable, "-m", "kstore", "dump", *arguments]
+    ours = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert theirs.code == 0
+    assert theirs.out == ours.stdout
+    return theirs
+
+
 def test_the_dump_tool_shows_our_topics_as_we_do(root: Path, kafka: Kafka) -> None:
     with kstore.Store.open(root) as store:
         store.create_topic("t", 2)
@@ -121,15 +131,26 @@ def test_the_dump_tool_shows_our_topics_as_we_do(root: Path, kafka: Kafka) -> No
         ("__transaction_state", "--transaction-log-decoder"),
     ):
         file = str(root / f"{topic}-29" / "00000000000000000000.log")
-        theirs = kafka.dump(option, "--files", file)
-        ours = subprocess.run(
-            [sys.executable, "-m", "kstore", "dump", option, "--files", file],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert theirs.code == 0
-        assert theirs.out == ours.stdout
+        theirs = dumped_alike(kafka, option, "--files", file)
         assert "Error" not in theirs.out
         assert "skipping" not in theirs.out
         assert theirs.out.count("| offset") == (7 if topic == "__consumer_offsets" else 11)
+
+
+def test_the_dump_tool_shows_our_snapshots_and_transaction_indexes_as_we_do(root: Path, kafka: Kafka) -> None:
+    ends = {7: None, 8: False, 9: True, 10: False}
+    with kstore.Log.open(root / "t-0", segment_bytes=600) as log:
+        for n in range(30):
+            pid = 7 + n % 4
+            numbers = {"producer_id": pid, "producer_epoch": n // 4, "base_sequence": 0}
+            log.append_many([b"value %d" % n] * 3, transactional=ends[pid] is not None, **numbers)
+            if ends[pid] is not None and n < 28:
+                log.append_marker(pid, n // 4 + 1, commit=bool(ends[pid]), coordinator_epoch=n, transaction_version=2)
+    indexes = sorted(map(str, (root / "t-0").glob("*.txnindex")))
+    assert dumped_alike(kafka, "--files", ",".join(indexes)).out.count("producerId: ") == 14
+    snapshots = sorted(map(str, (root / "t-0").glob("*.snapshot")))
+    assert len(snapshots) > 5
+    assert dumped_alike(kafka, "--files", ",".join(snapshots)).out.count("producerId: ") > 20
+    newest = dumped_alike(kafka, "--files", snapshots[-1]).out
+    assert newest.count("producerId: ") == 4
+    assert "currentTxnFirstOffset: OptionalLong[" in newest
