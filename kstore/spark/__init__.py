@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from kstore.adopt import Adopted, Staged
 from kstore.spark.ingesting import commit, discard, ingest, partition_of
+from kstore.spark.scanning import scan
 from kstore.spark.staging import MANIFEST, Stage, stage
 
-__all__ = ["MANIFEST", "Adopted", "Stage", "Staged", "commit", "discard", "ingest", "partition_of", "stage"]
+__all__ = ["MANIFEST", "Adopted", "Stage", "Staged", "commit", "discard", "ingest", "partition_of", "scan", "stage"]

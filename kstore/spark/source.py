@@ -1,4 +1,4 @@
-"""`format("kstore")`: Spark's Python Data Source API in front of scan.py and of staging and commits.
+"""`format("kstore")`: Spark's Python Data Source API in front of scanning.py and of staging and commits.
 
 Thin on purpose: options are parsed in options.py, everything else is done by whom `ks.scan` and `ks.ingest` call too.
 Spark pickles what is made here and builds it anew in other processes, so it holds plain values alone. Imports without
@@ -18,7 +18,7 @@ from kstore.adopt import Staged
 from kstore.errors import ConfigError, LogLockedError
 from kstore.spark.ingesting import COMMIT_TIMEOUT, commit, discard
 from kstore.spark.options import COLUMN_TYPES, ReadOptions, WriteOptions
-from kstore.spark.scan import Filters, Piece, Scan, ddl, directories, plan
+from kstore.spark.scanning import Filters, Piece, Scan, ddl, directories, plan
 from kstore.spark.staging import stage
 
 if TYPE_CHECKING:
