@@ -1,5 +1,6 @@
 """The writable end of a log: whole batches in, bytes of the active segment and its index entries out."""
 
+import os
 from collections.abc import Callable
 from enum import IntEnum
 from threading import Lock
@@ -28,6 +29,15 @@ class Code(IntEnum):
     SPLIT = -9
 
 def set_pwrite_hook(hook: Callable[[int, bytes, int], int] | None) -> None: ...
+def rebase(
+    fd: int,
+    end: int,
+    base_offset: int,
+    leader_epoch: int,
+    *,
+    write: bool = True,
+    path: str | os.PathLike[str] | None = None,
+) -> tuple[int, int, int]: ...
 
 @disjoint_base
 class Appender:

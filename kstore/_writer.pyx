@@ -26,12 +26,15 @@ from kstore._wire cimport (
     ATTRIBUTES_AT, BASE_OFFSET_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CRC_AT,
     HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LOG_OVERHEAD, MAGIC_AT, MAX_TIMESTAMP_AT,
     MIN_V0_MESSAGE, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT,
-    load32, load64, put_uvarint, store16, store32, store64, uvarint_size, zigzag,
+    CONTROL_BIT, TRANSACTIONAL_BIT, load32, load64, put_uvarint, store16, store32, store64, uvarint_size, zigzag,
 )
 
 import os
 
-from kstore.errors import InvalidRecordError, InvalidTimestampError, RecordBatchTooLargeError, RecordTooLargeError, StorageError
+from kstore.errors import (
+    CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordBatchTooLargeError, RecordTooLargeError,
+    StorageError,
+)
 
 
 cdef extern from "crc32c.h":
@@ -39,6 +42,7 @@ cdef extern from "crc32c.h":
 
 cdef extern from "unistd.h":
     ssize_t pwrite(int fd, const void *p, size_t n, off_t position) noexcept nogil
+    ssize_t pread(int fd, void *p, size_t n, off_t position) noexcept nogil
     int ftruncate(int fd, off_t size) noexcept nogil
 
 
@@ -114,6 +118,88 @@ cdef int _write_all(int fd, const uint8_t *p, Py_ssize_t n, int64_t position) no
         n -= done
         position += done
     return 0
+
+
+# ---- Batches that have been written and get other offsets.
+
+cdef enum Walked:
+    WHOLE
+    CUT                        # the file ends inside a batch
+    NO_BATCH                   # magic, length or counts cannot be
+    OF_PRODUCER                # numbered, transactional or a control batch: nobody has checked its numbers
+    FAILED_READ
+    FAILED_WRITE
+
+
+cdef struct Rebase:
+    int64_t position           # of the batch that stopped it
+    int64_t next_offset
+    int64_t batches
+    uint32_t first_crc
+    int error
+
+
+cdef Walked _rebase(int fd, int64_t end, int32_t leader_epoch, bint write, Rebase *r) noexcept nogil:
+    cdef uint8_t header[RECORDS_AT]
+    cdef int64_t size, last
+    cdef ssize_t got, n
+    while r.position < end:
+        got = 0
+        while got < RECORDS_AT:
+            n = pread(fd, header + got, <size_t>(RECORDS_AT - got), r.position + got)
+            if n < 0:
+                if errno == EINTR:
+                    continue
+                r.error = errno
+                return FAILED_READ
+            if n == 0:
+                return CUT
+            got += n
+        size = <int64_t>load32(header + BATCH_LENGTH_AT) + LOG_OVERHEAD
+        last = load32(header + LAST_OFFSET_DELTA_AT)
+        if header[MAGIC_AT] != 2 or size < RECORDS_AT or last < 0 or <int64_t>load32(header + RECORDS_COUNT_AT) != last + 1:
+            return NO_BATCH
+        if size > end - r.position:
+            return CUT
+        if load64(header + PRODUCER_ID_AT) >= 0 or header[ATTRIBUTES_AT + 1] & (TRANSACTIONAL_BIT | CONTROL_BIT):
+            return OF_PRODUCER
+        if r.batches == 0:
+            r.first_crc = <uint32_t>load32(header + CRC_AT)
+        if write:
+            store64(header + BASE_OFFSET_AT, r.next_offset)
+            store32(header + LEADER_EPOCH_AT, leader_epoch)
+            r.error = _write_all(fd, header, MAGIC_AT, r.position)
+            if r.error:
+                return FAILED_WRITE
+        r.next_offset += last + 1
+        r.batches += 1
+        r.position += size
+    return WHOLE
+
+
+def rebase(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch, *, bint write=True, path=None):
+    """Give the v2 batches of `[0, end)` of a file the offsets from `base_offset` on, and a leader epoch, in place.
+
+    (next offset, batches, CRC of the first batch). Only what no CRC covers is written, 16 bytes of each batch, without
+    the GIL; the offsets that are there do not count, so that it may be done again. With `write` false it only looks.
+    Raises `CorruptRecordError` for bytes that are no whole batches without a producer, and `StorageError`.
+    """
+    cdef Rebase r
+    cdef Walked walked
+    memset(&r, 0, sizeof(Rebase))
+    r.next_offset = base_offset
+    with nogil:
+        walked = _rebase(fd, end, leader_epoch, write, &r)
+    if walked == FAILED_READ or walked == FAILED_WRITE:
+        raise StorageError(r.error, os.strerror(r.error), None if path is None else os.fspath(path))
+    if walked == CUT:
+        raise CorruptRecordError(f"the file ends at {end}, inside a batch", path=path, position=r.position)
+    if walked == NO_BATCH:
+        raise CorruptRecordError("no whole batch of format 2", path=path, position=r.position)
+    if walked == OF_PRODUCER:
+        raise CorruptRecordError("a batch with a producer or a control batch, which nobody stages", path=path,
+                                 position=r.position)
+    return r.next_offset, r.batches, r.first_crc
 
 
 cdef int64_t _system_now() noexcept nogil:

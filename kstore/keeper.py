@@ -80,6 +80,7 @@ class Keeper:
         self._expiry = Expiry(broker.producer_id_expiration_ms, broker.producer_id_expiration_check_interval_ms)
         self._doomed: list[tuple[int, str]] = []
         self._open: dict[Entry, Log] = {}
+        self._distrusted: set[Entry] = set()
         self.offline: dict[str, StorageError] = {}
         self.directories: dict[str, LogDirectory] = {}
         hurry, now = weakref.WeakMethod(self.hurry_flush), self.now
@@ -124,13 +125,18 @@ class Keeper:
         """
         work: dict[str, list[Entry]] = {}
         for entry in entries:
-            entry.trusted = self.directories[entry.root].was_clean
+            entry.trusted = self.directories[entry.root].was_clean and entry not in self._distrusted
             if not entry.trusted and entry.failure is None:
                 work.setdefault(entry.root, []).append(entry)
         total = sum(map(len, work.values()))
         for done, _ in enumerate(self._in_parallel(self._recover_one, work), 1):
             if progress is not None:
                 progress(done, total)
+
+    def distrust(self, entry: Entry, offset: int) -> None:
+        """Have a log recovered from `offset` on, durably said: what stands there is new."""
+        self._distrusted.add(entry)
+        self.directories[entry.root].lower(entry.key, offset)
 
     def _recover_one(self, entry: Entry) -> None:
         recovery_point = self.directories[entry.root].mark(checkpoint.RECOVERY_POINTS, entry.key) or 0

@@ -13,7 +13,7 @@ from errno import EIO
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from kstore import arguments, cautions, checkpoint, deletion, fs, names, reading, recovery
+from kstore import arguments, cautions, checkpoint, deletion, fs, loads, names, reading, recovery
 from kstore.columnappends import ColumnAppends
 from kstore.columnreads import ColumnReads
 from kstore.config import ConfigSource, LogConfig
@@ -63,7 +63,7 @@ class Log(ColumnAppends, ColumnReads):
 
         Raises `LogLockedError` while another writer or a broker has the directory, `CorruptRecordError` for a fault in
         what had been flushed (nothing is cut), `InvalidTopicError` for a name that Kafka forbids, `ConfigError`, and
-        `StorageError`.
+        `StorageError`, also while a bulk load into the partition is not finished: `Store.open` does that.
         """
         if mode not in ("a", "r"):
             raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
@@ -159,6 +159,7 @@ class Log(ColumnAppends, ColumnReads):
         fs.make_directories(root)
         self._locks = (fs.lock_root(root, shared=True),)
         try:
+            loads.refuse_pending(root, *partition)
             if not fs.exists(self.path):
                 checkpoint.forget_partitions(root, [partition])
                 fs.mkdir(self.path)

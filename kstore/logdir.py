@@ -165,6 +165,13 @@ class LogDirectory:
                 self._set(checkpoint.HIGH_WATERMARKS, upkeep.writer.partition, upkeep.writer.log_end_offset)
             self._write_changed()
 
+    def lower(self, partition: checkpoint.Partition, offset: int) -> None:
+        """Bring a recovery point down to `offset`, in its file, before anybody opens the log."""
+        with self._writing:
+            if (self._lines[checkpoint.RECOVERY_POINTS].get(partition) or 0) > offset:
+                self._set(checkpoint.RECOVERY_POINTS, partition, offset)
+            self._write_changed()
+
     def forget(self, partitions: Iterable[checkpoint.Partition]) -> None:
         """Take partitions out of all four files (13.8)."""
         with self._writing:

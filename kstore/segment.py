@@ -445,6 +445,15 @@ class Segment:
         self.is_active = self.pinned = False
         openfiles.opened(self, 0)
 
+    def renew(self, size_bytes: int) -> None:
+        """Be what the files at the paths are now, sealed and synced, of so many bytes; readers may hold this object."""
+        self.is_active = self.pinned = self.unsynced = self.vouched = False
+        self._offset_index = self._time_index = None
+        self._maximum = self._first_timestamp = None
+        self._file = None
+        self._size = size_bytes
+        openfiles.opened(self, 0)
+
     def recover(
         self,
         *,

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from kstore import arguments, catalog, cautions, checkpoint, fs, names, openfiles
+from kstore.adopt import Adoptions
 from kstore.brokerconfig import BrokerConfig
 from kstore.catalog import Catalog, Entry, Watch
 from kstore.config import TOPIC_NAMES, ConfigSource, LogConfig
@@ -46,7 +47,7 @@ MAX_PARTITIONS = 100_000  # of one topic: more is a slip, and each is a director
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions, Producers):
+class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions, Producers, Adoptions):
     """Topics and their partitions in one or more log directories. Open it with `Store.open`.
 
     Any method may be called from any thread. In a forked child the store is closed; a store that only reads can be
@@ -113,6 +114,7 @@ class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions,
         store._keeper = None
         store._start_groups()
         store._start_transactions()
+        store._start_adoptions()
         of_broker = {name: value for name, value in settings.items() if BrokerConfig.knows(name)}
         of_logs = {name: value for name, value in settings.items() if name not in of_broker}
         store._config = LogConfig.resolve(config, of_logs)
@@ -180,7 +182,9 @@ class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions,
             for path in found.deleted:
                 keeper.doom(path)
             self._finish_interrupted()
+            shares = self._find_load(keeper)
             keeper.recover(self._catalog.entries(), progress)
+            self._finish_load(keeper, shares)
             self._settle_transactions()
             for name, task, every_ms in (
                 ("offsets", self._expire_offsets, self._broker.offsets_retention_check_interval_ms),
@@ -209,7 +213,7 @@ class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions,
         Everything appended is on the disk when this returns. Raises `StorageError` when that failed; the store is
         closed all the same, and the next opening recovers.
         """
-        with self._admin:
+        with self._adopting, self._admin:  # a load that is decided is brought to its end first
             if self._closed:
                 return
             self._closed = True
@@ -224,6 +228,7 @@ class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions,
         """Be closed in a child process; its logs and locks are told themselves."""
         self._closed = True
         self._admin = threading.RLock()
+        self._adopting = threading.Lock()
         self._keeper = None
         self._unlock_ids()
 

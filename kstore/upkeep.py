@@ -137,6 +137,23 @@ class Upkeep:
         self.set_due()
         writer.flushed()
 
+    def took_in(self, end_offset: int) -> None:
+        """Note that the log is on the disk up to `end_offset`, but for the names and the producers' snapshots."""
+        writer, names_made = self.writer, self._names_made
+        try:
+            writer.producers.sync()
+            fs.sync_directory(writer.directory)
+        except StorageError as error:
+            writer.fail(error)
+            writer.report(error)
+            raise
+        self._names_synced = max(self._names_synced, names_made)
+        self.recovery_point = max(self.recovery_point, end_offset)
+        self._indexed = max(self._indexed, end_offset)
+        self.roll_to_flush = True  # to have the checkpoint written
+        self.set_due()
+        writer.flushed()
+
     def _sync_segment(self, segment: Segment, *, indexes: bool) -> None:
         try:
             if indexes:

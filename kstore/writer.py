@@ -484,6 +484,35 @@ class Writer:
             self.upkeep.flush_after_roll()
         return new
 
+    def take_in_locked(self, place: Callable[[Segment], int], next_offset: int) -> None:
+        """Have `place` put the files of a whole segment over those of the empty active one, and go on behind it.
+
+        `place` gets the active segment and answers with the bytes of its new log. The segment stays the object that
+        readers hold. Nothing is synced here. When it raises, the log refuses writes: what stands there is not known.
+        """
+        segment = self.active
+        self.settle()
+        try:
+            self.appender.detach()
+            segment.close()
+            size_bytes = place(segment)
+            segment.renew(size_bytes)
+            new = self._new_segment(next_offset)
+            self._create(new)
+            new.roll_reason = "explicit"
+            # The end first: a reader that starts there meanwhile must not take the new bytes for old ones.
+            self._attach(next_offset, new)
+            self.segments = SegmentList([*self.segments.items, new])
+            self._pin(new)
+            self.limit()
+            self.producers.end_offset = next_offset
+            self.producers.take_snapshot()
+            self.upkeep.owe_names()
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self.wake()
+
     def _undo_roll(self, before: SegmentList, new: Segment, next_offset: int) -> None:
         """Make the segment that was to be left the active one again; whatever stands of the new one goes.
 
@@ -522,9 +551,9 @@ class Writer:
         segment.size_bytes = appender.size
         segment.maximum = (appender.max_timestamp, appender.max_timestamp_offset)
 
-    def _attach(self, next_offset: int) -> None:
-        """Point the appender at the active segment."""
-        segment = self.active
+    def _attach(self, next_offset: int, segment: Segment | None = None) -> None:
+        """Point the appender at the active segment, or at the one that is about to be."""
+        is_listed, segment = segment is None, segment or self.active
         timestamp, offset = segment.maximum
         first_timestamp = segment.first_timestamp()
         file = segment.file
@@ -546,8 +575,9 @@ class Writer:
             time_index=segment.time_index,
             log=file,
         )
-        self._pin(segment)
-        self.limit()
+        if is_listed:
+            self._pin(segment)
+            self.limit()
 
     def _pin(self, segment: Segment) -> None:
         segment.pinned = True

@@ -109,6 +109,8 @@ FLOORS: dict[str, int] = {
     "verify": 9,
     "repair": 10,
     "rootrepair": 9,
+    "loads": 2,
+    "adoption": 3,
     "adopt": 11,
     "spark": 13,
     "cli": 13,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MANIFEST = (
     "job string, directory string, task long, topic string, partition int, partitions int, records long, batches long, "
-    "bytes long, min_timestamp long, max_timestamp long, segments string, query string, batch long"
+    "bytes long, max_timestamp long, segments string, config string, query string, batch long"
 )
 """The schema of a manifest, for `df.mapInArrow(stage, MANIFEST)`."""
 

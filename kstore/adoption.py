@@ -1,0 +1,260 @@
+"""One log takes in what was staged for it: files by renaming them, or their batches by appending them.
+
+`Share` is what one partition gets of a load, with the offsets that it was given. Owns the steps on one log, each of
+which may be done again after a crash; when they may be taken is adopt.py's. The hardest rule: nobody else's record is
+ever written over: what stands where a staged file is to go is empty, or is that very file.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from kstore import fs, names
+from kstore._writer import rebase
+from kstore.errors import StorageError
+from kstore.logfile import LogFile
+
+if TYPE_CHECKING:
+    from kstore.segment import Segment
+    from kstore.writer import Writer
+
+_HEADER_BYTES = 61
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """A staged segment: its directory, the base offset in its files' names, what it holds, where its records go.
+
+    `first_crc` is that of its first batch, by which it is known again.
+    """
+
+    directory: str
+    staged_base: int
+    bytes: int
+    base_offset: int
+    next_offset: int
+    first_crc: int
+
+    @property
+    def paths(self) -> tuple[str, str, str]:
+        """The staged files: the log, the offset index, the time index."""
+        base = self.staged_base
+        log, index, times = names.log_name(base), names.index_name(base), names.time_index_name(base)
+        return f"{self.directory}/{log}", f"{self.directory}/{index}", f"{self.directory}/{times}"
+
+    def targets(self, directory: str) -> tuple[str, str, str]:
+        """Where the files go in a partition's directory."""
+        base = self.base_offset
+        log, index, times = names.log_name(base), names.index_name(base), names.time_index_name(base)
+        return f"{directory}/{log}", f"{directory}/{index}", f"{directory}/{times}"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one partition gets of a load. With `renames` files become segments, else their batches are appended."""
+
+    root: str
+    topic: str
+    partition: int
+    renames: bool
+    leader_epoch: int
+    segments: tuple[StagedSegment, ...]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Topic and number."""
+        return self.topic, self.partition
+
+    @property
+    def directory(self) -> str:
+        """The partition's directory."""
+        return f"{self.root}/{self.topic}-{self.partition}"
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """The first offset, and one past the last."""
+        return self.segments[0].base_offset, self.segments[-1].next_offset
+
+    def to_json(self) -> dict[str, Any]:
+        """The share as a COMMIT record has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Any) -> Share:
+        """Read it back; `TypeError`, `KeyError` or `ValueError` where it is none."""
+        segments = tuple(StagedSegment(**each) for each in found["segments"])
+        if not segments or not all(0 <= each.base_offset <= each.next_offset for each in segments):
+            raise ValueError("a share without segments, or with offsets that fall")
+        return cls(**{**found, "segments": segments})
+
+
+def look_at(directory: str, staged_base: int, size_bytes: int, base_offset: int) -> StagedSegment:
+    """Look through a staged file for its batches; where its records go if the first goes to `base_offset`.
+
+    Raises `StorageError` if it is not there or of another size, and `CorruptRecordError`.
+    """
+    path = f"{directory}/{names.log_name(staged_base)}"
+    file = LogFile(path)
+    try:
+        found = file.size()
+        if found != size_bytes:
+            raise StorageError(errno.EIO, f"the staged file has {found} bytes and was given {size_bytes}", path)
+        next_offset, _, crc = rebase(file.fd, size_bytes, base_offset, 0, write=False, path=path)
+    finally:
+        file.close()
+    return StagedSegment(directory, staged_base, size_bytes, base_offset, next_offset, crc)
+
+
+def make_ready_locked(writer: Writer, *, renames: bool) -> int:
+    """Have all that is in the log on the disk, and for renaming its active segment empty; the log end offset."""
+    end = writer.log_end_offset
+    if renames and (writer.appender.size > 0 or end > writer.active.base_offset):
+        writer.roll_locked("explicit", end)
+    writer.upkeep.flush(indexes=True)
+    return end
+
+
+def take_in_locked(writer: Writer, share: Share) -> None:
+    """Make a share part of the log, durably; the log ends where the share begins.
+
+    When it raises, the log refuses writes, or holds the first batches of the share; `finish_files` and `finish_appends`
+    do the rest.
+    """
+    writer.assign_epoch_locked(share.leader_epoch)
+    if not share.renames:
+        append_missing_locked(writer, share)
+        return
+    for segment in share.segments:
+
+        def place(active: Segment, staged: StagedSegment = segment) -> int:
+            _rename(staged, active.directory)
+            return staged.bytes
+
+        writer.take_in_locked(place, segment.next_offset)
+    writer.upkeep.took_in(share.offsets[1])
+
+
+def append_missing_locked(writer: Writer, share: Share) -> None:
+    """Append those batches of a share that the log has not got yet, and flush.
+
+    Raises `StorageError`, with nothing appended, if the log holds something else at their offsets, or does not reach
+    them.
+    """
+    end = writer.log_end_offset
+    first, last = share.offsets
+    if writer.log_start_offset >= last:
+        return  # they were all there, and have gone since
+    if end < first:
+        raise StorageError(errno.EIO, f"the log ends at {end}, and the load begins at {first}", writer.directory)
+    for staged in share.segments:
+        file = LogFile(staged.paths[0])
+        try:
+            at = staged.base_offset
+            for piece, _ in file.pieces(0, staged.bytes, piece_bytes=1 << 20):
+                batches = bytearray(piece)
+                position = 0
+                while position < len(batches):
+                    size = 12 + int.from_bytes(batches[position + 8 : position + 12], "big")
+                    if at >= writer.log_end_offset:
+                        if at > writer.log_end_offset:
+                            raise StorageError(errno.EIO, f"the log has no border at {at}", writer.directory)
+                        writer.append_locked(batches[position:])
+                        at = writer.log_end_offset
+                        break
+                    _compare(writer, at, batches[position : position + size])
+                    at += 1 + int.from_bytes(batches[position + 23 : position + 27], "big")
+                    position += size
+        finally:
+            file.close()
+    writer.upkeep.flush()
+
+
+def _compare(writer: Writer, offset: int, batch: bytearray) -> None:
+    """Raise `StorageError` unless the log holds this batch at this offset, as far as the log still reaches there."""
+    segments = writer.segments
+    if offset < writer.log_start_offset:
+        return
+    segment = segments.items[max(segments.floor(offset), 0)]
+    place = segment.find_batch(offset, writer.readable_bytes(segment))
+    if place is None or place.base_offset != offset or segment.file.read(place.position + 17, 4) != batch[17:21]:
+        raise foreign(offset, segment.path)
+
+
+def foreign(offset: int, path: str) -> StorageError:
+    """Make the error for records that somebody else wrote where a load is to go."""
+    return StorageError(
+        errno.EEXIST, f"records that are not the load's stand at offset {offset}, where a pending load goes", path
+    )
+
+
+def patch(share: Share) -> None:
+    """Give the staged batches their offsets and epoch, durably; may be done again with others."""
+    for staged in share.segments:
+        _patch(staged, share.leader_epoch)
+
+
+def finish_files(share: Share) -> bool:
+    """Rename what a crash has left of a share's files, before anybody opens the log; whether there was anything.
+
+    Raises `StorageError` where somebody else's records stand in the way; nothing is written over.
+    """
+    changed = False
+    for staged in share.segments:
+        target = staged.targets(share.directory)[0]
+        if fs.exists(staged.paths[0]):
+            if not _is_the_same(staged, target):
+                _refuse_foreign(staged, target)
+                _patch(staged, share.leader_epoch)
+                _rename(staged, share.directory)
+            changed = True
+    fs.sync_directory(share.directory)
+    return changed
+
+
+def _patch(staged: StagedSegment, leader_epoch: int) -> None:
+    """Give a staged file's batches their offsets, durably; its indexes count from its base, and stay as they are."""
+    path = staged.paths[0]
+    file = LogFile(path, write=True)
+    try:
+        rebase(file.fd, staged.bytes, staged.base_offset, leader_epoch, path=path)
+        fs.fsync(file.fd)
+    finally:
+        file.close()
+
+
+def _rename(staged: StagedSegment, directory: str) -> None:
+    """Put the staged files at their places, the log last: until then nobody reads by the indexes."""
+    sources, targets = staged.paths, staged.targets(directory)
+    for source, target in zip(sources[1:], targets[1:], strict=True):
+        if fs.exists(source):
+            fs.rename(source, target)
+    fs.rename(sources[0], targets[0])
+
+
+def _is_the_same(staged: StagedSegment, target: str) -> bool:
+    """Whether the staged log stands at its place already: a power cut may have kept the new name and the old one."""
+    if not fs.exists(target):
+        return False
+    file = LogFile(target)
+    try:
+        header = file.read(0, _HEADER_BYTES)
+        return (
+            file.size() == staged.bytes
+            and int.from_bytes(header[:8], "big") == staged.base_offset
+            and int.from_bytes(header[17:21], "big") == staged.first_crc
+        )
+    finally:
+        file.close()
+
+
+def _refuse_foreign(staged: StagedSegment, target: str) -> None:
+    """Raise unless nothing has been written from the staged file's first offset on."""
+    if fs.exists(target):
+        file = LogFile(target)
+        try:
+            if any(file.read(0, _HEADER_BYTES)):  # zeros are a file that was made in advance
+                raise foreign(staged.base_offset, target)
+        finally:
+            file.close()
