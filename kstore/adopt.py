@@ -386,11 +386,7 @@ class Adoptions:
                 left.append(share)
                 continue
             try:
-                log = keeper.log(entry)
-                writer = log._writable()
-                with writer.gate():
-                    writer.assign_epoch_locked(None)
-                    adoption.append_missing_locked(writer, share)
+                adoption.finish_appends(keeper.log(entry), share)
             except KStoreError as error:
                 left.append(share)
                 refusal = _unfinished(record, str(error))

@@ -17,6 +17,7 @@ from kstore.errors import StorageError
 from kstore.logfile import LogFile
 
 if TYPE_CHECKING:
+    from kstore.log import Log
     from kstore.segment import Segment
     from kstore.writer import Writer
 
@@ -124,7 +125,7 @@ def take_in_locked(writer: Writer, share: Share) -> None:
     """
     writer.assign_epoch_locked(share.leader_epoch)
     if not share.renames:
-        append_missing_locked(writer, share)
+        _append_locked(writer, share, share.offsets[0])
         return
     for segment in share.segments:
 
@@ -136,18 +137,8 @@ def take_in_locked(writer: Writer, share: Share) -> None:
     writer.upkeep.took_in(share.offsets[1])
 
 
-def append_missing_locked(writer: Writer, share: Share) -> None:
-    """Append those batches of a share that the log has not got yet, and flush.
-
-    Raises `StorageError`, with nothing appended, if the log holds something else at their offsets, or does not reach
-    them.
-    """
-    end = writer.log_end_offset
-    first, last = share.offsets
-    if writer.log_start_offset >= last:
-        return  # they were all there, and have gone since
-    if end < first:
-        raise StorageError(errno.EIO, f"the log ends at {end}, and the load begins at {first}", writer.directory)
+def _append_locked(writer: Writer, share: Share, start_offset: int) -> None:
+    """Append the share's batches from `start_offset` on, where the log ends, and flush."""
     for staged in share.segments:
         file = LogFile(staged.paths[0])
         try:
@@ -155,31 +146,73 @@ def append_missing_locked(writer: Writer, share: Share) -> None:
             for piece, _ in file.pieces(0, staged.bytes, piece_bytes=1 << 20):
                 batches = bytearray(piece)
                 position = 0
-                while position < len(batches):
-                    size = 12 + int.from_bytes(batches[position + 8 : position + 12], "big")
-                    if at >= writer.log_end_offset:
-                        if at > writer.log_end_offset:
-                            raise StorageError(errno.EIO, f"the log has no border at {at}", writer.directory)
-                        writer.append_locked(batches[position:])
-                        at = writer.log_end_offset
-                        break
-                    _compare(writer, at, batches[position : position + size])
-                    at += 1 + int.from_bytes(batches[position + 23 : position + 27], "big")
-                    position += size
+                while position < len(batches) and at < start_offset:
+                    at += _records_of(batches, position)
+                    position += _size_of(batches, position)
+                if position < len(batches):
+                    writer.append_locked(batches[position:] if position else batches)
         finally:
             file.close()
     writer.upkeep.flush()
 
 
-def _compare(writer: Writer, offset: int, batch: bytearray) -> None:
-    """Raise `StorageError` unless the log holds this batch at this offset, as far as the log still reaches there."""
-    segments = writer.segments
-    if offset < writer.log_start_offset:
-        return
-    segment = segments.items[max(segments.floor(offset), 0)]
-    place = segment.find_batch(offset, writer.readable_bytes(segment))
-    if place is None or place.base_offset != offset or segment.file.read(place.position + 17, 4) != batch[17:21]:
-        raise foreign(offset, segment.path)
+def finish_appends(log: Log, share: Share) -> None:
+    """Append what a crash has left out of a share's batches, and flush.
+
+    A power cut may have kept later ones and lost earlier ones: then what there is of the share is appended anew. Raises
+    `StorageError`, with nothing cut, if anything else stands there, or the log does not reach so far.
+    """
+    writer = log._writable()
+    first, last = share.offsets
+    if writer.log_start_offset >= last:
+        return  # they were all there, and have gone since
+    if writer.log_end_offset < first:
+        raise StorageError(errno.EIO, f"the log ends at {writer.log_end_offset}, the load begins at {first}", log.path)
+    start = _find_missing(log, share)
+    if start < last:
+        writer.truncate_to(start)
+        with writer.gate():
+            writer.assign_epoch_locked(share.leader_epoch)
+            _append_locked(writer, share, start)
+    else:
+        writer.upkeep.flush()
+
+
+def _find_missing(log: Log, share: Share) -> int:
+    """The first offset of a share that the log has not got; `StorageError` if it has others' records behind it."""
+    ours = {}
+    for staged in share.segments:
+        file = LogFile(staged.paths[0])
+        try:
+            at = staged.base_offset
+            for piece, _ in file.pieces(0, staged.bytes):
+                position = 0
+                while position < len(piece):
+                    ours[at] = int.from_bytes(piece[position + 17 : position + 21], "big")
+                    at += _records_of(piece, position)
+                    position += _size_of(piece, position)
+        finally:
+            file.close()
+    first, last = share.offsets
+    next_offset = max(first, log.log_start_offset)
+    for batch in log.read_batches(next_offset):
+        if batch.base_offset >= last:
+            if next_offset < last:
+                raise foreign(batch.base_offset, log.path)
+            break
+        if ours.get(batch.base_offset) != batch.crc:
+            raise foreign(batch.base_offset, log.path)
+        if batch.base_offset == next_offset:
+            next_offset = batch.next_offset
+    return next_offset
+
+
+def _size_of(batches: bytearray | memoryview, position: int) -> int:
+    return 12 + int.from_bytes(batches[position + 8 : position + 12], "big")
+
+
+def _records_of(batches: bytearray | memoryview, position: int) -> int:
+    return 1 + int.from_bytes(batches[position + 23 : position + 27], "big")
 
 
 def foreign(offset: int, path: str) -> StorageError:

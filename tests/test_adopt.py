@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-import threading
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from staging import leftovers, records, stage_task
 
-import kstore
-from kstore import Log, Store, StorageError, loads
+from kstore import Store
 from kstore.adopt import Staged
 from kstore.verify import verify
 
@@ -23,12 +18,13 @@ def values(store: Store, topic: str, partition: int) -> list[bytes]:
     return [record.value for record in store.log(topic, partition).read()]
 
 
-def staged_twice(root: Path, *, partitions: int = 2, count: int = 50, job: str = "job", **settings: object) -> list[Staged]:
+def staged_twice(root: Path, *, count: int = 50, job: str = "job", **settings: object) -> list[Staged]:
+    """Two tasks' rows for both partitions of a topic."""
     return [
         row
         for task in range(2)
         for row in stage_task(
-            root, task, "t", {p: records(task, p, count) for p in range(partitions)}, partitions=partitions, job=job, **settings
+            root, task, "t", {p: records(task, p, count) for p in range(2)}, partitions=2, job=job, **settings
         )
     ]
 
@@ -56,6 +52,6 @@ def test_a_load_has_its_rows_in_the_order_of_the_manifest(root: Path, rename_byt
         assert [record.offset for record in store.log("t", 0).read()] == list(range(101))
     assert leftovers(root) == []
     for partition in range(2):
-        assert [each for each in verify([root / f"t-{partition}"]).findings] == []
+        assert verify([root / f"t-{partition}"]).errors == 0
     with Store.open(root, background=False) as store:
         assert values(store, "t", 0) == [*expected(0), b"after"]
