@@ -70,7 +70,7 @@ cdef extern from "unpack.h" nogil:
     int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void *is_error) noexcept
     int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept
 
-cdef extern from "together.h" nogil:
+cdef extern from "chunks.h" nogil:
     enum:
         KS_AT_END
         KS_FULL
@@ -94,6 +94,7 @@ cdef extern from "together.h" nogil:
         int64_t position
         int64_t end
         int64_t pause
+        int whole_batches
         int expected
         int64_t bytes_ahead
         ks_block *window
@@ -118,6 +119,16 @@ cdef extern from "together.h" nogil:
         int64_t last_crc
         uint8_t last_header[21]
     int ks_read_together(ks_reader *r, int hands) noexcept
+    enum:
+        KS_MOST_BORDERS
+    ctypedef struct ks_ahead:
+        int64_t borders[64]
+        int borders_n
+    void ks_ahead_forget(ks_ahead *a) noexcept
+    void ks_ahead_drop(ks_ahead *a) noexcept
+    int ks_take_chunk(ks_reader *r, ks_ahead *a) noexcept
+    int ks_read_chunks(ks_reader *r, ks_ahead *a, int hands) noexcept
+    int ks_wants_borders(const ks_reader *r, const ks_ahead *a) noexcept
     void ks_crew_setup() noexcept
     uint8_t *ks_plain_room(ks_reader *r, size_t used, size_t size) noexcept
     void ks_choose_decoders(int wide) noexcept

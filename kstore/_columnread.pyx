@@ -9,6 +9,7 @@ judge differently.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strerror
 from posix.dlfcn cimport RTLD_LAZY, dlopen, dlsym
 
@@ -129,9 +130,11 @@ cdef class Reader:
     cdef Record _slow_record           # taken from it, and not yet used
     cdef Buffer _memory                # what is read instead of a file
     cdef int64_t _memory_at            # the position of its first byte, as errors say it
+    cdef ks_ahead *_ahead              # chunks that were read together with the one before; NULL where none are
     cdef readonly object path
 
-    def __init__(self, columns, layout, *, bint check_crc=True, max_decompressed_bytes=None, int threads=1):
+    def __init__(self, columns, layout, *, bint check_crc=True, max_decompressed_bytes=None, int threads=1,
+                 bint in_chunks=False):
         self._names = tuple(columns)
         self._layout = LAYOUTS[layout]
         self._max_decompressed = min(
@@ -145,6 +148,11 @@ cdef class Reader:
         self._r.unpack = _unpack
         self._r.unpack_context = <void *> self
         self._threads = threads
+        self._r.whole_batches = in_chunks
+        if in_chunks and threads > 1:
+            self._ahead = <ks_ahead *> calloc(1, sizeof(ks_ahead))
+            if self._ahead == NULL:
+                raise MemoryError("chunks of columns")
         for name in self._names:
             if name in FIXED_NUMBERS:
                 self._out.wanted |= <uint32_t> 1 << <int> FIXED_NUMBERS[name]
@@ -164,6 +172,9 @@ cdef class Reader:
         ks_rows_clear(&self._r.staged, False)
         ks_block_drop(self._r.plain_block)
         ks_window_close(&self._r)
+        if self._ahead != NULL:
+            ks_ahead_drop(self._ahead)
+            free(self._ahead)
 
     @property
     def rows(self):
@@ -191,6 +202,24 @@ cdef class Reader:
         return not self._r.expected
 
     @property
+    def bytes_apart(self):
+        """How far apart in the file several chunks should begin, for `divide`; 0 while that is not wanted."""
+        if self._ahead == NULL or self._out.n or self._slow is not None or not ks_wants_borders(&self._r, self._ahead):
+            return 0
+        # A tenth less than what fits, by what the rows so far took of the file.
+        return max(1, <int64_t> (0.9 * self._r.most_bytes * self._r.seen_bytes / max(self._r.seen_plain, 1)))
+
+    def divide(self, borders):
+        """Let further chunks be read at the same time: positions, rising, from one on where batches may begin."""
+        cdef int n = 0
+        if self._ahead == NULL:
+            return
+        for border in borders[:KS_MOST_BORDERS]:
+            self._ahead.borders[n] = border
+            n += 1
+        self._ahead.borders_n = n
+
+    @property
     def last_batch(self):
         """(position, first 21 bytes, base offset, CRC) of the batch read last since `seek`; position -1 for none."""
         return (self._r.last_position, PyBytes_FromStringAndSize(<const char *> self._r.last_header, 21),
@@ -207,6 +236,8 @@ cdef class Reader:
         self._r.plain = NULL
         self._slow = self._slow_record = self._slow_data = None
         self._r.last_position = -1
+        if self._ahead != NULL:
+            ks_ahead_forget(self._ahead)
         ks_window_close(&self._r)
         self._r.ahead = KS_FIRST_LOOK
         return 0
@@ -224,6 +255,8 @@ cdef class Reader:
         self._r.position = position
         self._r.last_position = -1
         self.path = path
+        if self._ahead != NULL:
+            ks_ahead_forget(self._ahead)
         ks_window_close(&self._r)
 
     cdef int _open_memory(self, data, object path, int64_t position) except -1:
@@ -266,6 +299,11 @@ cdef class Reader:
         r.end = end
         r.pause = pause
         r.bytes_ahead = bytes_ahead
+        if self._ahead != NULL and self._out.n == 0 and not self.is_amid:
+            with nogil:
+                stop = ks_take_chunk(r, self._ahead) or ks_read_chunks(r, self._ahead, self._threads)
+            if stop:
+                return "full"
         while True:
             with nogil:
                 stop = ks_read_together(r, self._threads)

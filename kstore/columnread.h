@@ -44,6 +44,8 @@ typedef struct ks_reader {
     int copies;                      /* memory, too, is looked at in the window only: somebody may write to it */
     int64_t position, end;
     int64_t pause;                   /* KS_AT_END is answered from here on: a batch may reach over it */
+    int whole_batches;               /* a batch that does not fit is left for the next rows, unless it would be the first */
+    int64_t ahead_end;               /* no more than is needed is read from behind it; 0 for no such place */
     int expected;                    /* whether room was made for all of `out`; cleared with it */
     int64_t bytes_ahead;             /* in the file and in those after it, as far as is known */
     /* A window on the file. */
@@ -124,7 +126,10 @@ static const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) {
     at = position - r->window_at;
     size_t wanted = (size_t)at + (n > r->ahead ? n : r->ahead);
     if (wanted > r->window->capacity) wanted = r->window->capacity;
-    if ((int64_t)wanted > r->end - r->window_at) wanted = (size_t)(r->end - r->window_at);
+    int64_t most = r->end - r->window_at;
+    if (r->ahead_end && r->ahead_end < r->end)
+        most = r->ahead_end - r->window_at > at + (int64_t)n ? r->ahead_end - r->window_at : at + (int64_t)n;
+    if ((int64_t)wanted > most) wanted = (size_t)most;
     if (r->ahead < KS_WINDOW) r->ahead *= 4;
     if (r->fd < 0 && wanted > r->window_size) {
         memcpy(r->window->data + r->window_size, r->memory + r->window_at + r->window_size, wanted - r->window_size);
@@ -302,6 +307,7 @@ static enum ks_stop ks_read(ks_reader *r) {
         }
         int whole = b.base_offset >= r->start_offset && last_offset <= r->last_wanted &&
                     b.count <= r->most_rows - r->out->n && b.end - b.p <= r->most_bytes - r->out->bytes;
+        if (!whole && r->whole_batches && r->out->n) return KS_FULL;
         if (!whole) ks_rows_clear(&r->staged, 1);
         enum ks_decoded decoded = ks_decode(&b, whole ? r->out : &r->staged);
         if (decoded == KS_NO_MEMORY) return KS_OUT_OF_MEMORY;

@@ -29,7 +29,7 @@ Layout = Literal["binary", "large_binary", "view"]
 LEAST_STRIDE_BYTES, MOST_STRIDE_BYTES = 256 << 10, 64 << 20
 # What a table of batches takes in at once, and one thread of those that read it: a hundredth of it is headers.
 TABLE_STRIDES, TABLE_PARTS, TABLE_PART_BYTES = 32, 16, 4 << 20
-CHUNK_BYTES = 16 << 20  # what `iter_columns` gives at once: some hundred thousand small records
+CHUNK_BYTES = 4 << 20  # what `iter_columns` gives at once: some ten thousand records, in memory that caches hold
 NO_LIMIT = 2**63 - 1
 
 
@@ -54,6 +54,7 @@ class _Source:
         self._given: Piece | None = None
         self._aborted: deque[tuple[int, int]] = deque()  # parts of the segment's file that are left out
         self._stride = MOST_STRIDE_BYTES
+        self._divided = 0  # position up to which chunks were divided
         self._base, self._crc = -1, 0  # of the batch that the last record came from
         self._fault: KStoreError | None = None
         self.is_done = False
@@ -125,6 +126,10 @@ class _Source:
             if isinstance(reader, _batchtable.BatchTable):
                 pause = min(self._position + self._stride * TABLE_STRIDES, end)
                 reader.divide(self._borders(segment, self._position, pause))
+            elif self._position >= self._divided and reader.bytes_apart:
+                borders = self._chunk_borders(segment, reader.bytes_apart, pause, end)
+                self._divided = borders[-1] if len(borders) > 2 else pause
+                reader.divide(borders)
             stop = reader.read(pause, end, self._bytes_ahead(segment, ahead) if reader.is_estimating else 0)
             if stop == "alone":
                 data = None
@@ -175,7 +180,7 @@ class _Source:
         self._leave_out(segment)
 
     def _open_at(self, segment: Segment, position: int) -> None:
-        self._segment, self._position = segment, position
+        self._segment, self._position, self._divided = segment, position, 0
         self._file = segment.file  # held: its descriptor must outlive the reading, whoever closes the segment
         self._reader.open(self._file.fd, position, segment.path, segment.base_offset)
 
@@ -215,6 +220,26 @@ class _Source:
         if parts < 2:
             return []
         return [index.entry(slot * index.entries // parts)[1] for slot in range(parts)]
+
+    def _chunk_borders(self, segment: Segment, apart: int, pause: int, end: int) -> list[int]:
+        """Positions about so far apart, from where we are, where batches begin if the index is right."""
+        index, borders = segment.offset_index, [self._position]
+        try:
+            first, entries = index.entries_below(self._reader.next_offset), index.entries
+            if entries - first < 2:
+                return []
+            size = index.entry(entries - 1)[1] - index.entry(first)[1]
+            step = max((entries - first) * apart // max(size, 1), 1)
+            for slot in range(first + step, entries, step):
+                position = index.entry(slot)[1]
+                if not borders[-1] < position <= pause:
+                    break
+                borders.append(position)
+        except IndexError:  # it has been cut meanwhile
+            return []
+        if pause == end and borders[-1] < end <= borders[-1] + 2 * apart:
+            borders.append(end)
+        return borders
 
     def _accept(self) -> None:
         """The guard stood still: what was read is as good as handed out."""
@@ -307,10 +332,14 @@ class ColumnReads(Reads):
     ) -> Iterator[Columns]:
         """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
 
-        Holds the memory of one chunk, of 16 MiB unless `max_bytes` says otherwise, beside those that the caller keeps.
-        Otherwise as `read_columns`; rows before a fault come first. One iterator belongs to one thread at a time.
+        Without either, chunks are of up to 4 MiB, of whole batches where these are smaller, and as many are read at the
+        same time as there are `threads`. Holds the memory of these beside the chunks that the caller keeps. Otherwise
+        as `read_columns`; rows before a fault come first. One iterator belongs to one thread at a time.
         """
-        source = self._columns_source(offset, end_offset, start_timestamp, columns, layout, isolation, durable, threads)
+        in_chunks = max_records is None and max_bytes is None
+        source = self._columns_source(
+            offset, end_offset, start_timestamp, columns, layout, isolation, durable, threads, in_chunks
+        )
         return _chunks(source, *_limits(max_records, max_bytes, columns, layout, CHUNK_BYTES))
 
     def batch_table(
@@ -376,6 +405,7 @@ class ColumnReads(Reads):
         isolation: Isolation,
         durable: bool,
         threads: int | None,
+        in_chunks: bool = False,
     ) -> _Source:
         names = _names(columns)
         hands = _columnread.DEFAULT_THREADS if threads is None else arguments.integer("threads", threads, low=1)
@@ -388,6 +418,7 @@ class ColumnReads(Reads):
             layout,
             max_decompressed_bytes=view.max_decompressed_bytes,
             threads=min(hands, _columnread.MOST_THREADS),
+            in_chunks=in_chunks,
         )
         return _Source(view, stretch, start, end, reader)
 

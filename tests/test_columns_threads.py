@@ -6,7 +6,8 @@ import os
 import random
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import crc32c as second_opinion
@@ -49,15 +50,18 @@ class Segment:
         rows: int = 2**62,
         size: int = 2**62,
         columns: tuple[str, ...] = FIVE,
+        borders: Sequence[int] | None = None,
     ) -> tuple[list[Columns], CorruptRecordError | None]:
-        """All chunks, and the fault that ended them."""
-        reader = Reader(columns, layout, threads=threads)
+        """All chunks, and the fault that ended them; with `borders`, several at a time, as `iter_columns` reads."""
+        reader = Reader(columns, layout, threads=threads, in_chunks=borders is not None)
         chunks: list[Columns] = []
         with self.path.open("rb") as file:
             reader.seek(start, end)
             reader.open(file.fileno(), 0, str(self.path))
             while True:
                 reader.begin(rows, size)
+                if borders is not None and reader.bytes_apart:
+                    reader.divide([reader.position, *(one for one in borders if one > reader.position)])
                 try:
                     stop = self._fill(reader)
                 except CorruptRecordError as fault:
@@ -294,3 +298,133 @@ def test_chunks_iterate_in_order_over_segments_with_threads(partition: Path) -> 
         log.append_many([b"v" * 50] * 100_000)
         assert len(log.segments) > 3
         assert list(rows(log)) == list(range(100_000))
+
+
+# --- chunks that are read at the same time, each by one thread -------------------------------------------------------
+
+
+def borders_of(data: bytes) -> list[int]:
+    """Where the batches begin, and the last one ends."""
+    out = [0]
+    while out[-1] < len(data):
+        out.append(out[-1] + 12 + struct.unpack_from(">i", data, out[-1] + 8)[0])
+    return out
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["plain", "packed"])
+def test_chunks_read_at_once_are_the_rows_of_one_thread_in_order(
+    name: str, layout: str, request: pytest.FixtureRequest
+) -> None:
+    segment: Segment = request.getfixturevalue(name)
+    wanted, _ = segment.records()
+    everywhere = borders_of(segment.data)
+    for threads, step in ((2, 1), (3, 9), (5, 40), (1, 5)):
+        chunks, fault = segment.read(layout, threads=threads, size=CELL // 2, borders=everywhere[step::step])
+        assert fault is None
+        assert rows_of(chunks) == wanted
+        assert list(accumulate(len(chunk) for chunk in chunks))[-1] == len(wanted)
+        ends = [chunk.next_offset for chunk in chunks]
+        assert ends == sorted(ends)
+        assert ends[-1] == wanted[-1].offset + 1
+
+
+def test_chunks_read_at_once_hold_whole_batches_and_no_more_than_fits(plain: Segment) -> None:
+    ends = {record.offset + 1 for record in plain.records()[0]}
+    chunks, _ = plain.read(size=CELL // 4, borders=borders_of(plain.data)[20::20])
+    assert len(chunks) > 12
+    for chunk in chunks:
+        assert chunk.values.data.nbytes <= CELL // 4
+        assert chunk.next_offset in ends
+    alone, _ = plain.read(size=CELL // 4, threads=1, borders=())
+    assert rows_of(chunks) == rows_of(alone)
+
+
+def test_borders_that_are_not_those_of_batches_change_nothing(plain: Segment, packed: Segment) -> None:
+    rng = random.Random(8)
+    for segment in (plain, packed):
+        wanted, _ = segment.records()
+        right = borders_of(segment.data)
+        for kind in range(4):
+            wrong = sorted(rng.sample(range(len(segment.data) + 1), 30))
+            if kind == 1:
+                wrong = sorted({*wrong[::3], *rng.sample(right, 30)})
+            elif kind == 2:
+                wrong = [one + 61 for one in right[3::7]]
+            elif kind == 3:
+                wrong = [len(segment.data) // 2, len(segment.data), len(segment.data) + 100, 2**62]
+            chunks, fault = segment.read(size=CELL // 2, borders=wrong)
+            assert fault is None
+            assert rows_of(chunks) == wanted
+
+
+def test_a_start_and_an_end_inside_of_batches_hold_for_chunks_read_at_once(plain: Segment) -> None:
+    rng = random.Random(9)
+    everything, _ = plain.records()
+    for _ in range(6):
+        start, end = sorted(rng.randrange(everything[-1].offset) for _ in range(2))
+        chunks, fault = plain.read(start=start, end=end, size=CELL // 3, borders=borders_of(plain.data)[::12])
+        assert fault is None
+        assert rows_of(chunks) == [r for r in everything if start <= r.offset < end]
+
+
+@pytest.mark.parametrize("kind", ["crc", "size", "magic", "offsets", "records", "packed"])
+def test_a_fault_anywhere_ends_chunks_read_at_once_where_it_ends_one_thread(kind: str, tmp_path: Path) -> None:
+    rng = random.Random(kind)
+    parts = batches(random.Random(1), 4 * CELL, 60)
+    for number in (1, len(parts) // 2, rng.randrange(len(parts)), len(parts) - 1):
+        spoiled = [*parts[:number], spoil(parts[number], kind), *parts[number + 1 :]]
+        segment = Segment(tmp_path / "spoiled.log", b"".join(spoiled))
+        wanted, wanted_fault = segment.records()
+        borders = list(accumulate(map(len, spoiled)))
+        chunks, fault = segment.read(threads=4, size=CELL // 2, borders=borders[9::9])
+        assert rows_of(chunks) == wanted
+        assert (fault is None) == (wanted_fault is None) == (kind == "offsets")
+        if fault is not None and wanted_fault is not None:
+            assert (fault.reason, fault.position) == (wanted_fault.reason, wanted_fault.position)
+
+
+def test_a_batch_larger_than_a_chunk_is_given_in_parts(tmp_path: Path) -> None:
+    parts = batches(random.Random(11), 8 * CELL, 30_000)
+    segment = Segment(tmp_path / "0.log", b"".join(parts))
+    wanted, _ = segment.records()
+    chunks, fault = segment.read(size=CELL // 4, borders=list(accumulate(map(len, parts))))
+    assert fault is None
+    assert rows_of(chunks) == wanted
+
+
+@pytest.fixture
+def long_log(partition: Path) -> Iterator[Log]:
+    """Two segments of 12 MiB, of 16 KiB batches."""
+    with Log.open(partition, segment_bytes=12 << 20) as log:
+        log.append_many([b"%06d" % i * 20 for i in range(180_000)], batch_bytes=16 << 10)
+        yield log
+
+
+def test_a_log_iterates_in_chunks_that_were_read_together(long_log: Log) -> None:
+    assert len(long_log.segments) == 2
+    for layout in LAYOUTS:
+        for threads in (None, 1, 2, 4):
+            at = 0
+            for chunk in long_log.iter_columns(layout=layout, threads=threads):
+                assert chunk.offsets.tolist() == list(range(at, at + len(chunk)))
+                assert chunk.values[-1] == b"%06d" % (at + len(chunk) - 1) * 20
+                assert chunk.values[:1] == [b"%06d" % at * 20]
+                at += len(chunk)
+            assert at == 180_000
+
+
+def test_chunks_that_were_read_before_the_log_was_cut_are_not_handed_out(long_log: Log) -> None:
+    chunks = long_log.iter_columns(threads=4)
+    for _ in range(2):  # the first alone, the second with those behind it
+        last = next(chunks)
+    long_log.truncate_to(last.next_offset)
+    long_log.append_many([b"new"] * 10)
+    rest = list(chunks)
+    assert [value for chunk in rest for value in chunk.values] == [b"new"] * 10
+    assert rest[0].offsets[0] == last.next_offset
+    chunks = long_log.iter_columns(threads=4)
+    long_log.truncate_to(next(chunks).next_offset - 1)
+    with pytest.raises(OffsetOutOfRangeError):
+        next(chunks)
+    assert next(chunks, None) is None
