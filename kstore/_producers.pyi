@@ -1,6 +1,5 @@
 """What a log knows of its producers: epochs, last batches, open transactions."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import final
@@ -14,8 +13,6 @@ class Origin(IntEnum):
 
 @final
 class ProducerTable:
-    @property
-    def ongoing(self) -> OrderedDict[int, int]: ...
     @property
     def size_bytes(self) -> int: ...
     @property

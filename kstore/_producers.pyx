@@ -25,7 +25,6 @@ from kstore._wire cimport (
 
 import logging
 import os
-from collections import OrderedDict
 
 from kstore.errors import (
     CorruptRecordError, InvalidProducerEpochError, InvalidRecordError, InvalidTxnStateError, OutOfOrderSequenceError,
@@ -41,7 +40,6 @@ cdef extern from "<unistd.h>" nogil:
 logger = logging.getLogger("kstore")
 
 cdef enum:
-    MOST_KEPT = 5                  # batches of a producer that a retry is told from (SEMANTICS.md 9.1)
     INT_MAX = 0x7fffffff
     LAST_EPOCH = 32767
     SNAPSHOT_HEAD = 10
@@ -54,30 +52,6 @@ cpdef enum Origin:
     CLIENT = 0
     COORDINATOR = 1
     FOLLOWER = 2
-
-
-cdef struct Kept:
-    int64_t last_offset
-    int64_t timestamp
-    int32_t last_sequence
-    int32_t offset_delta
-
-
-cdef struct Entry:
-    int64_t producer_id
-    int64_t timestamp
-    int64_t txn_first              # -1: no open transaction
-    int32_t coordinator_epoch
-    int16_t epoch
-    int16_t count                  # of `kept`, the oldest first
-    Kept kept[MOST_KEPT]
-
-
-cdef struct Head:
-    # A batch's header, as far as producers are concerned.
-    int64_t base_offset, last_offset, max_timestamp, producer_id
-    int32_t first_sequence, last_sequence, delta, count
-    int16_t epoch, attributes
 
 
 cdef int32_t after(int32_t sequence, int32_t n) noexcept nogil:
@@ -139,23 +113,12 @@ cdef object name_of(const Head *h):
 
 @cython.final
 cdef class ProducerTable:
-    """The producers of one log. `ongoing` has the first offset of each open transaction, in order, and its producer.
+    """The producers of one log.
 
     Not thread-safe: the log's mutex guards it. `first_unstable_offset` may be asked from any thread.
     """
 
-    cdef Entry *_entries
-    cdef Py_ssize_t _count, _room
-    cdef int32_t *_slots           # number of an entry plus 1; 0: free
-    cdef Py_ssize_t _slots_count   # a power of two
-    cdef Entry *_staged
-    cdef Py_ssize_t _staged_count, _staged_room
-    cdef dict _staged_at           # only where more than one is staged
-    cdef list _begun, _completed
-    cdef readonly object ongoing
-
     def __cinit__(self):
-        self.ongoing = OrderedDict()
         self._begun = []
         self._completed = []
         self._staged_at = {}
@@ -164,6 +127,7 @@ cdef class ProducerTable:
         PyMem_RawFree(self._entries)
         PyMem_RawFree(self._slots)
         PyMem_RawFree(self._staged)
+        PyMem_RawFree(self._open)
 
     def __len__(self):
         return self._count
@@ -171,18 +135,13 @@ cdef class ProducerTable:
     @property
     def size_bytes(self):
         """Bytes of memory that the producers take."""
-        return (self._room + self._staged_room) * sizeof(Entry) + self._slots_count * sizeof(int32_t)
+        return ((self._room + self._staged_room) * sizeof(Entry) + self._slots_count * sizeof(int32_t)
+                + self._open_room * sizeof(Open))
 
     @property
     def first_unstable_offset(self):
         """The first offset of the earliest open transaction, None without any."""
-        while True:
-            try:
-                for first in self.ongoing:
-                    return first
-                return None
-            except RuntimeError:  # changed by another thread between two steps
-                continue
+        return self._open[0].first if self._open_count else None
 
     def clear(self):
         """Forget everybody."""
@@ -191,7 +150,7 @@ cdef class ProducerTable:
         self._entries = NULL
         self._slots = NULL
         self._count = self._room = self._slots_count = 0
-        self.ongoing = OrderedDict()
+        self._open_count = 0
         self.drop()
 
     # ---- The hash table.
@@ -261,6 +220,90 @@ cdef class ProducerTable:
         e.coordinator_epoch = -1
         e.epoch = -1
         e.count = 0
+
+    # ---- Open transactions, by their first offsets.
+
+    cdef int _reserve_open(self) except -1:
+        """See that one more can be added without an error."""
+        cdef Py_ssize_t wanted
+        cdef void *data
+        if self._open_count == self._open_room:
+            wanted = 2 * self._open_room + 4
+            data = PyMem_RawRealloc(self._open, <size_t> wanted * sizeof(Open))
+            if data == NULL:
+                raise MemoryError
+            self._open = <Open *> data
+            self._open_room = wanted
+        return 0
+
+    cdef int _begin_open(self, int64_t first, int64_t producer_id) except -1:
+        cdef Py_ssize_t at
+        self._reserve_open()
+        at = self._open_count
+        while at and self._open[at - 1].first > first:
+            at -= 1
+        if at and self._open[at - 1].first == first:
+            self._open[at - 1].producer_id = producer_id
+            return 0
+        memmove(&self._open[at + 1], &self._open[at], <size_t> (self._open_count - at) * sizeof(Open))
+        self._open[at] = Open(first, producer_id)
+        self._open_count += 1
+        return 0
+
+    cdef void _end_open(self, int64_t first) noexcept:
+        cdef Py_ssize_t low = 0, high = self._open_count, middle
+        while low < high:
+            middle = (low + high) // 2
+            if self._open[middle].first < first:
+                low = middle + 1
+            else:
+                high = middle
+        if low < self._open_count and self._open[low].first == first:
+            self._open_count -= 1
+            memmove(&self._open[low], &self._open[low + 1], <size_t> (self._open_count - low) * sizeof(Open))
+
+    # ---- Appends whose judgement is clear beforehand: everything else is for `stage`.
+
+    cdef Entry *_ready(self, int64_t producer_id, int16_t epoch, int32_t sequence, bint transactional) noexcept:
+        """The entry of a producer whose next batch of a client this is; NULL where it takes more to say so."""
+        cdef Entry *e
+        if self._staged_count:
+            return NULL
+        e = self._find(producer_id)
+        if e == NULL or e.epoch != epoch or after(last_sequence(e), 1) != sequence:
+            return NULL
+        if e.txn_first >= 0 and not transactional:
+            return NULL
+        return e
+
+    cdef void _take(self, Entry *e, int64_t offset, int64_t timestamp, int32_t sequence, bint transactional) noexcept:
+        """One record of a `_ready` producer is in the log; room for its transaction was reserved."""
+        push(e, offset, timestamp, sequence, 0)
+        e.timestamp = timestamp
+        if transactional and e.txn_first < 0:
+            e.txn_first = offset
+            self._open[self._open_count] = Open(offset, e.producer_id)  # nothing begins behind the log's end
+            self._open_count += 1
+
+    cdef Entry *_committable(self, int64_t producer_id, int16_t epoch, int32_t coordinator_epoch, int version) noexcept:
+        """The entry of a producer whose open transaction such a marker commits (SEMANTICS.md 9.11a); else NULL."""
+        cdef Entry *e
+        if self._staged_count:
+            return NULL
+        e = self._find(producer_id)
+        if e == NULL or e.txn_first < 0 or coordinator_epoch < e.coordinator_epoch:
+            return NULL
+        if epoch < e.epoch or (epoch == e.epoch and version >= 2):
+            return NULL
+        return e
+
+    cdef void _commit(self, Entry *e, int64_t timestamp, int16_t epoch, int32_t coordinator_epoch) noexcept:
+        """The marker of a `_committable` transaction is in the log."""
+        self._end_open(e.txn_first)
+        enter_epoch(e, epoch)
+        e.coordinator_epoch = coordinator_epoch
+        e.timestamp = timestamp
+        e.txn_first = -1
 
     # ---- Judging an append.
 
@@ -362,7 +405,7 @@ cdef class ProducerTable:
         if e.txn_first < 0 and h.attributes & TRANSACTIONAL_BIT:
             e.txn_first = h.base_offset
             # Before its bytes are in the file: a reader of committed records must not get past it.
-            self.ongoing[h.base_offset] = h.producer_id
+            self._begin_open(h.base_offset, h.producer_id)
             if staging:
                 self._begun.append(h.base_offset)
         return 0
@@ -423,29 +466,29 @@ cdef class ProducerTable:
         if staging:
             self._completed.append((producer_id, first, last, aborted))
         else:
-            self.ongoing.pop(first, None)
+            self._end_open(first)
             if aborted:
-                self._completed.append((producer_id, first, last, self._stable_after(self.ongoing, producer_id, last)))
+                self._completed.append((producer_id, first, last, self._stable_after(producer_id, last, ())))
         return 0
 
-    cdef object _stable_after(self, object ongoing, int64_t producer_id, int64_t last):
-        """The last stable offset once a transaction has ended at `last` (SEMANTICS.md 9.13)."""
-        for first, other in ongoing.items():
-            if other != producer_id:
-                return first
+    cdef int64_t _stable_after(self, int64_t producer_id, int64_t last, object ended) except? -1:
+        """The last stable offset once a transaction has ended at `last`, like those in `ended` (SEMANTICS.md 9.13)."""
+        cdef Py_ssize_t i
+        for i in range(self._open_count):
+            if self._open[i].producer_id != producer_id and self._open[i].first not in ended:
+                return self._open[i].first
         return last + 1
 
     def aborted(self):
         """Of the aborted transactions that are staged: [(producer id, first, last, last stable offset)] (9.14)."""
         if not self._completed:
             return []
-        ongoing = self.ongoing if len(self._completed) == 1 else OrderedDict(self.ongoing)
         found = []
+        ended = set()
         for producer_id, first, last, is_aborted in self._completed:
             if is_aborted:
-                found.append((producer_id, first, last, self._stable_after(ongoing, producer_id, last)))
-            if ongoing is not self.ongoing:
-                ongoing.pop(first, None)
+                found.append((producer_id, first, last, self._stable_after(producer_id, last, ended)))
+            ended.add(first)
         return found
 
     def write_all(self, commit, data, int64_t first_offset, int origin):
@@ -497,7 +540,7 @@ cdef class ProducerTable:
                 e = self._add(self._staged[i].producer_id)
             e[0] = self._staged[i]
         for _, first, _, _ in self._completed:
-            self.ongoing.pop(first, None)
+            self._end_open(first)
         self._begun.clear()
         self.drop()
 
@@ -508,7 +551,7 @@ cdef class ProducerTable:
             self._staged_at.clear()
         if self._begun:
             for first in self._begun:
-                self.ongoing.pop(first, None)
+                self._end_open(first)
             self._begun.clear()
         if self._completed:
             self._completed.clear()
@@ -649,7 +692,6 @@ cdef class ProducerTable:
             return False
         self.clear()
         self._reserve(n)
-        ongoing = []
         p += SNAPSHOT_HEAD
         for i in range(n):
             timestamp = load64(p + 26)
@@ -669,10 +711,8 @@ cdef class ProducerTable:
                 e.coordinator_epoch = load32(p + 34)
                 e.txn_first = txn_first
                 if txn_first >= 0:
-                    ongoing.append((txn_first, load64(p)))
+                    self._begin_open(txn_first, load64(p))
             p += SNAPSHOT_ENTRY
-        ongoing.sort()
-        self.ongoing = OrderedDict(ongoing)
         return True
 
     def states(self):
@@ -706,10 +746,16 @@ cdef class ProducerTable:
 def marker_batch(int64_t timestamp, int64_t producer_id, int16_t producer_epoch, bint commit,
                  int32_t coordinator_epoch, bint log_append_time=False):
     """The control batch that ends a transaction, as a bytearray without its offset (FORMAT.md 4)."""
-    cdef uint8_t p[RECORDS_AT + 17]
+    cdef uint8_t p[MARKER_BYTES]
+    encode_marker(p, timestamp, producer_id, producer_epoch, commit, coordinator_epoch, log_append_time)
+    return PyByteArray_FromStringAndSize(<const char *> p, MARKER_BYTES)
+
+
+cdef void encode_marker(uint8_t *p, int64_t timestamp, int64_t producer_id, int16_t producer_epoch, bint commit,
+                        int32_t coordinator_epoch, bint log_append_time) noexcept:
     cdef uint8_t *r = p + RECORDS_AT
-    memset(p, 0, sizeof(p))
-    store32(p + BATCH_LENGTH_AT, <int32_t> sizeof(p) - LOG_OVERHEAD)
+    memset(p, 0, MARKER_BYTES)
+    store32(p + BATCH_LENGTH_AT, MARKER_BYTES - LOG_OVERHEAD)
     store32(p + LEADER_EPOCH_AT, -1)
     p[MAGIC_AT] = 2
     store16(p + ATTRIBUTES_AT, <int16_t> (TRANSACTIONAL_BIT | CONTROL_BIT | (TIMESTAMP_TYPE_BIT if log_append_time else 0)))
@@ -724,8 +770,7 @@ def marker_batch(int64_t timestamp, int64_t producer_id, int16_t producer_epoch,
     r[8] = 1 if commit else 0
     r[9] = 6 << 1
     store32(r + 12, coordinator_epoch)
-    store32(p + CRC_AT, <int32_t> ks_crc32c(0, p + ATTRIBUTES_AT, sizeof(p) - ATTRIBUTES_AT))
-    return PyByteArray_FromStringAndSize(<const char *> p, sizeof(p))
+    store32(p + CRC_AT, <int32_t> ks_crc32c(0, p + ATTRIBUTES_AT, MARKER_BYTES - ATTRIBUTES_AT))
 
 
 cdef struct Span:

@@ -10,6 +10,7 @@ from typing import Protocol
 from typing_extensions import Buffer, disjoint_base
 
 from kstore._index import Entries
+from kstore._producers import ProducerTable
 from kstore.errors import StorageError
 
 class _LogFile(Protocol):
@@ -119,7 +120,30 @@ class Appender:
     def park(self) -> None: ...
     def resume(self, *, log_fd: int, offset_fd: int, time_fd: int, log: _LogFile | None = None) -> None: ...
     def append(self, value: Buffer | None, key: Buffer | None, timestamp: int | None) -> int: ...
-    def encode(self, value: Buffer | None, key: Buffer | None, timestamp: int | None) -> bytearray: ...
+    def append_numbered(
+        self,
+        table: ProducerTable,
+        value: Buffer | None,
+        key: Buffer | None,
+        timestamp: int | None,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        transactional: bool,
+    ) -> int: ...
+    def append_commit(
+        self, table: ProducerTable, now: int, producer_id: int, epoch: int, coordinator_epoch: int, version: int
+    ) -> int: ...
+    def encode(
+        self,
+        value: Buffer | None,
+        key: Buffer | None,
+        timestamp: int | None,
+        producer_id: int = -1,
+        epoch: int = -1,
+        sequence: int = -1,
+        transactional: bool = False,
+    ) -> bytearray: ...
     def should_roll(self, buffer: Buffer, follower: bool) -> int: ...
     def commit(self, buffer: Buffer, position: int, follower: bool, rolled: bool = False) -> tuple[int, int]: ...
 

@@ -22,6 +22,7 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from posix.types cimport off_t
 
 from kstore._core cimport Buffer
+from kstore._producers cimport MARKER_BYTES, Entry, ProducerTable, encode_marker
 from kstore._wire cimport (
     ATTRIBUTES_AT, BASE_OFFSET_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CRC_AT,
     HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LOG_OVERHEAD, MAGIC_AT, MAX_TIMESTAMP_AT,
@@ -222,6 +223,14 @@ cdef int64_t _milliseconds(object what, object value) except? -1:
 cdef struct Bytes:
     const uint8_t *p
     Py_ssize_t n           # -1: null
+
+
+cdef struct Stamp:
+    # What a producer's batch carries besides its records.
+    int64_t producer_id
+    int16_t epoch
+    int32_t sequence
+    bint transactional
 
 
 cdef int _take(object what, object source, Bytes *out, Py_buffer *view) except -1:
@@ -483,7 +492,7 @@ cdef class Appender:
                 return DUE
             if not self.plain or not self.epoch_assigned:
                 return SLOW
-            n = self._encode_one(v, k, stamp, now)
+            n = self._encode_one(v, k, stamp, now, NULL)
             if n >= GIL_HELD_BELOW:
                 return SLOW
             code = self._commit(self.one, n, False, &consumed, now, False, False)
@@ -499,19 +508,99 @@ cdef class Appender:
             self.on_publish()
         return n
 
-    def encode(self, value, key, timestamp):
-        """The batch that `append` would write for this record, as a bytearray without its offset."""
+    def append_numbered(self, ProducerTable table not None, value, key, timestamp, int64_t producer_id, int16_t epoch,
+                        int32_t sequence, bint transactional):
+        """Append one record as `append` does, with a producer's numbers; its offset, or a `Code`.
+
+        Only what `table` has to say nothing against: the next record of a producer that it knows, in its epoch.
+        `SLOW` for anything else, which `ProducerTable.stage` has to judge.
+        """
         cdef Bytes v, k
         cdef Py_buffer value_view, key_view
         cdef int value_held = 0, key_held = 0
         cdef int64_t now, stamp
-        cdef Py_ssize_t n
+        cdef Py_ssize_t consumed = 0, n
+        cdef int code
+        cdef Entry *e
+        cdef Stamp numbers = Stamp(producer_id, epoch, sequence, transactional)
         try:
             value_held = _take("value", value, &v, &value_view)
             key_held = _take("key", key, &k, &key_view)
             now = self._now()
             stamp = now if timestamp is None else _milliseconds("timestamp", timestamp)
-            n = self._encode_one(v, k, stamp, now)
+            # From here to the return no Python code runs, as in `append`.
+            if self.busy or self.parked:
+                return BUSY
+            if now >= self.due_ms:
+                return DUE
+            if not self.plain or not self.epoch_assigned or self.log_append_time:
+                return SLOW
+            e = table._ready(producer_id, epoch, sequence, transactional)
+            if e == NULL:
+                return SLOW
+            table._reserve_open()
+            n = self._encode_one(v, k, stamp, now, &numbers)
+            if n >= GIL_HELD_BELOW:
+                return SLOW
+            code = self._commit(self.one, n, False, &consumed, now, False, False)
+            if code != DONE:
+                return code
+            table._take(e, self.tail.next_offset - 1, stamp, sequence, transactional)
+        finally:
+            if value_held:
+                PyBuffer_Release(&value_view)
+            if key_held:
+                PyBuffer_Release(&key_view)
+        n = self.tail.next_offset - 1
+        if self.waiters or self.tail.next_offset >= self.flush_at:
+            self.on_publish()
+        return n
+
+    def append_commit(self, ProducerTable table not None, int64_t now, int64_t producer_id, int16_t epoch,
+                      int32_t coordinator_epoch, int version):
+        """Append the marker that commits a producer's open transaction; its offset, or a `Code`.
+
+        `SLOW` for all that `ProducerTable.stage` has to judge.
+        """
+        cdef uint8_t batch[MARKER_BYTES]
+        cdef Py_ssize_t consumed = 0
+        cdef int code
+        cdef int64_t offset
+        cdef Entry *e
+        if self.busy or self.parked:
+            return BUSY
+        if now >= self.due_ms:
+            return DUE
+        if not self.epoch_assigned or self.log_append_time or min(self.max_message_bytes, self.segment_bytes) < MARKER_BYTES:
+            return SLOW
+        e = table._committable(producer_id, epoch, coordinator_epoch, version)
+        if e == NULL:
+            return SLOW
+        encode_marker(batch, now, producer_id, epoch, True, coordinator_epoch, False)
+        code = self._commit(batch, MARKER_BYTES, False, &consumed, now, False, False)
+        if code != DONE:
+            return code
+        table._commit(e, now, epoch, coordinator_epoch)
+        offset = self.tail.next_offset - 1
+        if self.waiters or self.tail.next_offset >= self.flush_at:
+            self.on_publish()
+        return offset
+
+    def encode(self, value, key, timestamp, int64_t producer_id=-1, int16_t epoch=-1, int32_t sequence=-1,
+               bint transactional=False):
+        """The batch that `append` or `append_numbered` would write for this record, as a bytearray without its offset."""
+        cdef Bytes v, k
+        cdef Py_buffer value_view, key_view
+        cdef int value_held = 0, key_held = 0
+        cdef int64_t now, stamp
+        cdef Py_ssize_t n
+        cdef Stamp numbers = Stamp(producer_id, epoch, sequence, transactional)
+        try:
+            value_held = _take("value", value, &v, &value_view)
+            key_held = _take("key", key, &k, &key_view)
+            now = self._now()
+            stamp = now if timestamp is None else _milliseconds("timestamp", timestamp)
+            n = self._encode_one(v, k, stamp, now, &numbers)
             return bytearray((<const char *>self.one)[:n])
         finally:
             if value_held:
@@ -576,7 +665,7 @@ cdef class Appender:
                 f"message.timestamp.after.max.ms allows {self.after_max_ms}")
         return 0
 
-    cdef Py_ssize_t _encode_one(self, Bytes v, Bytes k, int64_t stamp, int64_t now) except -1:
+    cdef Py_ssize_t _encode_one(self, Bytes v, Bytes k, int64_t stamp, int64_t now, const Stamp *numbers) except -1:
         """Check one record in Kafka's order, and encode a batch of it into `one`; its size."""
         cdef int64_t body, total
         cdef uint8_t *p
@@ -607,6 +696,12 @@ cdef class Appender:
         store64(p + BASE_TIMESTAMP_AT, stamp)
         store64(p + MAX_TIMESTAMP_AT, now if self.log_append_time else stamp)
         memset(p + PRODUCER_ID_AT, 0xff, RECORDS_COUNT_AT - PRODUCER_ID_AT)
+        if numbers != NULL:
+            store64(p + PRODUCER_ID_AT, numbers.producer_id)
+            store16(p + PRODUCER_EPOCH_AT, numbers.epoch)
+            store32(p + BASE_SEQUENCE_AT, numbers.sequence)
+            if numbers.transactional:
+                p[ATTRIBUTES_AT + 1] |= TRANSACTIONAL_BIT
         store32(p + RECORDS_COUNT_AT, 1)
         p = put_uvarint(p + RECORDS_AT, zigzag(body))
         p[0] = p[1] = p[2] = 0

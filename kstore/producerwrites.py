@@ -7,13 +7,11 @@ it open whether its batch is in the log makes the count doubtful, and the log is
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from kstore import arguments
-from kstore._core import crc32c
 from kstore._producers import Origin
 from kstore.appends import AppendInfo, Numbering
 from kstore.errors import LogClosedError, StorageError
@@ -31,10 +29,7 @@ if TYPE_CHECKING:
 Place = tuple[str, int]
 Enter = Callable[[list[Place]], None]
 _WRAP = 1 << 31  # sequence numbers go on at 0 behind 2^31 - 1
-_BEFORE_LENGTH, _CRC_AT, _ATTRIBUTES_AT, _LAST_OFFSET_DELTA, _PRODUCER_AT = 12, 17, 21, 23, 43  # in a batch's header
-_TRANSACTIONAL = 0x10
-_NUMBERS = struct.Struct(">qhi")
-_CRC = struct.Struct(">I")
+_BEFORE_LENGTH, _LAST_OFFSET_DELTA = 12, 23  # in a batch's header
 _CLIENT = int(Origin.CLIENT)
 _AS_GIVEN = ("producer", "uncompressed")
 _BY_CLIENT = "CreateTime"
@@ -197,22 +192,20 @@ def _append_one(
     timestamp: int,
     numbers: Numbers,
     sequence: int,
-    now_ms: int,
 ) -> int:
-    """Append one record as `Log.append` encodes it, with its numbers put in."""
+    """Append one record as `Log.append` does, with its numbers."""
     writer = log._writable()
     appender = writer.appender
-    if now_ms >= appender.due_ms:
+    known = numbers.producer_id, numbers.producer_epoch, sequence, numbers.transactional
+    offset = appender.append_numbered(writer.producers.table, value, key, timestamp, *known)
+    if offset >= 0:
+        return offset
+    if appender.now() >= appender.due_ms:
         writer.upkeep.host.housekeep(writer.upkeep)
-    batch = appender.encode(value, key, timestamp)
-    _NUMBERS.pack_into(batch, _PRODUCER_AT, numbers.producer_id, numbers.producer_epoch, sequence)
-    if numbers.transactional:
-        batch[_ATTRIBUTES_AT + 1] |= _TRANSACTIONAL
-    view = memoryview(batch)
-    _CRC.pack_into(batch, _CRC_AT, crc32c(view[_ATTRIBUTES_AT:]))
+    batch = memoryview(appender.encode(value, key, timestamp, *known))
     with writer.gate():
         writer.assign_epoch_locked(None)
-        offset = writer._append_one_produced(view, _CLIENT, None)[0]
+        offset = writer._append_one_produced(batch, _CLIENT, None)[0]
         writer._published()
     return offset
 
@@ -252,12 +245,11 @@ class NumberedWrites(TopicWrites):
             if enter is not None and place not in numbers.entered:
                 enter([place])
             sequence = numbers.take(place, log)
-            now_ms = route.now()
             if timestamp is None:
-                timestamp = now_ms
+                timestamp = route.now()
             config = log._config
             if headers is None and config.compression_type in _AS_GIVEN and config.message_timestamp_type == _BY_CLIENT:
-                offset = _append_one(log, value, key, timestamp, numbers, sequence, now_ms)
+                offset = _append_one(log, value, key, timestamp, numbers, sequence)
                 numbers.used(place, sequence, 1)
                 return _new(RecordMetadata, (topic, partition, offset, timestamp))
             info = log.append_many(

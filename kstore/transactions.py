@@ -17,8 +17,6 @@ from errno import EIO
 from typing import TYPE_CHECKING
 
 from kstore import arguments, transactionrecords
-from kstore._producers import Origin, marker_batch
-from kstore.appends import MARKER_BYTES
 from kstore.errors import InvalidProducerEpochError, InvalidTxnStateError, KStoreError, LogClosedError, StorageError
 from kstore.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
 from kstore.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
@@ -34,7 +32,6 @@ LAST_EPOCH = 2**15 - 1
 Place = tuple[str, int]
 
 _new = tuple.__new__
-_COORDINATOR = int(Origin.COORDINATOR)
 
 
 class Transactions(InternalTopics):
@@ -351,26 +348,15 @@ def fenced(entry: TransactionEntry) -> InvalidProducerEpochError:
 
 def _append_marker(log: Log, state: TransactionState, commit: bool, coordinator_epoch: int, now_ms: int) -> None:
     """What `Log.append_marker` does, without looking at each number again."""
-    config = log._config
     writer = log._writable()
-    if (
-        config.message_timestamp_type == "LogAppendTime"
-        or min(config.max_message_bytes, config.effective_segment_bytes) < MARKER_BYTES
-        or now_ms >= writer.appender.due_ms
-    ):
-        log.append_marker(
-            state.producer_id,
-            state.producer_epoch,
-            commit=commit,
-            coordinator_epoch=coordinator_epoch,
-            transaction_version=state.client_version,
-        )
-        return
-    batch = marker_batch(now_ms, state.producer_id, state.producer_epoch, commit, coordinator_epoch)
-    with writer.gate():
-        writer.assign_epoch_locked(None)
-        writer._append_one_produced(memoryview(batch), _COORDINATOR, state.client_version)
-        writer._published()
+    known = state.producer_id, state.producer_epoch
+    if commit:
+        table, version = writer.producers.table, state.client_version
+        if writer.appender.append_commit(table, now_ms, *known, coordinator_epoch, version) >= 0:
+            return
+    log.append_marker(
+        *known, commit=commit, coordinator_epoch=coordinator_epoch, transaction_version=state.client_version
+    )
 
 
 def _is_expired(entry: TransactionEntry, now_ms: int, least_ms: int) -> bool:
