@@ -120,17 +120,6 @@ class Appender:
     def park(self) -> None: ...
     def resume(self, *, log_fd: int, offset_fd: int, time_fd: int, log: _LogFile | None = None) -> None: ...
     def append(self, value: Buffer | None, key: Buffer | None, timestamp: int | None) -> int: ...
-    def append_numbered(
-        self,
-        table: ProducerTable,
-        value: Buffer | None,
-        key: Buffer | None,
-        timestamp: int | None,
-        producer_id: int,
-        epoch: int,
-        sequence: int,
-        transactional: bool,
-    ) -> int: ...
     def append_commit(
         self, table: ProducerTable, now: int, producer_id: int, epoch: int, coordinator_epoch: int, version: int
     ) -> int: ...

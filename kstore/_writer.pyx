@@ -57,19 +57,6 @@ cdef enum:
     BLOCK_BYTES = 4096
     GIL_HELD_BELOW = 16384     # a smaller write costs less than handing the GIL over (DESIGN.md 4)
 
-# What `append` and `commit` answer instead of an offset. The ROLL codes stand in the order of SEMANTICS.md 2.2.
-cpdef enum Code:
-    DONE = 0
-    BUSY = -1
-    ROLL_SIZE = -2
-    ROLL_TIME = -3
-    ROLL_OFFSET_INDEX_FULL = -4
-    ROLL_TIME_INDEX_FULL = -5
-    ROLL_OFFSET_RANGE = -6
-    DUE = -7
-    SLOW = -8
-    SPLIT = -9
-
 cdef pwrite_t write_bytes = pwrite
 cdef object write_hook = None
 
@@ -220,19 +207,6 @@ cdef int64_t _milliseconds(object what, object value) except? -1:
         raise InvalidTimestampError(f"{what} {value} is not within -1 to {0x7fffffffffffffff}") from None
 
 
-cdef struct Bytes:
-    const uint8_t *p
-    Py_ssize_t n           # -1: null
-
-
-cdef struct Stamp:
-    # What a producer's batch carries besides its records.
-    int64_t producer_id
-    int16_t epoch
-    int32_t sequence
-    bint transactional
-
-
 cdef int _take(object what, object source, Bytes *out, Py_buffer *view) except -1:
     """Borrow the bytes of `source`; 1 when `view` has to be released."""
     if PyBytes_CheckExact(source):
@@ -272,19 +246,6 @@ cdef inline int64_t _max_timestamp(const uint8_t *p) noexcept nogil:
     return load64(p + MAX_TIMESTAMP_AT)
 
 
-cdef struct Tail:
-    # What an append changes, kept apart from the published values until its bytes are in the file.
-    int64_t size
-    int64_t next_offset
-    int64_t since_index
-    int64_t max_timestamp
-    int64_t max_timestamp_offset
-    int64_t first_timestamp
-    int64_t offset_entries
-    int64_t time_entries
-    int64_t last_time_entry
-
-
 cdef class Appender:
     """The writable end of one log.
 
@@ -293,30 +254,6 @@ cdef class Appender:
     `on_error` what to tell of a write that failed, before it is raised.
     Not thread-safe but for `append`, see the module's first paragraph.
     """
-
-    cdef Tail tail
-    cdef int log_fd, offset_fd, time_fd       # -1 where nothing may be written
-    cdef object log                           # who keeps log_fd open
-    cdef bint is_active                       # `tail` is that of the log's active segment, descriptors or not
-    cdef readonly bint parked                 # without descriptors for a while
-    cdef readonly int64_t base_offset
-    cdef int64_t offset_max, time_max, offset_secured, time_secured
-    cdef int64_t segment_bytes, wait_ms, interval
-    cdef public int64_t created_ms
-    cdef public bint busy, epoch_assigned
-    cdef bint plain
-    cdef public int32_t leader_epoch
-    cdef int64_t max_message_bytes, before_max_ms, after_max_ms
-    cdef bint log_append_time, key_required
-    cdef object clock, offset_index, time_index
-    cdef public int64_t due_ms, flush_at
-    cdef public int waiters
-    cdef public object on_publish, on_error
-    cdef uint8_t *one
-    cdef Py_ssize_t one_bytes
-    cdef uint8_t *offset_staged
-    cdef uint8_t *time_staged
-    cdef Py_ssize_t offset_room, time_room
 
     def __cinit__(self):
         self.busy = True
@@ -504,57 +441,58 @@ cdef class Appender:
             if key_held:
                 PyBuffer_Release(&key_view)
         n = self.tail.next_offset - 1
-        if self.waiters or self.tail.next_offset >= self.flush_at:
-            self.on_publish()
+        self._tell()
         return n
 
-    def append_numbered(self, ProducerTable table not None, value, key, timestamp, int64_t producer_id, int16_t epoch,
-                        int32_t sequence, bint transactional):
-        """Append one record as `append` does, with a producer's numbers; its offset, or a `Code`.
+    cdef int64_t _append_numbered(self, ProducerTable table, object value, object key, object timestamp,
+                                  const Stamp *numbers, int64_t *stamp) except? -99:
+        """Append one record as `append` does, with a producer's numbers; its offset, or a `Code`, and its timestamp.
 
-        Only what `table` has to say nothing against: the next record of a producer that it knows, in its epoch.
-        `SLOW` for anything else, which `ProducerTable.stage` has to judge.
+        Only what `table` has nothing against: the next record of a producer that it knows, in its epoch. `SLOW` for
+        anything else, which `ProducerTable.stage` has to judge. Nobody is told of it yet: `_tell` does that.
         """
         cdef Bytes v, k
         cdef Py_buffer value_view, key_view
         cdef int value_held = 0, key_held = 0
-        cdef int64_t now, stamp
+        cdef int64_t now
         cdef Py_ssize_t consumed = 0, n
         cdef int code
         cdef Entry *e
-        cdef Stamp numbers = Stamp(producer_id, epoch, sequence, transactional)
         try:
             value_held = _take("value", value, &v, &value_view)
             key_held = _take("key", key, &k, &key_view)
             now = self._now()
-            stamp = now if timestamp is None else _milliseconds("timestamp", timestamp)
+            stamp[0] = now if timestamp is None else _milliseconds("timestamp", timestamp)
             # From here to the return no Python code runs, as in `append`.
-            if self.busy or self.parked:
+            if self.busy or self.parked or (numbers.held != NULL and numbers.held[0]):
                 return BUSY
             if now >= self.due_ms:
                 return DUE
             if not self.plain or not self.epoch_assigned or self.log_append_time:
                 return SLOW
-            e = table._ready(producer_id, epoch, sequence, transactional)
+            e = table._ready(numbers.producer_id, numbers.epoch, numbers.sequence, numbers.transactional)
             if e == NULL:
                 return SLOW
             table._reserve_open()
-            n = self._encode_one(v, k, stamp, now, &numbers)
+            n = self._encode_one(v, k, stamp[0], now, numbers)
             if n >= GIL_HELD_BELOW:
                 return SLOW
             code = self._commit(self.one, n, False, &consumed, now, False, False)
             if code != DONE:
                 return code
-            table._take(e, self.tail.next_offset - 1, stamp, sequence, transactional)
+            table._take(e, self.tail.next_offset - 1, stamp[0], numbers.sequence, numbers.transactional)
         finally:
             if value_held:
                 PyBuffer_Release(&value_view)
             if key_held:
                 PyBuffer_Release(&key_view)
-        n = self.tail.next_offset - 1
+        return self.tail.next_offset - 1
+
+    cdef int _tell(self) except -1:
+        """Tell of a new end whoever waits for it."""
         if self.waiters or self.tail.next_offset >= self.flush_at:
             self.on_publish()
-        return n
+        return 0
 
     def append_commit(self, ProducerTable table not None, int64_t now, int64_t producer_id, int16_t epoch,
                       int32_t coordinator_epoch, int version):
@@ -582,19 +520,18 @@ cdef class Appender:
             return code
         table._commit(e, now, epoch, coordinator_epoch)
         offset = self.tail.next_offset - 1
-        if self.waiters or self.tail.next_offset >= self.flush_at:
-            self.on_publish()
+        self._tell()
         return offset
 
     def encode(self, value, key, timestamp, int64_t producer_id=-1, int16_t epoch=-1, int32_t sequence=-1,
                bint transactional=False):
-        """The batch that `append` or `append_numbered` would write for this record, as a bytearray without its offset."""
+        """The batch that `append` would write for this record, as a bytearray without its offset; numbered if asked to."""
         cdef Bytes v, k
         cdef Py_buffer value_view, key_view
         cdef int value_held = 0, key_held = 0
         cdef int64_t now, stamp
         cdef Py_ssize_t n
-        cdef Stamp numbers = Stamp(producer_id, epoch, sequence, transactional)
+        cdef Stamp numbers = Stamp(producer_id, epoch, sequence, transactional, NULL)
         try:
             value_held = _take("value", value, &v, &value_view)
             key_held = _take("key", key, &k, &key_view)

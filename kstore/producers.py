@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 from kstore import fs
 from kstore._consume import ConsumerRecord
 from kstore._core import Record
-from kstore.errors import InvalidTxnStateError, KStoreError, LogClosedError
+from kstore._numbered import Hold
+from kstore.errors import InvalidTxnStateError, KStoreError, LogClosedError, StorageError
 from kstore.producerwrites import Numbers
 from kstore.topicwrites import RecordMetadata
 from kstore.transactionlog import draw_producer_id
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
 
     from kstore.appends import AppendInfo
     from kstore.brokerconfig import BrokerConfig
+    from kstore.catalog import Catalog
     from kstore.keeper import Keeper
     from kstore.log import Log
     from kstore.producerwrites import Enter, NumberedLoad
+    from kstore.topicwrites import Route
     from kstore.transactionlog import TransactionEntry
 
 logger = logging.getLogger("kstore")
@@ -43,6 +46,9 @@ TIMEOUT_MS = 60_000  # transaction.timeout.ms of Kafka's producer
 
 
 class _Store(Protocol):
+    _catalog: Catalog
+    _routes: dict[str, Route]
+
     def log(self, topic: str, partition: int) -> Log: ...
     def _append_numbered(
         self,
@@ -91,9 +97,9 @@ class Producer:
 
     def __init__(self, store: _Store) -> None:
         self._store = store
-        self._lock = threading.RLock()
         self._closed = False
         self._numbers = Numbers(draw_producer_id(), 0, transactional=False)
+        self._lock = Hold(self._numbers)
         self._failed: tuple[Any, Any] | None = None  # a call that raised, and what is known of it
         self._again: Any = None  # what was known of it as it was repeated
         self._running: object = None  # the call that began last
@@ -124,6 +130,34 @@ class Producer:
 
         Raises what `Store.append` raises, and `OutOfOrderSequenceError` when the log has lost what it had.
         """
+        chosen = partition
+        if headers is None and not sync and self._failed is None:
+            taken: list[Any] = [None]
+            try:
+                route = self._store._routes.get(topic)
+                if route is not None and route.entries is self._store._catalog.partitions(topic):
+                    done = self._numbers.append(taken, route, topic, partition, value, key, timestamp)
+                    if isinstance(done, RecordMetadata):
+                        self._running = taken
+                        return done
+                    chosen = done
+            except BaseException as error:
+                self._keep_quick(taken, ("append", topic, value, key, partition, timestamp, None), error)
+                raise
+        return self._append(topic, value, key, partition, chosen, timestamp, headers, sync)
+
+    def _append(
+        self,
+        topic: str,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None,
+        partition: int | None,
+        chosen: int | None,
+        timestamp: int | None,
+        headers: Headers,
+        sync: bool,
+    ) -> RecordMetadata:
+        """Append one record under the lock, to the `chosen` partition of a call that asked for `partition`."""
         headers = headers if headers is None else list(headers)
         call = ("append", topic, value, key, partition, timestamp, headers)
         mine = object()
@@ -132,11 +166,11 @@ class Producer:
                 found = None
                 again = self._begin(mine, call)
                 if again is not None:
-                    (_, partition), _ = again
+                    (_, chosen), _ = again
                     found = self._stored(*again)
                 if found is None:
                     found = self._store._append_numbered(
-                        self._numbers, None, topic, value, key, partition, timestamp, headers
+                        self._numbers, None, topic, value, key, chosen, timestamp, headers
                     )
                 if sync:
                     self._store.log(found.topic, found.partition).flush()
@@ -206,6 +240,14 @@ class Producer:
                 if known is not None:
                     self._failed = (_frozen(call), known)
 
+    def _keep_quick(self, taken: list[Any], call: tuple[Any, ...], error: BaseException) -> None:
+        """Keep what is known of a call that was broken off without the lock: whether its record is in."""
+        if isinstance(error, StorageError):
+            self._store._routes.pop(call[1], None)
+        if taken[0] is not None:
+            with self._lock:
+                self._running, self._failed = taken, (_frozen(call), taken[0])
+
     def _stored(self, place: Place, sequence: int) -> RecordMetadata | None:
         """Where the record of this number is, if it is in the log."""
         topic, partition = place
@@ -219,12 +261,13 @@ class Producer:
 
     def _after_fork(self) -> None:
         """Be closed in a child process, like the store; the thread that had the lock may not be there."""
-        self._lock = threading.RLock()
+        self._lock = Hold(self._numbers)
         self.close()
 
     def close(self) -> None:
         """End it; there is nothing to wait for. Idempotent."""
         self._closed = True
+        self._lock.close()
         self._failed = None
 
     def __enter__(self) -> Self:
@@ -464,10 +507,11 @@ class Transaction:
         self._enter(places)
 
     def _enter(self, places: Iterable[Place]) -> None:
-        new = [place for place in places if place not in self._partitions]
+        known = self._partitions
+        new = [place for place in places if place not in known]
         if new:
             self._store._add_partitions(self._entry, new)
-            self._partitions.update(new)
+            known.update(new)
 
     def __enter__(self) -> Self:
         return self

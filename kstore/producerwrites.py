@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from kstore import arguments
+from kstore._numbered import Line, Sequences
 from kstore._producers import Origin
 from kstore.appends import AppendInfo, Numbering
 from kstore.errors import LogClosedError, StorageError
@@ -37,45 +38,46 @@ _BY_CLIENT = "CreateTime"
 _new = tuple.__new__
 
 
-class Numbers:
+class Numbers(Sequences):
     """The sequence numbers of one producer id and epoch, by partition. Whoever uses it excludes others."""
 
-    __slots__ = ("_doubtful", "_next", "entered", "producer_epoch", "producer_id", "taken", "transactional")
-
     def __init__(self, producer_id: int, producer_epoch: int, *, transactional: bool) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.transactional = transactional
+        super().__init__(producer_id, producer_epoch, transactional=transactional, metadata=RecordMetadata)
         self.entered: set[Place] = set()  # the partitions that are known to the coordinator
         self.taken: tuple[Place, int] | None = None
-        """The number that `take` gave last, whatever has become of it."""
-        self._next: dict[Place, int] = {}
-        self._doubtful: set[Place] = set()
+        """The number that was given last, whatever has become of it."""
+
+    def line(self, place: Place) -> Line:
+        """The numbers of one partition."""
+        found = self.lines.get(place)
+        if found is None:
+            found = self.lines[place] = Line()
+        return found
 
     def take(self, place: Place, log: Log) -> int:
         """The number of the next record; in doubt from here until `used` or `unused`."""
-        if place in self._doubtful:
-            self._next[place] = self.known(place, log)
-        self._doubtful.add(place)
-        sequence = self._next.get(place, 0)
-        self.taken = place, sequence
-        return sequence
+        line = self.line(place)
+        if line.doubtful:
+            line.sequence = self.known(place, log)
+        line.doubtful = True
+        self.taken = place, line.sequence
+        return line.sequence
 
     def used(self, place: Place, sequence: int, count: int) -> None:
         """So many records are in the log from this number on."""
-        self._next[place] = (sequence + count) % _WRAP
-        self._doubtful.discard(place)
+        line = self.line(place)
+        line.sequence = (sequence + count) % _WRAP
+        line.doubtful = False
 
     def unused(self, place: Place, sequence: int) -> None:
         """The log is as it was."""
-        self._next[place] = sequence
-        self._doubtful.discard(place)
+        self.used(place, sequence, 0)
 
     def known(self, place: Place, log: Log) -> int:
         """The next number by what the log has; by what was counted where the log knows nothing."""
         info = self.info(log)
         if info is None or not info.batches:
-            return self._next.get(place, 0)
+            return self.line(place).sequence
         return (info.batches[-1].last_sequence + 1) % _WRAP
 
     def info(self, log: Log) -> ProducerInfo | None:
@@ -193,15 +195,12 @@ def _append_one(
     numbers: Numbers,
     sequence: int,
 ) -> int:
-    """Append one record as `Log.append` does, with its numbers."""
+    """Append one record as `Log.append` does, with its numbers, when there is more to do than to write it."""
     writer = log._writable()
     appender = writer.appender
-    known = numbers.producer_id, numbers.producer_epoch, sequence, numbers.transactional
-    offset = appender.append_numbered(writer.producers.table, value, key, timestamp, *known)
-    if offset >= 0:
-        return offset
     if appender.now() >= appender.due_ms:
         writer.upkeep.host.housekeep(writer.upkeep)
+    known = numbers.producer_id, numbers.producer_epoch, sequence, numbers.transactional
     batch = memoryview(appender.encode(value, key, timestamp, *known))
     with writer.gate():
         writer.assign_epoch_locked(None)
@@ -244,6 +243,14 @@ class NumberedWrites(TopicWrites):
             log = route.logs[partition] or self._log_on(route, topic, partition)
             if enter is not None and place not in numbers.entered:
                 enter([place])
+            line = numbers.line(place)
+            if line.log is not log:
+                line.attach(log, log._writable())
+            if headers is None and not line.doubtful:
+                numbers.taken = place, line.sequence
+                found = numbers.append_locked(line, value, key, timestamp)
+                if found is not None:
+                    return _new(RecordMetadata, (topic, partition, *found))
             sequence = numbers.take(place, log)
             if timestamp is None:
                 timestamp = route.now()

@@ -35,13 +35,14 @@ def draw_producer_id() -> int:
 class TransactionEntry:
     """A transactional id: its state, the log that has it, and whose it is now. `lock` guards all of it."""
 
-    __slots__ = ("key", "lock", "log", "owner", "state", "transactional_id")
+    __slots__ = ("_end", "key", "lock", "log", "owner", "state", "transactional_id")
 
     def __init__(self, transactional_id: str, log: Log, state: TransactionState | None) -> None:
         self.transactional_id = transactional_id
         self.key = transactionrecords.transaction_key(transactional_id)
         self.log = log
         self.state = state
+        self._end = log.log_end_offset  # behind what is known of the id
         self.lock = threading.RLock()
         self.owner: weakref.ref[object] | None = None
 
@@ -59,14 +60,14 @@ class TransactionEntry:
         self._write(None, None)
 
     def _write(self, value: bytes | None, state: TransactionState | None) -> None:
-        before = self.log.log_end_offset
         try:
-            self.log.append(value, self.key)
+            self._end = self.log.append(value, self.key) + 1
             self.state = state
         except BaseException:
             with suppress(KStoreError):
                 # Other ids may have written to the log meanwhile, this one cannot.
-                if self.log.log_end_offset != before and any(each.key == self.key for each in self.log.read(before)):
+                start = max(self._end, self.log.log_start_offset)
+                if any(each.key == self.key for each in self.log.read(start)):
                     self.state = state
             raise
 

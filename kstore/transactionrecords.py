@@ -45,12 +45,18 @@ class Status(IntEnum):
     @property
     def is_complete(self) -> bool:
         """Whether nothing of a transaction is left to do."""
-        return self in (Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT)
+        return self in _COMPLETE
 
     @property
     def is_prepared(self) -> bool:
         """Whether it is decided how the transaction ends, and not yet done everywhere."""
-        return self in (Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
+        return self in _PREPARED
+
+
+# Looked up once: a transaction asks several times.
+_EMPTY = Status.EMPTY
+_PREPARED = Status.PREPARE_COMMIT, Status.PREPARE_ABORT
+_COMPLETE = Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT
 
 
 class TransactionState(NamedTuple):
@@ -69,32 +75,20 @@ class TransactionState(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """The value of its record."""
-        head = _VALUE_HEAD.pack(1, self.producer_id, self.producer_epoch, self.timeout_ms, self.status)
-        partitions = _NO_TAGS if self.status == Status.EMPTY else _partition_bytes(self.partitions)
-        if self.next_producer_id == -1 and self.previous_producer_id != -1 and self.client_version:
-            return b"".join(
-                (
-                    head,
-                    partitions,
-                    _USUAL_TAIL.pack(
-                        self.last_update_ms,
-                        self.start_ms,
-                        2,
-                        _PREVIOUS,
-                        self.previous_producer_id,
-                        _VERSION,
-                        self.client_version,
-                    ),
-                )
-            )
+        producer_id, epoch, timeout_ms, status, places, updated_ms, start_ms, previous, after, version = self
+        head = _VALUE_HEAD.pack(1, producer_id, epoch, timeout_ms, status)
+        partitions = _NO_TAGS if status is _EMPTY else _partition_bytes(places)
+        if after == -1 and previous != -1 and version:
+            tail = _USUAL_TAIL.pack(updated_ms, start_ms, 2, _PREVIOUS, previous, _VERSION, version)
+            return head + partitions + tail
         tags = []
-        if self.previous_producer_id != -1:
-            tags.append(_PREVIOUS + _LONG.pack(self.previous_producer_id))
-        if self.next_producer_id != -1:
-            tags.append(_NEXT + _LONG.pack(self.next_producer_id))
-        if self.client_version:
-            tags.append(_VERSION + _SHORT.pack(self.client_version))
-        times = _TIMES.pack(self.last_update_ms, self.start_ms)
+        if previous != -1:
+            tags.append(_PREVIOUS + _LONG.pack(previous))
+        if after != -1:
+            tags.append(_NEXT + _LONG.pack(after))
+        if version:
+            tags.append(_VERSION + _SHORT.pack(version))
+        times = _TIMES.pack(updated_ms, start_ms)
         return b"".join((head, partitions, times, unsigned_varint(len(tags)), *tags))
 
 

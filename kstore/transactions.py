@@ -32,6 +32,7 @@ LAST_EPOCH = 2**15 - 1
 Place = tuple[str, int]
 
 _new = tuple.__new__
+_ONGOING = Status.ONGOING
 
 
 class Transactions(InternalTopics):
@@ -171,23 +172,12 @@ class Transactions(InternalTopics):
         """Write down that the transaction goes to these partitions too, before anything is written there."""
         state = entry.state
         assert state is not None
-        producer_id, epoch, timeout_ms, status, partitions, _, start_ms, *_ = state
+        producer_id, epoch, timeout_ms, status, partitions, _, start_ms, _, _, _ = state
         now_ms = self._writing().now()
-        if status != Status.ONGOING:
+        if status is not _ONGOING:
             start_ms = now_ms
         partitions = (*partitions, *places)
-        fields = (
-            producer_id,
-            epoch,
-            timeout_ms,
-            Status.ONGOING,
-            partitions,
-            now_ms,
-            start_ms,
-            producer_id,
-            -1,
-            VERSION,
-        )
+        fields = (producer_id, epoch, timeout_ms, _ONGOING, partitions, now_ms, start_ms, producer_id, -1, VERSION)
         entry.write(_new(TransactionState, fields))
 
     def _end(self, entry: TransactionEntry, *, commit: bool, sync: bool, fence: bool = False) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import kstore
 from kstore import Log, producerwrites, transactionrecords, transactions
+from kstore._route import partition_of
 from kstore.grouprecords import partition_of_name
 from kstore.producerwrites import Numbers
 from kstore.transactionlog import FIRST_PRODUCER_ID, draw_producer_id
@@ -700,7 +701,7 @@ def test_a_repeated_append_is_stored_once(root: Path, monkeypatch: pytest.Monkey
     with open_store(root) as store:
         store.create_topic("t", 3)
         producer = store.producer()
-        producer.append("t", b"before")
+        producer.append("t", b"before", partition=(partition_of(b"k", 3) + 1) % 3)
         Failing(monkeypatch, producerwrites, "_append_one", 0, after, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             producer.append("t", b"once", key=b"k")
