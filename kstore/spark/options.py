@@ -61,6 +61,9 @@ PASSED_OVER = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
+# What Spark says of a table in SQL beside its options; those have a prefix then, in some calls beside the plain name.
+OF_TABLES = ("location", "provider", "owner", "comment", "external", "is_managed_location", "collation")
+TABLE_PREFIX = "option."
 OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 KAFKA_PREFIX = "kafka."
 
@@ -307,6 +310,17 @@ def _pieces(
         start, count = cut, count - 1
 
 
+def plain(options: Mapping[str, str]) -> dict[str, str]:
+    """The options without what a table in SQL puts before their names."""
+    found = {name: value for name, value in options.items() if not name.lower().startswith(TABLE_PREFIX)}
+    there = {name.lower() for name in found}
+    for name, value in options.items():
+        bare = name[len(TABLE_PREFIX) :]
+        if name.lower().startswith(TABLE_PREFIX) and bare.lower() not in there:
+            found[bare] = value
+    return found
+
+
 @dataclass(frozen=True)
 class WriteOptions:
     """The options of a write, parsed. Immutable, and pickled as it is."""
@@ -356,8 +370,8 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str], direction: str, known: Sequence[str], other: Sequence[str]) -> None:
         self._values: dict[str, str] = {}
-        taken = {name.lower() for name in (*known, *other, *PASSED_OVER, *OF_STREAMS)}
-        for name, value in options.items():
+        taken = {name.lower() for name in (*known, *other, *PASSED_OVER, *OF_TABLES, *OF_STREAMS)}
+        for name, value in plain(options).items():
             low = name.lower()
             if low not in taken and not low.startswith((KAFKA_PREFIX, CONFIG_PREFIX)):
                 hint = next((one for one in known if _alike(one.lower(), low)), None)

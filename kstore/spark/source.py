@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kstore.adopt import Staged
 from kstore.errors import ConfigError, LogLockedError
 from kstore.spark.ingesting import COMMIT_TIMEOUT, commit, discard
-from kstore.spark.options import COLUMN_TYPES, ReadOptions, WriteOptions
+from kstore.spark.options import COLUMN_TYPES, ReadOptions, WriteOptions, plain
 from kstore.spark.scanning import Filters, Piece, Scan, ddl, directories, plan
 from kstore.spark.staging import stage
 
@@ -70,7 +70,8 @@ class KStoreSource(DataSource):
         return Writer(self._root(), WriteOptions.parse(self.options), schema)
 
     def _root(self) -> str:
-        path = self.options.get("path")
+        given = {name.lower(): value for name, value in plain(self.options).items()}
+        path = given.get("path") or given.get("location")
         if not path:
             raise ConfigError('the log directory is missing: load("<directory>") or save("<directory>")')
         return directories(path)[0]
