@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kstore.adopt import Staged
     from kstore.appends import AppendInfo
 
 __all__ = [
@@ -219,9 +220,13 @@ class StorageError(KStoreError, OSError):
 
 
 class LogLockedError(StorageError):
-    """Another writer, or a broker, holds the directory; names the path, and the pid where the kernel knows it."""
+    """Another writer, or a broker, holds the directory; names the path, and the pid where the kernel knows it.
+
+    Of a bulk load that waited in vain, `manifest` is what was staged and stays valid.
+    """
 
     pid: int | None = None
+    manifest: tuple[Staged, ...] = ()
 
 
 class LogClosedError(KStoreError, ValueError):

@@ -61,4 +61,4 @@ def leftovers(root: Path) -> list[str]:
     """What is left of staged files, and of a load's own files in the root."""
     staging = root.parent / f"{root.name}.kstore-staging"
     found = sorted(str(path.relative_to(staging)) for path in staging.rglob("*")) if staging.exists() else []
-    return found + [path.name for path in root.iterdir() if path.name.startswith("kstore-commit")]
+    return found + [path.name for path in root.glob("kstore-commit*")]

@@ -13,6 +13,16 @@ def pyarrow(what: str) -> Any:
     return _library("pyarrow", "PyArrow", what)
 
 
+def pyspark(what: str, module: str = "pyspark") -> Any:
+    """Import PySpark, or a module of it; `what` needs it, says the `ConfigError` otherwise."""
+    return _library(module, "PySpark", what)
+
+
+def pandas(what: str) -> Any:
+    """Import pandas; `what` needs it, says the `ConfigError` otherwise."""
+    return _library("pandas", "pandas", what)
+
+
 def _library(module: str, name: str, what: str) -> Any:
     try:
         return importlib.import_module(module)

@@ -1,0 +1,252 @@
+"""One task attempt: rows in, private segment files out, with offsets from 0 and their indexes.
+
+Rows go over the partitions as `Store.append_columns` sends them; batches fill up across everything that the attempt is
+given. Needs neither Spark nor PyArrow. The hardest rule: what an attempt is made of lies in its own directory, durably
+before it is handed over, and an attempt that fails takes the directory with it.
+
+Memory: the caller's rows at hand; batches that are being filled, `OPEN_BYTES` over all partitions at the most; a
+partition's finished ones, `READY_BYTES`; what a codec makes of them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kstore import _columnpack, fs
+from kstore._columnroute import ColumnSplitter
+from kstore._pack import Packer
+from kstore._route import Router
+from kstore.adopt import TASK_PREFIX, Staged
+from kstore.appends import PACK_BYTES
+from kstore.columnappends import Line, Works, told
+from kstore.columnsources import Columns
+from kstore.config import LogConfig
+from kstore.errors import InvalidRecordError, KStoreError, StorageError
+from kstore.log import Log
+from kstore.producer import DEFAULT_EXPIRY
+from kstore.topicwrites import LEAST_BATCH_BYTES, MOST_BATCH_BYTES, OPEN_BYTES, READY_BYTES, SPREAD_BYTES
+from kstore.upkeep import NEVER, Upkeep
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a task must know of a topic: its partitions, what holds for its logs, what it is to have of its own."""
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str]
+    config: str | None = None  # of a topic that is to be made, as JSON
+
+    def log_config(self) -> LogConfig:
+        """The settings that staged logs go by: the topic's, without what is done to a log later."""
+        config = LogConfig.from_kafka(self.settings)
+        return config.replace(
+            flush_messages=NEVER, flush_ms=NEVER, preallocate=False, segment_jitter_ms=0, retention_ms=-1
+        )
+
+
+class _Nobody:
+    """The host of a staged log: nothing is due of it before it is handed over."""
+
+    def attend(self, upkeep: Upkeep) -> int:
+        return NEVER
+
+    def write_marks(self, upkeep: Upkeep, *, keep_start: bool = False) -> None:
+        pass
+
+    def housekeep(self, upkeep: Upkeep) -> None:
+        pass
+
+    def stop(self, upkeep: Upkeep) -> None:
+        pass
+
+
+class _CountingLine(Line):
+    """A line into a staged log that counts its batches."""
+
+    count = 0
+
+    def _store(self, packer: Packer) -> None:
+        self.count += packer.batches
+        super()._store(packer)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What an attempt has of one topic."""
+
+    topic: Topic
+    config: LogConfig
+    batch_bytes: int
+    splitter: ColumnSplitter
+    lines: dict[int, _CountingLine] = field(default_factory=dict)
+    logs: dict[int, Log] = field(default_factory=dict)
+
+
+class Attempt:
+    """What one task attempt stages. Not thread-safe; a context manager, which removes everything if its block fails."""
+
+    def __init__(
+        self,
+        job_directory: str,
+        job: str,
+        task: int,
+        *,
+        compression: str | None = None,
+        batch_bytes: int | None = None,
+        query: str | None = None,
+        batch: int | None = None,
+        now_ms: int | None = None,
+    ) -> None:
+        self.directory = f"{job_directory}/{TASK_PREFIX}{task}-{uuid.uuid4().hex}"
+        self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        self._job, self._task = job, task
+        self._compression, self._batch_bytes = compression, batch_bytes
+        self._query, self._batch = query, batch
+        self._lanes: dict[str, _Lane] = {}
+        self._works = Works(1)
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for lane in self._lanes.values():
+            for log in lane.logs.values():
+                log.abandon()
+        if kind is not None:
+            self._remove()
+
+    def _remove(self) -> None:
+        try:
+            fs.remove_tree(self.directory)
+        except StorageError:  # the job's clean-up takes what is left
+            return
+
+    # Rows in.
+
+    def columns(self, values: Any, keys: Any = None, timestamps: Any = None, headers: Any = None) -> Columns:
+        """Columns in step, for `append`; without `timestamps` rows have the time at which the attempt began."""
+        return Columns(values, keys, timestamps, headers, self.now_ms)
+
+    def append(self, topic: Topic, columns: Columns, partition: int | None = None) -> None:
+        """Take in rows: to one partition, else each by its key, those without one in turns of a batch's bytes.
+
+        A row that the topic refuses raises what `Store.append_columns` raises, with nothing of the attempt to be used.
+        """
+        lane = self._lanes.get(topic.name) or self._lane(topic)
+        try:
+            for rows in columns:
+                if partition is None:
+                    while lane.splitter.pack(rows):
+                        self._send(lane)
+                else:
+                    line = self._line(lane, partition)
+                    while _columnpack.pack(line.packer, rows, PACK_BYTES):
+                        line.send()
+                    if line.packer.batches:
+                        line.send()
+        except KStoreError as error:
+            log = next((line.log for line in lane.lines.values()), None)
+            raise told(log, error, None) from None
+
+    def _lane(self, topic: Topic) -> _Lane:
+        config = topic.log_config()
+        batch_bytes = self._batch_bytes
+        if batch_bytes is None:
+            batch_bytes = min(max(SPREAD_BYTES // topic.partitions, LEAST_BATCH_BYTES), MOST_BATCH_BYTES)
+        batch_bytes = min(batch_bytes, config.max_message_bytes, config.effective_segment_bytes)
+        # The task's own number decides where rows without a key begin: a repeated attempt sends them the same way.
+        router = Router(topic.partitions, sticky_bytes=batch_bytes, seed=self._task)
+
+        def make(number: int) -> Packer:
+            return self._line(lane, number).packer
+
+        splitter = ColumnSplitter(
+            router, make, limit_bytes=READY_BYTES, most_bytes=OPEN_BYTES, sticky_bytes=batch_bytes
+        )
+        lane = self._lanes[topic.name] = _Lane(topic, config, batch_bytes, splitter)
+        return lane
+
+    def _line(self, lane: _Lane, number: int) -> _CountingLine:
+        line = lane.lines.get(number)
+        if line is None:
+            topic = lane.topic
+            if not 0 <= number < topic.partitions:
+                raise InvalidRecordError(f"partition {number} of topic {topic.name}, which has {topic.partitions}")
+            fs.make_directories(self.directory)
+            log = Log.open_hosted(
+                f"{self.directory}/{topic.name}-{number}",
+                lane.config,
+                host=_Nobody(),
+                clock=None,
+                recovery_point=0,
+                log_start_offset=0,
+                marked_clean=False,
+                expiry=DEFAULT_EXPIRY,
+                on_storage_error=lambda error: None,
+            )
+            lane.logs[number] = log
+            log._writable().appender.epoch_assigned = True  # the commit assigns one; a file of it here is a sync more
+            codec = log._compression_id(self._compression)
+            line = lane.lines[number] = _CountingLine(log, codec, lane.batch_bytes, self.now_ms, None, self._works)
+        return line
+
+    @staticmethod
+    def _send(lane: _Lane) -> None:
+        for number, _ in lane.splitter.ready:
+            lane.lines[number].send()
+
+    # Files out.
+
+    def finish(self) -> list[Staged]:
+        """Put everything on the disk; what has been staged, by topic and partition."""
+        found = []
+        for _, lane in sorted(self._lanes.items()):
+            try:
+                lane.splitter.close()
+                for number, line in sorted(lane.lines.items()):
+                    _columnpack.close(line.packer)
+                    line.send()
+                    if line.count:
+                        found.append(self._hand_over(lane, number, line))
+            except KStoreError as error:
+                raise told(next((line.log for line in lane.lines.values()), None), error, None) from None
+        if found:
+            fs.sync_directory(self.directory)
+        elif self._lanes:
+            self._remove()
+        return found
+
+    def _hand_over(self, lane: _Lane, number: int, line: _CountingLine) -> Staged:
+        log = lane.logs[number]
+        writer = log._writable()
+        with writer.gate():
+            writer.settle()
+            writer.active.seal()
+            writer.appender.detach()
+            for segment in writer.segments.items:
+                segment.flush()
+            fs.sync_directory(writer.directory)
+        segments = [each for each in log.segments if each.size_bytes]
+        log.abandon()
+        return Staged(
+            job=self._job,
+            directory=self.directory,
+            task=self._task,
+            topic=lane.topic.name,
+            partition=number,
+            partitions=lane.topic.partitions,
+            records=sum(each.next_offset - each.base_offset for each in segments),
+            batches=line.count,
+            bytes=sum(each.size_bytes for each in segments),
+            max_timestamp=max(each.max_timestamp for each in segments),
+            segments=json.dumps([[each.base_offset, each.next_offset, each.size_bytes] for each in segments]),
+            config=lane.topic.config,
+            query=self._query,
+            batch=self._batch,
+        )
