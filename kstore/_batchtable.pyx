@@ -122,6 +122,8 @@ cdef class BatchTable:
         """Want the batches that reach into `[start_offset, end_offset)`."""
         self._r.start_offset = self._r.next_offset = start_offset
         self._r.last_wanted = end_offset if end_offset == NO_LIMIT else end_offset - 1
+        if start_offset >= end_offset:
+            self._r.last_wanted = -1  # also inside of a batch nothing is wanted
         self._r.last_position = -1
 
     def begin(self, most_rows, most_bytes):

@@ -305,7 +305,7 @@ class Stretch:
         """Where reading stops in a segment for now: behind its whole batches below `limit`.
 
         A batch that `limit` divides was synced as a whole; whoever follows has it when the recovery point has passed
-        it, others have its records below `limit`.
+        it, others have its records below `limit`. One of which the log start is what is stable is undecided as a whole.
         """
         end = self.view.readable_bytes(segment)
         if not (self.durable or self.committed) or sealed:
@@ -315,7 +315,8 @@ class Stretch:
         place = segment.find_batch(limit, end)
         if place is None:
             return end
-        divided = place.base_offset < limit and not self.follow
+        undecided = self.committed and (not self.durable or self.view.stable_end_offset <= limit)
+        divided = place.base_offset < limit and not self.follow and not undecided
         return place.position + place.size_bytes if divided else place.position
 
     def _wait(self, segment: Segment | None, position: int) -> bool:

@@ -233,6 +233,23 @@ def test_what_is_undecided_ends_every_reader(path: Path) -> None:
         assert values(log) == [b"plain", b"open", b"behind"]
 
 
+@pytest.mark.parametrize("start", [0, 1, 2, 3])
+def test_an_undecided_batch_that_the_log_start_divides_is_in_no_reader(path: Path, start: int) -> None:
+    with kstore.Log.open(path) as log:
+        send(log, 0, b"a", b"b", b"c", txn=True)
+        log.append(b"behind")
+        log.delete_records(start)
+        assert log.last_stable_offset == start
+        with kstore.Log.open(path, mode="r") as reader:
+            # Who opens the log without what lies below its start does not know that there is a transaction.
+            for each in (log, reader) if start < 3 else (log,):
+                assert values(each) == []
+                assert list(each.read_batches(isolation="read_committed")) == []
+                assert len(each.batch_table(isolation="read_committed")) == 0
+                assert len(each.read_columns(isolation="read_committed")) == 0
+                assert len(each.fetch(start, 1000, isolation="read_committed").records) == 0
+
+
 def test_a_follower_of_committed_records_waits_for_the_marker(path: Path) -> None:
     with kstore.Log.open(path) as log:
         reader = log.read(isolation="read_committed", follow=True, timeout=0)
