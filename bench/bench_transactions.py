@@ -1,21 +1,32 @@
-"""What do a transaction, a numbered append and a committed position cost, without a sync?
+"""What do transactions and numbered appends cost, and 100,000 producers that a log knows; how fast is what is committed?
 
-Workloads: values-100 of `common`, one record to each of three partitions of one topic.
+Workloads: values-100 of `common`. Nothing is synced unless the question says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from common import VALUE, Question, measure, scaled
+from common import VALUE, Question, measure, report, scaled, values
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
+from kstore import encode_batch
 
 TRANSACTION = Question("transaction of 1 record over 3 partitions", unit="time", limit=30e-6)
-APPEND = Question("append by topic, numbered and not", unit="time")
+APPEND = Question("append by topic, numbered", unit="time", against=(("Store.append", 1 / 1.15),))
+MANY = Question("append_many by topic, numbered", unit="rate", against=(("Store.append_many", 1 / 1.15),))
+COMMITTED = Question(
+    "columns where a tenth of the transactions was aborted, committed ones",
+    unit="rate",
+    against=(("uncommitted", 0.8),),
+)
+SNAPSHOT = Question("snapshot of 100,000 producers, synced", unit="time", limit=200e-3)
+RECOVERY = Question("recovery of a log of 100,000 producers, of each batch", unit="time")
+MEMORY = Question("memory of 100,000 producers, of each", unit="memory", limit=300)
 POSITIONS = Question("commit the positions of 3 partitions", unit="time")
 
 
@@ -40,9 +51,9 @@ def test_a_transaction_over_three_partitions(benchmark: BenchmarkFixture, store:
         measure(benchmark, TRANSACTION, "kstore", run, operations=count)
 
 
-@pytest.mark.parametrize("contestant", ["kstore", "plain"])
+@pytest.mark.parametrize("contestant", ["kstore", "Store.append"])
 def test_a_numbered_append(benchmark: BenchmarkFixture, store: kstore.Store, contestant: str) -> None:
-    count = scaled(20_000)
+    count = scaled(100_000)
     append = store.producer().append if contestant == "kstore" else store.append
 
     def run() -> None:
@@ -61,3 +72,77 @@ def test_a_commit_of_positions(benchmark: BenchmarkFixture, store: kstore.Store)
             store.commit_offsets("bench", offsets)
 
     measure(benchmark, POSITIONS, "kstore", run, operations=count)
+
+
+@pytest.mark.parametrize("contestant", ["kstore", "Store.append_many"])
+def test_a_numbered_append_many(benchmark: BenchmarkFixture, store: kstore.Store, contestant: str) -> None:
+    count = scaled(500_000)
+    append_many = store.producer().append_many if contestant == "kstore" else store.append_many
+    run = lambda: append_many("t", values(count))  # noqa: E731
+    measure(benchmark, MANY, contestant, run, operations=count, size_bytes=100 * count)
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kstore.Log]:
+    """A log of transactions of 100 records, every tenth aborted."""
+    with kstore.Log.open(tmp_path_factory.mktemp("decided") / "t-0") as log:
+        for number in range(scaled(20_000)):
+            log.append_many(
+                values(100), producer_id=7, producer_epoch=0, base_sequence=100 * number % (1 << 31), transactional=True
+            )
+            log.append_marker(7, 0, commit=number % 10 != 0)
+        yield log
+
+
+@pytest.mark.parametrize("contestant", ["kstore", "uncommitted"])
+def test_committed_columns(benchmark: BenchmarkFixture, decided: kstore.Log, contestant: str) -> None:
+    isolation: Any = "read_committed" if contestant == "kstore" else "read_uncommitted"
+    rows = sum(len(chunk) for chunk in decided.iter_columns(isolation=isolation))
+
+    def run() -> None:
+        for _ in decided.iter_columns(isolation=isolation):
+            pass
+
+    measure(benchmark, COMMITTED, contestant, run, operations=rows, size_bytes=100 * rows)
+
+
+PRODUCERS = scaled(100_000)
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log with a batch of each of many producers."""
+    path = tmp_path_factory.mktemp("crowded") / "t-0"
+    with kstore.Log.open(path) as log:
+        for producer_id in range(PRODUCERS):
+            log.append_batch(encode_batch([VALUE], producer_id=producer_id, producer_epoch=0, base_sequence=0))
+    return path
+
+
+def test_a_snapshot_of_many_producers(benchmark: BenchmarkFixture, crowded: Path) -> None:
+    with kstore.Log.open(crowded) as log:
+        state = log._writable().producers
+        state.end_offset = log.log_end_offset
+
+        def run() -> None:
+            state.last_snapshot_offset = 0
+            state.take_snapshot(sync=True)
+
+        measure(benchmark, SNAPSHOT, "kstore", run, operations=1)
+        report(MEMORY, "kstore", [state.table.size_bytes], operations=PRODUCERS)
+
+
+def test_recovery_with_many_producers(benchmark: BenchmarkFixture, crowded: Path) -> None:
+    """As after a crash: no marker, no snapshot."""
+
+    def crashed() -> tuple[tuple[()], dict[str, Any]]:
+        for name in [*crowded.parent.glob(".kafka_cleanshutdown"), *crowded.glob("*.snapshot")]:
+            name.unlink()
+        for name in crowded.parent.glob("recovery-point-offset-checkpoint"):
+            name.unlink()
+        return (), {}
+
+    def run() -> None:
+        kstore.Log.open(crowded).close()
+
+    measure(benchmark, RECOVERY, "kstore", run, operations=PRODUCERS, setup=crashed)

@@ -857,8 +857,8 @@ cdef class AbortedFilter:
         try:
             while end - position >= RECORDS_AT:
                 if not window_at <= position or position + RECORDS_AT > window_at + held:
-                    # Far apart, headers alone are read.
-                    wanted = <Py_ssize_t> min(<int64_t> (4096 if size > 16384 else REPLAY_WINDOW), end - position)
+                    # Apart, headers alone are read, and with a marker's the one behind it.
+                    wanted = <Py_ssize_t> min(<int64_t> (256 if size > 2048 else REPLAY_WINDOW), end - position)
                     held = read_at(fd, window, wanted, position, path)
                     window_at = position
                     if held < RECORDS_AT:

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from kstore import _batchtable, _columnread, _columns, _columnstream, _scan, arguments, fs, reading
@@ -29,6 +29,7 @@ Layout = Literal["binary", "large_binary", "view"]
 LEAST_STRIDE_BYTES, MOST_STRIDE_BYTES = 256 << 10, 64 << 20
 # What a table of batches takes in at once, and one thread of those that read it: a hundredth of it is headers.
 TABLE_STRIDES, TABLE_PARTS, TABLE_PART_BYTES = 32, 16, 4 << 20
+NEAR_RECORDS = 16  # between two aborted transactions: to look at their headers costs less than to look them up
 CHUNK_BYTES = 4 << 20  # what `iter_columns` gives at once: some ten thousand records, in memory that caches hold
 NO_LIMIT = 2**63 - 1
 
@@ -188,19 +189,23 @@ class _Source:
         """Find the parts of the segment's file, from where we are, that were aborted."""
         self._aborted.clear()
         spans = self._stretch.spans_in(segment, self._reader.next_offset, self._end)
-        if spans:
-            end = self._end_of(spans, segment)
-            aborted = AbortedFilter((span.producer_id, span.first_offset, span.last_offset) for span in spans)
-            self._aborted.extend(aborted.dropped(self._file.fd, self._position, end, segment.path))
+        if not spans:
+            return
+        aborted = AbortedFilter((span.producer_id, span.first_offset, span.last_offset) for span in spans)
+        at, end = self._position, self._view.readable_bytes(segment)
+        for first, last in _together(spans):
+            start, stop = max(segment.border(first, end), at), self._end_of(last, segment, end)
+            if start < stop:
+                self._aborted.extend(aborted.dropped(self._file.fd, start, stop, segment.path))
+                at = stop
 
-    def _end_of(self, spans: Sequence[AbortedTxn], segment: Segment) -> int:
-        """Where in its file the last of some transactions ends, or what is to be read; nothing behind is wanted."""
-        end = self._view.readable_bytes(segment)
+    def _end_of(self, offset: int, segment: Segment, end: int) -> int:
+        """Where in its file a transaction that ends with this offset does, or what is to be read."""
         try:
-            last = segment.find_batch(min(max(span.last_offset for span in spans) + 1, self._end), end)
+            behind = segment.find_batch(min(offset + 1, self._end), end)
         except CorruptRecordError:
             return end  # whoever reads it says what is wrong
-        return end if last is None else last.position + last.size_bytes
+        return end if behind is None else behind.position + behind.size_bytes
 
     def _bytes_ahead(self, segment: Segment, end: int) -> int:
         """About how many bytes are still to come, if they are fewer than the chunk may have."""
@@ -260,6 +265,17 @@ class _Source:
             self._stretch = following
         reader.seek(reader.next_offset, self._end)
         self._segment = self._given = None
+
+
+def _together(spans: Iterable[AbortedTxn]) -> list[tuple[int, int]]:
+    """What transactions span, as first and last offsets, rising; those that are near each other as one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted((span.first_offset, span.last_offset) for span in spans):
+        if found and first <= found[-1][1] + NEAR_RECORDS:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return found
 
 
 class _End:

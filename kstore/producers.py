@@ -77,6 +77,22 @@ class _Store(Protocol):
         loads: list[NumberedLoad] | None = None,
         lock: AbstractContextManager[object] | None = None,
     ) -> dict[int, AppendInfo]: ...
+    def _append_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any,
+        timestamps: Any,
+        headers: Any,
+        partition: int | None,
+        compression: str | None,
+        sync: bool,
+        batch_bytes: int | None,
+        threads: int,
+        seed: int | None,
+        numbers: Numbers | None = None,
+        enter: Enter | None = None,
+    ) -> dict[int, AppendInfo]: ...
     def _add_partitions(self, entry: TransactionEntry, places: Iterable[Place]) -> None: ...
     def _end(self, entry: TransactionEntry, *, commit: bool, sync: bool, fence: bool = False) -> None: ...
     def _complete(self, entry: TransactionEntry, *, sync: bool = False, only_open: bool = False) -> None: ...
@@ -457,6 +473,44 @@ class Transaction:
                 seed=seed,
                 lock=self._entry.lock,  # not while records are made: the timeout and the next producer want it
             )
+
+    def append_columns(
+        self,
+        topic: str,
+        values: Any,
+        *,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        compression: str | None = None,
+        batch_bytes: int | None = None,
+        threads: int = 1,
+        seed: int | None = None,
+    ) -> dict[int, AppendInfo]:
+        """Append a record for each row of `values` as `Store.append_columns` does; what each partition got."""
+        with self._producer._lock:
+            with self._entry.lock:
+                self._check()
+            return self._store._append_columns(
+                topic,
+                values,
+                keys,
+                timestamps,
+                headers,
+                partition,
+                compression,
+                False,
+                batch_bytes,
+                threads,
+                seed,
+                self._numbers,
+                self._enter_locked,
+            )
+
+    def _enter_locked(self, places: Iterable[Place]) -> None:
+        with self._entry.lock:
+            self._check_and_enter(places)
 
     def commit_offsets(self, group: str, offsets: Mapping[Place, int], metadata: str = "") -> None:
         """Write down where a group goes on, as `Store.commit_offsets` does, if and when this is committed."""

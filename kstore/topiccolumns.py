@@ -6,16 +6,19 @@ gets what `Store.append_many` would give it of the same records, with the same s
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kstore import arguments
 from kstore._columnroute import ColumnSplitter
 from kstore._pack import Packer
-from kstore.appends import AppendInfo
+from kstore.appends import NOT_NUMBERED, AppendInfo
 from kstore.columnappends import MAX_THREADS, Line, Works, told
 from kstore.columnsources import Columns
 from kstore.errors import KStoreError, LogClosedError, StorageError
 from kstore.topicwrites import OPEN_BYTES, READY_BYTES, TopicWrites
+
+if TYPE_CHECKING:
+    from kstore.producerwrites import Enter, Numbers
 
 
 class TopicColumnWrites(TopicWrites):
@@ -43,6 +46,30 @@ class TopicColumnWrites(TopicWrites):
         the error's `appended` tells them in the form of the result. Raises what `Log.append_columns` raises, and
         `UnknownTopicOrPartitionError`. Appends of other threads may come between any two batches.
         """
+        return self._append_columns(
+            topic, values, keys, timestamps, headers, partition, compression, sync, batch_bytes, threads, seed
+        )
+
+    def _append_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any,
+        timestamps: Any,
+        headers: Any,
+        partition: int | None,
+        compression: str | None,
+        sync: bool,
+        batch_bytes: int | None,
+        threads: int,
+        seed: int | None,
+        numbers: Numbers | None = None,
+        enter: Enter | None = None,
+    ) -> dict[int, AppendInfo]:
+        """Append a record for each row, with `numbers` if there are any; `enter` is asked before a partition's first.
+
+        A call that is broken off leaves the numbers of its partitions in doubt: the logs are asked before the next.
+        """
         route = self._find_route(topic)
         if partition is not None:
             partition = self._catalog.find(topic, arguments.whole("partition", partition)).partition
@@ -57,7 +84,12 @@ class TopicColumnWrites(TopicWrites):
 
         def make(number: int) -> Packer:
             log = self._log_on(route, topic, number)
-            line = Line(log, log._compression_id(compression), batch_bytes, now_ms, None, works)
+            known = NOT_NUMBERED
+            if numbers is not None:
+                if enter is not None:
+                    enter([(topic, number)])
+                known = numbers.numbering(numbers.take((topic, number), log))
+            line = Line(log, log._compression_id(compression), batch_bytes, now_ms, None, works, known)
             lines[number] = line
             return line.packer
 
@@ -89,6 +121,10 @@ class TopicColumnWrites(TopicWrites):
         except KStoreError as error:
             log = next(iter(lines.values())).log if lines else None
             raise told(log, error, _appended(lines)) from None
+        if numbers is not None:
+            for number in lines:
+                place = topic, number
+                numbers.used(place, numbers.known(place, self._log_on(route, topic, number)), 0)
         if sync:
             for number in _appended(lines):
                 lines[number].log.flush()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -26,7 +26,9 @@ from kstore.reads import Isolation, OnLag, check_on_lag
 from kstore.writer import Writer
 
 if TYPE_CHECKING:
+    from kstore._columns import Columns
     from kstore.catalog import Catalog, Entry
+    from kstore.columnreads import Layout
     from kstore.log import Log
 
 Round = list[tuple[int, Iterator[Record]]]
@@ -83,19 +85,7 @@ class TopicReads:
             raise ValueError(f"merge is {merge!r}; 'partition' and 'timestamp' are allowed")
         check_on_lag(on_lag)
         timeout = arguments.seconds("timeout", timeout)
-        if start_timestamp is not None:
-            if offsets:
-                raise ValueError("give offsets or a start_timestamp, not both")
-            start_timestamp = arguments.integer("start_timestamp", start_timestamp)
-        if offsets is not None and not isinstance(offsets, Mapping):
-            raise TypeError(f"offsets must be a mapping of partitions to offsets, not {type(offsets).__name__}")
-        there = self._current().partitions(topic)
-        wanted = None if partitions is None else _numbers(partitions)
-        starts = {arguments.whole("a partition of offsets", number): at for number, at in (offsets or {}).items()}
-        for number in {*(wanted or ()), *starts}:
-            self._current().find(topic, number)
-        if wanted is not None and not wanted.issuperset(starts):
-            raise ValueError(f"offsets has partition {min(starts.keys() - wanted)}, which partitions has not")
+        there, numbers, starts = self._asked(topic, partitions, offsets, start_timestamp)
 
         def start(entry: Entry, is_new: bool = False) -> RecordIterator:
             found = self._open_log(entry).read(
@@ -108,11 +98,10 @@ class TopicReads:
             assert isinstance(found, RecordIterator)
             return found
 
-        numbers = sorted(there if wanted is None else wanted)
         # What can be refused is refused here: without an offset a log starts where it starts.
         started = {number: start(there[number]) for number in (numbers if merge == "timestamp" else sorted(starts))}
         if follow:
-            follower = _Follower(self, topic, there, wanted is None, start, timeout, durable)
+            follower = _Follower(self, topic, there, partitions is None, start, timeout, durable)
             follower.take_in(numbers, started.get)
             rounds = follower.rounds()
         elif merge == "timestamp":
@@ -121,6 +110,77 @@ class TopicReads:
             rounds = ([(number, started[number] if number in started else start(there[number]))] for number in numbers)
         explain = partial(_explained, self, topic, there)
         return ConsumerIterator(topic, rounds, by_timestamp=merge == "timestamp", explain=explain)
+
+    def read_columns(
+        self,
+        topic: str,
+        *,
+        partitions: Iterable[int] | None = None,
+        offsets: Mapping[int, int] | None = None,
+        start_timestamp: int | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+    ) -> Iterator[tuple[int, Columns]]:
+        """Iterate over the records of a topic as columns: `(partition, chunk)`, one partition after the other.
+
+        Where each partition starts is as in `read`, up to where it ends when its turn comes; what a chunk is, and the
+        other arguments, are as in `Log.iter_columns`. Raises as `read` does: at once for what is wrong with the
+        arguments or the offsets given, from the iterator for the rest. One iterator belongs to one thread at a time.
+        """
+        there, numbers, starts = self._asked(topic, partitions, offsets, start_timestamp)
+
+        def start(number: int) -> Iterator[Columns]:
+            return self._open_log(there[number]).iter_columns(
+                starts.get(number),
+                start_timestamp=start_timestamp,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                columns=columns,
+                layout=layout,
+                isolation=isolation,
+                durable=durable,
+                threads=threads,
+            )
+
+        started = {number: start(number) for number in [*sorted(starts), *numbers[:1]]}
+
+        def chunks() -> Iterator[tuple[int, Columns]]:
+            try:
+                for number in numbers:
+                    for chunk in started.pop(number, None) or start(number):
+                        yield number, chunk
+            except KStoreError as error:
+                raise _explained(self, topic, there, error) from None
+
+        return chunks()
+
+    def _asked(
+        self,
+        topic: str,
+        partitions: Iterable[int] | None,
+        offsets: Mapping[int, int] | None,
+        start_timestamp: int | None,
+    ) -> tuple[Mapping[int, Entry], list[int], dict[int, int]]:
+        """The topic's partitions, the numbers of those that are to be read, and where some of them start."""
+        if start_timestamp is not None:
+            if offsets:
+                raise ValueError("give offsets or a start_timestamp, not both")
+            arguments.integer("start_timestamp", start_timestamp)
+        if offsets is not None and not isinstance(offsets, Mapping):
+            raise TypeError(f"offsets must be a mapping of partitions to offsets, not {type(offsets).__name__}")
+        there = self._current().partitions(topic)
+        wanted = None if partitions is None else _numbers(partitions)
+        starts = {arguments.whole("a partition of offsets", number): at for number, at in (offsets or {}).items()}
+        for number in {*(wanted or ()), *starts}:
+            self._current().find(topic, number)
+        if wanted is not None and not wanted.issuperset(starts):
+            raise ValueError(f"offsets has partition {min(starts.keys() - wanted)}, which partitions has not")
+        return there, sorted(there if wanted is None else wanted), starts
 
 
 def _numbers(partitions: Iterable[int]) -> set[int]:

@@ -371,6 +371,22 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(root: Path, tmp_path: Pat
     assert list(out.iterdir()) == []
 
 
+def test_only_what_is_committed_is_exported_when_asked_for(tmp_path: Path) -> None:
+    with kstore.Store.open(tmp_path / "data", background=False) as store:
+        store.create_topic("t")
+        with store.producer(transactional_id="x") as producer:
+            with producer.transaction() as txn:
+                txn.append("t", b"committed")
+            producer.transaction().append("t", b"aborted")
+    found = {}
+    for isolation in ("read_uncommitted", "read_committed"):
+        path = tmp_path / f"{isolation}.jsonl"
+        arguments = ["export", str(tmp_path / "data" / "t-0"), "--to", str(path), "--columns", "offset,value"]
+        assert cli.main([*arguments, "--isolation", isolation]) == 0
+        found[isolation] = [json.loads(line)["value"] for line in path.read_text().splitlines()]
+    assert found == {"read_uncommitted": ["committed", "aborted"], "read_committed": ["committed"]}
+
+
 def test_a_whole_file_comes_out_of_a_process(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     command = [sys.executable, "-m", "kstore", "export", str(data / "events"), "--to", str(path)]

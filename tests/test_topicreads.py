@@ -700,3 +700,61 @@ def test_appends_rolls_and_readers_at_once_lose_nothing(root: Path, clock: Manua
 def test_what_a_reader_meets_beside_a_missing_directory_is_the_systems_error(root: Path) -> None:
     with pytest.raises(StorageError):
         Store.open(root / "nothing", "r")
+
+
+# ---- columns of a topic
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    for partition, count in enumerate((5, 4, 3)):
+        put(store, partition, *range(1000, 1000 + count))
+    return store
+
+
+def test_columns_of_a_topic_are_its_records_partition_by_partition(filled: Store) -> None:
+    store = filled
+    rows = [
+        (number, *row)
+        for number, chunk in store.read_columns("events", columns=("offset", "value"), max_records=3)
+        for row in zip(chunk.offsets.tolist(), chunk["value"].to_pylist(), strict=True)
+    ]
+    assert rows == [(each.partition, each.offset, each.value) for each in store.read("events")]
+    assert rows
+
+
+def test_columns_of_some_partitions_start_where_they_are_told_to(filled: Store) -> None:
+    store = filled
+    end = store.log("events", 2).log_end_offset
+    found = [
+        (number, chunk.offsets.tolist())
+        for number, chunk in store.read_columns("events", partitions=[2, 1], offsets={2: end - 1})
+    ]
+    assert found == [(1, list(range(store.log("events", 1).log_end_offset))), (2, [end - 1])]
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ({"partitions": "1"}, TypeError),
+        ({"partitions": [9]}, UnknownTopicOrPartitionError),
+        ({"offsets": {0: 1}, "start_timestamp": 1}, ValueError),
+        ({"partitions": [0], "offsets": {1: 0}}, ValueError),
+        ({"offsets": {1: 10_000}}, OffsetOutOfRangeError),
+        ({"columns": ["nothing"]}, ValueError),
+        ({"isolation": "all"}, ValueError),
+        ({"layout": "wide"}, ValueError),
+    ],
+)
+def test_what_is_wrong_with_columns_of_a_topic_is_said_at_once(filled: Store, how: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        filled.read_columns("events", **how)
+
+
+def test_columns_of_a_topic_that_was_deleted_say_so(filled: Store) -> None:
+    store = filled
+    chunks = store.read_columns("events", max_records=1)
+    next(chunks)
+    store.delete_topic("events")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        list(chunks)

@@ -791,3 +791,68 @@ def test_numbers_go_on_at_0_behind_the_last(root: Path) -> None:
                 numbers, None, "t", [b"x"] * count, partition=0, compression=None, batch_bytes=None, sync=False, seed=1
             )
         assert batches_of(store) == [(0, 2**31 - 2, 1), (0, 2**31 - 1, 3), (0, 2, 1)]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_columns_in_a_transaction_are_there_when_it_is_committed(root: Path, codec: str, threads: int) -> None:
+    values = [b"%d" % i for i in range(300)]
+    keys = [b"k%d" % (i % 7) for i in range(300)]
+    with open_store(root) as store:
+        store.create_topic("t", 3)
+        store.create_topic("rows", 3)
+        with store.producer(transactional_id=ID) as producer:
+            txn = producer.transaction()
+            txn.append_columns("t", values, keys=keys)
+            txn.abort()
+            with producer.transaction() as txn:
+                txn.append("t", b"before", key=b"k1")
+                how: dict[str, Any] = {"compression": codec, "threads": threads, "batch_bytes": 200}
+                appended = txn.append_columns("t", values, keys=keys, **how)
+                txn.append_columns("t", [], keys=[])
+                txn.append("t", b"behind", key=b"k1")
+                assert list(store.read("t", isolation="read_committed")) == []
+        store.append_columns("rows", values, keys=keys)
+        committed = list(store.read("t", isolation="read_committed"))
+        wanted = [(each.partition, each.value) for each in store.read("rows")]
+        found = [(each.partition, each.value) for each in committed if each.value not in (b"before", b"behind")]
+        assert found == wanted
+        assert sorted({each.value for each in committed} - set(values)) == [b"before", b"behind"]
+        for number, info in appended.items():
+            there = [each.offset for each in committed if each.partition == number and each.value in values]
+            assert (info.first_offset, info.last_offset) == (there[0], there[-1])
+        for number, log in ((n, store.log("t", n)) for n in store.partitions("t")):
+            epochs: dict[int, int] = {}
+            for batch in log.read_batches():
+                if not batch.is_control:
+                    assert batch.is_transactional
+                    assert batch.base_sequence == epochs.get(batch.producer_epoch, 0), number
+                    epochs[batch.producer_epoch] = batch.base_sequence + batch.count
+
+
+def test_columns_that_are_refused_in_a_transaction_leave_the_numbers_right(root: Path) -> None:
+    with open_store(root, message_max_bytes=2000) as store:
+        store.create_topic("t")
+        with store.producer(transactional_id=ID) as producer, producer.transaction() as txn:
+            with pytest.raises(kstore.RecordTooLargeError):
+                txn.append_columns("t", [b"a", b"b", b"x" * 5000], batch_bytes=100)
+            stored = store.log("t", 0).log_end_offset
+            txn.append("t", b"fits")
+            txn.append_columns("t", [b"c"])
+        batches = [(b.base_sequence, b.count) for b in store.log("t", 0).read_batches() if not b.is_control]
+        assert sum(count for _, count in batches) == stored + 2
+        assert [first for first, _ in batches] == [sum(n for _, n in batches[:i]) for i in range(len(batches))]
+
+
+def test_columns_of_a_transaction_that_has_ended_are_refused(root: Path) -> None:
+    with open_store(root) as store:
+        store.create_topic("t")
+        with store.producer(transactional_id=ID) as producer:
+            with producer.transaction() as txn:
+                txn.append_columns("t", [b"a"])
+            with pytest.raises(kstore.InvalidTxnStateError):
+                txn.append_columns("t", [b"b"])
+            txn = producer.transaction()
+            with store.producer(transactional_id=ID), pytest.raises(kstore.InvalidProducerEpochError):
+                txn.append_columns("t", [b"c"])
+        assert [each.value for each in store.read("t")] == [b"a"]

@@ -58,10 +58,7 @@ def parser(prog: str, about: str, examples: str, last: int | None = None) -> opt
     )  # fmt: skip
     found.add_argument("--to", "--until", dest="until", metavar="TIME", help="leave out records at or after this time")
     found.add_argument("--to-offset", type=options.whole(0), metavar="N", help="end before this offset")
-    found.add_argument(
-        "--isolation", choices=("read_uncommitted", "read_committed"), default="read_uncommitted",
-        help="read_committed: no record of a transaction that is open or was aborted",
-    )  # fmt: skip
+    options.add_isolation(found)
     found.add_argument("--max", type=int, metavar="N", help="print at most N records")
     how = found.add_mutually_exclusive_group()
     how.add_argument("--format", metavar="FORMAT", help=f"fields as in kcat: {records.FIELDS}")

@@ -169,6 +169,7 @@ def _chunks(place: places.Place, asked: argparse.Namespace, names: tuple[str, ..
                 end_offset=asked.to_offset,
                 columns=wanted or ["offset"],
                 max_bytes=_CHUNK_BYTES,
+                isolation=asked.isolation,
             )
             for columns in chunks:
                 yield entry.topic, entry.partition, columns if until is None else _before(columns, until)
@@ -336,6 +337,7 @@ def _parser() -> options.Parser:
     )
     parser.add_argument("--until", metavar="TIME", help="leave out records at or after this time")
     parser.add_argument("--to-offset", type=options.whole(0), metavar="N", help="end before this offset")
+    options.add_isolation(parser)
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     return parser

@@ -16,7 +16,7 @@ from kstore.config import LogConfig, from_properties
 from kstore.errors import ConfigError
 from kstore.settings import Setting, unknown
 
-__all__ = ["Parser", "UsageError", "add_config", "add_settings", "find", "given", "whole"]
+__all__ = ["Parser", "UsageError", "add_config", "add_isolation", "add_settings", "find", "given", "whole"]
 
 _DASHED_VALUE = re.compile(r"-[0-9][0-9a-z]*")
 _ROWS = {row.name: row for row in (*LogConfig.settings, *BrokerConfig.settings)}
@@ -50,6 +50,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} ('{self.prog} --help' tells more)")
+
+
+def add_isolation(parser: argparse.ArgumentParser) -> None:
+    """Add `--isolation`, for what reads records."""
+    parser.add_argument(
+        "--isolation",
+        choices=("read_uncommitted", "read_committed"),
+        default="read_uncommitted",
+        help="read_committed: no record of a transaction that is open or was aborted",
+    )
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
