@@ -1,4 +1,4 @@
-"""What do transactions and numbered appends cost, and 100,000 producers that a log knows; how fast is what is committed?
+"""What do transactions, numbered appends and 100,000 producers of one log cost; how fast is what is committed?
 
 Workloads: values-100 of `common`. Nothing is synced unless the question says so.
 """

@@ -405,7 +405,9 @@ class KstoreSide:
 
     def fetch_committed(self, offset: int, max_bytes: int, min_one_message: bool) -> Committed:
         with _our_refusals():
-            got = self._open_log.fetch(offset, max_bytes, min_one_message=min_one_message, isolation="read_committed")
+            got = self._open_log.fetch(
+                offset, max_bytes, min_one_message=min_one_message, isolation="read_committed"
+            )
         records, aborted = bytes(got.records), got.aborted_transactions
         assert aborted is not None
         return Committed(records, got.offset if records else -1, aborted if records else ())

@@ -321,7 +321,9 @@ def test_a_topics_keys_go_where_kafkas_producer_sends_them(
     with kstore.Store.open(data, "r") as store:
         there = {r.key: number for number in (0, 1) for r in store.log("events", number).read()}
         assert len(store.log("events", 0).segments) > 3, "the topic's own segment.bytes holds"
-    assert {key: there[key] for key in (b"a", b"b", b"c")} == {key: partition_of(key, 2) for key in (b"a", b"b", b"c")}
+    assert {key: there[key] for key in (b"a", b"b", b"c")} == {
+        key: partition_of(key, 2) for key in (b"a", b"b", b"c")
+    }
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,7 @@ def test_a_character_on_the_border_of_a_piece_stays_whole(size: int, text: str) 
 
 @pytest.mark.parametrize("name", goldensets.SETS)
 def test_records_in_json_are_those_that_kafka_read(
-    name: str,
-    golden: Callable[[str], Path],
-    dump: Dumper,  # noqa: F811
+    name: str, golden: Callable[[str], Path], dump: Dumper  # noqa: F811
 ) -> None:
     if name not in GOOD:
         pytest.skip("its files are damaged")
@@ -129,9 +127,7 @@ def test_records_in_json_are_those_that_kafka_read(
 
 @pytest.mark.parametrize("name", sorted(GOOD))
 def test_a_directory_in_good_order_is_dumped_whole_with_exit_code_0(
-    name: str,
-    golden: Callable[[str], Path],
-    dump: Dumper,  # noqa: F811
+    name: str, golden: Callable[[str], Path], dump: Dumper  # noqa: F811
 ) -> None:
     root = golden(name) / GOOD[name]
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
@@ -152,9 +148,7 @@ def test_a_directory_in_good_order_is_dumped_whole_with_exit_code_0(
 
 @pytest.mark.parametrize("name", ["canary-vectors", "codecs", "legacy", "transactions"])
 def test_batches_in_json_have_the_fields_of_a_record_batch(
-    name: str,
-    golden: Callable[[str], Path],
-    dump: Dumper,  # noqa: F811
+    name: str, golden: Callable[[str], Path], dump: Dumper  # noqa: F811
 ) -> None:
     fields = (
         "position", "size_bytes", "base_offset", "last_offset", "count", "partition_leader_epoch", "base_timestamp",
@@ -173,8 +167,7 @@ def test_batches_in_json_have_the_fields_of_a_record_batch(
 
 
 def test_an_internal_topics_records_are_decoded_by_its_directorys_name(
-    golden: Callable[[str], Path],
-    dump: Dumper,  # noqa: F811
+    golden: Callable[[str], Path], dump: Dumper  # noqa: F811
 ) -> None:
     root = golden("consumer-offsets") / "dir"
     lines = objects(dump("--json", "--print-data-log", str(root)).out)
@@ -186,8 +179,7 @@ def test_an_internal_topics_records_are_decoded_by_its_directorys_name(
 
 
 def test_a_control_record_in_json_has_its_type_and_epoch(
-    golden: Callable[[str], Path],
-    dump: Dumper,  # noqa: F811
+    golden: Callable[[str], Path], dump: Dumper  # noqa: F811
 ) -> None:
     lines = objects(dump("--json", "--deep-iteration", str(golden("transactions") / "dir" / "tx-0")).out)
     markers = [line["control"] for line in lines if "control" in line]
@@ -196,8 +188,7 @@ def test_a_control_record_in_json_has_its_type_and_epoch(
 
 
 def test_numbers_are_decoded_as_numbers_and_short_ones_are_told(
-    tmp_path: Path,
-    dump: Dumper,  # noqa: F811
+    tmp_path: Path, dump: Dumper  # noqa: F811
 ) -> None:
     path = tmp_path / LOG
     path.write_bytes(kstore.encode_batch([(b"7", b"\0\0\0\7"), (b"8", b"\0")]))
@@ -230,10 +221,7 @@ def log(tmp_path: Path, written: Path) -> Path:
 
 @pytest.mark.parametrize("arguments", [["data/events-0"], ["data/events"], ["data"], ["data/"], ["./data/events-0/"]])
 def test_a_directory_is_named_as_a_partition_a_topic_or_a_whole(
-    log: Path,
-    dump: Dumper,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],  # noqa: F811
+    log: Path, dump: Dumper, monkeypatch: pytest.MonkeyPatch, arguments: list[str]  # noqa: F811
 ) -> None:
     monkeypatch.chdir(log.parent.parent)
     found = dump(*arguments, "--print-data-log")
@@ -270,9 +258,7 @@ def test_segments_in_a_directory_of_any_name_are_dumped(log: Path, dump: Dumper)
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere/00000000000000000000.log"])
 def test_a_path_that_nothing_is_at_is_one_line_and_the_next_is_dumped(
-    log: Path,
-    dump: Dumper,
-    name: str,  # noqa: F811
+    log: Path, dump: Dumper, name: str  # noqa: F811
 ) -> None:
     found = dump(name, str(log), "--deep-iteration")
     assert found.code == 1
@@ -289,8 +275,7 @@ def test_a_file_that_is_of_no_log_is_refused_by_name(log: Path, dump: Dumper) ->
 
 
 def test_words_beside_files_are_passed_over_as_in_kafka_until_something_is_ours(
-    log: Path,
-    dump: Dumper,  # noqa: F811
+    log: Path, dump: Dumper  # noqa: F811
 ) -> None:
     one, other = map(str, sorted(log.glob("*.log"))[:2])
     assert dump("--files", one, other).out.count(b"Dumping") == 1
@@ -309,10 +294,7 @@ RANGES = [(0, 400), (0, 1), (7, 8), (137, 260), (399, 400), (395, 9999), (400, 5
 
 @pytest.mark.parametrize(("start", "end"), RANGES)
 def test_a_range_of_offsets_has_its_records_and_no_others(
-    log: Path,
-    dump: Dumper,
-    start: int,
-    end: int,  # noqa: F811
+    log: Path, dump: Dumper, start: int, end: int  # noqa: F811
 ) -> None:
     found = dump("--json", "--deep-iteration", f"--from-offset={start}", f"--to-offset={end}", str(log))
     assert (found.code, found.err) == (0, "")
@@ -323,10 +305,7 @@ def test_a_range_of_offsets_has_its_records_and_no_others(
 
 @pytest.mark.parametrize(("start", "end"), RANGES[:-1])
 def test_a_range_of_times_is_that_of_the_offsets_they_are_found_at(
-    log: Path,
-    dump: Dumper,
-    start: int,
-    end: int,  # noqa: F811
+    log: Path, dump: Dumper, start: int, end: int  # noqa: F811
 ) -> None:
     bounds = [f"--from-time={START_MS + start * 1000 - 999}", f"--to-time={START_MS + end * 1000}"]
     found = dump("--json", "--deep-iteration", *bounds, str(log))
@@ -335,8 +314,7 @@ def test_a_range_of_times_is_that_of_the_offsets_they_are_found_at(
 
 
 def test_times_out_of_order_begin_and_end_at_the_first_record_that_is_late_enough(
-    tmp_path: Path,
-    dump: Dumper,  # noqa: F811
+    tmp_path: Path, dump: Dumper  # noqa: F811
 ) -> None:
     rng = random.Random(7)
     times = [START_MS + 1000 * n + rng.randrange(-9000, 9000) for n in range(300)]
@@ -360,9 +338,7 @@ def test_batches_of_a_range_are_those_that_reach_into_it(log: Path, dump: Dumper
 
 
 def test_a_range_reads_what_the_indexes_lead_to_and_not_the_rest(
-    tmp_path: Path,
-    dump: Dumper,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    tmp_path: Path, dump: Dumper, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:
     path = tmp_path / "big-0"
     with kstore.Log.open(path, segment_bytes=1 << 20) as opened:
@@ -391,10 +367,7 @@ def test_a_range_reads_what_the_indexes_lead_to_and_not_the_rest(
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
 @pytest.mark.parametrize("damage", ["garbage", "zeros", "missing", "shifted"])
 def test_a_wrong_index_costs_a_range_none_of_its_records(
-    log: Path,
-    dump: Dumper,
-    kind: str,
-    damage: str,  # noqa: F811
+    log: Path, dump: Dumper, kind: str, damage: str  # noqa: F811
 ) -> None:
     for path in log.glob(f"*.{kind}"):
         data = path.read_bytes()
@@ -542,8 +515,7 @@ def test_offsets_that_go_back_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_damage_is_one_line_on_standard_error_and_exit_code_1(
-    log: Path,
-    dump: Dumper,  # noqa: F811
+    log: Path, dump: Dumper  # noqa: F811
 ) -> None:
     path = sorted(log.glob("*.log"))[3]
     data = bytearray(path.read_bytes())
@@ -561,8 +533,7 @@ def test_a_damage_is_one_line_on_standard_error_and_exit_code_1(
 
 
 def test_only_the_first_bytes_are_looked_at_and_what_crosses_them_is_no_damage(
-    tmp_path: Path,
-    dump: Dumper,  # noqa: F811
+    tmp_path: Path, dump: Dumper  # noqa: F811
 ) -> None:
     path = tmp_path / LOG
     path.write_bytes(b"".join(BATCHES))
@@ -585,10 +556,7 @@ def test_old_messages_are_records_and_their_checksums_are_checked(tmp_path: Path
 
 @pytest.mark.parametrize("chunk", [18, 61, 100, 471])
 def test_json_is_the_same_in_chunks_of_any_size(
-    tmp_path: Path,
-    dump: Dumper,
-    monkeypatch: pytest.MonkeyPatch,
-    chunk: int,  # noqa: F811
+    tmp_path: Path, dump: Dumper, monkeypatch: pytest.MonkeyPatch, chunk: int  # noqa: F811
 ) -> None:
     path = tmp_path / LOG
     path.write_bytes(SAMPLE[:-20] + SAMPLE)
@@ -603,9 +571,7 @@ def test_json_is_the_same_in_chunks_of_any_size(
                                   "timeindex-out-of-order", "snapshot-bad-crc", "snapshot-cut",
                                   "txnindex-version-high"])  # fmt: skip
 def test_a_wrong_index_or_snapshot_is_reported_with_its_file(
-    name: str,
-    golden: Callable[[str], Path],
-    dump: Dumper,  # noqa: F811
+    name: str, golden: Callable[[str], Path], dump: Dumper  # noqa: F811
 ) -> None:
     found = dump(str(golden("damaged-files") / "dir" / name))
     assert found.code == 1

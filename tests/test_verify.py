@@ -287,7 +287,9 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
-def test_the_command_says_what_is_wrong_and_exits_with_1(log_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_is_wrong_and_exits_with_1(
+    log_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["verify", str(log_path)]) == 0
     assert "nothing wrong" in capsys.readouterr().out
     log = logs(log_path)[0]
