@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from kstore import adoption, arguments, fs, loads, names
-from kstore.adoption import Share
+from kstore.adoption import Share, StagedSegment
 from kstore.errors import InvalidTopicError, KStoreError, StorageError
 from kstore.loads import CommitRecord, Done
 
@@ -184,12 +184,14 @@ class Adoptions:
             by_key: dict[tuple[str, int], list[Staged]] = {}
             for row in rows:
                 by_key.setdefault((row.topic, row.partition), []).append(row)
-            self._find_topics(rows)
+            wanted = self._check_topics(rows)
+            found = self._look_through(by_key)
+            self._make_topics(wanted)
             record = CommitRecord(load, "", (), application, version, (), directories)
-            return self._commit(record, by_key, rename_bytes)
+            return self._commit(record, found, rename_bytes)
 
-    def _find_topics(self, rows: Sequence[Staged]) -> None:
-        """Make the topics that are missing; `ValueError`, before that, for one with another number of partitions."""
+    def _check_topics(self, rows: Sequence[Staged]) -> dict[str, Staged]:
+        """The topics of a load; `ValueError` for one that has another number of partitions."""
         wanted: dict[str, Staged] = {}
         for row in rows:
             if row.topic in names.INTERNAL_TOPICS:
@@ -198,6 +200,10 @@ class Adoptions:
             count = self._count_of(row.topic) or first.partitions
             if row.partitions != count:
                 raise ValueError(f"topic {row.topic} has {count} partitions, and was staged for {row.partitions}")
+        return wanted
+
+    def _make_topics(self, wanted: Mapping[str, Staged]) -> None:
+        """Make those that are missing."""
         for topic, row in wanted.items():
             if topic not in self._catalog:
                 config = None if row.config is None else json.loads(row.config)
@@ -212,15 +218,15 @@ class Adoptions:
         return max(max(entries) + 1, 0 if record is None else record.partitions)
 
     def _commit(
-        self, record: CommitRecord, by_key: Mapping[tuple[str, int], Sequence[Staged]], rename_bytes: int
+        self, record: CommitRecord, found: Mapping[tuple[str, int], Sequence[StagedSegment]], rename_bytes: int
     ) -> Adopted:
         keeper = self._writing()
-        entries = {key: self._catalog.find(*key) for key in sorted(by_key)}
+        entries = {key: self._catalog.find(*key) for key in sorted(found)}
         writers = {key: self._open_log(entry)._writable() for key, entry in entries.items()}
         with ExitStack() as stack:
             for key in sorted(writers):  # always in this order: two who hold several must not wait for each other
                 stack.enter_context(writers[key].gate())
-            shares = self._share_out(by_key, entries, writers, rename_bytes)
+            shares = self._share_out(found, entries, writers, rename_bytes)
             roots = keeper.roots
             used = {entry.root for entry in entries.values()}
             record = replace(
@@ -238,37 +244,57 @@ class Adoptions:
         return Adopted({share.key: share.offsets for share in shares}, records, size)
 
     @staticmethod
+    def _look_through(by_key: Mapping[tuple[str, int], Sequence[Staged]]) -> dict[tuple[str, int], list[StagedSegment]]:
+        """See that the staged files are what the manifest says, before anybody waits for anything."""
+
+        def look(key: tuple[str, int]) -> list[StagedSegment]:
+            found = []
+            for row in by_key[key]:
+                for base, next_offset, size in row.parts:
+                    segment = adoption.look_at(row.path, base, size)
+                    if segment.next_offset != next_offset - base:
+                        raise StorageError(
+                            errno.EIO,
+                            f"{segment.next_offset} records are staged, and the manifest says {next_offset - base}",
+                            segment.paths[0],
+                        )
+                    found.append(segment)
+            return found
+
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="kstore-adopt") as pool:
+            return dict(zip(by_key, pool.map(look, by_key), strict=True))
+
+    @staticmethod
     def _share_out(
-        by_key: Mapping[tuple[str, int], Sequence[Staged]],
+        found: Mapping[tuple[str, int], Sequence[StagedSegment]],
         entries: Mapping[tuple[str, int], Entry],
         writers: Mapping[tuple[str, int], Writer],
         rename_bytes: int,
     ) -> list[Share]:
-        """Give every staged record its offset, and see that the files are what the manifest says."""
+        """Give every staged record its offset; whoever is renamed gets it in its file, durably."""
 
         def share_of(key: tuple[str, int]) -> Share:
-            rows, entry, writer = by_key[key], entries[key], writers[key]
-            parts = [(row.path, *part) for row in rows for part in row.parts]
-            renames = sum(part[3] for part in parts) >= rename_bytes * len(parts) and all(
-                fs.stat(row.path).st_dev == fs.stat(entry.path).st_dev for row in rows
+            segments, entry, writer = found[key], entries[key], writers[key]
+            device = fs.stat(entry.path).st_dev
+            renames = sum(each.bytes for each in segments) >= rename_bytes * len(segments) and all(
+                fs.stat(directory).st_dev == device for directory in {each.directory for each in segments}
             )
             end = adoption.make_ready_locked(writer, renames=renames)
-            segments = []
-            for path, base, next_offset, size in parts:
-                found = adoption.look_at(path, base, size, end)
-                if found.next_offset - end != next_offset - base:
-                    raise StorageError(
-                        errno.EIO, f"{found.next_offset - end} records, and {next_offset - base} were staged", path
-                    )
-                segments.append(found)
-                end = found.next_offset
-            share = Share(entry.root, *key, renames, writer.appender.leader_epoch, tuple(segments))
+            placed = []
+            for each in segments:
+                placed.append(replace(each, base_offset=end, next_offset=end + each.next_offset))
+                end = placed[-1].next_offset
+            share = Share(entry.root, *key, renames, writer.appender.leader_epoch, tuple(placed))
             if renames:
-                adoption.patch(share)
+                try:
+                    adoption.patch(share)
+                except StorageError as error:
+                    error._reported = True  # it says nothing about the disk that the log is on
+                    raise
             return share
 
         with ThreadPoolExecutor(THREADS, thread_name_prefix="kstore-adopt") as pool:
-            return list(pool.map(share_of, sorted(by_key)))
+            return list(pool.map(share_of, sorted(found)))
 
     @staticmethod
     def _decide(keeper: Keeper, record: CommitRecord) -> None:

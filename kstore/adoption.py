@@ -91,8 +91,8 @@ class Share:
         return cls(**{**found, "segments": segments})
 
 
-def look_at(directory: str, staged_base: int, size_bytes: int, base_offset: int) -> StagedSegment:
-    """Look through a staged file for its batches; where its records go if the first goes to `base_offset`.
+def look_at(directory: str, staged_base: int, size_bytes: int) -> StagedSegment:
+    """Look through a staged file for its batches; its records count from 0.
 
     Raises `StorageError` if it is not there or of another size, and `CorruptRecordError`.
     """
@@ -102,10 +102,10 @@ def look_at(directory: str, staged_base: int, size_bytes: int, base_offset: int)
         found = file.size()
         if found != size_bytes:
             raise StorageError(errno.EIO, f"the staged file has {found} bytes and was given {size_bytes}", path)
-        next_offset, _, crc = rebase(file.fd, size_bytes, base_offset, 0, write=False, path=path)
+        next_offset, _, crc = rebase(file.fd, size_bytes, 0, 0, write=False, path=path)
     finally:
         file.close()
-    return StagedSegment(directory, staged_base, size_bytes, base_offset, next_offset, crc)
+    return StagedSegment(directory, staged_base, size_bytes, 0, next_offset, crc)
 
 
 def make_ready_locked(writer: Writer, *, renames: bool) -> int:
