@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from kstore import arguments
 from kstore._consume import ConsumerRecord
+from kstore.closing import Closing
 from kstore.errors import LogClosedError, OffsetOutOfRangeError
 from kstore.readonly import FIRST_PAUSE
 
@@ -47,7 +47,7 @@ class _Store(Protocol):
     ) -> Iterator[ConsumerRecord]: ...
 
 
-class Consumer:
+class Consumer(Closing):
     """The records of some topics, as an iterator that a group goes on with; made by `Store.consumer`.
 
     `commit` writes down how far it came; what was read since is read again by the next consumer of the group. Belongs
@@ -227,14 +227,6 @@ class Consumer:
         """End it; commits nothing. Idempotent."""
         self._closed = True
         self._records = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed " if self._closed else ""

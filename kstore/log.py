@@ -10,10 +10,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from errno import EIO
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from kstore import arguments, cautions, checkpoint, deletion, fs, loads, names, reading, recovery
+from kstore.closing import Closing
 from kstore.columnappends import ColumnAppends
 from kstore.columnreads import ColumnReads
 from kstore.config import ConfigSource, LogConfig
@@ -28,7 +28,7 @@ from kstore.upkeep import Host, Upkeep
 from kstore.writer import Writer
 
 
-class Log(ColumnAppends, ColumnReads):
+class Log(Closing, ColumnAppends, ColumnReads):
     """One partition of a topic: appended to at its end, read from anywhere. Open it with `Log.open`.
 
     Any method may be called from any thread. Appends of one call to `append_many` may interleave with those of other
@@ -256,14 +256,6 @@ class Log(ColumnAppends, ColumnReads):
         writer = getattr(self, "_writer", None)
         if writer is not None and not writer.closed:
             writer.abandon()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._view.closed else f"[{self.log_start_offset}, {self.log_end_offset})"

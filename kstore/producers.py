@@ -18,6 +18,7 @@ from kstore import fs
 from kstore._consume import ConsumerRecord
 from kstore._core import Record
 from kstore._numbered import Hold
+from kstore.closing import Closing
 from kstore.errors import InvalidTxnStateError, KStoreError, LogClosedError, StorageError
 from kstore.producerwrites import Numbers
 from kstore.topicwrites import RecordMetadata
@@ -102,7 +103,7 @@ class _Store(Protocol):
     ) -> None: ...
 
 
-class Producer:
+class Producer(Closing):
     """Appends with numbered batches, made by `Store.producer()`. Safe from any thread.
 
     A call that raised may be repeated: equal records, given to the same method with equal arguments, are then a
@@ -286,14 +287,6 @@ class Producer:
         self._lock.close()
         self._failed = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<kstore.Producer{' closed' if self._closed else ''} id={self.producer_id}>"
 
@@ -313,7 +306,7 @@ def _frozen(item: Any, depth: int = _DEEPEST) -> Any:
         return object()  # no record can be made of it
 
 
-class TransactionalProducer:
+class TransactionalProducer(Closing):
     """Writes transactions under an id that outlives it, made by `Store.producer(transactional_id=...)`.
 
     Whoever asks for the same id later fences it: its transaction is aborted, and it can do nothing more. It holds one
@@ -397,14 +390,6 @@ class TransactionalProducer:
                 self._closed = True
                 if self._is_owner:
                     self._entry.owner = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else "" if self._is_owner else " fenced"

@@ -13,13 +13,13 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from kstore import arguments, catalog, cautions, checkpoint, fs, names, openfiles
 from kstore.adopt import Adoptions
 from kstore.brokerconfig import BrokerConfig
 from kstore.catalog import Catalog, Entry, Watch
+from kstore.closing import Closing
 from kstore.config import TOPIC_NAMES, ConfigSource, LogConfig
 from kstore.errors import (
     InvalidTopicError,
@@ -47,7 +47,7 @@ MAX_PARTITIONS = 100_000  # of one topic: more is a slip, and each is a director
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions, Producers, Adoptions):
+class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions, Producers, Adoptions, Closing):
     """Topics and their partitions in one or more log directories. Open it with `Store.open`.
 
     Any method may be called from any thread. In a forked child the store is closed; a store that only reads can be
@@ -231,14 +231,6 @@ class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions,
         self._adopting = threading.Lock()
         self._keeper = None
         self._unlock_ids()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else f" topics={len(self._catalog.topics)}"

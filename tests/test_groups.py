@@ -11,6 +11,7 @@ from typing import Any
 
 import goldensets
 import pytest
+from conftest import ManualClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,26 +24,13 @@ DAY_MS = 24 * 3_600_000
 TOPIC = "__consumer_offsets"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def open_store(root: Path, clock: Clock | None = None, **config: Any) -> kstore.Store:
+def open_store(root: Path, clock: ManualClock | None = None, **config: Any) -> kstore.Store:
     settings = {name.replace("_", "."): value for name, value in config.items()}
     return kstore.Store.open(root, clock=clock, background=False, config=settings)
 
 
-def housekeep(store: kstore.Store, clock: Clock, wait_ms: int) -> None:
-    clock.now_ms += wait_ms
+def housekeep(store: kstore.Store, clock: ManualClock, wait_ms: int) -> None:
+    clock.now += wait_ms
     store.run_housekeeping()
 
 
@@ -109,7 +97,7 @@ def test_how_many_partitions_there_are_is_a_setting(root: Path) -> None:
         assert store.topic_config(TOPIC).segment_bytes == 1 << 20
 
 
-def test_a_commit_is_one_batch_as_a_broker_writes_it(root: Path, clock: Clock) -> None:
+def test_a_commit_is_one_batch_as_a_broker_writes_it(root: Path, clock: ManualClock) -> None:
     with open_store(root, clock) as store:
         topic_id = store.create_topic("orders", 2)
         store.commit_offsets("grp", {("orders", 0): 5, ("orders", 1): 6, ("elsewhere", 3): 7}, "m")
@@ -117,7 +105,7 @@ def test_a_commit_is_one_batch_as_a_broker_writes_it(root: Path, clock: Clock) -
         assert (batch.base_sequence, batch.producer_id, batch.is_transactional, batch.count) == (0, -1, False, 3)
         positions = [grouprecords.parse_position(record.value or b"") for record in batch]
         assert [position.topic_id for position in positions] == [topic_id, topic_id, None]
-        assert {position.commit_timestamp for position in positions} == {clock.now_ms} == {batch.max_timestamp}
+        assert {position.commit_timestamp for position in positions} == {clock.now} == {batch.max_timestamp}
 
 
 def test_many_positions_take_as_many_batches_as_they_need(root: Path) -> None:
@@ -169,7 +157,7 @@ def test_the_edges_of_what_can_be_committed(root: Path) -> None:
 # --- what goes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_position_expires_when_its_group_was_silent_for_the_retention(root: Path, clock: Clock) -> None:
+def test_a_position_expires_when_its_group_was_silent_for_the_retention(root: Path, clock: ManualClock) -> None:
     with open_store(root, clock, offsets_retention_minutes=2, offsets_retention_check_interval_ms=1000) as store:
         store.commit_offsets("grp", {("orders", 0): 5, ("orders", 1): 6})
         housekeep(store, clock, 60_000)
@@ -188,7 +176,7 @@ def test_a_position_expires_when_its_group_was_silent_for_the_retention(root: Pa
 
 
 def test_a_position_does_not_expire_by_default_within_a_week_nor_while_a_consumer_is_open(
-    root: Path, clock: Clock
+    root: Path, clock: ManualClock
 ) -> None:
     with open_store(root, clock) as store:
         store.create_topic("orders")
@@ -289,9 +277,9 @@ def test_a_group_that_a_broker_knows_goes_on_in_the_brokers_partition(golden: Ca
         assert store.committed_offsets("group-tx") == {}
 
 
-def test_groups_that_a_broker_left_expire_by_their_state(golden: Callable[[str], Path], clock: Clock) -> None:
+def test_groups_that_a_broker_left_expire_by_their_state(golden: Callable[[str], Path], clock: ManualClock) -> None:
     last_ms = max(r.timestamp for r in goldensets.expected_records("consumer-offsets", "dir/__consumer_offsets-0"))
-    clock.now_ms = last_ms
+    clock.now = last_ms
     with open_store(golden("consumer-offsets") / "dir", clock) as store:
         before = store.groups()
         housekeep(store, clock, 6 * DAY_MS)

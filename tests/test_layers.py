@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "kstore"
 
 FLOORS: dict[str, int] = {
     "errors": 0,
+    "closing": 0,
     "names": 0,
     "arguments": 0,
     "_wire": 0,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ManualClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,21 +19,6 @@ from kstore.snapshotfile import parse_snapshot
 from kstore.txnindex import parse_txn_index
 
 INT_MAX = 2**31 - 1
-
-
-class Clock:
-    """Milliseconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_600_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -380,7 +366,7 @@ def test_truncation_takes_the_state_back(path: Path) -> None:
         assert log.producer_states() == []
 
 
-def test_snapshots_go_with_their_segments(path: Path, clock: Clock) -> None:
+def test_snapshots_go_with_their_segments(path: Path, clock: ManualClock) -> None:
     """UnifiedLogTest.testProducerIdExpirationOnSegmentDeletion; 9.22: what is deleted is still known."""
     with kstore.Log.open(path, clock=clock, segment_bytes=400, file_delete_delay_ms=0, retention_bytes=500) as log:
         for n in range(12):
@@ -393,7 +379,7 @@ def test_snapshots_go_with_their_segments(path: Path, clock: Clock) -> None:
         assert log.producer_states()[0].batches[-1].last_sequence == 11
 
 
-def test_a_silent_producer_is_forgotten_unless_its_transaction_is_open(path: Path, clock: Clock) -> None:
+def test_a_silent_producer_is_forgotten_unless_its_transaction_is_open(path: Path, clock: ManualClock) -> None:
     """ProducerStateManagerTest.testPidExpirationTimeout, testProducersWithOngoingTransactionsDontExpire; 9.21."""
     with kstore.Log.open(path, clock=clock) as log:
         send(log, 0)

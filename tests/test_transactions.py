@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ManualClock
 
 import kstore
 from kstore import Log, producerwrites, transactionrecords, transactions
@@ -23,24 +24,11 @@ ID = "loader-7"
 HOUR_MS = 3_600_000
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 class Death(BaseException):
     """The process is gone."""
 
 
-def open_store(root: Path, clock: Clock | None = None, **config: Any) -> kstore.Store:
+def open_store(root: Path, clock: ManualClock | None = None, **config: Any) -> kstore.Store:
     settings = {name.replace("_", "."): value for name, value in config.items()}
     return kstore.Store.open(root, clock=clock, background=False, config=settings)
 
@@ -118,17 +106,17 @@ def markers(log: Log) -> list[tuple[str, int, int]]:
 # --- the records ------------------------------------------------------------------------------------------------------
 
 
-def test_the_states_of_a_commit_and_an_abort_are_kafkas(root: Path, clock: Clock) -> None:
+def test_the_states_of_a_commit_and_an_abort_are_kafkas(root: Path, clock: ManualClock) -> None:
     with open_store(root, clock) as store:
         store.create_topic("t", 3)
         with store.producer(transactional_id=ID) as producer:
-            begun = clock.now_ms
+            begun = clock.now
             with producer.transaction() as txn:
                 txn.append("t", b"a", partition=1)
-                clock.now_ms += 5
+                clock.now += 5
                 txn.append("t", b"b", partition=1)
                 txn.append("t", b"c", partition=0)
-                clock.now_ms += 5
+                clock.now += 5
             aborted(producer, lambda txn: txn.append("t", b"d", partition=2))
         found = states(store)
         one = found[0].producer_id
@@ -257,13 +245,13 @@ def test_positions_hold_when_their_transaction_is_committed(root: Path) -> None:
         assert store.committed_offsets("grp") == {("t", 0): 7, ("t", 1): 3}
 
 
-def test_positions_of_an_open_transaction_do_not_expire(root: Path, clock: Clock) -> None:
+def test_positions_of_an_open_transaction_do_not_expire(root: Path, clock: ManualClock) -> None:
     with open_store(root, clock, offsets_retention_minutes=1) as store:
         store.commit_offsets("grp", {("t", 0): 1})
         with store.producer(transactional_id=ID, transaction_timeout_ms=900_000) as producer:
             txn = producer.transaction()
             txn.commit_offsets("grp", {("t", 0): 2})
-            clock.now_ms += 700_000
+            clock.now += 700_000
             store.run_housekeeping()
             assert store.committed_offsets("grp") == {("t", 0): 1}
             txn.commit()
@@ -315,16 +303,16 @@ def test_ids_do_not_disturb_each_other(root: Path) -> None:
             assert committed(store) == [b"a1", b"a2"]
 
 
-def test_an_open_transaction_is_aborted_after_its_timeout(root: Path, clock: Clock) -> None:
+def test_an_open_transaction_is_aborted_after_its_timeout(root: Path, clock: ManualClock) -> None:
     with open_store(root, clock) as store:
         store.create_topic("t")
         producer = store.producer(transactional_id=ID)
         txn = producer.transaction()
         txn.append("t", b"late")
-        clock.now_ms += 60_000
+        clock.now += 60_000
         store.run_housekeeping()
         assert store.log("t", 0).last_stable_offset == 0
-        clock.now_ms += 10_000  # how often it is looked at
+        clock.now += 10_000  # how often it is looked at
         store.run_housekeeping()
         assert store.log("t", 0).last_stable_offset == 2
         with pytest.raises(kstore.InvalidProducerEpochError, match="timeout of 60000 ms"):
@@ -339,7 +327,7 @@ def test_an_open_transaction_is_aborted_after_its_timeout(root: Path, clock: Clo
         assert committed(store) == [b"new"]
 
 
-def test_a_transaction_that_a_dead_process_left_open_is_aborted_by_housekeeping(root: Path, clock: Clock) -> None:
+def test_a_transaction_that_a_dead_process_left_open_is_aborted_by_housekeeping(root: Path, clock: ManualClock) -> None:
     store = open_store(root, clock)
     store.create_topic("t")
     producer = store.producer(transactional_id=ID, transaction_timeout_ms=5000)
@@ -347,7 +335,7 @@ def test_a_transaction_that_a_dead_process_left_open_is_aborted_by_housekeeping(
     die(store)
     with open_store(root, clock) as store:
         assert store.log("t", 0).last_stable_offset == 0  # its producer may come back
-        clock.now_ms += 10_000
+        clock.now += 10_000
         store.run_housekeeping()
         assert store.log("t", 0).last_stable_offset == 2
         assert committed(store) == []
@@ -368,17 +356,17 @@ def test_what_an_id_may_be_and_how_long_a_transaction_may_take(root: Path) -> No
         store.producer()
 
 
-def test_an_id_that_is_not_used_for_long_is_forgotten(root: Path, clock: Clock) -> None:
+def test_an_id_that_is_not_used_for_long_is_forgotten(root: Path, clock: ManualClock) -> None:
     with open_store(root, clock, transactional_id_expiration_ms=2 * HOUR_MS) as store:
         store.create_topic("t")
         with store.producer(transactional_id=ID) as producer:
             first = producer.producer_id
-            clock.now_ms += 10 * HOUR_MS
+            clock.now += 10 * HOUR_MS
             store.run_housekeeping()
             with producer.transaction() as txn:
                 txn.append("t", b"a")
         for hours, there in ((1, True), (1, False)):
-            clock.now_ms += hours * HOUR_MS
+            clock.now += hours * HOUR_MS
             store.run_housekeeping()
             assert (ID in store._ids) is there
         assert [r.value is None for r in store.log(STATES, store.partitions(STATES)[0]).read()][-1]

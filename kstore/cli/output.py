@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
-__all__ = ["columns", "count", "has_colours", "json_line", "octets", "painted", "size"]
+__all__ = ["columns", "count", "has_colours", "json_line", "painted", "size"]
 
 _STYLES = {"bold": "1", "red": "31", "yellow": "33"}
 
@@ -50,16 +49,6 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 def json_line(value: Any) -> None:
     """Print one JSON value in one line."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
-
-
-def octets(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Name bytes for JSON: text where they are UTF-8, else base64 under the name with `_base64` behind it."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
 def size(count: int) -> str:

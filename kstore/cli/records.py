@@ -10,8 +10,8 @@ from json.encoder import encode_basestring as _text
 from typing import Any, TypeAlias
 
 from kstore._core import Record
-from kstore.cli import output
 from kstore.errors import ConfigError
+from kstore.fulldump import octets
 
 __all__ = ["FIELDS", "Printer", "formatter", "json_of"]
 
@@ -84,9 +84,9 @@ def json_of(topic: str, partition: int, record: Record) -> dict[str, Any]:
         "partition": partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        **output.octets("key", record.key),
-        **output.octets("value", record.value),
-        "headers": [{"key": name, **output.octets("value", value)} for name, value in record.headers],
+        **octets("key", record.key),
+        **octets("value", record.value),
+        "headers": [{"key": name, **octets("value", value)} for name, value in record.headers],
     }
 
 

@@ -24,6 +24,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from kstore.cli import jsonrows, needs, texts
+from kstore.closing import Closing
 from kstore.errors import ConfigError, InvalidRecordError
 
 __all__ = ["FORMATS", "Mapping", "Rows", "Source", "open_source"]
@@ -81,7 +82,7 @@ class Rows(NamedTuple):
     headers: Any
 
 
-class Source:
+class Source(Closing):
     """One file. A context manager. Not thread-safe."""
 
     word = "row"
@@ -97,12 +98,6 @@ class Source:
 
     def close(self) -> None:
         """Close the file."""
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def wrong(self, what: str, row: int | None = None) -> InvalidRecordError:
         """An error about this file."""
