@@ -47,7 +47,7 @@ PARTS = {
     "test_kafka_transactions.py": 60,
     "test_processes.py": 60,
     "test_recovery.py": 90,
-    "test_spark_scan.py": 90,
+    "test_spark.py": 90,
     "test_store_processes.py": 45,
     "test_store_machine.py": 30,
 }

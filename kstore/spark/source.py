@@ -212,9 +212,9 @@ class Writer(DataSourceArrowWriter):
                 commit_timeout=COMMIT_TIMEOUT if self._options.commit_timeout is None else self._options.commit_timeout,
             )
         except LogLockedError as error:
-            error.add_note("what was staged is removed; ks.ingest keeps it, for the process that has the store")
+            error.__notes__ = ["what was staged is removed; ks.ingest keeps it, for the process that has the store"]
             raise
 
     def abort(self, messages: list[Any]) -> None:
         """Remove what the job has staged, announced or not; nothing of what a commit has decided."""
-        discard(self._root, job=self._stage.job)
+        discard(self._root, job=self._stage.directory)

@@ -1,4 +1,7 @@
-"""Scans in real Spark sessions: `ks.scan` and `format("kstore")`, in one process and on a cluster of two executors."""
+"""Spark itself: `ks.scan` and `format("kstore")` both ways, in one process and on a cluster of two executors.
+
+What tasks stage and what commits do with it is `test_spark_ingest.py`; here it is that the format leads there.
+"""
 
 from __future__ import annotations
 
@@ -207,12 +210,145 @@ def test_a_directory_that_is_not_there_is_named(spark: Any, tmp_path: Path) -> N
         assert "nowhere" in why(frame)
 
 
+# --- writes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    """A directory for logs, whose staging directory beside it is looked at afterwards: nothing stays there."""
+    return str(tmp_path / "target")
+
+
+def save(frame: Any, target: str, **options: object) -> None:
+    given = {name: str(value) for name, value in options.items()}
+    frame.write.format("kstore").mode("append").options(**given).save(target)
+
+
+def kept(target: str) -> list[str]:
+    """What is left in the staging directory."""
+    staging = Path(f"{target}.kstore-staging")
+    return sorted(each.name for each in staging.rglob("*")) if staging.exists() else []
+
+
+def rows_of(spark: Any, target: str, topic: str = "t") -> list[tuple[Any, ...]]:
+    frame = ks.scan(spark, target, subscribe=topic, columns=("partition", "offset", "key", "value"))
+    return [tuple(row) for row in frame.collect()]
+
+
+@pytest.fixture(scope="module")
+def frame(spark: Any) -> Any:
+    """1000 rows in four tasks."""
+    return spark.range(0, 1000, 1, 4).selectExpr("cast(id as string) AS key", "concat('v', id) AS value")
+
+
+def test_what_is_written_by_the_format_goes_by_keys_and_is_read_back(spark: Any, frame: Any, target: str) -> None:
+    save(frame, target, topic="t", partitions=3, compression="lz4")
+    found = rows_of(spark, target)
+    assert sorted(int(key) for _, _, key, _ in found) == list(range(1000))
+    assert all(value == b"v" + key for _, _, key, value in found)
+    sent = frame.select("key", ks.partition_of("key", 3).alias("to")).collect()
+    assert {int(row.key): row.to for row in sent} == {int(key): partition for partition, _, key, _ in found}
+    for number in range(3):
+        mine = [(offset, int(key)) for partition, offset, key, _ in found if partition == number]
+        assert [offset for offset, _ in mine] == list(range(len(mine)))
+        assert [key for _, key in mine] == sorted(key for _, key in mine)  # the order of the frame
+    assert kept(target) == []
+
+
+def test_a_transaction_is_written_once_however_often_the_job_runs(spark: Any, frame: Any, target: str) -> None:
+    for version in (1, 1, 2, 1):
+        save(frame, target, topic="t", partitions=2, txnAppId="daily", txnVersion=version)
+    assert len(rows_of(spark, target)) == 2000
+    assert kept(target) == []
+
+
+def test_all_columns_of_a_scan_can_be_written_again(spark: Any, root: str, target: str) -> None:
+    save(load(spark, root, subscribe="t", includeHeaders="true"), target, topic="copy", partitions=3)
+    columns = ("partition", "offset", "key", "value", "timestamp", "headers")
+    before = ks.scan(spark, root, subscribe="t", columns=columns).collect()
+    assert ks.scan(spark, target, subscribe="copy", columns=columns).collect() == before
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        (["key"], {"topic": "t"}, "Required attribute 'value' not found"),
+        (["cast(key AS int) AS key", "value"], {"topic": "t"}, "key attribute unsupported type INT"),
+        (["key", "value"], {}, "topic option required when no 'topic' attribute is present"),
+        (["key", "value"], {"topic": "new"}, "there is no topic 'new'"),
+        (["key", "value"], {"topic": "t", "partitions": 5}, "5"),
+        (["key", "value"], {"topic": "t", "topics": "x"}, "topics is no option of a write; topic is"),
+        (["key", "value"], {"topic": "t", "txnAppId": "x"}, "txnVersion is missing"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_any_task_runs(
+    spark: Any, frame: Any, root: str, columns: list[str], options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(Exception) as caught:
+        save(frame.selectExpr(*columns), root, **options)
+    assert said in str(caught.value)
+    assert "Failed to initialize Python data source writer" in str(caught.value)  # on the driver
+    assert kept(root) == []
+
+
+def test_overwriting_and_sparks_own_default_mode_are_refused(frame: Any, root: str) -> None:
+    with pytest.raises(Exception, match="records are appended"):
+        frame.write.format("kstore").mode("overwrite").option("topic", "t").save(root)
+    with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+        frame.write.format("kstore").option("topic", "t").save(root)
+
+
+def test_a_store_that_stays_locked_fails_the_write_and_nothing_stays_staged(frame: Any, target: str) -> None:
+    with kstore.Store.open(target) as store:
+        store.create_topic("t", partitions=1)
+        with pytest.raises(Exception, match="locked by process"):
+            save(frame, target, topic="t", commitTimeout="0.2")
+        assert store.log("t", 0).log_end_offset == 0
+    assert kept(target) == []
+
+
+def test_a_task_that_fails_for_good_leaves_nothing(spark: Any, frame: Any, target: str) -> None:
+    with pytest.raises(Exception, match="by hand"):
+        save(
+            frame.selectExpr("key", "if(key = '900', raise_error('by hand'), value) AS value"),
+            target,
+            topic="t",
+            partitions=2,
+        )
+    assert kept(target) == []
+    assert not Path(target).exists() or kstore.Store.open(target, mode="r").topics == ()
+
+
+def test_a_view_in_sql_is_inserted_into(spark: Any, target: str) -> None:
+    kstore.Store.open(target).close()
+    with kstore.Store.open(target) as store:
+        store.create_topic("t", partitions=1)
+    options = f"(path '{target}', subscribe 't', topic 't', columns 'key,value')"
+    spark.sql(f"CREATE TEMPORARY VIEW poured USING kstore OPTIONS {options}")
+    spark.sql("INSERT INTO poured SELECT CAST('k' AS binary), CAST('v' AS binary)")
+    assert rows_of(spark, target) == [(0, 0, b"k", b"v")]
+
+
+# --- on a cluster -----------------------------------------------------------------------------------------------------
+
+
 CLUSTER = """
 import json, os, sys
 import spark_session
 from kstore import spark as ks
 
-root, package = sys.argv[1:]
+root, target = sys.argv[1:]
+
+def poured(session, frame):
+    # Several executors stage, one commit follows; a shuffle has no order, and sorting within partitions brings it back.
+    rows = frame.select("key", "value", "partition", "timestamp").repartition(4, "partition")
+    rows = rows.sortWithinPartitions("partition", "timestamp")
+    (rows.write.format("kstore").mode("append").option("topic", "u").option("partitions", 3)
+        .option("txnAppId", "x").option("txnVersion", 1).save(target))
+    report = ks.ingest(rows, target, topic="u", txn=("x", 1))
+    found = ks.scan(session, target, subscribe="u", columns=("partition", "offset", "timestamp")).collect()
+    return [report.duplicate, [[row.partition, row.offset, row.timestamp.timestamp()] for row in found]]
+
 session = spark_session.start("local-cluster[2,1,1024]")
 try:
     frame = ks.scan(session, root, subscribe="t", min_partitions=6)
@@ -227,15 +363,20 @@ try:
         "rows": [list(row) for row in frame.select("partition", "offset").collect()],
         "by_source": by_source.groupBy("partition").count().orderBy("partition").collect(),
         "shuffled": frame.repartition(4, "partition").select("offset").count(),
+        "poured": poured(session, frame),
     }))
 finally:
     session.stop()
 """
 
 
-def test_two_executors_read_what_one_process_reads(root: str, tmp_path: Path) -> None:
-    found = json.loads(separate(CLUSTER, tmp_path, root, "").splitlines()[-1])
+def test_two_executors_read_and_write_what_one_process_does(root: str, tmp_path: Path) -> None:
+    found = json.loads(separate(CLUSTER, tmp_path, root, str(tmp_path / "target")).splitlines()[-1])
     assert found["executors"] == 2
     assert found["rows"] == [[number, i] for number in range(3) for i in range(COUNT // 3)]
     assert found["by_source"] == [[number, COUNT // 3] for number in range(3)]
     assert found["shuffled"] == COUNT
+    duplicate, poured = found["poured"]
+    assert duplicate
+    assert [row[:2] for row in poured] == found["rows"]
+    assert [round(row[2] * 1000) - START_MS for row in poured] == list(range(COUNT // 3)) * 3

@@ -1,0 +1,136 @@
+"""Pour a year of real flights through a Spark DataFrame into 16 partitions, and ask the log what pandas is asked.
+
+    make demo-spark                                 # or: python examples/flights_spark.py DIRECTORY
+
+The data are those of flights.py. They go into a Parquet file, from there through `ks.ingest` into a topic, twice under
+one transaction's name, and back through `ks.scan`; what Spark then says of each carrier is compared with pandas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from flights import FLIGHTS, fetch_archive, read_flights, title
+
+from kstore import spark as ks
+
+# Java from the system, else from PyPI: what the tests do about it.
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+from spark_session import start
+
+PARTITIONS = 16
+SCHEMA = "carrier string, dep_delay double, distance double"
+
+
+def main(directory: Path) -> None:
+    began = time.perf_counter()
+    directory.mkdir(parents=True, exist_ok=True)
+    source = directory / "flights.parquet"
+    rows = read_flights(fetch_archive(directory))
+    keys, values, times, _ = zip(*rows, strict=True)
+    stamps = pa.array(times, pa.timestamp("ms", tz="UTC"))
+    pq.write_table(pa.table({"key": keys, "value": values, "timestamp": stamps}), source, row_group_size=1 << 16)
+    root = directory / "spark"
+    shutil.rmtree(root, ignore_errors=True)
+
+    print("starting Spark", flush=True)
+    spark = start(spark_driver_memory="1g")
+    try:
+        with progress(spark):
+            pour(spark, source, root)
+            found = ask(spark, root)
+        compare(found, source)
+    finally:
+        spark.stop()
+    print(f"\n{time.perf_counter() - began:.0f} s in all; the topic is in {root}. Try:\n")
+    print(f"  .venv/bin/kstore describe {root}")
+    print(f"  .venv/bin/kstore cat {root}/flights-3 --from 2013-07-04 --max 3")
+
+
+def pour(spark: Any, source: Path, root: Path) -> None:
+    """Ingest the flights, and again under the same name."""
+    title(f"Ingest: a DataFrame into a topic of {PARTITIONS} partitions, exactly once")
+    frame = spark.read.parquet(str(source))
+    for attempt in ("first", "again"):
+        start_s = time.perf_counter()
+        report = ks.ingest(frame, root, topic="flights", partitions=PARTITIONS, txn=("flights-demo", 1))
+        took = time.perf_counter() - start_s
+        if report.duplicate:
+            print(f"{attempt}: the transaction is there already, nothing was written ({took:.2f} s)")
+        else:
+            used = len(report.offsets)
+            print(f"{attempt}: {report.records:,} records, {report.bytes / 1e6:.1f} MB, in {used} partitions ({took:.2f} s)")
+
+
+def ask(spark: Any, root: Path) -> pd.DataFrame:
+    """What the log says of each carrier."""
+    title("Scan: the columns key and value, parsed and aggregated by Spark")
+    start_s = time.perf_counter()
+    scanned = ks.scan(spark, root, subscribe="flights", columns=("value",))
+    parsed = scanned.selectExpr(f"from_json(CAST(value AS string), '{SCHEMA}') AS flight").select("flight.*")
+    found: pd.DataFrame = (
+        parsed.groupBy("carrier")
+        .agg({"*": "count", "dep_delay": "avg", "distance": "sum"})
+        .toDF("carrier", *sorted(("flights", "delay", "distance"), key=("delay", "distance", "flights").index))
+        .orderBy("carrier")
+        .toPandas()
+    )
+    print(f"{found['flights'].sum():,} flights of {len(found)} carriers ({time.perf_counter() - start_s:.2f} s)")
+    return found
+
+
+def compare(found: pd.DataFrame, source: Path) -> None:
+    """The same from pandas alone, which has read no log."""
+    flights = pd.DataFrame(map(pd.io.json.ujson_loads, pq.read_table(source)["value"].to_pylist()))
+    groups = flights.groupby("carrier")
+    expected = pd.DataFrame(
+        {
+            "flights": groups.size(),
+            "delay": groups["dep_delay"].mean(),
+            "distance": groups["distance"].sum().astype(float),
+        }
+    ).reset_index()
+    pd.testing.assert_frame_equal(found[list(expected)], expected, check_dtype=False)
+    assert found["flights"].sum() == FLIGHTS
+    print(found.sort_values("flights", ascending=False).head(5).to_string(index=False, float_format="{:,.1f}".format))
+    print("pandas says the same of all carriers")
+
+
+@contextlib.contextmanager
+def progress(spark: Any) -> Iterator[None]:
+    """A line that says which tasks are done, as long as Spark works, where somebody looks on."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+
+    def show() -> None:
+        while not over.wait(0.2):
+            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+            text = ", ".join(f"{each.numCompletedTasks} of {each.numTasks} tasks" for each in stages if each)
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+        sys.stderr.write("\r\x1b[K")
+
+    shower = threading.Thread(target=show, daemon=True)
+    shower.start()
+    try:
+        yield
+    finally:
+        over.set()
+        shower.join()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "demo"))
