@@ -26,10 +26,11 @@ CHECKED  = $(filter-out $(patsubst %,tests/test_%.py,$(PLAIN) $(STORIES)),$(wild
 # make test ends within this, whatever hangs.
 TEST_MINUTES ?= 20
 
-.PHONY: help demo test lint bench soak fuzz docs debug sanitize jvm dist clean
+.PHONY: help demo demo-spark test lint bench soak fuzz docs debug sanitize jvm dist clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
+	@echo 'make demo-spark the flights through a Spark DataFrame into 16 partitions, and back'
 	@echo 'make test      lint, types, stubs, every test (at most $(TEST_MINUTES) minutes)'
 	@echo 'make bench     the speed tables, with peers, and build/bench.json (BENCH=-k append for one question)'
 	@echo 'make soak      the time-boxed tests for ten times as long; make fuzz: the parsers only'
@@ -59,6 +60,9 @@ $(VENV)/.%-tools: $(VENV)/.built pyproject.toml
 
 demo: $(VENV)/.built
 	$(BIN)/python examples/flights.py demo
+
+demo-spark: $(VENV)/.test-tools
+	$(BIN)/python -W ignore::FutureWarning examples/flights_spark.py demo
 
 test: lint jvm
 	timeout --signal=INT --kill-after=60 $(TEST_MINUTES)m $(BIN)/pytest -n 2 --dist loadfile -m 'not slow'
