@@ -138,6 +138,10 @@ cdef class BatchTable:
         self.path = path
         self._segment = base_offset
 
+    def skip(self, int64_t position):
+        """Go on at a later batch of the same file."""
+        self._r.position = position
+
     def mark(self):
         self._mark = self._n
         self._marked_offset = self._r.next_offset

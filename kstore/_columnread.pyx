@@ -259,6 +259,10 @@ cdef class Reader:
             ks_ahead_forget(self._ahead)
         ks_window_close(&self._r)
 
+    def skip(self, int64_t position):
+        """Go on at a later batch of the same file."""
+        self._r.position = position
+
     cdef int _open_memory(self, data, object path, int64_t position) except -1:
         """Go to the begin of a buffer, which is at `position` of who knows what."""
         cdef ks_block *block

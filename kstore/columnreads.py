@@ -113,13 +113,9 @@ class _Source:
         # In this order: a segment that has one after it is sealed, and its size is its last.
         following = view.segments.after(segment.base_offset)
         end = ahead = view.readable_bytes(segment)
-        if self._aborted and not reader.is_amid:
-            start, stop_at = self._aborted[0]
-            if self._position >= start:
-                self._aborted.popleft()
-                self._position = stop_at
-                reader.open(self._file.fd, stop_at, segment.path, segment.base_offset)
-                return "end"
+        while self._aborted and self._position >= self._aborted[0][0] and not reader.is_amid:
+            self._position = self._aborted.popleft()[1]
+            reader.skip(self._position)
         if self._aborted:
             end = self._aborted[0][0]
         if self._position < end or reader.is_amid:
