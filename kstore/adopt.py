@@ -315,17 +315,26 @@ class Adoptions:
         self, record: CommitRecord, shares: Sequence[Share], writers: Mapping[tuple[str, int], Writer]
     ) -> None:
         """Have every log take in its share. The load is decided: a log that cannot refuses writes from now on."""
+
+        def take_in(share: Share) -> BaseException | None:
+            writer = writers[share.key]
+            try:
+                adoption.take_in_locked(writer, share)
+            except BaseException as error:
+                writer.fail(error)
+                writer.report(error)
+                return error
+            return None
+
         left = list(shares)
         first: BaseException | None = None
         try:
-            for share in shares:
-                try:
-                    adoption.take_in_locked(writers[share.key], share)
-                    left.remove(share)
-                except KStoreError as error:
+            with ThreadPoolExecutor(THREADS, thread_name_prefix="kstore-adopt") as pool:
+                for share, error in zip(shares, pool.map(take_in, shares), strict=True):
+                    if error is None:
+                        left.remove(share)
                     first = first or error
-                    writers[share.key].fail(error)
-        except BaseException as error:  # an interrupt
+        except BaseException as error:  # an interrupt; the threads have ended all the same
             first = error
         if not left:
             return

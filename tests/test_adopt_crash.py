@@ -6,6 +6,8 @@ what was not synced kept, lost or by chance, opened, and the same load is run ag
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import random
 import shutil
@@ -16,7 +18,8 @@ from conftest import ManualClock
 from faultfs import DATA_LOST, KEPT, LOST, NAMES_LOST, FaultFS, Plan, shuffled
 from staging import leftovers, records, stage_task
 
-from kstore import Store, fs
+import kstore
+from kstore import Log, StorageError, Store, fs, loads
 from kstore.adopt import Adopted, Staged
 from kstore.verify import verify
 
@@ -112,8 +115,8 @@ def test_a_load_is_there_once_whatever_step_was_the_last(tmp_path: Path, rename_
     rng = random.Random(1)
     plans: list[Plan] = [KEPT, LOST, DATA_LOST, NAMES_LOST, shuffled(rng)]
     # Ordinarily each kind of step meets one plan or another; with a greater budget every step meets every plan.
-    for step in range(first, disk.step + 1, 2 if BUDGET == 1 else 1):
-        for plan in [plans[step // 2 % len(plans)]] if BUDGET == 1 else plans:
+    for step in range(first, disk.step + 1, 3 if BUDGET == 1 else 1):
+        for plan in [plans[step // 3 % len(plans)]] if BUDGET == 1 else plans:
             disk.crash_image(world, step, plan)
             try:
                 duplicates += run_again(world, manifest, rename_bytes).duplicate
@@ -122,3 +125,123 @@ def test_a_load_is_there_once_whatever_step_was_the_last(tmp_path: Path, rename_
                 raise
             shutil.rmtree(world)
     assert 0 < duplicates < disk.step * 2
+
+
+@pytest.mark.parametrize("rename_bytes", [RENAME, APPEND], ids=["renamed", "appended"])
+def test_a_load_that_met_a_failing_disk_is_there_once_after_the_next_opening(tmp_path: Path, rename_bytes: int) -> None:
+    world, kept = tmp_path / "world", tmp_path / "kept"
+    manifest = prepare(world)
+    world.rename(kept)
+    outcomes = []
+    calls = calls_of_a_load(kept, world, manifest, rename_bytes)
+    for call in range(0, calls, 7 if BUDGET == 1 else 1):
+        shutil.copytree(kept, world)
+        with FaultFS(world) as disk:
+            store = open_store(world / "logs")
+            disk.fail(after=call)
+            try:
+                done = store.adopt(manifest, txn=("load", 7), rename_bytes=rename_bytes)
+            except kstore.KStoreError:
+                done = None
+            disk.heal()
+            with contextlib.suppress(kstore.KStoreError):
+                store.close()
+        outcomes.append(done is not None)
+        try:
+            again = run_again(world, manifest, rename_bytes)
+        except BaseException as error:
+            error.add_note(f"call {call} of {calls} failed")
+            raise
+        assert again.duplicate or done is None
+        shutil.rmtree(world)
+    assert outcomes.count(False) > len(outcomes) // 2
+
+
+def calls_of_a_load(kept: Path, world: Path, manifest: list[Staged], rename_bytes: int) -> int:
+    """How many calls of a load change or sync something."""
+    shutil.copytree(kept, world)
+    with FaultFS(world) as disk, open_store(world / "logs") as store:
+        disk.calls.clear()
+        store.adopt(manifest, txn=("load", 7), rename_bytes=rename_bytes)
+        calls = sum(disk.calls[name] for name in (*disk.CHANGES, *disk.SYNCS))
+    shutil.rmtree(world)
+    return calls
+
+
+def test_a_lone_writer_that_comes_before_the_load_is_finished_is_refused_and_told_why(tmp_path: Path) -> None:
+    world = tmp_path / "world"
+    manifest = prepare(world)
+    with FaultFS(world) as disk:
+        tell(world, manifest, RENAME, disk)
+    shutil.rmtree(world)
+    [decided] = [step for step, op in enumerate(disk.trace, 1) if getattr(op, "name", "") == loads.COMMIT_FILE][:1]
+    disk.crash_image(world, decided, KEPT)
+    root = world / "logs"
+    for partition in range(2):
+        with pytest.raises(StorageError, match=r"a bulk load into t-. was decided and is not finished") as found:
+            Log.open(root / f"t-{partition}")
+        assert found.value.filename == str(root / loads.COMMIT_FILE)
+        with Log.open(root / f"t-{partition}", mode="r") as log:
+            assert log.log_end_offset == 1
+    with Log.open(root / "other-0") as log:
+        log.append(b"of another partition")
+    with Store.open(root, "r") as store:
+        assert store.log("t", 0).log_end_offset == 1
+    assert run_again(world, manifest, RENAME).duplicate
+    with Log.open(root / "t-0") as log:
+        assert log.log_end_offset == len(expected(0)) + 1
+
+
+@pytest.mark.parametrize("rename_bytes", [RENAME, APPEND], ids=["renamed", "appended"])
+def test_records_of_somebody_who_knows_no_loads_are_never_written_over(tmp_path: Path, rename_bytes: int) -> None:
+    world = tmp_path / "world"
+    manifest = prepare(world)
+    with FaultFS(world) as disk:
+        tell(world, manifest, rename_bytes, disk)
+    shutil.rmtree(world)
+    [decided] = [step for step, op in enumerate(disk.trace, 1) if getattr(op, "name", "") == loads.COMMIT_FILE][:1]
+    disk.crash_image(world, decided, KEPT)
+    root = world / "logs"
+    record = (root / loads.COMMIT_FILE).read_bytes()
+    (root / loads.COMMIT_FILE).unlink()
+    with Log.open(root / "t-0", **STORE) as log:  # as a broker would, which passes the record over
+        log.append(b"foreign")
+    (root / loads.COMMIT_FILE).write_bytes(record)
+    with open_store(root) as store:
+        assert [record.value for record in store.log("t", 1).read()] == expected(1)
+        with pytest.raises(StorageError, match="not the load's stand at offset 1"):
+            store.append("t", b"x", partition=0)
+        with pytest.raises(StorageError, match="a bulk load is decided and not finished"):
+            store.adopt([], txn=("another", 1))
+        with contextlib.suppress(StorageError):
+            store.close()
+    with Log.open(root / "t-0", mode="r") as log:
+        assert [record.value for record in log.read()] == [BEFORE, b"foreign"]
+    assert len(json.loads((root / loads.COMMIT_FILE).read_text())["shares"]) == 1
+
+
+def test_a_load_into_several_directories_is_finished_in_each(tmp_path: Path) -> None:
+    world = tmp_path / "world"
+    roots = [world / "one", world / "two"]
+    with Store.open(roots, background=False, clock=ManualClock(NOW), **STORE) as store:
+        store.create_topic("t", 2)
+    manifest = [
+        row
+        for task in range(TASKS)
+        for row in stage_task(
+            roots[0], task, "t", {p: records(task, p, COUNT) for p in range(2)}, partitions=2, batch_bytes=100, **STORE
+        )
+    ]
+    with FaultFS(world) as disk:
+        first = disk.step
+        with Store.open(roots, background=False, clock=ManualClock(NOW), **STORE) as store:
+            store.adopt(manifest, txn=("load", 7), rename_bytes=RENAME)
+    for step in range(first, disk.step, 9):
+        shutil.rmtree(world)
+        disk.crash_image(world, step, (KEPT, LOST)[(step - first) // 9 % 2])
+        with Store.open(roots, background=False, clock=ManualClock(NOW), **STORE) as store:
+            store.adopt(manifest, txn=("load", 7), rename_bytes=RENAME)
+            for partition in range(2):
+                found = [record.value for record in store.log("t", partition).read()]
+                assert found == expected(partition)[1:]
+        assert not list(world.glob("*/kstore-commit.json"))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from faultfs import LOST, FaultFS
 from staging import leftovers
 
 import kstore
@@ -307,3 +310,38 @@ def test_a_lone_log_can_go_on_in_what_was_committed(root: Path) -> None:
     ks.commit(root, run(root, batch(10), topic="t", partitions=1)[0].to_pylist())
     with Log.open(root / "t-0") as log:
         assert log.append(b"next") == 10
+
+
+def test_what_a_task_hands_over_outlives_the_machine(tmp_path: Path, root: Path) -> None:
+    with FaultFS(tmp_path) as disk:
+        [row] = run(root, batch(30), topic="t", partitions=1)[0].to_pylist()
+        image = disk.crash_image(tmp_path.parent / f"{tmp_path.name}-after", plan=LOST)
+    kept = image / Path(row["directory"]).relative_to(tmp_path)
+    names = sorted(path.name for path in kept.glob("t-0/*"))
+    assert names == [f"{0:020d}.{kind}" for kind in ("index", "log", "timeindex")]
+    for path in kept.glob("t-0/*"):
+        assert path.read_bytes() == (Path(row["directory"]) / "t-0" / path.name).read_bytes()
+
+
+def test_a_full_disk_in_one_task_is_an_error_there_and_leaves_nothing(root: Path) -> None:
+    made = ks.stage(root, topic="t", partitions=1)
+    with FaultFS(root.parent) as disk:
+        disk.fail("pwrite", "open", error=errno.ENOSPC, after=3, times=-1)
+        with pytest.raises(StorageError, match="No space left") as found:
+            made.write(iter([batch(5000)]))
+        disk.heal()
+    assert str(found.value.filename).startswith(made.directory)
+    assert staged_files(root) == []
+    assert ks.commit(root, made.write(iter([batch(5)]))).records == 5
+
+
+def test_memory_is_bounded_however_much_a_task_sees(root: Path) -> None:
+    data = batch(10_000, value=pa.array([b"x" * 1000] * 10_000))
+    made = ks.stage(root, topic="t", partitions=64)
+    tracemalloc.start()
+    try:
+        [*staged] = made.write(data for _ in range(12))
+        assert tracemalloc.get_traced_memory()[1] < 96 << 20
+    finally:
+        tracemalloc.stop()
+    assert sum(row.records for row in staged) == 120_000

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kstore import _columnpack, fs
+from kstore import _columnpack, fs, names
 from kstore._columnroute import ColumnSplitter
 from kstore._pack import Packer
 from kstore._route import Router
@@ -231,6 +231,9 @@ class Attempt:
             writer.appender.detach()
             for segment in writer.segments.items:
                 segment.flush()
+            for name in fs.listdir(writer.directory):  # a commit has only renames left to do, and no files to remove
+                if not name.endswith((names.LOG, names.OFFSET_INDEX, names.TIME_INDEX)):
+                    fs.unlink(f"{writer.directory}/{name}")
             fs.sync_directory(writer.directory)
         segments = [each for each in log.segments if each.size_bytes]
         log.abandon()
