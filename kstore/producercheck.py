@@ -84,7 +84,6 @@ class ProducerCheck:
         self._cleaned_below = cleaned_below
         self._findings = findings
         self._producers: dict[int, _Producer] = {}
-        self._empty: set[int] = set()
         self._aborted: list[AbortedTxn] = []
         self._expected: list[AbortedTxn] = []
         self._seen: list[tuple[int, int, int]] = []  # aborts of the segment: producer, first offset or -1, last offset

@@ -233,7 +233,6 @@ class _Loader:
         self.producers = producers
         self.now_ms = now_ms
         self.deleted_paths: list[str] = []
-        self.dropped_all = False
         self.next_offset: int | None = None
 
     def looks_closed(self) -> bool:

@@ -30,11 +30,6 @@ class Place:
     passed_over: tuple[str, ...] = ()
 
 
-class _Name(NamedTuple):
-    topic: str
-    partition: int | None
-
-
 def find(path: str, *, may_be_new: bool = False) -> Place:
     """Find out what `path` names.
 
