@@ -34,6 +34,7 @@ class _Producer:
     last_offset: int = -1
     last_sequence: int = -1
     first_open: int = -1
+    ended: bool = False  # its newest batch is a marker
 
 
 def check_snapshot_file(path: str, offset: int, findings: Findings) -> list[ProducerEntry] | None:
@@ -165,7 +166,7 @@ class ProducerCheck:
                     stable = min((first for first in others if first >= 0), default=last + 1)
                     entry = AbortedTxn(0, int(row["producer_id"]), producer.first_open, last, stable)
                     self._expected.append(entry)
-            if epoch > producer.epoch:
+            if epoch != producer.epoch:
                 producer.last_offset = producer.last_sequence = -1
             producer.first_open = -1
         else:
@@ -174,7 +175,7 @@ class ProducerCheck:
             producer.last_sequence = (sequence + last - base) % _INT_LIMIT if sequence >= 0 else -1
             if row["attributes"] & _TRANSACTIONAL and producer.first_open < 0:
                 producer.first_open = base
-        producer.epoch = epoch
+        producer.epoch, producer.ended = epoch, bool(row["attributes"] & _CONTROL)
 
     def _compare(self, offset: int) -> None:
         """Hold the snapshot at an offset against what has been followed up to there."""
@@ -185,6 +186,8 @@ class ProducerCheck:
             if known is None:
                 continue
             what, who = None, f"producer {entry.producer_id}"
+            if entry.last_offset < 0 and entry.producer_epoch == known.epoch and known.ended:
+                continue  # it had expired when a marker brought it back
             if entry.last_offset < known.last_offset or entry.producer_epoch < known.epoch:
                 what = (
                     f"stale: producer {entry.producer_id} at offset {entry.last_offset}, epoch {entry.producer_epoch};"

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import goldensets
 import pytest
+from conftest import ManualClock
 from verifying import batch_positions, errors, flip, logs, make_log, make_pristine, write
 
 import kstore
 from kstore import checkpoint, cli, names
+from kstore.producer import EXPIRATION_CHECK_MS, EXPIRATION_MS
 from kstore.verify import verify
 
 # Sets, or directories of sets, that hold damage on purpose.
@@ -199,6 +201,18 @@ def test_a_snapshot_that_knows_less_than_the_log_is_stale(tmp_path: Path) -> Non
     path = goldensets.copy_set("idempotent", tmp_path) / "dir" / "idem-0"
     shutil.copy(path / names.snapshot_name(249), path / names.snapshot_name(409))
     assert {found.rule for found in errors(path)} == {"SEMANTICS 9.24"}
+
+
+def test_a_producer_that_a_marker_brought_back_after_it_had_expired_is_in_order(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with kstore.Log.open(tmp_path / "events-0", clock=clock) as log:
+        log.append_many([b"v"], producer_id=1, producer_epoch=0, base_sequence=0)
+        clock.advance(EXPIRATION_MS + EXPIRATION_CHECK_MS)
+        log.run_housekeeping()
+        log.append_marker(1, 0, commit=True)
+        assert [info.batches for info in log.producer_states()] == [()]
+    assert errors(tmp_path / "events-0") == []
 
 
 def test_a_bit_flipped_anywhere_in_a_snapshot_is_found(tmp_path: Path) -> None:
