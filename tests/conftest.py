@@ -40,6 +40,7 @@ PARTS = {
     "test_golden_recovery.py": 15,
     "test_golden_write.py": 20,
     "test_machine.py": 90,
+    "test_machine_producers.py": 30,
     "test_kafka_beside_us.py": 180,
     "test_kafka_mounts_us.py": 60,
     "test_kafka_oracle.py": 60,

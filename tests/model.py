@@ -8,8 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from kstore import Record
+from kstore import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    Record,
+    TransactionCoordinatorFencedError,
+)
+
+
+class Numbers(NamedTuple):
+    """What a batch says of its producer; `commit` for a marker, which has no sequence, and no records for readers."""
+
+    producer_id: int
+    epoch: int
+    timestamp: int
+    sequence: int = -1
+    transactional: bool = True
+    commit: bool | None = None
+    coordinator_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +38,7 @@ class ModelBatch:
     base_offset: int
     last_offset: int
     records: tuple[Record, ...]
+    numbers: Numbers | None = None
 
 
 @dataclass(slots=True)
@@ -75,11 +95,89 @@ class Model:
         for batch in self.batches:
             yield from batch.records
 
+    def times(self) -> Iterator[tuple[int, int]]:
+        """The timestamps and offsets of all records in the files, and of markers."""
+        for batch in self.batches:
+            if batch.numbers is not None and batch.numbers.commit is not None:
+                yield batch.numbers.timestamp, batch.base_offset
+            yield from ((record.timestamp, record.offset) for record in batch.records)
+
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """The lowest offset at or above the start whose timestamp is at or after this one (5.5)."""
-        return next(((r.timestamp, r.offset) for r in self.records() if r.timestamp >= timestamp), None)
+        return next((each for each in self.times() if each[0] >= timestamp and each[1] >= self.start), None)
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """The greatest timestamp in the files, and the first record that has it (5.4)."""
-        found = max(self.all_records(), key=lambda record: record.timestamp, default=None)
-        return None if found is None or found.timestamp < 0 else (found.timestamp, found.offset)
+        found = max(self.times(), key=lambda each: each[0], default=None)
+        return None if found is None or found[0] < 0 else found
+
+
+# --- producers --------------------------------------------------------------------------------------------------------
+
+INT_MAX = 2**31 - 1
+Kept = tuple[int, int, int, int]  # first and last sequence, first and last offset
+
+
+@dataclass(slots=True)
+class Known:
+    """What a log knows of one producer (SEMANTICS.md 9.1)."""
+
+    epoch: int = -1
+    coordinator_epoch: int = -1
+    timestamp: int = -1
+    txn_first: int = -1
+    kept: list[Kept] = field(default_factory=list)
+
+    def take(self, batch: ModelBatch) -> None:
+        """Take a batch in that nobody refuses (9.5, 9.11)."""
+        numbers = batch.numbers
+        assert numbers is not None
+        self.kept = self.kept if self.epoch == numbers.epoch else []
+        self.epoch, self.timestamp = numbers.epoch, numbers.timestamp
+        if numbers.commit is not None:
+            self.coordinator_epoch, self.txn_first = numbers.coordinator_epoch, -1
+            return
+        last = (numbers.sequence + batch.last_offset - batch.base_offset) & INT_MAX
+        self.kept = [*self.kept, (numbers.sequence, last, batch.base_offset, batch.last_offset)][-5:]
+        if numbers.transactional and self.txn_first < 0:
+            self.txn_first = batch.base_offset
+
+    def refusal(self, numbers: Numbers, version: int = 0) -> type[Exception] | None:
+        """Why a leader refuses these numbers (9.6, 9.7, 9.11a)."""
+        same = numbers.epoch == self.epoch
+        if numbers.commit is not None:
+            repeated = same and (self.txn_first < 0 or numbers.epoch == 32767)
+            if numbers.epoch < self.epoch or (version == 2 and same and not repeated):
+                return InvalidProducerEpochError
+            return TransactionCoordinatorFencedError if numbers.coordinator_epoch < self.coordinator_epoch else None
+        if numbers.epoch < self.epoch:
+            return InvalidProducerEpochError
+        last = self.kept[-1][1] if self.kept else -1
+        expected = (last + 1) & INT_MAX if same else 0
+        if self.epoch >= 0 and numbers.sequence != expected:
+            return OutOfOrderSequenceError
+        return InvalidTxnStateError if self.txn_first >= 0 and not numbers.transactional else None
+
+
+def replay(batches: Iterable[ModelBatch]) -> dict[int, Known]:
+    """What somebody knows who has seen these batches."""
+    found: dict[int, Known] = {}
+    for batch in batches:
+        if batch.numbers is not None:
+            found.setdefault(batch.numbers.producer_id, Known()).take(batch)
+    return found
+
+
+def aborted_batches(batches: Iterable[ModelBatch]) -> set[int]:
+    """The bases of the batches that no reader of committed records sees, for their marker says so."""
+    open_ones: dict[int, list[int]] = {}
+    found: set[int] = set()
+    for batch in batches:
+        if batch.numbers is None:
+            continue
+        if batch.numbers.commit is not None:
+            ended = open_ones.pop(batch.numbers.producer_id, [])
+            found.update(() if batch.numbers.commit else ended)
+        elif batch.numbers.transactional:
+            open_ones.setdefault(batch.numbers.producer_id, []).append(batch.base_offset)
+    return found
