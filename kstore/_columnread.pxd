@@ -113,6 +113,7 @@ cdef extern from "chunks.h" nogil:
         int64_t seen_bytes
         int64_t seen_plain
         int64_t seen_rows
+        ks_mark given
         int64_t next_offset
         int64_t last_position
         int64_t last_base

@@ -455,6 +455,8 @@ cdef class Reader:
         cdef int number
         cdef Memory memory
         cdef HeadersColumn headers
+        if out.n:
+            self._r.given = ks_rows_mark(out)
         ks_rows_finish(out)
         columns.n = out.n
         columns.names = self._names

@@ -80,11 +80,10 @@ static void ks_begin_chunk(const ks_reader *r, ks_chunk *chunk, int64_t from, in
     c->plain_block = plain;
     c->plain_used = plain_used; /* views of another chunk may point at what is before */
     c->plain = NULL;
-    memset(&c->staged, 0, sizeof c->staged);
-    ks_rows_like(&c->staged, r->out, 1);
+    memset(&c->staged, 0, sizeof c->staged); /* not used: batches are whole */
     c->staged_from = c->staged_to = 0;
     c->out = &chunk->rows;
-    c->whole_batches = 1;
+    c->whole_batches = 2;
     c->position = chunk->from = from;
     c->pause = c->ahead_end = to;
     c->bytes_ahead = to - from;
@@ -100,8 +99,6 @@ static void ks_work_on_chunks(void *context) {
         if (i >= a->n) return;
         ks_chunk *chunk = a->chunks + i;
         chunk->stop = ks_read(&chunk->r);
-        ks_rows_clear(&chunk->r.staged, 0);
-        chunk->r.staged_from = chunk->r.staged_to = 0;
     }
 }
 

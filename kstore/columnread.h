@@ -20,6 +20,7 @@ enum {
 };
 
 #define KS_WINDOW ((size_t)512 << 10)     /* stays in the second-level cache between the copy in and the copy out */
+#define KS_PIECE ((int64_t)64 << 10)      /* of a large batch: as much as is checked and decoded in one go */
 #define KS_VIEW_WINDOW ((size_t)8 << 20)  /* what views point into is kept, and counted in few buffers */
 #define KS_FIRST_LOOK ((size_t)32 << 10)  /* a page of a few records need not pay for a whole window */
 
@@ -44,7 +45,8 @@ typedef struct ks_reader {
     int copies;                      /* memory, too, is looked at in the window only: somebody may write to it */
     int64_t position, end;
     int64_t pause;                   /* KS_AT_END is answered from here on: a batch may reach over it */
-    int whole_batches;               /* a batch that does not fit is left for the next rows, unless it would be the first */
+    int whole_batches;               /* 1: a batch that does not fit is left for the next rows, unless it would be the first;
+                                        2: even then */
     int64_t ahead_end;               /* no more than is needed is read from behind it; 0 for no such place */
     int expected;                    /* whether room was made for all of `out`; cleared with it */
     int64_t bytes_ahead;             /* in the file and in those after it, as far as is known */
@@ -68,6 +70,7 @@ typedef struct ks_reader {
     int64_t staged_next;             /* the offset after the batch; -1 when rows behind the last wanted were cut off */
     /* How much of the file has become how many rows of how many bytes, since it was opened. */
     int64_t seen_bytes, seen_plain, seen_rows;
+    ks_mark given;                   /* the sizes of the columns that were handed over last */
     /* What has been used up. */
     ks_rows *out;
     int64_t next_offset;
@@ -256,6 +259,76 @@ static void ks_expect(ks_reader *r, int64_t plain, int64_t size) {
     r->expected = 1;
 }
 
+/* Before the first whole batch, of `size` bytes that become `plain`: room by what the columns before needed. */
+static void ks_expect_alike(ks_reader *r, int64_t plain, int64_t size) {
+    const ks_mark *given = &r->given;
+    if (r->expected || r->out->n || given->bytes < 2 * plain) return;
+    double bytes = (double)plain / (double)size * (double)r->bytes_ahead;
+    if (bytes > (double)r->most_bytes) bytes = (double)r->most_bytes;
+    double times = 1.05 * bytes / (double)given->bytes;
+    double rows = times * (double)given->n, most_rows = (double)r->most_rows;
+    if (ks_rows_reserve(r->out, (int64_t)(rows < most_rows ? rows : most_rows) + 64, 0)) return;
+    ks_var *vars[] = {&r->out->key, &r->out->value};
+    for (int i = 0; i < 2; i++) ks_var_reserve(vars[i], 0, 0, (int64_t)(times * (double)given->vars[i].used) + plain);
+    r->expected = 1;
+}
+
+/* Whether the batch described may be decoded piece by piece: all of it is wanted, as rows, and records are small. */
+static int ks_suits_pieces(const ks_reader *r, const uint8_t *p, const ks_batch *b, int64_t size) {
+    int64_t plain = size - KS_AT_RECORDS;
+    return size > 2 * KS_PIECE && b->compression == 0 && !(ks_get16(p + KS_AT_ATTRIBUTES) & 0x20) &&
+           r->out->key.layout != KS_VIEW && r->out->value.layout != KS_VIEW && ks_has_regular_offsets(b) &&
+           b->count > plain / (KS_PIECE / 8) && b->count <= plain / 7 && b->base_offset >= r->start_offset &&
+           b->base_offset + b->last_delta <= r->last_wanted && b->count <= r->most_rows - r->out->n &&
+           plain <= r->most_bytes - r->out->bytes;
+}
+
+/* A large batch, of which not all fits a cache: of each piece the checksum, then the records, and the next piece is read
+   where this one was. KS_DECODED, or nothing has happened: the batch may be looked at as a whole. */
+static enum ks_decoded ks_decode_in_pieces(ks_reader *r, const uint8_t *head, ks_batch *b, int64_t size) {
+    ks_rows *out = r->out;
+    const int64_t rows = b->count, first = out->n;
+    ks_mark mark = ks_rows_mark(out);
+    ks_place at = {first, out->key.used, out->value.used, 0, 0, 0, 0, 0, 0, 1, 0, NULL};
+    uint32_t crc = ks_crc32c(0, head + KS_AT_ATTRIBUTES, KS_AT_RECORDS - KS_AT_ATTRIBUTES);
+    int64_t done = KS_AT_RECORDS, summed = KS_AT_RECORDS; /* bytes of the batch that are decoded; that are in `crc` */
+    ks_expect_alike(r, size - KS_AT_RECORDS, size);
+    if (ks_rows_reserve(out, rows, size - KS_AT_RECORDS)) return KS_NO_MEMORY;
+    while (summed < size) {
+        int64_t to = size - summed < KS_PIECE ? size : summed + KS_PIECE;
+        const uint8_t *p = ks_look(r, r->position + done, (size_t)(to - done));
+        if (!p) goto back;
+        if (r->check_crc) crc = ks_crc32c(crc, p + (summed - done), (size_t)(to - summed));
+        summed = to;
+        b->p = p;
+        b->end = p + (to - done);
+        b->safe = r->fd < 0 && !r->copies ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;
+        b->block = NULL;
+        b->count = rows - (at.n - first);
+        if (ks_decode_at(b, out, &at) != KS_DECODED || at.stopped == p) goto back;
+        done += at.stopped - p;
+    }
+    if (done != size || at.n != first + rows || at.least_delta > (int64_t)b->last_delta + 1) goto back;
+    if (r->check_crc && crc != (uint32_t)ks_get32(head + KS_AT_CRC)) goto back;
+    ks_keep_rows(out, &at, rows, size - KS_AT_RECORDS);
+    b->count = rows;
+    return KS_DECODED;
+back:
+    ks_rows_back(out, &mark);
+    b->count = rows;
+    return KS_DOUBTFUL;
+}
+
+/* A batch of which all rows are in `out` now, of `plain` bytes. */
+static void ks_used_whole(ks_reader *r, const uint8_t *p, const ks_batch *b, int64_t size, int64_t plain) {
+    if (!r->expected) ks_expect(r, plain, size);
+    r->seen_bytes += size;
+    r->seen_plain += plain;
+    r->seen_rows += b->count;
+    ks_used_up(r, p, size);
+    r->next_offset = b->base_offset + b->last_delta + 1;
+}
+
 /* ---- the walk --------------------------------------------------------------------------------------------------- */
 
 static enum ks_stop ks_read(ks_reader *r) {
@@ -274,9 +347,19 @@ static enum ks_stop ks_read(ks_reader *r) {
         int64_t size = KS_FRAME + (int64_t)ks_size(p);
         if (p[KS_AT_MAGIC] != 2 || size < KS_AT_RECORDS || size > left) return KS_LEFT_ALONE;
         if (ks_get64(p) > r->last_wanted) return KS_PAST;
+        ks_batch b;
+        ks_describe(p, &b);
+        if (ks_suits_pieces(r, p, &b, size)) {
+            uint8_t head[KS_AT_RECORDS];
+            memcpy(head, p, sizeof head);
+            ks_describe(head, &b);
+            if (ks_suits_pieces(r, head, &b, size) && ks_decode_in_pieces(r, head, &b, size) == KS_DECODED) {
+                ks_used_whole(r, head, &b, size, size - KS_AT_RECORDS);
+                continue;
+            }
+        }
         if (!(p = ks_look(r, r->position, (size_t)size)))
             return r->error == ENOMEM ? KS_OUT_OF_MEMORY : r->error ? KS_FAILED_READ : KS_LEFT_ALONE;
-        ks_batch b;
         ks_describe(p, &b);
         if (b.count < 0 || !ks_has_regular_offsets(&b)) return KS_LEFT_ALONE;
         if (r->check_crc && !r->plain &&
@@ -307,24 +390,24 @@ static enum ks_stop ks_read(ks_reader *r) {
         }
         int whole = b.base_offset >= r->start_offset && last_offset <= r->last_wanted &&
                     b.count <= r->most_rows - r->out->n && b.end - b.p <= r->most_bytes - r->out->bytes;
-        if (!whole && r->whole_batches && r->out->n) return KS_FULL;
-        if (!whole) ks_rows_clear(&r->staged, 1);
+        if (!whole && (r->whole_batches > 1 || (r->whole_batches && r->out->n))) return KS_FULL;
+        if (whole) ks_expect_alike(r, b.end - b.p, size);
+        else ks_rows_clear(&r->staged, 1);
         enum ks_decoded decoded = ks_decode(&b, whole ? r->out : &r->staged);
         if (decoded == KS_NO_MEMORY) return KS_OUT_OF_MEMORY;
         if (decoded == KS_DOUBTFUL) return KS_LEFT_ALONE;
-        if (whole && !r->expected) ks_expect(r, b.end - b.p, size);
+        if (whole) {
+            ks_used_whole(r, p, &b, size, b.end - b.p);
+            continue;
+        }
         r->seen_bytes += size;
         r->seen_plain += b.end - b.p;
         r->seen_rows += b.count;
         ks_used_up(r, p, size);
-        if (whole) {
-            r->next_offset = last_offset + 1;
-        } else {
-            ks_stage(r, last_offset + 1);
-            if (r->staged_from == r->staged_to) { /* only rows that nobody wants */
-                if (r->staged_next < 0) return KS_PAST;
-                r->next_offset = r->staged_next;
-            }
+        ks_stage(r, last_offset + 1);
+        if (r->staged_from == r->staged_to) { /* only rows that nobody wants */
+            if (r->staged_next < 0) return KS_PAST;
+            r->next_offset = r->staged_next;
         }
     }
 }

@@ -296,6 +296,9 @@ typedef struct {
     int32_t buffer;                 /* views: the number of the block that they point into */
     int shared;                     /* other threads write the rows before and after; all bits are 0 */
     int key_exact, value_exact;     /* not a byte more may be written than there is */
+    int in_pieces;                  /* the batch may go on behind `end`; then: */
+    int64_t least_delta;            /* of the next record */
+    const uint8_t *stopped;         /* where the first record begins of which not all is there */
 } ks_place;
 
 /* What of a ks_var changes with each row. */
@@ -379,7 +382,7 @@ static int ks_var_append(ks_var *v, int64_t n, const uint8_t *p, int32_t size, k
     if (ks_var_reserve(v, n, 1, size > 0 ? size : 0)) return -1;
     static const uint8_t nothing[KS_SLACK];
     if (!p) p = nothing;
-    ks_place at = {n, 0, 0, 0, 0, buffer, 0, 1, 1};
+    ks_place at = {n, 0, 0, 0, 0, buffer, 0, 1, 1, 0, 0, NULL};
     ks_cursor c = ks_cursor_at(v, &at, v->used, block ? block->data : NULL);
     ks_put_value(&c, v->layout, n, (uint64_t)1 << (n & 63), p, size, NULL);
     ks_cursor_flush(&c, v, n);
@@ -513,7 +516,7 @@ static int ks_measure(ks_batch *b) {
 }
 
 /* Decodes a batch into the rows from `at` on, for which there is room; where it ended is in `at`. `plain`: offsets and
-   timestamps are wanted, headers and sizes are not. `shared`: other threads write the rows before and after. */
+   timestamps are wanted, headers and sizes are not. */
 KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, ks_place *at, int key_layout, int value_layout, int plain) {
     const uint8_t *buffer_p = b->block ? b->block->data : NULL;
     int64_t n = at->n, last = n + b->count;
@@ -527,12 +530,13 @@ KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, ks_place *at, int 
     const uint8_t *p = b->p, *const end = b->end;
     const uint8_t *harmless = b->safe - p > KS_OVERREACH ? b->safe - KS_OVERREACH : NULL;
     const uint8_t *key_harmless = at->key_exact ? NULL : harmless, *value_harmless = at->value_exact ? NULL : harmless;
-    int64_t before = -1;
+    int64_t before = at->least_delta - 1;
     ks_fields f;
     while (n < last) {
         int64_t stop = (n | 63) + 1 < last ? (n | 63) + 1 : last;
         for (uint64_t bit = (uint64_t)1 << (n & 63); n < stop; n++, bit <<= 1) {
             const uint8_t *next = ks_next_record(p, end, &f);
+            if (!next && at->in_pieces) goto stopped;
             if (!next || f.delta <= before) return KS_DOUBTFUL;
             before = f.delta;
             if (plain || offsets) offsets[n] = base_offset + before;
@@ -548,7 +552,10 @@ KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, ks_place *at, int 
             ks_cursor_flush(&value, &out->value, n - 1);
         }
     }
-    if (p != end || before > b->last_delta) return KS_DOUBTFUL;
+    if (!at->in_pieces && (p != end || before > b->last_delta)) return KS_DOUBTFUL;
+stopped:
+    at->stopped = p;
+    at->least_delta = at->in_pieces ? before + 1 : 0;
     if (n & 63) {
         ks_cursor_flush(&key, &out->key, n - 1);
         ks_cursor_flush(&value, &out->value, n - 1);
@@ -654,23 +661,28 @@ static int32_t ks_buffer_of(ks_batch *b, ks_rows *out) {
     return buffer;
 }
 
+/* The rows of a batch that have been decoded at the end of `out` are rows of it now. */
+static void ks_keep_rows(ks_rows *out, const ks_place *at, int64_t rows, int64_t bytes) {
+    out->n = at->n;
+    out->bytes += bytes;
+    out->key.used = at->key_used;
+    out->value.used = at->value_used;
+    out->key.nulls += rows - at->key_valid;
+    out->value.nulls += rows - at->value_valid;
+}
+
 /* Appends all records of a batch, or none: KS_DOUBTFUL when the row reader must look at it. */
 static int ks_decode(ks_batch *b, ks_rows *out) {
     if (!ks_is_regular(b)) return KS_DOUBTFUL;
     if (ks_rows_reserve(out, b->count, b->end - b->p)) return KS_NO_MEMORY;
     ks_mark mark = ks_rows_mark(out);
-    ks_place at = {out->n, out->key.used, out->value.used, 0, 0, ks_buffer_of(b, out), 0, 0, 0};
+    ks_place at = {out->n, out->key.used, out->value.used, 0, 0, ks_buffer_of(b, out), 0, 0, 0, 0, 0, NULL};
     int decoded = at.buffer < 0 ? KS_NO_MEMORY : ks_decode_at(b, out, &at);
     if (decoded != KS_DECODED) {
         ks_rows_back(out, &mark);
         return decoded;
     }
-    out->n = at.n;
-    out->bytes += b->end - b->p;
-    out->key.used = at.key_used;
-    out->value.used = at.value_used;
-    out->key.nulls += b->count - at.key_valid;
-    out->value.nulls += b->count - at.value_valid;
+    ks_keep_rows(out, &at, b->count, b->end - b->p);
     return KS_DECODED;
 }
 

@@ -128,7 +128,7 @@ static int ks_take_place(ks_reader *r, ks_cell *c, ks_place *at) {
     if (!ks_has_room(out, c->rows, c->key_bytes, c->value_bytes)) return -1;
     for (int i = 0; i < c->n; i++)
         if (ks_buffer_of(c->batches + i, out) < 0) return -1;
-    ks_place place = {out->n, out->key.used, out->value.used, 0, 0, 0, 1, 0, 0};
+    ks_place place = {out->n, out->key.used, out->value.used, 0, 0, 0, 1, 0, 0, 0, 0, NULL};
     *at = place;
     ks_clear_bits(&out->key, out->n, c->rows);
     ks_clear_bits(&out->value, out->n, c->rows);

@@ -385,12 +385,97 @@ def test_a_fault_anywhere_ends_chunks_read_at_once_where_it_ends_one_thread(kind
 
 
 def test_a_batch_larger_than_a_chunk_is_given_in_parts(tmp_path: Path) -> None:
-    parts = batches(random.Random(11), 8 * CELL, 30_000)
+    parts = batches(random.Random(11), 4 * CELL, 40) + batches(random.Random(12), 4 * CELL, 3000)
+    offset = 0
+    for number, part in enumerate(parts):
+        parts[number] = struct.pack(">q", offset) + part[8:]
+        offset += struct.unpack_from(">i", part, 23)[0] + 1
     segment = Segment(tmp_path / "0.log", b"".join(parts))
     wanted, _ = segment.records()
     chunks, fault = segment.read(size=CELL // 4, borders=list(accumulate(map(len, parts))))
     assert fault is None
     assert rows_of(chunks) == wanted
+
+
+# --- large batches, decoded piece by piece ---------------------------------------------------------------------------
+
+PIECE = 64 << 10  # of a large batch, as much as is checked and decoded in one go (columnread.h)
+
+
+def spoil_large(batch: bytes, kind: str, rng: random.Random) -> bytes:
+    """A batch that is wrong somewhere inside, with a checksum that is right but for "crc"."""
+    out = bytearray(batch)
+    count = struct.unpack_from(">i", batch, 57)[0]
+    if kind == "crc":
+        out[rng.randrange(70, len(out))] ^= 1
+        return bytes(out)
+    if kind == "byte":
+        out[rng.choice([rng.randrange(70, len(out)), *range(61 + PIECE - 6, 61 + PIECE + 6)])] ^= rng.choice(
+            (1, 128, 255)
+        )
+    elif kind == "fewer":
+        struct.pack_into(">i", out, 57, count - 1)
+    elif kind == "more":
+        struct.pack_into(">i", out, 57, count + 1)
+    elif kind == "last delta":
+        struct.pack_into(">i", out, 23, count - 2)
+    elif kind == "cut":
+        del out[-rng.randrange(1, 300) :]
+        struct.pack_into(">i", out, 8, len(out) - 12)
+    elif kind == "longer":
+        out += b"\0" * rng.choice((1, PIECE, 2 * PIECE))
+        struct.pack_into(">i", out, 8, len(out) - 12)
+    struct.pack_into(">I", out, 17, second_opinion.crc32c(bytes(out[21:])))
+    return bytes(out)
+
+
+@pytest.mark.parametrize("kind", ["crc", "byte", "fewer", "more", "last delta", "cut", "longer"])
+def test_a_large_batch_that_is_wrong_anywhere_gives_what_the_record_reader_gives(kind: str, tmp_path: Path) -> None:
+    rng = random.Random(kind)
+    for _ in range(4):
+        items = [Rec(i, T + i, None, rng.randbytes(rng.randrange(60, 300))) for i in range(rng.randrange(2000, 5000))]
+        large = reference.encode(items)
+        after = reference.encode([Rec(len(items) + 5, T, None, b"after")])
+        segment = Segment(tmp_path / "0.log", spoil_large(large, kind, rng) + after)
+        wanted, wanted_fault = segment.records()
+        for layout, threads in (("binary", 1), ("large_binary", 3), ("view", 1)):
+            chunks, fault = segment.read(layout, threads=threads)
+            assert rows_of(chunks) == wanted
+            assert (fault is None) == (wanted_fault is None)
+            if fault is not None and wanted_fault is not None:
+                assert (fault.reason, fault.position) == (wanted_fault.reason, wanted_fault.position)
+
+
+def test_batches_around_the_size_of_pieces_and_windows_give_all_rows(tmp_path: Path) -> None:
+    rng = random.Random(12)
+    parts, offset = [], 0
+    for border in (2 * PIECE, 3 * PIECE, 8 * PIECE, 9 * PIECE):
+        for more in (-1, 0, 1):
+            items, size = [], 61
+            while size < border + more - 400:
+                value = rng.randbytes(rng.randrange(300))
+                items.append(Rec(offset + len(items), T + offset, None if len(value) % 3 else b"key", value))
+                size = len(reference.encode(items)) if len(items) % 100 == 0 else size + len(value) + 12
+            size = len(reference.encode(items))
+            items.append(Rec(offset + len(items), T, None, b"v" * max(border + more - size - 13, 0)))
+            parts.append(reference.encode(items))
+            offset += len(items)
+    segment = Segment(tmp_path / "0.log", b"".join(parts))
+    wanted, _ = segment.records()
+    for columns in (FIVE, ("value",), ("offset", "timestamp"), ("offset", "timestamp", "key", "value", "sequence")):
+        chunks, fault = segment.read(threads=1, columns=columns)
+        assert fault is None
+        if columns == FIVE:
+            assert rows_of(chunks) == wanted
+        for name in columns:
+            if name == "sequence":
+                assert set(chunks[0][name].tolist()) == {-1}
+            else:
+                assert _list(chunks[0][name]) == [getattr(record, name) for record in wanted]
+    for size in (PIECE, 5 * PIECE, 40 * PIECE):
+        assert rows_of(segment.read(threads=1, size=size)[0]) == wanted
+    start, end = wanted[len(wanted) // 3].offset, wanted[len(wanted) // 2].offset
+    assert rows_of(segment.read(threads=1, start=start, end=end)[0]) == [r for r in wanted if start <= r.offset < end]
 
 
 @pytest.fixture
