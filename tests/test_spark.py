@@ -6,6 +6,7 @@ What tasks stage and what commits do with it is `test_spark_ingest.py`; here it 
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from spark_session import spark as spark
 
 import kstore
 from kstore import spark as ks
+from kstore.spark.options import READ_OPTIONS, WRITE_OPTIONS
 
 pytestmark = pytest.mark.spark
 
@@ -329,12 +331,34 @@ def test_a_view_in_sql_is_inserted_into(spark: Any, target: str) -> None:
     assert rows_of(spark, target) == [(0, 0, b"k", b"v")]
 
 
+# --- the page about it ------------------------------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_page_run_from_top_to_bottom(
+    spark: Any, frame: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "spark.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    # Spark's own processes are where they were started: a relative path would be another one there.
+    blocks = [block.replace("'data'", f"'{tmp_path}/data'").replace('"data"', f'"{tmp_path}/data"') for block in blocks]
+    exec("\n".join(block for block in blocks if "addArchive" not in block), {"spark": spark, "df": frame})
+    assert len(blocks) == 6  # what is shipped to executors is tried on a cluster, below
+    assert kept(str(tmp_path / "data")) == []
+    assert len(rows_of(spark, str(tmp_path / "data"), "events")) == 3001
+
+
+def test_every_option_is_on_the_page() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert [name for name in (*READ_OPTIONS, *WRITE_OPTIONS) if f"`{name}`" not in text] == []
+
+
 # --- on a cluster -----------------------------------------------------------------------------------------------------
 
 
 CLUSTER = """
 import json, os, sys
-import spark_session
+import kstore, spark_session
 from kstore import spark as ks
 
 root, target = sys.argv[1:]
@@ -350,6 +374,8 @@ def poured(session, frame):
     return [report.duplicate, [[row.partition, row.offset, row.timestamp.timestamp()] for row in found]]
 
 session = spark_session.start("local-cluster[2,1,1024]")
+spark = session
+exec(open("shipping.py").read())
 try:
     frame = ks.scan(session, root, subscribe="t", min_partitions=6)
     def who(batches):
@@ -360,6 +386,7 @@ try:
     by_source = session.read.format("kstore").option("subscribe", "t").load(root)
     print(json.dumps({
         "executors": len({each[0] for each in tasks}),
+        "shipped": all(os.path.dirname(kstore.__file__) not in each[2] and "/work/" in each[2] for each in tasks),
         "rows": [list(row) for row in frame.select("partition", "offset").collect()],
         "by_source": by_source.groupBy("partition").count().orderBy("partition").collect(),
         "shuffled": frame.repartition(4, "partition").select("offset").count(),
@@ -371,8 +398,12 @@ finally:
 
 
 def test_two_executors_read_and_write_what_one_process_does(root: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "spark.md").read_text(encoding="utf-8")
+    (shipping,) = [block for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S) if "addArchive" in block]
+    (tmp_path / "shipping.py").write_text(shipping)
     found = json.loads(separate(CLUSTER, tmp_path, root, str(tmp_path / "target")).splitlines()[-1])
     assert found["executors"] == 2
+    assert found["shipped"], "executors use the kstore that was sent to them"
     assert found["rows"] == [[number, i] for number in range(3) for i in range(COUNT // 3)]
     assert found["by_source"] == [[number, COUNT // 3] for number in range(3)]
     assert found["shuffled"] == COUNT
