@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import threading
@@ -9,10 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from staging import leftovers, records, stage_task
 
 import kstore
 from kstore import Log, StorageError, Store, loads
+from kstore._writer import rebase
 from kstore.adopt import Staged
 from kstore.verify import verify
 
@@ -262,3 +266,57 @@ def test_what_the_files_of_loads_say_is_believed_or_refused(root: Path) -> None:
     (root / loads.LOADS_FILE).write_text(json.dumps({"version": 1, "applications": {"a": 3}, "loads": []}))
     with Store.open(root, background=False) as store:
         assert store.adopt([], txn=("a", 3)).duplicate
+
+
+SHAPES = st.lists(
+    st.tuples(st.integers(1, 30), st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]), st.integers(0, 200)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(shapes=SHAPES, base=st.integers(0, 2**62), epoch=st.integers(0, 2**31 - 1), before=st.integers(0, 2**62))
+def test_batches_of_every_shape_get_offsets_and_keep_their_records(
+    shapes: list[tuple[int, str, int]], base: int, epoch: int, before: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "batches.log"
+    rows = [[(b"k", bytes([n]) * size) for n in range(count)] for count, _, size in shapes]
+    data = b"".join(
+        kstore.encode_batch(each, compression=codec) for each, (_, codec, _) in zip(rows, shapes, strict=True)
+    )
+    path.write_bytes(data)
+    with open(path, "r+b") as file:
+        rebase(file.fileno(), len(data), before, 3)
+        assert rebase(file.fileno(), len(data), base, epoch, write=False)[0] == base + sum(map(len, rows))
+        next_offset, batches, crc = rebase(file.fileno(), len(data), base, epoch)
+    found = list(kstore.decode_batches(path.read_bytes()))
+    assert (next_offset, batches, crc) == (base + sum(map(len, rows)), len(rows), found[0].crc)
+    assert {batch.partition_leader_epoch for batch in found} == {epoch}
+    records = [record for batch in found for record in batch]
+    assert [record.offset for record in records] == list(range(base, next_offset))
+    assert [(record.key, record.value) for record in records] == [row for each in rows for row in each]
+
+
+@given(data=st.binary(max_size=300), flips=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4))
+def test_bytes_that_are_no_batches_are_refused_and_nothing_is_written_past_them(
+    data: bytes, flips: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.log"
+    whole = bytearray(kstore.encode_batch([(b"k", b"v" * 50)]) * 2)
+    for at, byte in flips:
+        whole[at % len(whole)] = byte
+    for each in (data, bytes(whole)):
+        path.write_bytes(each)
+        with open(path, "r+b") as file, contextlib.suppress(kstore.CorruptRecordError):
+            rebase(file.fileno(), len(each), 5, 1, path=str(path))
+        assert len(path.read_bytes()) == len(each)
+
+
+def test_batches_of_producers_and_control_batches_are_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    numbers = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+    for special in (numbers, numbers | {"transactional": True}):
+        data = kstore.encode_batch([b"v"], **special)
+        path.write_bytes(data)
+        with open(path, "r+b") as file, pytest.raises(kstore.CorruptRecordError, match="nobody stages"):
+            rebase(file.fileno(), len(data), 0, 0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import errno
 import pickle
+import subprocess
+import sys
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from faultfs import LOST, FaultFS
 from staging import leftovers
 
 import kstore
-from kstore import ConfigError, Log, LogLockedError, StorageError, Store
+from kstore import ConfigError, Log, LogLockedError, StorageError, Store, loads
 from kstore import spark as ks
 from kstore._route import partition_of
 from kstore.adopt import Staged
@@ -345,3 +348,60 @@ def test_memory_is_bounded_however_much_a_task_sees(root: Path) -> None:
     finally:
         tracemalloc.stop()
     assert sum(row.records for row in staged) == 120_000
+
+
+def test_commits_of_two_jobs_at_once_wait_for_each_other(root: Path) -> None:
+    manifests = [run(root, batch(500), topic="t", partitions=2)[0].to_pylist() for _ in range(4)]
+    threads = [threading.Thread(target=ks.commit, args=(root, manifest)) for manifest in manifests]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = rows_of(root, "t")
+    for number in range(2):
+        one = [b"v%d" % n for n in range(500) if partition_of(b"k%d" % n, 2) == number]
+        assert [row[2] for row in found[number]] == one * 4
+    assert leftovers(root) == []
+
+
+def test_an_attempt_that_comes_after_the_commit_changes_nothing_and_goes_with_the_job(root: Path) -> None:
+    made = ks.stage(root, topic="t", partitions=2)
+    winner = made.write(iter([batch(100)]))
+    slow = made._attempt()
+    with slow:
+        slow.append(made._topic("t"), staging._in_step(pa, slow, {"value": batch(100)["value"]}))
+        ks.commit(root, winner, txn=("a", 1))
+        late = slow.finish()
+    assert late
+    assert sum(map(len, rows_of(root, "t").values())) == 100
+    ks.discard(root, job=made.job)
+    assert leftovers(root) == []
+
+
+def test_a_pending_load_keeps_what_it_needs_from_being_discarded_or_aging(root: Path) -> None:
+    made = ks.stage(root, topic="t", partitions=1)
+    [row] = made.write(iter([batch(3)]))
+    root.mkdir()
+    loads.write_commit(loads.CommitRecord("x", str(root), (str(root),), None, -1, (), (row.directory,)))
+    ks.discard(root, [row])
+    ks.discard(root, job=made.job)
+    assert staging.remove_stale([str(root)], str(Path(made.directory).parent), now=1e12) == []
+    loads.remove_commit(loads.read_commit(str(root)))  # type: ignore[arg-type]
+    assert ks.commit(root, [row]).records == 3
+
+
+@pytest.mark.parametrize("missing", ["pyarrow", "pyspark"])
+def test_the_package_imports_without_its_extra_and_says_which_is_missing(missing: str, tmp_path: Path) -> None:
+    script = f"""
+import sys
+sys.modules[{missing!r}] = None
+from kstore import spark as ks
+made = ks.stage({str(tmp_path / "logs")!r}, topic="t", partitions=1)
+assert ks.commit(made.root, list(made([(b"k", b"v")]))).records == 1
+try:
+    ks.partition_of("key", 4)
+except ks.staging.ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'kstore[spark]'" in done.stdout
