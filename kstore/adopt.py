@@ -184,6 +184,8 @@ class Adoptions:
             by_key: dict[tuple[str, int], list[Staged]] = {}
             for row in rows:
                 by_key.setdefault((row.topic, row.partition), []).append(row)
+            if len({row.path for row in rows}) < len(rows):
+                raise ValueError("the manifest has a task's rows twice")
             wanted = self._check_topics(rows)
             found = self._look_through(by_key)
             self._make_topics(wanted)

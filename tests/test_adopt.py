@@ -133,6 +133,14 @@ def test_staged_files_that_are_missing_or_of_another_size_are_refused_and_nothin
         assert values(store, "t", 1) == expected(1)
 
 
+def test_a_manifest_that_has_rows_twice_is_refused(root: Path) -> None:
+    manifest = staged_twice(root)
+    with Store.open(root, background=False) as store:
+        with pytest.raises(ValueError, match="twice"):
+            store.adopt([*manifest, manifest[1]])
+        assert store.adopt(manifest).records == 200
+
+
 def test_several_segments_of_a_task_become_several_segments(root: Path) -> None:
     with Store.open(root, background=False, segment_bytes=1000) as store:
         store.adopt(staged_twice(root, segment_bytes=1000, batch_bytes=300), rename_bytes=RENAME)

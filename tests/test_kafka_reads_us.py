@@ -16,6 +16,7 @@ import pytest
 from conftest import ManualClock
 from kafka_jvm import Kafka
 from kafka_sides import contents
+from staging import stage_task
 
 import kstore
 
@@ -165,3 +166,19 @@ def test_kafka_accepts_a_log_that_lived(partition: Path, clock: ManualClock, acc
         log.flush()
     assert len(kept) <= start
     accepted(partition, [(key, value, ts, headers) for ts, key, value, headers in kept] + given[40:])
+
+
+def test_kafka_accepts_segments_that_a_bulk_load_brought(tmp_path: Path, accepted: Accepted) -> None:
+    root = tmp_path / "logs"
+    settings = {"segment_bytes": 3000, "index_interval_bytes": 200}
+    given = rows(150, 1000)
+    with kstore.Store.open(root, background=False, clock=ManualClock(), **settings) as store:
+        store.create_topic("t", 1)
+        store.append_many("t", given[:30])
+        staged = [
+            stage_task(root, task, "t", {0: given[first : first + 40]}, partitions=1, batch_bytes=500, **settings)
+            for task, first in enumerate((30, 70))
+        ]
+        store.adopt([*staged[0], *staged[1]], rename_bytes=1)
+        store.append_many("t", given[110:])
+    assert len(accepted(root / "t-0", given)) >= 6

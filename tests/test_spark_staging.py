@@ -98,6 +98,14 @@ def test_every_column_of_the_sink_and_a_timestamp_arrive(root: Path) -> None:
     assert stamp > millis
 
 
+@pytest.mark.parametrize("kind", [pa.large_binary(), pa.large_string(), pa.binary_view(), pa.string()])
+def test_bytes_may_come_in_every_layout(root: Path, kind: pa.DataType) -> None:
+    data = pa.RecordBatch.from_pydict({"key": pa.array(["a", None], kind), "value": pa.array(["x", None], kind)})
+    data = data.append_column("partition", pa.array([0, None], pa.int32())).slice(0, 2)
+    ks.commit(root, run(root, data, data.slice(1), topic="t", partitions=1)[0].to_pylist())
+    assert [row[1:3] for row in rows_of(root, "t")[0]] == [(b"a", b"x"), (None, None), (None, None)]
+
+
 def test_a_partition_column_comes_before_the_key_and_the_key_before_turns(root: Path) -> None:
     data = batch(4, partition=pa.array([2, None, 2, 0], pa.int32()))
     data = data.append_column("timestamp", pa.array([1000 * n for n in range(4)], pa.timestamp("us", "UTC")))

@@ -14,6 +14,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ from kstore.log import Log
 from kstore.producer import DEFAULT_EXPIRY
 from kstore.topicwrites import LEAST_BATCH_BYTES, MOST_BATCH_BYTES, OPEN_BYTES, READY_BYTES, SPREAD_BYTES
 from kstore.upkeep import NEVER, Upkeep
+
+SYNC_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,7 @@ class Attempt:
 
     def finish(self) -> list[Staged]:
         """Put everything on the disk; what has been staged, by topic and partition."""
-        found = []
+        filled = []
         for _, lane in sorted(self._lanes.items()):
             try:
                 lane.splitter.close()
@@ -213,9 +216,12 @@ class Attempt:
                     _columnpack.close(line.packer)
                     line.send()
                     if line.count:
-                        found.append(self._hand_over(lane, number, line))
+                        filled.append((lane, number, line))
             except KStoreError as error:
                 raise told(next((line.log for line in lane.lines.values()), None), error, None) from None
+        # Side by side: a file system puts what is asked for at the same time on the disk in one go.
+        with ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="kstore-stage") as pool:
+            found = list(pool.map(lambda each: self._hand_over(*each), filled))
         if found:
             fs.sync_directory(self.directory)
         elif self._lanes:

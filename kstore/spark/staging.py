@@ -195,7 +195,10 @@ class Stage:
             topic = self._topic(name.as_py())
             rows = pc.equal(topics, name)
             self._append_columns(
-                pa, attempt, topic, {key: column.filter(rows) for key, column in columns.items() if key != "topic"}
+                pa,
+                attempt,
+                topic,
+                {key: _taken(pa, column).filter(rows) for key, column in columns.items() if key != "topic"},
             )
 
     def _append_columns(self, pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) -> None:
@@ -211,7 +214,7 @@ class Stage:
         )
         order = np.argsort(wanted, kind="stable")
         wanted = wanted[order]
-        columns = {name: column.take(pa.array(order)) for name, column in columns.items()}
+        columns = {name: _taken(pa, column).take(pa.array(order)) for name, column in columns.items()}
         borders = [0, *(np.flatnonzero(np.diff(wanted)) + 1).tolist(), len(wanted)]
         keyless = 0
         for start, end in itertools.pairwise(borders):
@@ -280,6 +283,13 @@ def _in_step(pa: Any, attempt: Attempt, columns: dict[str, Any]) -> Any:
 
 def _plain(pa: Any, column: Any) -> Any:
     return column.cast(pa.binary()) if pa.types.is_null(column.type) else column
+
+
+def _taken(pa: Any, column: Any) -> Any:
+    """A column in a layout whose rows can be taken out of order; Arrow cannot with views."""
+    if pa.types.is_binary_view(column.type) or pa.types.is_string_view(column.type):
+        return column.cast(pa.large_binary() if pa.types.is_binary_view(column.type) else pa.large_string())
+    return column
 
 
 def _simple_name(pa: Any, kind: Any) -> str:
@@ -471,7 +481,7 @@ def stage(
             raise ConfigError("Required attribute 'value' not found.")
         if topic is None and "topic" not in columns:
             raise _no_topic()
-    paths, topics, defaults = _look(root)
+    paths, topics, defaults = _look(root, topic)
     overrides: dict[str, str] = {}
     if config is not None:
         check_known(config, TOPIC_NAMES)
@@ -488,7 +498,6 @@ def stage(
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}; partitions=... makes it")
         if found is not None and partitions is not None and found.partitions != partitions:
             raise ConfigError(f"topic {topic} has {found.partitions} partitions, and partitions is {partitions}")
-        topics = {} if found is None else {topic: found}
     refuse_broker(paths[0])
     staging = staging_directory(paths, staging_dir)
     remove_stale(paths, staging)
@@ -496,22 +505,24 @@ def stage(
     return Stage(_Plan(paths[0], job, f"{staging}/{job}", topic, topics, unknown, compression, batch_bytes))
 
 
-def _look(root: str | os.PathLike[str] | Store) -> tuple[tuple[str, ...], dict[str, Topic], LogConfig]:
-    """The directories, what topics there are, and what holds for one without settings of its own."""
+def _look(
+    root: str | os.PathLike[str] | Store, topic: str | None
+) -> tuple[tuple[str, ...], dict[str, Topic], LogConfig]:
+    """The directories, this topic or all that there are, and what holds for one without settings of its own."""
     if isinstance(root, Store):
-        return root.paths, _topics(root), root.config
+        return root.paths, _topics(root, topic), root.config
     path = os.path.realpath(os.fspath(root))
     if not fs.exists(path):
         return (path,), {}, LogConfig()
     with Store.open(path, "r") as store:
-        return store.paths, _topics(store), store.config
+        return store.paths, _topics(store, topic), store.config
 
 
-def _topics(store: Store) -> dict[str, Topic]:
+def _topics(store: Store, topic: str | None) -> dict[str, Topic]:
     return {
         name: Topic(name, store._count_of(name), store.topic_config(name).to_kafka())
         for name in store.topics
-        if name not in names.INTERNAL_TOPICS
+        if name not in names.INTERNAL_TOPICS and topic in (None, name)
     }
 
 
