@@ -18,7 +18,7 @@ COMPILED := $(patsubst kstore/%.pyx,kstore.%,$(wildcard kstore/*.pyx))
 # out are decisions and small texts, all in Python, and stories of disks, crashes and processes: those hand the core
 # nothing new, and take minutes each where every access is checked.
 PLAIN   := docs layers kafka_% cli% progress cautions checkpoint config% coordinator epochs faultfs fs goldensets names placement \
-	retention% scheduler store% testcases topics groups transactions bad_input columns_engines
+	retention% scheduler store% testcases topics groups transactions% bad_input columns_engines
 STORIES := corners crash durable exactly_once export full_disk golden_recovery golden_write group_commit ingest indexfile_elsewhere interruptions machine machine_producers \
 	openfiles parking processes recovery repair topicreads
 CHECKED  = $(filter-out $(patsubst %,tests/test_%.py,$(PLAIN) $(STORIES)),$(wildcard tests/test_*.py))

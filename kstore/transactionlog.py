@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kstore import transactionrecords
 from kstore.errors import CorruptRecordError, KStoreError
 from kstore.grouprecords import SchemaError
-from kstore.transactionrecords import TransactionState
+from kstore.transactionrecords import Status, TransactionState
 
 if TYPE_CHECKING:
     from kstore.log import Log
@@ -25,6 +25,8 @@ __all__ = ["FIRST_PRODUCER_ID", "TransactionEntry", "draw_producer_id", "read_st
 
 FIRST_PRODUCER_ID = 1 << 62
 """Where the producer ids of stores begin: brokers allocate theirs from 0 on, in blocks."""
+
+_COMMITS = Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT
 
 
 def draw_producer_id() -> int:
@@ -58,6 +60,15 @@ class TransactionEntry:
     def remove(self) -> None:
         """Write a tombstone: nothing is known of the id from then on."""
         self._write(None, None)
+
+    def was_committed(self, producer_id: int, epoch: int) -> bool:
+        """Whether the records tell of a commit whose markers have this epoch."""
+        for record in self.log.read():
+            if record.key == self.key and record.value is not None:
+                state = transactionrecords.parse_transaction(record.value)
+                if (state.producer_id, state.producer_epoch) == (producer_id, epoch) and state.status in _COMMITS:
+                    return True
+        return False
 
     def _write(self, value: bytes | None, state: TransactionState | None) -> None:
         try:

@@ -16,13 +16,15 @@ from collections.abc import Iterable
 from errno import EIO
 from typing import TYPE_CHECKING
 
-from kstore import arguments, transactionrecords
+from kstore import arguments, checkpoint, fs, names, transactionrecords
 from kstore.errors import InvalidProducerEpochError, InvalidTxnStateError, KStoreError, LogClosedError, StorageError
 from kstore.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
+from kstore.snapshotfile import SnapshotError, parse_snapshot
 from kstore.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
 from kstore.transactionrecords import Status, TransactionState
 
 if TYPE_CHECKING:
+    from kstore.catalog import Entry
     from kstore.log import Log
 
 logger = logging.getLogger("kstore")
@@ -85,36 +87,73 @@ class Transactions(InternalTopics):
     def _end_hanging(self) -> None:
         """End transactions of stores that no id knows of: a crash of the machine took the records that did.
 
-        Only in logs that are open, which after a crash are those that were not in order.
+        After a crash the logs that were not in order are open. Of the others a snapshot says how they were left.
         """
-        known = {entry.state.producer_id: entry.state for entry in self._ids.values() if entry.state is not None}
+        known = {entry.state.producer_id: entry for entry in self._ids.values() if entry.state is not None}
+        newest: dict[int, int] = {}
         for where in self._catalog.entries():
-            log = where.log
-            if log is None or where.failure is not None or self._unread:
+            if where.failure is not None or self._unread:
                 continue
             try:
-                self._end_hanging_in(log, known)
+                log = self._open_log(where) if where.log is None and self._was_left_open(where) else where.log
+                if log is not None:
+                    self._end_hanging_in(log, known, newest)
             except KStoreError as error:
                 logger.error("%s: transactions that nobody knows of are not ended: %s", where.path, error)
+        for producer_id, entry in known.items():
+            self._catch_up(entry, newest.get(producer_id, -1))
+
+    def _was_left_open(self, where: Entry) -> bool:
+        """Whether the last close of a log, which nothing was done to since, left a store's transaction open.
+
+        The end of that transaction may have been written after it, and lost.
+        """
+        directory = self._writing().directories[where.root]
+        if where.trusted or directory.offline is not None:
+            return False
+        end = directory.mark(checkpoint.RECOVERY_POINTS, where.key)
+        try:
+            entries = parse_snapshot(fs.read_file(f"{where.path}/{names.snapshot_name(end or 0)}"))
+        except (fs.MissingFileError, SnapshotError):
+            return False
+        return any(each.producer_id >= FIRST_PRODUCER_ID and each.current_txn_first_offset >= 0 for each in entries)
 
     @staticmethod
-    def _end_hanging_in(log: Log, known: dict[int, TransactionState]) -> None:
+    def _end_hanging_in(log: Log, known: dict[int, TransactionEntry], newest: dict[int, int]) -> None:
+        """End them in one log; `newest` gets the epochs of all producers of stores."""
         for info in log.producer_states():
-            if info.current_txn_first_offset < 0 or info.producer_id < FIRST_PRODUCER_ID:
+            if info.producer_id < FIRST_PRODUCER_ID:
                 continue
-            state = known.get(info.producer_id)
-            if state is not None and not state.status.is_complete and (log.topic, log.partition) in state.partitions:
-                continue
-            commit = (
-                state is not None
-                and state.status == Status.COMPLETE_COMMIT
-                and state.producer_epoch == info.producer_epoch + 1
+            epoch = info.producer_epoch
+            entry = known.get(info.producer_id)
+            if info.current_txn_first_offset >= 0 and (entry is None or not _is_known(entry, log, epoch)):
+                commit = entry is not None and entry.was_committed(info.producer_id, epoch + 1)
+                what = "committing" if commit else "aborting"
+                logger.warning(
+                    "%s: %s a transaction of producer %d that nobody knows of", log.path, what, info.producer_id
+                )
+                epoch = min(epoch + 1, LAST_EPOCH)
+                coordinator_epoch = max(info.coordinator_epoch, 0)
+                log.append_marker(info.producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch)
+            newest[info.producer_id] = max(epoch, newest.get(info.producer_id, -1))
+
+    @staticmethod
+    def _catch_up(entry: TransactionEntry, epoch: int) -> None:
+        """A crash of the machine has taken the newest states of an id: its logs would refuse the epochs that it has."""
+        with entry.lock:
+            state = entry.state
+            if state is None or state.producer_epoch >= epoch or state.status.is_prepared:
+                return
+            logger.warning(
+                "transaction of %s: its epoch was %d, its logs know %d",
+                entry.transactional_id,
+                state.producer_epoch,
+                epoch,
             )
-            what = "committing" if commit else "aborting"
-            logger.warning("%s: %s a transaction of producer %d that nobody knows of", log.path, what, info.producer_id)
-            epoch = min(info.producer_epoch + 1, LAST_EPOCH)
-            coordinator_epoch = max(info.coordinator_epoch, 0)
-            log.append_marker(info.producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch)
+            try:
+                entry.write(state._replace(producer_epoch=epoch))
+            except KStoreError as error:
+                logger.error("transaction of %s: its epoch stays: %s", entry.transactional_id, error)
 
     def _entry(self, transactional_id: str) -> TransactionEntry:
         """What is known of an id, which may be nothing."""
@@ -226,7 +265,7 @@ class Transactions(InternalTopics):
         coordinator_epoch = max(entry.log._writable().appender.leader_epoch, 0)
         logs = self._logs_of(state)
         for log in logs:
-            if only_open and not _is_open(log, state.producer_id):
+            if only_open and not _is_open(log, state):
                 continue
             _append_marker(log, state, commit, coordinator_epoch, now_ms)
         if sync:
@@ -360,6 +399,22 @@ def _is_over(state: TransactionState, now_ms: int) -> bool:
     return state.status == Status.ONGOING and state.start_ms + state.timeout_ms < now_ms
 
 
-def _is_open(log: Log, producer_id: int) -> bool:
-    info = log._producer_state(producer_id)
-    return info is not None and info.current_txn_first_offset >= 0
+def _is_open(log: Log, state: TransactionState) -> bool:
+    """Whether a transaction that is decided has not ended in a log; one with its marker's epoch came after it."""
+    info = log._producer_state(state.producer_id)
+    if info is None or info.current_txn_first_offset < 0:
+        return False
+    return state.client_version < VERSION or _is_before(info.producer_epoch, state)
+
+
+def _is_known(entry: TransactionEntry, log: Log, epoch: int) -> bool:
+    """Whether the transaction of this epoch that is open in a log is the one that its id tells of."""
+    state = entry.state
+    if state is None or state.status.is_complete or (log.topic, log.partition) not in state.partitions:
+        return False
+    return _is_before(epoch, state) if state.status.is_prepared else epoch == state.producer_epoch
+
+
+def _is_before(epoch: int, decided: TransactionState) -> bool:
+    """Whether a transaction of this epoch is the one that was decided, or an earlier one."""
+    return epoch < decided.producer_epoch or epoch == LAST_EPOCH

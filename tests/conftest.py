@@ -51,6 +51,7 @@ PARTS = {
     "test_spark.py": 90,
     "test_store_processes.py": 45,
     "test_store_machine.py": 30,
+    "test_store_machine_transactions.py": 30,
 }
 
 # No deadlines: a busy machine is no bug. A failing example prints the blob that replays it.
