@@ -18,7 +18,7 @@ COMPILED := $(patsubst kstore/%.pyx,kstore.%,$(wildcard kstore/*.pyx))
 # out are decisions and small texts, all in Python, and stories of disks, crashes and processes: those hand the core
 # nothing new, and take minutes each where every access is checked.
 PLAIN   := docs layers kafka_% cli% progress cautions checkpoint config% coordinator epochs faultfs fs goldensets names placement \
-	retention% scheduler store% testcases topics groups transactions% bad_input columns_engines
+	retention% scanning scheduler spark spark_ingest spark_options store% testcases topics groups transactions% bad_input columns_engines
 STORIES := corners crash durable exactly_once export full_disk golden_recovery golden_write group_commit ingest indexfile_elsewhere interruptions machine machine_producers \
 	openfiles parking processes recovery repair topicreads
 CHECKED  = $(filter-out $(patsubst %,tests/test_%.py,$(PLAIN) $(STORIES)),$(wildcard tests/test_*.py))
@@ -92,7 +92,7 @@ fuzz: $(VENV)/.test-tools
 
 debug: $(VENV)/.test-tools
 	KSTORE_DEBUG=1 $(BIN)/python setup.py -q build --build-base build/debug --build-lib build/debug/lib
-	KSTORE_BUDGET=0.3 KSTORE_BUILD=build/debug/lib PYTHONPATH=build/debug/lib $(BIN)/pytest -m 'not slow and not kafka' $(CHECKED)
+	KSTORE_BUDGET=0.3 KSTORE_BUILD=build/debug/lib PYTHONPATH=build/debug/lib $(BIN)/pytest -m 'not slow and not kafka and not spark' $(CHECKED)
 
 # Python itself is not built with the sanitizers: their run-time library is loaded before it. Python's own allocator would
 # hide overruns inside its arenas, hence PYTHONMALLOC; what the interpreter never frees would drown real leaks.
@@ -103,7 +103,7 @@ SANITIZER = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-n
 sanitize: $(VENV)/.test-tools
 	KSTORE_SANITIZE=1 $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
 	$(SANITIZER) KSTORE_BUDGET=0.3 KSTORE_BUILD=build/sanitize/lib PYTHONPATH=build/sanitize/lib \
-		$(BIN)/pytest -n 2 --dist loadfile -m 'not slow and not kafka' -p no:faulthandler -o timeout=900 $(CHECKED)
+		$(BIN)/pytest -n 2 --dist loadfile -m 'not slow and not kafka and not spark' -p no:faulthandler -o timeout=900 $(CHECKED)
 
 # --- Java -------------------------------------------------------------------------------------------------------------
 
