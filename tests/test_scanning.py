@@ -13,6 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kafka_broker import Cluster
+from kafka_broker import cluster as cluster
+from kafka_broker import machine as machine
 
 import kstore
 from kstore.errors import (
@@ -216,6 +219,41 @@ def test_a_directory_is_scanned_while_a_store_has_it_open(root: Path) -> None:
         store.append("t", b"new", partition=1)
         assert len(read(root)) == 2001
         assert read(root)[-1]["value"] == b"new"
+
+
+@pytest.mark.kafka
+def test_a_brokers_own_directory_is_scanned_while_it_runs(cluster: Cluster) -> None:
+    with cluster.up():
+        cluster.create("t", partitions=2)
+        for number in range(2):
+            cluster.produce("t", rows(number, 100), partition=number)
+        cluster.produce(
+            "t",
+            [(b"k", b"good", START_MS)],
+            partition=1,
+            name="a",
+            transaction="commit",
+            config={"transactional.id": "a"},
+        )
+        cluster.produce(
+            "t",
+            [(b"k", b"bad", START_MS)],
+            partition=1,
+            name="b",
+            transaction="abort",
+            config={"transactional.id": "b"},
+        )
+        found = read(cluster.logs, "partition,value,headers", isolation="read_committed")
+        expected = [
+            (number, value, None if headers is None else [{"key": k, "value": v} for k, v in headers])
+            for number in range(2)
+            for _, value, _, headers in rows(number, 100)
+        ]
+        assert [tuple(row.values()) for row in found] == [*expected, (1, b"good", None)]
+        assert {row["topic"] for row in read(cluster.logs, "topic")} == {"t"}
+        cluster.produce("t", [(None, b"later")], partition=0)
+        assert len(read(cluster.logs)) == len(found) + 2
+    assert len(read(cluster.logs)) == len(found) + 2
 
 
 def test_an_empty_topic_and_an_empty_partition_give_nothing(tmp_path: Path) -> None:
