@@ -54,13 +54,7 @@ static int ks_take_chunk(ks_reader *r, ks_ahead *a) {
     *r->out = chunk->rows;
     chunk->rows = rows;
     a->next++;
-    r->plain = NULL;
-    r->position = c->position;
-    r->next_offset = c->next_offset;
-    r->last_position = c->last_position;
-    r->last_base = c->last_base;
-    r->last_crc = c->last_crc;
-    memcpy(r->last_header, c->last_header, sizeof r->last_header);
+    ks_follow(r, c);
     r->seen_bytes = c->seen_bytes;
     r->seen_plain = c->seen_plain;
     r->seen_rows = c->seen_rows;

@@ -42,7 +42,6 @@ typedef struct ks_reader {
     /* Where to read: the batches of [position, end) in a file, or in memory (fd < 0, `memory` begins at 0). */
     int fd;
     const uint8_t *memory;
-    int copies;                      /* memory, too, is looked at in the window only: somebody may write to it */
     int64_t position, end;
     int64_t pause;                   /* KS_AT_END is answered from here on: a batch may reach over it */
     int whole_batches;               /* 1: a batch that does not fit is left for the next rows, unless it would be the first;
@@ -118,7 +117,7 @@ static int ks_window_open(ks_reader *r, int64_t position, size_t n, size_t kept)
 /* The `n` bytes at `position`, which end at `end` at the latest. NULL where the file has fewer (error 0), could not be
    read (its errno), or where there is no memory (ENOMEM). */
 static const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) {
-    if (r->fd < 0 && !r->copies) return r->memory + position;
+    if (r->fd < 0) return r->memory + position;
     int64_t at = position - r->window_at;
     if (r->window && at >= 0 && at <= (int64_t)r->window_size) {
         if (at + (int64_t)n <= (int64_t)r->window_size) return r->window->data + at;
@@ -134,10 +133,6 @@ static const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) {
         most = r->ahead_end - r->window_at > at + (int64_t)n ? r->ahead_end - r->window_at : at + (int64_t)n;
     if ((int64_t)wanted > most) wanted = (size_t)most;
     if (r->ahead < KS_WINDOW) r->ahead *= 4;
-    if (r->fd < 0 && wanted > r->window_size) {
-        memcpy(r->window->data + r->window_size, r->memory + r->window_at + r->window_size, wanted - r->window_size);
-        r->window_size = wanted;
-    }
     while (r->window_size < wanted) {
         ssize_t got = pread(r->fd, r->window->data + r->window_size, wanted - r->window_size,
                             r->window_at + (int64_t)r->window_size);
@@ -163,6 +158,17 @@ static void ks_used_up(ks_reader *r, const uint8_t *p, int64_t size) {
     r->position += size;
     if (r->plain) r->plain_used = (size_t)(r->plain_end - r->plain_block->data);
     r->plain = NULL;
+}
+
+/* Goes to where `c` has got, which began where `r` is. */
+static void ks_follow(ks_reader *r, const ks_reader *c) {
+    r->plain = NULL;
+    r->position = c->position;
+    r->next_offset = c->next_offset;
+    r->last_position = c->last_position;
+    r->last_base = c->last_base;
+    r->last_crc = c->last_crc;
+    memcpy(r->last_header, c->last_header, sizeof r->last_header);
 }
 
 static void ks_describe(const uint8_t *p, ks_batch *b) {
@@ -289,7 +295,7 @@ static enum ks_decoded ks_decode_in_pieces(ks_reader *r, const uint8_t *head, ks
     ks_rows *out = r->out;
     const int64_t rows = b->count, first = out->n;
     ks_mark mark = ks_rows_mark(out);
-    ks_place at = {first, out->key.used, out->value.used, 0, 0, 0, 0, 0, 0, 1, 0, NULL};
+    ks_place at = {first, out->key.used, out->value.used, 0, 0, 0, 1, 0, NULL};
     uint32_t crc = ks_crc32c(0, head + KS_AT_ATTRIBUTES, KS_AT_RECORDS - KS_AT_ATTRIBUTES);
     int64_t done = KS_AT_RECORDS, summed = KS_AT_RECORDS; /* bytes of the batch that are decoded; that are in `crc` */
     ks_expect_alike(r, size - KS_AT_RECORDS, size);
@@ -302,7 +308,7 @@ static enum ks_decoded ks_decode_in_pieces(ks_reader *r, const uint8_t *head, ks
         summed = to;
         b->p = p;
         b->end = p + (to - done);
-        b->safe = r->fd < 0 && !r->copies ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;
+        b->safe = r->fd < 0 ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;
         b->block = NULL;
         b->count = rows - (at.n - first);
         if (ks_decode_at(b, out, &at) != KS_DECODED || at.stopped == p) goto back;

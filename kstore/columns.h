@@ -72,7 +72,6 @@ typedef struct {
     int16_t producer_epoch;
     int32_t base_sequence;
     int8_t timestamp_type, compression, transactional;
-    int64_t key_bytes, value_bytes; /* of all its records, once it has been measured */
 } ks_batch;
 
 enum ks_decoded { KS_DECODED, KS_DOUBTFUL, KS_NO_MEMORY };
@@ -294,8 +293,6 @@ typedef struct {
     int64_t key_used, value_used;   /* bytes of the columns' data before them; then after */
     int64_t key_valid, value_valid; /* how many have been added that are not null */
     int32_t buffer;                 /* views: the number of the block that they point into */
-    int shared;                     /* other threads write the rows before and after; all bits are 0 */
-    int key_exact, value_exact;     /* not a byte more may be written than there is */
     int in_pieces;                  /* the batch may go on behind `end`; then: */
     int64_t least_delta;            /* of the next record */
     const uint8_t *stopped;         /* where the first record begins of which not all is there */
@@ -308,12 +305,11 @@ typedef struct {
     int64_t valid_n;
     const uint8_t *buffer_p;
     int32_t buffer;
-    int shared;
 } ks_cursor;
 
 KS_INLINE ks_cursor ks_cursor_at(const ks_var *v, const ks_place *at, int64_t used, const uint8_t *buffer_p) {
-    ks_cursor c = {v->places.p, v->data.p, v->data.p + used, 0, 0, buffer_p, at->buffer, at->shared};
-    if (v->layout != KS_ABSENT && at->n & 63 && !at->shared) {
+    ks_cursor c = {v->places.p, v->data.p, v->data.p + used, 0, 0, buffer_p, at->buffer};
+    if (v->layout != KS_ABSENT && at->n & 63) {
         c.bits = ks_little(((const uint64_t *)v->valid.p)[at->n / 64]) & (((uint64_t)1 << (at->n & 63)) - 1);
         c.valid_n -= __builtin_popcountll(c.bits); /* counted again when the word is written */
     }
@@ -325,8 +321,7 @@ KS_INLINE void ks_cursor_flush(ks_cursor *c, ks_var *v, int64_t n) {
     if (v->layout == KS_ABSENT) return;
     uint64_t *word = (uint64_t *)v->valid.p + n / 64;
     c->valid_n += __builtin_popcountll(c->bits);
-    if (c->shared) __atomic_fetch_or(word, ks_little(c->bits), __ATOMIC_RELAXED);
-    else *word = ks_little(c->bits);
+    *word = ks_little(c->bits);
     c->bits = 0;
 }
 
@@ -382,7 +377,7 @@ static int ks_var_append(ks_var *v, int64_t n, const uint8_t *p, int32_t size, k
     if (ks_var_reserve(v, n, 1, size > 0 ? size : 0)) return -1;
     static const uint8_t nothing[KS_SLACK];
     if (!p) p = nothing;
-    ks_place at = {n, 0, 0, 0, 0, buffer, 0, 1, 1, 0, 0, NULL};
+    ks_place at = {n, 0, 0, 0, 0, buffer, 0, 0, NULL};
     ks_cursor c = ks_cursor_at(v, &at, v->used, block ? block->data : NULL);
     ks_put_value(&c, v->layout, n, (uint64_t)1 << (n & 63), p, size, NULL);
     ks_cursor_flush(&c, v, n);
@@ -498,23 +493,6 @@ static int ks_append_headers(ks_rows *out, int64_t n, const ks_fields *f, const 
     return 0;
 }
 
-/* Measures a batch without a column being built: bytes of all keys and of all values. */
-static int ks_measure(ks_batch *b) {
-    const uint8_t *p = b->p, *const end = b->end;
-    int64_t before = -1, keys = 0, values = 0;
-    ks_fields f;
-    for (int64_t n = b->count; n > 0; n--) {
-        if (!(p = ks_next_record(p, end, &f)) || f.delta <= before) return KS_DOUBTFUL;
-        before = f.delta;
-        keys += f.key_size > 0 ? f.key_size : 0;
-        values += f.value_size > 0 ? f.value_size : 0;
-    }
-    if (p != end || before > b->last_delta) return KS_DOUBTFUL;
-    b->key_bytes = keys;
-    b->value_bytes = values;
-    return KS_DECODED;
-}
-
 /* Decodes a batch into the rows from `at` on, for which there is room; where it ended is in `at`. `plain`: offsets and
    timestamps are wanted, headers and sizes are not. */
 KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, ks_place *at, int key_layout, int value_layout, int plain) {
@@ -529,7 +507,6 @@ KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, ks_place *at, int 
     const int64_t mask = b->append_time ? 0 : -1, base_offset = b->base_offset, base_timestamp = b->base_timestamp;
     const uint8_t *p = b->p, *const end = b->end;
     const uint8_t *harmless = b->safe - p > KS_OVERREACH ? b->safe - KS_OVERREACH : NULL;
-    const uint8_t *key_harmless = at->key_exact ? NULL : harmless, *value_harmless = at->value_exact ? NULL : harmless;
     int64_t before = at->least_delta - 1;
     ks_fields f;
     while (n < last) {
@@ -542,8 +519,8 @@ KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, ks_place *at, int 
             if (plain || offsets) offsets[n] = base_offset + before;
             if (plain || timestamps) timestamps[n] = ks_wrapping_add(base_timestamp, f.timestamp & mask);
             if (!plain && sizes) sizes[n] = (int32_t)(next - p);
-            ks_put_value(&key, key_layout, n, bit, f.key, f.key_size, key_harmless);
-            ks_put_value(&value, value_layout, n, bit, f.value, f.value_size, value_harmless);
+            ks_put_value(&key, key_layout, n, bit, f.key, f.key_size, harmless);
+            ks_put_value(&value, value_layout, n, bit, f.value, f.value_size, harmless);
             if (headers && ks_append_headers(out, n, &f, next)) return KS_NO_MEMORY;
             p = next;
         }
@@ -676,7 +653,7 @@ static int ks_decode(ks_batch *b, ks_rows *out) {
     if (!ks_is_regular(b)) return KS_DOUBTFUL;
     if (ks_rows_reserve(out, b->count, b->end - b->p)) return KS_NO_MEMORY;
     ks_mark mark = ks_rows_mark(out);
-    ks_place at = {out->n, out->key.used, out->value.used, 0, 0, ks_buffer_of(b, out), 0, 0, 0, 0, 0, NULL};
+    ks_place at = {out->n, out->key.used, out->value.used, 0, 0, ks_buffer_of(b, out), 0, 0, NULL};
     int decoded = at.buffer < 0 ? KS_NO_MEMORY : ks_decode_at(b, out, &at);
     if (decoded != KS_DECODED) {
         ks_rows_back(out, &mark);

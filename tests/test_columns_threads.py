@@ -16,12 +16,12 @@ import reference
 from reference import Rec
 
 from kstore import CorruptRecordError, Log, OffsetOutOfRangeError, Record
-from kstore._columnread import Reader
+from kstore._columnread import Reader, decode_columns
 from kstore._columns import LAYOUTS, Columns
 from kstore._core import RecordIterator
 
 T = 1_700_000_000_000
-CELL = 512 << 10  # what one thread takes at once (together.h)
+CELL = 512 << 10  # twice what one thread takes at once (together.h)
 FIVE = ("offset", "timestamp", "key", "value", "headers")
 
 
@@ -298,6 +298,36 @@ def test_chunks_iterate_in_order_over_segments_with_threads(partition: Path) -> 
         log.append_many([b"v" * 50] * 100_000)
         assert len(log.segments) > 3
         assert list(rows(log)) == list(range(100_000))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_columns_too_large_for_caches_are_those_of_one_thread(layout: str) -> None:
+    rng = random.Random(13)
+    some = reference.encode(
+        [
+            Rec(
+                i, T + i, None if i % 7 == 0 else rng.randbytes(i % 40), None if i % 11 == 0 else rng.randbytes(i % 301)
+            )
+            for i in range(1000)
+        ]
+    )
+    data = b"".join(struct.pack(">q", 1000 * number) + some[8:] for number in range(200))  # 34 MB
+    columns = ("offset", "timestamp", "key", "value", "base_sequence", "compression")
+    alone = decode_columns(data, columns=columns, layout=layout, threads=1)
+    assert len(alone) == 200_000
+    for threads in (2, 3):
+        found = decode_columns(data, columns=columns, layout=layout, threads=threads)
+        for name in columns:
+            if name not in ("key", "value"):
+                assert (found[name] == alone[name]).all()
+                continue
+            assert (found[name].validity == alone[name].validity).all()
+            assert (found[name].lengths == alone[name].lengths).all()
+            if layout == "view":
+                assert found[name][::37] == alone[name][::37]
+            else:
+                assert found[name].data == alone[name].data
+                assert (found[name].offsets == alone[name].offsets).all()
 
 
 # --- chunks that are read at the same time, each by one thread -------------------------------------------------------
