@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kstore import _scan, fs, names
@@ -172,17 +172,26 @@ def needs_nothing(directory: str, recovery_point: int) -> bool:
     if not bases:
         return not files
     indexed = {file.offset for file in files if file.kind == names.OFFSET_INDEX}
-    last = Segment(directory, max(bases), max_index_bytes=0)
+    segments = [Segment(directory, base, max_index_bytes=0) for base in sorted(bases)[-2:]]
     try:
-        return indexed.issuperset(bases) and _ends_closed(last, recovery_point)
+        return indexed.issuperset(bases) and _ends_closed(segments, recovery_point)
     finally:
-        last.close()
+        for segment in segments:
+            segment.close()
 
 
-def _ends_closed(last: Segment, recovery_point: int) -> bool:
-    """Whether a log's last segment is as a close leaves it, and ends at the recovery point."""
+def _ends_closed(segments: Sequence[Segment], recovery_point: int) -> bool:
+    """Whether a log's last segment is as a close leaves it, and ends at the recovery point.
+
+    If nothing is in it, the one before it has to be so, too: the sync of the roll may never have come.
+    """
+    last = segments[-1]
     if not last.indexes_look_trimmed():
         return False
+    if last.base_offset == recovery_point and not all(each.indexes_look_trimmed() for each in segments[-2:-1]):
+        return False
+    if not last.txn_index.looks_sound(last.base_offset, recovery_point):
+        return False  # a marker was lost, and its entry was not
     position = last.position_of(last.offset_index.last[0])
     scan = last.scan(position, last.size_bytes)
     next_offset = last.base_offset if scan.next_offset is None else scan.next_offset
@@ -237,7 +246,7 @@ class _Loader:
 
     def looks_closed(self) -> bool:
         """Whether the last segment's files are as a close leaves them and end at the recovery point (API.md 1)."""
-        if not _ends_closed(self.segments[-1], self.recovery_point):
+        if not _ends_closed(self.segments, self.recovery_point):
             return False
         self.next_offset = self.recovery_point
         return True

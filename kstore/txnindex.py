@@ -103,12 +103,13 @@ class TxnIndex:
         self._refreshed += 1
         self._entries = None
 
-    def looks_sound(self, base_offset: int) -> bool:
-        """Whether it can be read and no entry ends below the segment (8.8)."""
+    def looks_sound(self, base_offset: int, end_offset: int | None = None) -> bool:
+        """Whether it can be read and no entry ends below the segment (8.8), or at or above `end_offset`."""
         try:
-            return all(entry.last_offset >= base_offset for entry in self.entries)
+            ends = [entry.last_offset for entry in self.entries]
         except CorruptIndexError:
             return False
+        return all(base_offset <= end and (end_offset is None or end < end_offset) for end in ends)
 
     def append(self, entry: AbortedTxn) -> bool:
         """Add an entry (9.14); whether the file had to be made."""
