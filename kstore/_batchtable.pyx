@@ -36,13 +36,14 @@ cdef extern from "batchtable.h" nogil:
     int ks_read_headers_together(ks_reader *r, ks_headers_window *w, ks_vec *rows, int64_t *n, int64_t segment,
                                  const int64_t *borders, int64_t count, int hands) noexcept
     void ks_crew_setup() noexcept
-    void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t n, size_t at, size_t width) noexcept
+    void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at, size_t width) noexcept
 
 ks_pool_adopt(pool())
 ks_crew_setup()
 
 cdef enum:
     MOST_BORDERS = 64
+    PICKED_ROWS = 1024
 
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
 cdef ks_header _h
@@ -195,18 +196,22 @@ cdef class BatchTable:
         cdef Columns columns = Columns.__new__(Columns)
         cdef Memory memory
         cdef Py_ssize_t width
+        cdef int64_t first = 0
         columns.n = self._n
         columns.names = BATCH_COLUMNS
         columns.fields = tuple([(name, format) for name, format, *_ in _FIELDS])
         columns.next_offset = self._r.next_offset if next_offset is None else next_offset
         columns.columns, columns.memories = {}, {}
-        for name, _, kind, at in _FIELDS:
-            dtype = np.dtype(kind)
-            width = dtype.itemsize
-            memory = new_memory(self._n * width)
-            ks_pick_field(<uint8_t *> memory.p, &self._rows, self._n, at, <size_t> width)
-            columns.memories[name] = memory
-            columns.columns[name] = np.frombuffer(memory, dtype)
+        for name, _, kind, _ in _FIELDS:
+            columns.memories[name] = new_memory(self._n * <Py_ssize_t> np.dtype(kind).itemsize)
+            columns.columns[name] = np.frombuffer(columns.memories[name], kind)
+        while first < self._n:             # as many rows as the nearest cache holds, all their fields
+            for name, _, kind, at in _FIELDS:
+                memory = columns.memories[name]
+                width = columns.columns[name].itemsize
+                ks_pick_field(<uint8_t *> memory.p + first * width, &self._rows, first, min(self._n - first, PICKED_ROWS),
+                              at, <size_t> width)
+            first += PICKED_ROWS
         ks_vec_drop(&self._rows)
         self._n = 0
         return columns

@@ -189,9 +189,9 @@ static enum ks_stop ks_read_headers_together(ks_reader *r, ks_headers_window *w,
     return ks_read_headers(r, w, rows, n, segment); /* what is left, and why */
 }
 
-/* One field of all rows, which lies `at` bytes into each and is `width` bytes wide. */
-static void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t n, size_t at, size_t width) {
-    const uint8_t *from = rows->p + at;
+/* One field of `n` rows, which lies `at` bytes into each and is `width` bytes wide. */
+static void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at, size_t width) {
+    const uint8_t *from = rows->p + (size_t)first * sizeof(ks_header) + at;
     for (int64_t i = 0; i < n; i++, to += width, from += sizeof(ks_header)) {
         if (width == 8) memcpy(to, from, 8);
         else if (width == 4) memcpy(to, from, 4);
