@@ -9,8 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import random
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -246,3 +250,48 @@ def test_a_load_into_several_directories_is_finished_in_each(tmp_path: Path) -> 
                 found = [record.value for record in store.log("t", partition).read()]
                 assert found == expected(partition)[1:]
         assert not list(world.glob("*/kstore-commit.json"))
+
+
+KILLED = """
+import os, signal, sys
+import pickle
+from kstore import Store, fs, spark as ks
+call, at, manifest = sys.argv[1], int(sys.argv[2]), pickle.load(open(sys.argv[4], "rb"))
+real = getattr(fs, call)
+count = 0
+
+def counted(*args, **how):
+    global count
+    count += 1
+    if count > at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*args, **how)
+
+setattr(fs, call, counted)
+import kstore.adopt
+kstore.adopt.RENAME_BYTES = 1
+Store.adopt.__kwdefaults__["rename_bytes"] = 1
+ks.commit(sys.argv[3], manifest, txn=("load", 7))
+print("committed")
+"""
+
+
+def test_a_driver_that_is_killed_in_a_commit_leaves_locks_and_logs_to_the_next(tmp_path: Path) -> None:
+    world, kept = tmp_path / "world", tmp_path / "kept"
+    manifest = prepare(world)
+    (tmp_path / "manifest").write_bytes(pickle.dumps(manifest))
+    world.rename(kept)
+    ends = set()
+    for call, at in (("write_atomically", 0), ("write_atomically", 2), ("rename", 3), ("rename", 9), ("rename", 14)):
+        shutil.copytree(kept, world)
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, call, str(at), str(world / "logs"), str(tmp_path / "manifest")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (-signal.SIGKILL, ""), done.stderr
+        ends.add(run_again(world, manifest, RENAME).duplicate)
+        shutil.rmtree(world)
+    assert ends == {True, False}

@@ -30,10 +30,11 @@ from kstore.config import LogConfig
 from kstore.errors import InvalidRecordError, KStoreError, StorageError
 from kstore.log import Log
 from kstore.producer import DEFAULT_EXPIRY
-from kstore.topicwrites import LEAST_BATCH_BYTES, MOST_BATCH_BYTES, OPEN_BYTES, READY_BYTES, SPREAD_BYTES
+from kstore.topicwrites import LEAST_BATCH_BYTES, MOST_BATCH_BYTES, READY_BYTES, SPREAD_BYTES
 from kstore.upkeep import NEVER, Upkeep
 
 SYNC_THREADS = 8
+OPEN_BYTES = 32 << 20  # of a topic's batches that are being filled: of many partitions' they are written smaller
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ STALE_SECONDS = 7 * 24 * 3600
 
 BLOCK_ROWS = 10_000  # of Rows, tuples and bytes, that become columns at a time
 BLOCK_BYTES = 16 << 20
+SLICE_BYTES = 8 << 20  # of a record batch at a time
 
 _TYPES = {
     "value": ("STRING", "BINARY"),
@@ -133,9 +134,13 @@ class Stage:
     def write(self, batches: Iterable[Any]) -> list[Staged]:
         """Stage Arrow record batches; what was staged, durably. A refused row raises and leaves nothing behind."""
         with self._attempt() as attempt:
-            for batch in batches:
-                if batch.num_rows:
-                    self._append_batch(attempt, batch)
+            iterator = iter(batches)
+            while (batch := next(iterator, None)) is not None:
+                # What is at hand is copied into batches of its partitions before any of these is written.
+                step = max(batch.num_rows * SLICE_BYTES // max(batch.nbytes, 1), 1)
+                for start in range(0, batch.num_rows, step):
+                    self._append_batch(attempt, batch.slice(start, step))
+                batch = None  # the next one need not find it in memory
             return attempt.finish()
 
     def check(self, types: Mapping[str, str]) -> None:
