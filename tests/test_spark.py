@@ -148,7 +148,8 @@ def test_conditions_are_pushed_into_the_planning_where_that_is_asked_for(spark: 
     moment = datetime.fromtimestamp((START_MS + 500) / 1000, UTC)
     narrow = frame.where("partition in (1, 2) and offset >= 400 and offset < 502").where(frame.timestamp >= moment)
     assert sorted((row.partition, row.offset) for row in narrow.collect()) == [(1, 500), (1, 501), (2, 500), (2, 501)]
-    assert narrow.rdd.getNumPartitions() == 2
+    if spark.version >= "4.1":  # where Spark began to hand conditions over
+        assert narrow.rdd.getNumPartitions() == 2
     plain = load(spark, root, subscribe="t", columns="partition,offset")
     assert plain.where("partition = 1").rdd.getNumPartitions() == 3
     assert plain.where("partition = 1").count() == COUNT // 3
