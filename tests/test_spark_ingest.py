@@ -189,3 +189,23 @@ def test_a_manifest_is_text_that_another_process_can_commit(spark: Any, root: Pa
     manifest = frame(spark, 100).mapInArrow(ks.stage(root, topic="t", partitions=2), ks.MANIFEST).collect()
     ks.commit(root, json.loads(json.dumps([row.asDict() for row in manifest])))
     check_once(root, 100, 2)
+
+
+def test_an_empty_frame_is_a_load_too(spark: Any, root: Path) -> None:
+    empty = frame(spark, 10).where("key is null")
+    assert ks.ingest(empty, root, topic="t", partitions=2, txn=("a", 1)).offsets == {}
+    assert ks.ingest(empty, root, topic="t", partitions=2, txn=("a", 1)).duplicate
+
+
+def test_large_values_and_large_types_go_through(spark: Any, root: Path) -> None:
+    data = spark.range(0, 60, 1, 2).selectExpr(
+        "cast(id as string) as key", "repeat(cast(id as string), 400000) as value"
+    )
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        assert ks.ingest(data, root, topic="t", partitions=3).records == 60
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    with Store.open(root, "r") as store:
+        found = {record.key: record.value for number in range(3) for record in store.log("t", number).read()}
+    assert found == {b"%d" % n: b"%d" % n * 400000 for n in range(60)}
