@@ -137,9 +137,11 @@ class Transactions(InternalTopics):
                 log.append_marker(info.producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch)
             newest[info.producer_id] = max(epoch, newest.get(info.producer_id, -1))
 
-    @staticmethod
-    def _catch_up(entry: TransactionEntry, epoch: int) -> None:
-        """A crash of the machine has taken the newest states of an id: its logs would refuse the epochs that it has."""
+    def _catch_up(self, entry: TransactionEntry, epoch: int) -> None:
+        """A crash of the machine has taken the newest states of an id: its logs would refuse the epochs that it has.
+
+        A transaction that is ongoing, as far as it knows, had ended: what is left of it is aborted.
+        """
         with entry.lock:
             state = entry.state
             if state is None or state.producer_epoch >= epoch or state.status.is_prepared:
@@ -152,6 +154,8 @@ class Transactions(InternalTopics):
             )
             try:
                 entry.write(state._replace(producer_epoch=epoch))
+                if state.status == _ONGOING:
+                    self._end(entry, commit=False, sync=False, fence=True)
             except KStoreError as error:
                 logger.error("transaction of %s: its epoch stays: %s", entry.transactional_id, error)
 
