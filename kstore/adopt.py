@@ -224,7 +224,9 @@ class Adoptions:
     ) -> Adopted:
         keeper = self._writing()
         entries = {key: self._catalog.find(*key) for key in sorted(found)}
-        writers = {key: self._open_log(entry)._writable() for key, entry in entries.items()}
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="kstore-adopt") as pool:
+            opened = pool.map(lambda entry: self._open_log(entry)._writable(), entries.values())
+            writers = dict(zip(entries, opened, strict=True))
         with ExitStack() as stack:
             for key in sorted(writers):  # always in this order: two who hold several must not wait for each other
                 stack.enter_context(writers[key].gate())
@@ -457,11 +459,24 @@ def name_of(directories: Iterable[str]) -> str:
 def remove_staged(directories: Iterable[str]) -> None:
     """Remove the directories of task attempts, and those of their jobs that are empty then; what fails is logged."""
     jobs = set()
-    for directory in directories:
+
+    def remove(directory: str) -> None:
         try:
             fs.remove_tree(directory)
         except KStoreError as error:
             logger.warning("%s: staged files stay behind: %s", directory, error)
+
+    directories = list(directories)
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="kstore-adopt") as pool:
+        for directory in directories:
+            try:
+                partitions = [entry.path for entry in fs.scandir(directory) if entry.is_dir(follow_symlinks=False)]
+            except KStoreError:  # it has gone, or will be told of below
+                continue
+            for _ in pool.map(remove, partitions):
+                pass
+    for directory in directories:
+        remove(directory)
         jobs.add(os.path.dirname(directory))
     for job in sorted(jobs):
         try:
