@@ -165,6 +165,7 @@ class World:
         self.leader_epoch = 0
         self.timestamps: list[int] = []
         self.producers: dict[int, tuple[int, int]] = {}
+        self.lost_times: set[int] = set()  # bases of segments that have lost their time index
         (base / "kafka").mkdir()
         self.oracle = KafkaSide(kafka, base / "kafka", self.config, self.now)
         self.subject = make_subject(kafka, base / "ours", dict(self.config), self.now)
@@ -328,6 +329,8 @@ class World:
             name = names[(len(names) - 1) * which // 1000]
             for side in (self.oracle, self.subject):
                 (side.directory / name).unlink()
+            if suffix == ".timeindex":
+                self.lost_times.add(int(name[:20]))
         # The empty segment whose indexes Kafka has not made yet is one that has lost them, too.
         if self.excuses("indexes-of-an-empty-segment"):
             mine, theirs = contents(self.subject.directory), contents(self.oracle.directory)
@@ -342,6 +345,13 @@ class World:
         written = (self.now - ms) * 1_000_000
         for side in (self.oracle, self.subject):
             os.utime(side.directory / name, ns=(written, written))
+
+    def part_where_times_are_lost(self, offset: int) -> None:
+        """End the history where a truncation is to end in a segment of which Kafka does not know the timestamps."""
+        bases = [int(name[:20]) for name in contents(self.oracle.directory) if name.endswith(".log")]
+        last = max((base for base in bases if base <= offset), default=-1)
+        if last in self.lost_times and self.excuses("time-index-lost"):
+            raise _PartedWays
 
     def leave_marker(self) -> None:
         """The mark of a clean shutdown beside the subject's partition, so that it takes its files as they are."""

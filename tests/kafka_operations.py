@@ -379,6 +379,7 @@ class TruncateTo(_At):
 
     def run(self, world: World) -> None:
         offset = self.offset(world)
+        world.part_where_times_are_lost(offset)
         world.both(self, lambda side: side.truncate_to(offset))
 
 
