@@ -403,7 +403,7 @@ class Adoptions:
                     keeper.distrust(entry, share.offsets[0])
                 left.remove(share)
             except KStoreError as error:
-                entry.failure = _unfinished(record, str(error))
+                entry.failure = _refusal(record, error)
                 logger.error("%s: %s", share.directory, entry.failure)
         return left
 
@@ -428,7 +428,7 @@ class Adoptions:
                 adoption.finish_appends(keeper.log(entry), share)
             except KStoreError as error:
                 left.append(share)
-                refusal = _unfinished(record, str(error))
+                refusal = _refusal(record, error)
                 logger.error("%s: %s", share.directory, refusal)
                 if entry.log is None:
                     entry.failure = refusal
@@ -490,6 +490,18 @@ def _unfinished(record: CommitRecord, reason: str) -> StorageError:
     path = f"{record.primary}/{loads.COMMIT_FILE}"
     return StorageError(
         errno.EIO, f"a bulk load is decided and not finished ({reason}); opening the store anew finishes it", path
+    )
+
+
+def _refusal(record: CommitRecord, error: KStoreError) -> StorageError:
+    """Why an opening could not finish a load in a partition, and the two ways from there."""
+    path = f"{record.primary}/{loads.COMMIT_FILE}"
+    copies = "".join(f", {root}/{loads.COMMIT_FILE}" for root in record.roots if root != record.primary)
+    return StorageError(
+        error.errno if isinstance(error, StorageError) and error.errno else errno.EIO,
+        f"a bulk load is decided and not finished ({error}); an opening after this has been put right finishes it, and "
+        f"what is left of it is given up by whoever removes this file{copies} while no store is open",
+        path,
     )
 
 

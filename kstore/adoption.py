@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kstore import fs, names
 from kstore._writer import rebase
-from kstore.errors import StorageError
+from kstore.errors import CorruptRecordError, StorageError
 from kstore.logfile import LogFile
 
 if TYPE_CHECKING:
@@ -182,6 +182,8 @@ def _find_missing(log: Log, share: Share) -> int:
     """The first offset of a share that the log has not got; `StorageError` if it has others' records behind it."""
     ours = {}
     for staged in share.segments:
+        if not fs.exists(staged.paths[0]):
+            raise gone(staged)
         file = LogFile(staged.paths[0])
         try:
             at = staged.base_offset
@@ -231,19 +233,29 @@ def patch(share: Share) -> None:
 def finish_files(share: Share) -> bool:
     """Rename what a crash has left of a share's files, before anybody opens the log; whether there was anything.
 
-    Raises `StorageError` where somebody else's records stand in the way; nothing is written over.
+    Raises `StorageError` where a file is neither staged nor in its place, and where the log does not end at the file's
+    first offset: nothing is written over, nothing overlaps, and no gap is left.
     """
     changed = False
     for staged in share.segments:
         target = staged.targets(share.directory)[0]
         if fs.exists(staged.paths[0]):
-            if not _is_the_same(staged, target):
-                _refuse_foreign(staged, target)
+            if not _is_the_same(staged, target, staged.bytes):
+                _refuse_unless_next(share, staged)
                 _patch(staged, share.leader_epoch)
                 _rename(staged, share.directory)
             changed = True
+        elif not _is_the_same(staged, target) and min(_bases(share.directory), default=0) < staged.next_offset:
+            raise gone(staged)
     fs.sync_directory(share.directory)
     return changed
+
+
+def gone(staged: StagedSegment) -> StorageError:
+    """Make the error for a staged file that is no more where it was, and not in the log either."""
+    first, last = staged.base_offset, staged.next_offset - 1
+    where = f"the log cannot be seen to have its records, which go to offsets {first} to {last}"
+    return StorageError(errno.ENOENT, f"a staged file is missing, and {where}", staged.paths[0])
 
 
 def _patch(staged: StagedSegment, leader_epoch: int) -> None:
@@ -266,15 +278,19 @@ def _rename(staged: StagedSegment, directory: str) -> None:
     fs.rename(sources[0], targets[0])
 
 
-def _is_the_same(staged: StagedSegment, target: str) -> bool:
-    """Whether the staged log stands at its place already: a power cut may have kept the new name and the old one."""
+def _is_the_same(staged: StagedSegment, target: str, least_bytes: int = _HEADER_BYTES) -> bool:
+    """Whether the staged log stands at its place already: a power cut may have kept the new name and the old one.
+
+    It may have been appended to since.
+    """
     if not fs.exists(target):
         return False
     file = LogFile(target)
     try:
         header = file.read(0, _HEADER_BYTES)
         return (
-            file.size() == staged.bytes
+            len(header) == _HEADER_BYTES
+            and file.size() >= least_bytes
             and int.from_bytes(header[:8], "big") == staged.base_offset
             and int.from_bytes(header[17:21], "big") == staged.first_crc
         )
@@ -282,12 +298,82 @@ def _is_the_same(staged: StagedSegment, target: str) -> bool:
         file.close()
 
 
-def _refuse_foreign(staged: StagedSegment, target: str) -> None:
-    """Raise unless nothing has been written from the staged file's first offset on."""
-    if fs.exists(target):
-        file = LogFile(target)
+def _refuse_unless_next(share: Share, staged: StagedSegment) -> None:
+    """Raise unless the log, which nobody has opened yet, ends where the staged file's records begin.
+
+    Behind it there may be files of the same share that are in their places already, and the empty one after them.
+    """
+    base, directory = staged.base_offset, share.directory
+    bases = _bases(directory)
+    ours = {each.base_offset: each for each in share.segments}
+    for each in bases:
+        path = f"{directory}/{names.log_name(each)}"
+        if each < base or (each > base and each in ours and _is_the_same(ours[each], path)):
+            continue
+        if not _is_blank(path) or (each not in ours and each != share.offsets[1]):
+            raise foreign(each, path)
+    last = max((each for each in bases if each < base), default=None)
+    end = 0 if last is None else _end_of(directory, last)
+    if end > base:
+        raise foreign(base, f"{directory}/{names.log_name(last or 0)}")
+    if end < base and base not in bases:  # else the empty segment says where the log ends, however little is before it
+        raise StorageError(errno.EIO, f"the log ends at {end}, and the load goes to {base}", directory)
+
+
+def _bases(directory: str) -> list[int]:
+    """The base offsets of the segments in a partition's directory."""
+    found = map(names.parse_file_name, fs.listdir(directory))
+    return sorted(file.offset for file in found if file is not None and file.kind == names.LOG and not file.state)
+
+
+def _is_blank(path: str) -> bool:
+    """Whether a log has no batch; zeros are a file that was made in advance."""
+    file = LogFile(path)
+    try:
+        return not any(file.read(0, _HEADER_BYTES))
+    finally:
+        file.close()
+
+
+def _end_of(directory: str, base: int) -> int:
+    """The next offset of a segment, whose base it is where there is no batch; `CorruptRecordError`.
+
+    Only the batches from the last one that the index names are looked at.
+    """
+    file = LogFile(f"{directory}/{names.log_name(base)}")
+    try:
+        size, end = file.size(), base
+        position = _last_indexed(file, f"{directory}/{names.index_name(base)}", base)
         try:
-            if any(file.read(0, _HEADER_BYTES)):  # zeros are a file that was made in advance
-                raise foreign(staged.base_offset, target)
-        finally:
-            file.close()
+            for piece, at in file.pieces(position, size):
+                here = 0
+                while here < len(piece):
+                    first = int.from_bytes(piece[here : here + 8], "big")
+                    legacy = piece[here + 16] < 2  # it has its last offset there, and no count
+                    end = first + (1 if legacy else _records_of(piece, here))
+                    here += _size_of(piece, here)
+                position = at + here
+        except CorruptRecordError:
+            if any(file.read(position, _HEADER_BYTES)):
+                raise
+        return end
+    finally:
+        file.close()
+
+
+def _last_indexed(file: LogFile, index: str, base: int) -> int:
+    """A position near the end of a log at which a batch begins; 0 if the index does not help."""
+    if not fs.exists(index):
+        return 0
+    entries = LogFile(index)
+    try:
+        entry = entries.read(max(entries.size() // 8 * 8 - 8, 0), 8)
+    finally:
+        entries.close()
+    position = int.from_bytes(entry[4:], "big")
+    header = file.read(position, _HEADER_BYTES)
+    if len(entry) < 8 or len(header) < _HEADER_BYTES or header[16] != 2:
+        return 0
+    first = int.from_bytes(header[:8], "big")
+    indexed = base + int.from_bytes(entry[:4], "big")
+    return position if base <= first <= indexed else 0

@@ -1,0 +1,187 @@
+"""What an opening does about a load that was decided, when somebody was there in between (SPARK.md 3.2)."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from staging import leftovers, records, stage_task
+
+from kstore import Log, StorageError, Store, adoption, fs, loads
+from kstore.adopt import Staged
+from kstore.verify import verify
+
+COUNT = 5
+LOAD = [value for task in range(2) for _, value in records(task, 0, COUNT)]
+RENAME, APPEND = 1, 1 << 40
+
+
+@pytest.fixture(autouse=True)
+def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
+    monkeypatch.setattr(fs, "fdatasync", lambda fd: None)
+    monkeypatch.setattr("kstore.adopt.THREADS", 1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    return tmp_path / "world"
+
+
+def open_store(root: Path) -> Store:
+    return Store.open(root, background=False)
+
+
+def staged(root: Path, job: str = "job") -> list[Staged]:
+    """Two tasks' rows for one partition."""
+    return [
+        row
+        for task in range(2)
+        for row in stage_task(root, task, "t", {0: records(task, 0, COUNT)}, partitions=1, job=job)
+    ]
+
+
+@pytest.fixture
+def crashed(world: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes a root as it is when the process dies in a load that is decided, after some of its logs were renamed."""
+
+    def crash(renames: int, rename_bytes: int = RENAME, before: bytes = b"before") -> Path:
+        root, kept = world / "logs", world.parent / "kept"
+        with open_store(root) as store:
+            store.create_topic("t", 1)
+            store.append("t", before, partition=0)
+        manifest = staged(root)
+        taking = adoption.take_in_locked
+        rename = adoption._rename
+        done = 0
+
+        def look() -> None:
+            if done == renames and not kept.exists():
+                shutil.copytree(world, kept)
+
+        def take_in_locked(*args: object) -> None:
+            look()
+            taking(*args)  # type: ignore[arg-type]
+
+        def counted(*args: object) -> None:
+            nonlocal done
+            rename(*args)  # type: ignore[arg-type]
+            done += 1
+            look()
+
+        with monkeypatch.context() as patch, open_store(root) as store:
+            patch.setattr(adoption, "take_in_locked", take_in_locked)
+            patch.setattr(adoption, "_rename", counted)
+            store.adopt(manifest, txn=("a", 1), rename_bytes=rename_bytes)
+        shutil.rmtree(world)
+        kept.rename(world)
+        return root
+
+    return crash
+
+
+def as_a_broker(root: Path, act: Callable[[Log], object]) -> None:
+    """Do something to the log as one who passes the record of the load over."""
+    record = (root / loads.COMMIT_FILE).read_bytes()
+    (root / loads.COMMIT_FILE).unlink()
+    with Log.open(root / "t-0", segment_ms=1 << 62) as log:
+        act(log)
+    (root / loads.COMMIT_FILE).write_bytes(record)
+
+
+def found(root: Path) -> list[bytes]:
+    """The values, whose offsets leave no gap."""
+    with Log.open(root / "t-0", mode="r") as log:
+        every = list(log.read())
+    assert [record.offset for record in every] == list(range(every[0].offset, every[0].offset + len(every)))
+    return [record.value for record in every]
+
+
+def check_refused(root: Path, match: str) -> None:
+    """The load stays pending through several openings, the partition is refused, and nobody notes it as done."""
+    for _ in range(2):
+        store = open_store(root)
+        with pytest.raises(StorageError, match=match) as error:
+            store.append("t", b"x", partition=0)
+        assert "given up by whoever removes this file" in str(error.value)
+        assert store._done.applications == {}
+        with contextlib.suppress(StorageError):  # a log that was opened, and refuses writes, is not closed in order
+            store.close()
+        assert (root / loads.COMMIT_FILE).exists()
+        assert not (root / loads.LOADS_FILE).exists()
+
+
+@pytest.mark.parametrize("rename_bytes", [RENAME, APPEND])
+def test_a_load_whose_staged_files_are_gone_is_never_noted_as_done(
+    crashed: Callable[..., Path], rename_bytes: int
+) -> None:
+    root = crashed(0, rename_bytes)
+    staging = Path(f"{root}.kstore-staging")
+    staging.rename(root.parent / "aside")
+    check_refused(root, "a staged file is missing")
+    assert found(root) == [b"before"]
+    (root.parent / "aside").rename(staging)
+    with open_store(root) as store:
+        assert store.adopt([], txn=("a", 1)).duplicate
+    assert found(root) == [b"before", *LOAD]
+    assert leftovers(root) == []
+
+
+def test_a_load_is_given_up_by_removing_its_record(crashed: Callable[..., Path]) -> None:
+    root = crashed(1)
+    shutil.rmtree(f"{root}.kstore-staging")
+    check_refused(root, "which go to offsets 6 to 10")
+    (root / loads.COMMIT_FILE).unlink()
+    with open_store(root) as store:
+        assert store.append("t", b"later", partition=0).offset == 6
+    assert found(root) == [b"before", *LOAD[:COUNT], b"later"]
+
+
+def test_files_that_were_renamed_need_be_staged_no_more(crashed: Callable[..., Path]) -> None:
+    root = crashed(2)
+    shutil.rmtree(f"{root}.kstore-staging")
+    as_a_broker(root, lambda log: log.append(b"foreign"))
+    with open_store(root) as store:
+        assert store.adopt([], txn=("a", 1)).duplicate
+    assert found(root) == [b"before", *LOAD, b"foreign"]
+
+
+def test_records_that_were_deleted_behind_a_load_do_not_keep_it_pending(crashed: Callable[..., Path]) -> None:
+    root = crashed(2)
+    as_a_broker(root, lambda log: log.truncate_fully_and_start_at(50))
+    with open_store(root) as store:
+        assert store.adopt([], txn=("a", 1)).duplicate
+        assert store.append("t", b"later", partition=0).offset == 50
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_offsets_that_somebody_has_used_meanwhile_are_not_given_twice(
+    crashed: Callable[..., Path], renames: int
+) -> None:
+    root = crashed(renames)
+    as_a_broker(root, lambda log: log.append_many([b"foreign"] * 3))
+    before = found(root)
+    check_refused(root, "not the load's stand at offset")
+    assert found(root) == before == [b"before", *LOAD[: renames * COUNT], *[b"foreign"] * 3]
+    assert verify([root]).errors == 0
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_log_that_was_cut_meanwhile_gets_no_gap(crashed: Callable[..., Path], renames: int) -> None:
+    root = crashed(renames)
+    as_a_broker(root, lambda log: log.truncate_to(0))
+    check_refused(root, "the log ends at 0, and the load goes to 1" if renames == 0 else "a staged file is missing")
+    with Log.open(root / "t-0", mode="r") as log:
+        assert log.log_end_offset == 0
+
+
+def test_a_log_whose_last_segments_were_cleaned_takes_the_load_at_its_end(crashed: Callable[..., Path]) -> None:
+    root = crashed(0)
+    for path in (root / "t-0").glob("00000000000000000000.*"):
+        path.unlink()
+    with open_store(root) as store:
+        assert store.adopt([], txn=("a", 1)).duplicate
+    assert found(root) == LOAD
