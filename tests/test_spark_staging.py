@@ -144,6 +144,12 @@ def test_tuples_bytes_and_frames_are_rows_too(root: Path) -> None:
     assert [row[2] for row in rows_of(root, "w")[0]] == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("items", [[None], [None, b"a", b"b"], [b"a", None], [None, (b"k", b"v"), None]])
+def test_none_is_a_row_wherever_it_stands(root: Path, items: list[Any]) -> None:
+    ks.commit(root, run(root, *items, topic="t", partitions=1))
+    assert [row[2] for row in rows_of(root, "t")[0]] == [each[1] if isinstance(each, tuple) else each for each in items]
+
+
 def test_rows_without_a_key_begin_where_the_task_says_and_again_so(root: Path) -> None:
     with Store.open(root) as store:
         store.create_topic("t", 8)

@@ -112,7 +112,7 @@ class Stage:
         partition[, timestamp[, headers]]])`, Spark's Rows by name, or bytes, which are values.
         """
         found, iterator = _first(items)
-        if found is None:
+        if found is _NOTHING:
             return
         kind = _kind(found)
         if kind == "arrow":
@@ -328,10 +328,14 @@ def _no_topic() -> ConfigError:
     )
 
 
+_NOTHING = object()  # None is a row: a record without a value
+
+
 def _first(items: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
+    """The first item, `_NOTHING` without one, and an iterator of all of them."""
     iterator = iter(items)
-    found = next(iterator, None)
-    return found, iterator if found is None else itertools.chain((found,), iterator)
+    found = next(iterator, _NOTHING)
+    return found, iterator if found is _NOTHING else itertools.chain((found,), iterator)
 
 
 def _kind(item: Any) -> str:
