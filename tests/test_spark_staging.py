@@ -222,6 +222,105 @@ def test_without_a_topic_there_must_be_a_column_of_topics(root: Path) -> None:
         ks.stage(root, partitions=1).check({"value": "binary"})
 
 
+@pytest.mark.parametrize("name", ["value", "key", "headers", "topic", "partition", "timestamp"])
+def test_a_column_that_is_there_twice_is_refused_on_the_driver_and_in_the_task(root: Path, name: str) -> None:
+    said = f"there are 2 columns of the name '{name}'"
+    made = ks.stage(root, topic="t", partitions=1)
+    with pytest.raises(ConfigError, match=said):
+        made.check([("value", "binary"), (name, "binary"), (name, "binary")][name == "value" :])
+    with pytest.raises(ConfigError, match=said):
+        ks.stage(root, topic="t", partitions=1, columns=["value", name, name][name == "value" :])
+    twice = pa.RecordBatch.from_arrays([pa.array([b"v"])] * 3, names=["key", "value", "x"])
+    twice = twice.rename_columns(["value" if name != "value" else "x", name, name])
+    with pytest.raises(ConfigError, match=said):
+        list(made(iter([twice])))
+    assert staged_files(root) == []
+
+
+def test_a_name_of_no_meaning_may_be_there_twice(root: Path) -> None:
+    twice = pa.RecordBatch.from_arrays([pa.array([b"v"])] * 3, names=["value", "x", "x"])
+    ks.commit(root, run(root, twice, topic="t", partitions=1)[0].to_pylist())
+    assert [row[2] for row in rows_of(root, "t")[0]] == [b"v"]
+
+
+def test_a_name_that_a_frame_or_a_row_has_twice_is_refused(root: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    row = type("Row", (tuple,), {"__fields__": ["value", "key", "key"]})((b"v", b"a", b"b"))
+    frame = pd.DataFrame([[b"v", b"a", b"b"]], columns=["value", "key", "key"])
+    for item in (row, frame):
+        with pytest.raises(ConfigError, match="there are 2 columns of the name 'key'"):
+            run(root, item, topic="t", partitions=1)
+    assert staged_files(root) == []
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_a_moment_before_1970_is_refused_and_its_row_named(root: Path, unit: str, scale: int) -> None:
+    kind = pa.timestamp(unit, "UTC")
+    for early in {-1, -max(scale // 1000, 1), -scale}:
+        data = batch(4, timestamp=pa.array([None, 0, early, -5], kind))
+        with pytest.raises(
+            kstore.InvalidTimestampError, match=f"timestamp of row 2 is {early} {unit} from 1970 on"
+        ) as found:
+            run(root, data, topic="t", partitions=1)
+        assert found.value.record_errors == ((2, "timestamp before 1970"),)
+    ks.commit(root, run(root, batch(1, timestamp=pa.array([0], kind)), topic="t", partitions=1)[0].to_pylist())
+    assert [row[0] for row in rows_of(root, "t")[0]] == [0]
+
+
+def test_the_row_of_a_refused_moment_counts_from_the_batchs_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "SLICE_BYTES", 100)
+    stamps = [0] * 700 + [-1] + [0] * 299
+    with pytest.raises(kstore.InvalidTimestampError, match="timestamp of row 700 is"):
+        run(root, batch(1000, timestamp=pa.array(stamps, pa.timestamp("us", "UTC"))), topic="t", partitions=1)
+
+
+def test_a_datetime_before_1970_is_refused_and_minus_one_is_no_timestamp(root: Path) -> None:
+    last = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=datetime.UTC)
+    with pytest.raises(kstore.InvalidTimestampError, match=r"timestamp of row 1 is 1969-12-31 23:59:59\.999"):
+        run(
+            root,
+            (None, b"v", 0, last + datetime.timedelta(milliseconds=1)),
+            (None, b"v", 0, last),
+            topic="t",
+            partitions=1,
+        )
+    ks.commit(root, run(root, (None, b"v", 0, -1), topic="t", partitions=1))
+    assert [row[0] for row in rows_of(root, "t")[0]] == [-1]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "Int32", "Int64", "object"])
+def test_pandas_may_say_partitions_in_any_of_its_ways_with_nulls(root: Path, dtype: str) -> None:
+    pd = pytest.importorskip("pandas")
+    missing = None if dtype == "object" else pd.NA if dtype[0] == "I" else float("nan")
+    frame = pd.DataFrame(
+        {"key": [b"k"] * 3, "value": [b"a", b"b", b"c"], "partition": pd.Series([2, missing, 0], dtype=dtype)}
+    )
+    ks.commit(root, run(root, frame, topic="t", partitions=3)[0].to_dict("records"))
+    found = rows_of(root, "t")
+    assert [row[2] for row in found[2]][:1] == [b"a"]
+    assert b"c" in [row[2] for row in found[0]]
+    assert b"b" in [row[2] for row in found[partition_of(b"k", 3)]]
+
+
+@pytest.mark.parametrize("wrong", [1.5, 2.0**31, float("inf"), 2**31])
+def test_a_partition_of_pandas_that_is_no_whole_number_of_32_bits_is_refused(root: Path, wrong: float) -> None:
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(kstore.InvalidColumnError, match="column partition: "):
+        run(root, pd.DataFrame({"value": [b"a"], "partition": [wrong]}), topic="t", partitions=3)
+    assert staged_files(root) == []
+
+
+def test_datetimes_of_pandas_are_taken_with_a_zone_alone(root: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    naive = pd.DataFrame({"value": [b"a"], "timestamp": pd.to_datetime(["1970-01-01T00:00:07"])})
+    with pytest.raises(ConfigError, match="timestamp attribute unsupported type TIMESTAMP_NTZ"):
+        run(root, naive, topic="t", partitions=1)
+    zoned = naive.assign(timestamp=naive["timestamp"].dt.tz_localize("Asia/Tokyo"))
+    zoned["timestamp"] += pd.Timedelta(hours=9)
+    ks.commit(root, run(root, zoned, topic="t", partitions=1)[0].to_dict("records"))
+    assert [row[0] for row in rows_of(root, "t")[0]] == [7000]
+
+
 def test_a_wrong_column_in_a_task_is_refused_as_well(root: Path) -> None:
     with pytest.raises(ConfigError, match="value attribute unsupported type INT64"):
         run(root, pa.RecordBatch.from_pydict({"value": [1]}), topic="t", partitions=1)

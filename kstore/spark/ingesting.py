@@ -17,6 +17,7 @@ from kstore import arguments, fs, loads
 from kstore.adopt import Adopted, Manifest, Staged, Transaction, check_transaction, remove_staged
 from kstore.errors import LogLockedError
 from kstore.spark import needs
+from kstore.spark.rows import COLUMNS
 from kstore.spark.staging import MANIFEST, partitions_of, stage, staging_directory
 from kstore.store import Store
 
@@ -117,8 +118,8 @@ def ingest(
     schema = getattr(data, "schema", None)
     if schema is not None and hasattr(data, "mapInArrow"):
         needs.pyarrow("ingest")
-        made.check({each.name: each.dataType.simpleString() for each in schema.fields})
-        wanted = [each.name for each in schema.fields if each.name in _COLUMNS and (each.name != "topic" or not topic)]
+        made.check([(each.name, each.dataType.simpleString()) for each in schema.fields])
+        wanted = [each.name for each in schema.fields if each.name in COLUMNS and (each.name != "topic" or not topic)]
         if len(wanted) < len(schema.fields):
             data = data.select(*wanted)
     elif not hasattr(data, "mapPartitions"):
@@ -138,9 +139,6 @@ def ingest(
         raise
     discard(root, job=made.directory)  # of attempts that lost
     return done
-
-
-_COLUMNS = ("value", "key", "headers", "topic", "partition", "timestamp")
 
 
 def _is_done(root: Root, application: str, version: int) -> bool:

@@ -182,7 +182,7 @@ class Writer(DataSourceArrowWriter):
     """Stages in the tasks, commits on the driver's host, in a process of Spark's own."""
 
     def __init__(self, root: str, options: WriteOptions, schema: StructType) -> None:
-        names = {field.name: field.dataType.simpleString() for field in schema.fields}
+        types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         self._root = root
         self._options = options
         self._stage = stage(
@@ -193,9 +193,9 @@ class Writer(DataSourceArrowWriter):
             batch_bytes=options.batch_bytes,
             config=options.config,
             staging_dir=options.staging_dir,
-            columns=tuple(names),
+            columns=[name for name, _ in types],
         )
-        self._stage.check(names)
+        self._stage.check(types)
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Stage what one task attempt sees."""

@@ -1,9 +1,8 @@
 """What runs in Spark's tasks: rows in, private segment files out, one manifest row for each partition that got any.
 
 A `Stage` is made on the driver, checks there what can be checked, and is pickled into tasks; it holds no file and no
-lock. Which columns there may be, and of which types, is Spark's Kafka sink's rule. Encoding and files are in
-attempts.py. The hardest rule: a task attempt writes into a directory of its own and nowhere else, so that one that
-fails, or comes too late, has changed nothing.
+lock. Which columns there may be is in rows.py; encoding and files are in attempts.py. The hardest rule: a task attempt
+writes into a directory of its own and nowhere else, so that one that fails, or comes too late, has changed nothing.
 
 Memory: a task holds one record batch of Spark's (64 MiB by Spark's default), or a block of rows, beside what
 attempts.py holds: under 256 MiB, however much a task sees.
@@ -11,7 +10,6 @@ attempts.py holds: under 256 MiB, however much a task sees.
 
 from __future__ import annotations
 
-import datetime
 import importlib
 import itertools
 import json
@@ -39,6 +37,7 @@ from kstore.errors import (
 from kstore.settings import check_known
 from kstore.spark import needs
 from kstore.spark.attempts import Attempt, Topic
+from kstore.spark.rows import COLUMNS, Row, Types, blocks, check, check_stamps, from_pandas, simple_name
 from kstore.store import MAX_PARTITIONS, Store
 
 MANIFEST = (
@@ -51,20 +50,7 @@ SUFFIX = ".kstore-staging"
 STALE_SECONDS = 7 * 24 * 3600
 """What nobody has touched for a week, and no load mentions, is garbage: no job runs that long between two files."""
 
-BLOCK_ROWS = 10_000  # of Rows, tuples and bytes, that become columns at a time
-BLOCK_BYTES = 16 << 20
 SLICE_BYTES = 8 << 20  # of a record batch at a time
-
-_TYPES = {
-    "value": ("STRING", "BINARY"),
-    "key": ("STRING", "BINARY"),
-    "headers": ("ARRAY<STRUCT<key: STRING, value: BINARY>>",),
-    "topic": ("STRING",),
-    "partition": ("INT",),
-    "timestamp": ("TIMESTAMP",),
-}
-COLUMNS = tuple(_TYPES)
-_HEADERS = ("array<struct<key:string,value:binary>>",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +107,12 @@ class Stage:
                 yield _manifest_batch(staged)
         elif kind == "pandas":
             pa = needs.pyarrow("mapInPandas")
-            staged = self.write(pa.RecordBatch.from_pandas(frame, preserve_index=False) for frame in iterator)
+            staged = self.write(from_pandas(pa, frame) for frame in iterator)
             if staged:
                 yield type(found)([asdict(row) for row in staged])
         else:
             with self._attempt() as attempt:
-                for block in _blocks(iterator):
+                for block in blocks(iterator):
                     self._append_rows(attempt, block)
                 staged = attempt.finish()
             yield from staged
@@ -139,24 +125,13 @@ class Stage:
                 # What is at hand is copied into batches of its partitions before any of these is written.
                 step = max(batch.num_rows * SLICE_BYTES // max(batch.nbytes, 1), 1)
                 for start in range(0, batch.num_rows, step):
-                    self._append_batch(attempt, batch.slice(start, step))
+                    self._append_batch(attempt, batch.slice(start, step), start)
                 batch = None  # the next one need not find it in memory
             return attempt.finish()
 
-    def check(self, types: Mapping[str, str]) -> None:
-        """Refuse columns that do not fit, by name and Spark's simple type name, in the words of Spark's sink.
-
-        Raises `ConfigError`. Columns of other names are left out, as Spark's sink leaves them out.
-        """
-        if "value" not in types:
-            raise ConfigError("Required attribute 'value' not found.")
-        if self._plan.topic is None and "topic" not in types:
-            raise _no_topic()
-        for name, wanted in _TYPES.items():
-            found = types.get(name)
-            allowed = _HEADERS if name == "headers" else tuple(each.lower() for each in wanted)
-            if found is not None and found.lower().replace(" ", "") not in allowed and found != "void":
-                raise _wrong_type(name, found)
+    def check(self, types: Types) -> None:
+        """Refuse columns that do not fit, by name and Spark's simple type name: see `rows.check`."""
+        check(types, wants_topic=self._plan.topic is None)
 
     # In a task.
 
@@ -187,11 +162,14 @@ class Stage:
             found = Topic(names.check_topic(name), default.partitions, default.settings, default.config)
         return found
 
-    def _append_batch(self, attempt: Attempt, batch: Any) -> None:
+    def _append_batch(self, attempt: Attempt, batch: Any, first: int) -> None:
+        """Append a record batch whose row 0 is row `first` of the one that it was cut from."""
         pa = needs.pyarrow("staging record batches")
         pc = importlib.import_module("pyarrow.compute")
+        self.check([(field.name, simple_name(pa, field.type)) for field in batch.schema if field.name in COLUMNS])
         columns = {name: batch.column(name) for name in COLUMNS if batch.schema.get_field_index(name) >= 0}
-        self.check({name: _simple_name(pa, column.type) for name, column in columns.items()})
+        if (stamps := columns.get("timestamp")) is not None:
+            check_stamps(pa, stamps, first)
         if self._plan.topic is not None:
             self._append_columns(pa, attempt, self._topic(self._plan.topic), columns)
             return
@@ -234,9 +212,9 @@ class Stage:
                 topic, _in_step(pa, attempt, {name: column.slice(0, keyless) for name, column in columns.items()})
             )
 
-    def _append_rows(self, attempt: Attempt, rows: list[_Row]) -> None:
+    def _append_rows(self, attempt: Attempt, rows: list[Row]) -> None:
         """Append a block of rows that are Python objects."""
-        groups: dict[tuple[str | None, int | None], list[_Row]] = {}
+        groups: dict[tuple[str | None, int | None], list[Row]] = {}
         explicit = any(row.partition is not None for row in rows)
         name = self._plan.topic
         for row in rows:
@@ -297,37 +275,6 @@ def _taken(pa: Any, column: Any) -> Any:
     return column
 
 
-def _simple_name(pa: Any, kind: Any) -> str:
-    """Spark's name for an Arrow type, else Arrow's own."""
-    types = pa.types
-    if types.is_null(kind):
-        return "void"
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return "string"
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
-        return "binary"
-    if types.is_int32(kind):
-        return "int"
-    if types.is_timestamp(kind):
-        return "timestamp_ntz" if kind.tz is None else "timestamp"
-    if (types.is_list(kind) or types.is_large_list(kind)) and types.is_struct(kind.value_type):
-        inner = ",".join(f"{each.name}:{_simple_name(pa, each.type)}" for each in kind.value_type)
-        return f"array<struct<{inner}>>"
-    return str(kind)
-
-
-def _wrong_type(name: str, found: str) -> ConfigError:
-    return ConfigError(
-        f"{name} attribute unsupported type {found.upper()}. {name} must be a(n) {' or '.join(_TYPES[name])}."
-    )
-
-
-def _no_topic() -> ConfigError:
-    return ConfigError(
-        "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
-    )
-
-
 _NOTHING = object()  # None is a row: a record without a value
 
 
@@ -368,87 +315,6 @@ def _whoami() -> tuple[int, str | None, int | None]:
     )
 
 
-# Rows that are Python objects.
-
-
-@dataclass(slots=True)
-class _Row:
-    value: Any
-    key: Any = None
-    partition: int | None = None
-    timestamp: int | None = None
-    headers: Any = None
-    topic: str | None = None
-
-
-def _blocks(items: Iterable[Any]) -> Iterator[list[_Row]]:
-    """Rows in blocks that are bounded by their number and their bytes."""
-    block: list[_Row] = []
-    size = 0
-    for item in items:
-        row = _row(item)
-        block.append(row)
-        size += len(row.value or b"") + len(row.key or b"")
-        if len(block) >= BLOCK_ROWS or size >= BLOCK_BYTES:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
-
-
-def _row(item: Any) -> _Row:
-    """One row; `TypeError` that says what is taken."""
-    if isinstance(item, bytes | bytearray | memoryview) or item is None:
-        return _Row(item)
-    if isinstance(item, tuple):
-        named = getattr(item, "__fields__", None)
-        if named:  # a Row of Spark's
-            found = dict(zip(named, item, strict=True))
-            if "value" not in found:
-                raise ConfigError("Required attribute 'value' not found.")
-            return _Row(
-                _data("value", found["value"]),
-                _data("key", found.get("key")),
-                _number(found.get("partition")),
-                _stamp(found.get("timestamp")),
-                _pairs(found.get("headers")),
-                found.get("topic"),
-            )
-        if 2 <= len(item) <= 5:
-            rest = (*item[2:], None, None, None)
-            return _Row(
-                _data("value", item[1]), _data("key", item[0]), _number(rest[0]), _stamp(rest[1]), _pairs(rest[2])
-            )
-        raise TypeError(
-            f"a tuple of {len(item)}; rows are (key, value[, partition[, timestamp[, headers]]]), by position"
-        )
-    raise TypeError(f"a row is bytes, a tuple, or a Row of Spark's, not {type(item).__name__}")
-
-
-def _data(name: str, value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode()
-    if value is None or isinstance(value, bytes | bytearray | memoryview):
-        return value
-    raise _wrong_type(name, type(value).__name__)
-
-
-def _number(partition: Any) -> int | None:
-    return None if partition is None else arguments.integer("partition", partition, low=0)
-
-
-def _stamp(timestamp: Any) -> int | None:
-    """Milliseconds; a datetime without a zone is Spark's, in the zone of this machine."""
-    if isinstance(timestamp, datetime.datetime):
-        epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)
-        return (timestamp.astimezone(datetime.UTC) - epoch) // datetime.timedelta(milliseconds=1)
-    return None if timestamp is None else arguments.whole("timestamp", timestamp)
-
-
-def _pairs(headers: Any) -> Any:
-    return None if not headers else [(name, value) for name, value in headers]
-
-
 # On the driver.
 
 
@@ -486,10 +352,7 @@ def stage(
         codecs.type_id(compression)
     if columns is not None:
         columns = tuple(columns)
-        if "value" not in columns:
-            raise ConfigError("Required attribute 'value' not found.")
-        if topic is None and "topic" not in columns:
-            raise _no_topic()
+        check(((name, None) for name in columns), wants_topic=topic is None)
     paths, topics, defaults = _look(root, topic)
     overrides: dict[str, str] = {}
     if config is not None:
