@@ -18,9 +18,16 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from kstore import fs
+from kstore import checkpoint, fs
 from kstore.catalog import Entry, look
-from kstore.errors import ConfigError, InvalidTimestampError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kstore.errors import (
+    ConfigError,
+    CorruptRecordError,
+    InvalidTimestampError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from kstore.log import Log
 from kstore.spark import needs
 from kstore.spark.options import COLUMN_TYPES, Isolation, Range, ReadOptions
@@ -51,6 +58,7 @@ class Piece(NamedTuple):
     partition: int
     start: int
     end: int
+    topic_id: str | None = None  # of the topic for which it was planned, where its directory tells
 
     @property
     def name(self) -> str:
@@ -121,11 +129,14 @@ def plan(
         there.setdefault(entry.topic, {})[entry.partition] = entry
     chosen = options.choose({topic: sorted(numbers) for topic, numbers in there.items()})
     opened: dict[tuple[str, int], LogMarks] = {}
+    ids: dict[tuple[str, int], str | None] = {}
     logs: list[Log] = []
 
     def marks(topic: str, number: int) -> LogMarks:
         if (topic, number) not in opened:
-            logs.append(Log.open(there[topic][number].path, "r"))
+            path = there[topic][number].path
+            ids[topic, number] = _topic_id(path)  # first, so that a topic that is made anew meanwhile is noticed
+            logs.append(Log.open(path, "r"))
             opened[topic, number] = LogMarks(logs[-1], options.isolation)
         return opened[topic, number]
 
@@ -136,7 +147,16 @@ def plan(
     finally:
         for log in logs:
             log.close()
-    return [Piece(there[each.topic][each.partition].path, *each) for each in ranges]
+    return [Piece(there[each.topic][each.partition].path, *each, ids[each.topic, each.partition]) for each in ranges]
+
+
+def _topic_id(path: str) -> str | None:
+    """The id of the topic whose partition is in a directory; None where there is no telling."""
+    try:
+        found = checkpoint.read_partition_metadata(path)
+    except StorageError:  # malformed, or out of reach; whoever opens the log is told what is wrong
+        return None
+    return None if found is None else checkpoint.format_topic_id(found.topic_id)
 
 
 def _kept(ranges: Iterable[Range], filters: Filters, marks: Any) -> Iterator[Range]:
@@ -170,36 +190,60 @@ class Scan:
     def batches(self, piece: Piece) -> Iterator[Any]:
         """Read a piece into record batches of Spark's types, in the order of offsets, in the memory of one of them.
 
-        Raises `OffsetOutOfRangeError` where records have gone since the planning (or, with `fail_on_data_loss` off,
-        says so to the logger and gives those that are left), `CorruptRecordError`, and `InvalidTimestampError` for a
-        moment that Spark's type cannot hold.
+        Raises `OffsetOutOfRangeError` where records have gone since the planning, `UnknownTopicOrPartitionError` where
+        the partition has, or is another topic's of the same name (or, with `fail_on_data_loss` off, says so to the
+        logger and gives what is left), `CorruptRecordError`, and `InvalidTimestampError` for a moment that Spark's type
+        cannot hold.
         """
-        pa = needs.pyarrow("a scan")
-        make = _Maker(pa, self.columns, self.not_null, piece)
+        make = _Maker(needs.pyarrow("a scan"), self.columns, self.not_null, piece)
+        offset = piece.start
         try:
-            log = Log.open(piece.path, "r")
-        except fs.MissingFileError:
-            self._lost(UnknownTopicOrPartitionError, piece, piece.start, "its directory has gone")
-            return
-        with log:
-            offset = piece.start
-            while offset < piece.end:
-                start, end = log.log_start_offset, log.log_end_offset
-                if offset < start or end < piece.end:
-                    self._lost(OffsetOutOfRangeError, piece, offset, f"the log has offsets {start} to {end} now")
-                    offset = max(offset, start)
-                    if offset >= min(end, piece.end):
-                        return
-                try:
-                    for chunk in self._chunks(log, offset, piece.end, make.wanted):
-                        offset = chunk.next_offset
-                        yield make.batch(chunk)
-                except OffsetOutOfRangeError:
-                    if log.log_start_offset <= offset <= log.log_end_offset:
-                        raise
-                    continue
-                if log.log_end_offset >= piece.end or not self.fail_on_data_loss:
+            with Log.open(piece.path, "r") as log:
+                for chunk in self._planned(log, piece, make.wanted):
+                    offset = chunk.next_offset
+                    yield make.batch(chunk)
+        except (fs.MissingFileError, CorruptRecordError) as error:
+            # What is half deleted may look damaged.
+            if fs.exists(piece.path) and not isinstance(error, fs.MissingFileError):
+                raise
+            self._lost(UnknownTopicOrPartitionError, piece, offset, "its directory has gone")
+
+    def _planned(self, log: Log, piece: Piece, wanted: Sequence[str]) -> Iterator[Columns]:
+        """What a log that is open still has of a piece, as long as it is that of the topic that was planned."""
+        offset = piece.start
+        while offset < piece.end:
+            if self._is_another(piece, offset):
+                return
+            start, end = log.log_start_offset, log.log_end_offset
+            if offset < start or end < piece.end:
+                self._lost(OffsetOutOfRangeError, piece, offset, f"the log has offsets {start} to {end} now")
+                offset = max(offset, start)
+                if offset >= min(end, piece.end):
                     return
+            try:
+                for chunk in self._chunks(log, offset, piece.end, wanted):
+                    if self._is_another(piece, offset):  # after reading: a topic made anew later has not been read yet
+                        return
+                    offset = chunk.next_offset
+                    yield chunk
+            except OffsetOutOfRangeError:
+                if self._is_another(piece, offset):
+                    return
+                if log.log_start_offset <= offset <= log.log_end_offset:
+                    raise
+                continue
+            if log.log_end_offset >= piece.end or not self.fail_on_data_loss:
+                return
+
+    def _is_another(self, piece: Piece, offset: int) -> bool:
+        """Whether the topic was deleted and made anew: then what there is must not be read for it."""
+        found = None if piece.topic_id is None else _topic_id(piece.path)
+        if found is None or found == piece.topic_id:
+            return False
+        self._lost(
+            UnknownTopicOrPartitionError, piece, offset, f"the topic of id {piece.topic_id} has gone, {found} is there"
+        )
+        return True
 
     def _chunks(self, log: Log, offset: int, end: int, wanted: Sequence[str]) -> Iterator[Columns]:
         return log.iter_columns(
