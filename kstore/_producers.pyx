@@ -843,13 +843,19 @@ cdef class AbortedFilter:
             found.append((start, held.size))
         return found
 
-    def dropped(self, int fd, int64_t position, int64_t end, path=None):
-        """Of whole batches in `[position, end)` of a file: [(start, end)] of the aborted ones, neighbours as one."""
+    def dropped(self, int fd, int64_t position, int64_t end, path=None, *, int64_t first=-1,
+                int64_t last=0x7fffffffffffffff):
+        """Of whole batches in `[position, end)` of a file: [(start, end)] of the aborted ones, neighbours as one.
+
+        Up to the first that begins behind the offset `last`. None where the batch at `position` is not at or below
+        the offset `first`, and something before it may be missed.
+        """
         cdef uint8_t *window
         cdef int64_t window_at = 0, size = 0
         cdef Py_ssize_t held = 0, wanted
         cdef const uint8_t *p
         cdef int64_t start = -1, stop = -1
+        cdef bint is_sound
         found = []
         window = <uint8_t *> PyMem_RawMalloc(REPLAY_WINDOW)
         if window == NULL:
@@ -858,14 +864,18 @@ cdef class AbortedFilter:
             while end - position >= RECORDS_AT:
                 if not window_at <= position or position + RECORDS_AT > window_at + held:
                     # Apart, headers alone are read, and with a marker's the one behind it.
-                    wanted = <Py_ssize_t> min(<int64_t> (256 if size > 2048 else REPLAY_WINDOW), end - position)
-                    held = read_at(fd, window, wanted, position, path)
+                    wanted = 4096 if size == 0 else 256 if size > 2048 else REPLAY_WINDOW
+                    held = read_at(fd, window, <Py_ssize_t> min(<int64_t> wanted, end - position), position, path)
                     window_at = position
                     if held < RECORDS_AT:
                         break
                 p = window + (position - window_at)
                 size = <int64_t> load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
-                if size < LOG_OVERHEAD + MIN_V0_MESSAGE or size > end - position:
+                is_sound = LOG_OVERHEAD + MIN_V0_MESSAGE <= size <= end - position
+                if first >= 0 and not (is_sound and p[MAGIC_AT] == 2 and load64(p) <= first):
+                    return None
+                first = -1
+                if not is_sound or load64(p) > last:
                     break
                 if size >= RECORDS_AT and self._drops(p):
                     if stop != position:

@@ -188,20 +188,15 @@ class _Source:
         if not spans:
             return
         aborted = AbortedFilter((span.producer_id, span.first_offset, span.last_offset) for span in spans)
-        at, end = self._position, self._view.readable_bytes(segment)
+        fd, path, at, end = self._file.fd, segment.path, self._position, self._view.readable_bytes(segment)
         for first, last in _together(spans):
-            start, stop = max(segment.border(first, end), at), self._end_of(last, segment, end)
-            if start < stop:
-                self._aborted.extend(aborted.dropped(self._file.fd, start, stop, segment.path))
-                at = stop
-
-    def _end_of(self, offset: int, segment: Segment, end: int) -> int:
-        """Where in its file a transaction that ends with this offset does, or what is to be read."""
-        try:
-            behind = segment.find_batch(min(offset + 1, self._end), end)
-        except CorruptRecordError:
-            return end  # whoever reads it says what is wrong
-        return end if behind is None else behind.position + behind.size_bytes
+            last = min(last, self._end - 1)
+            found = aborted.dropped(fd, segment.position_of(first), end, path, first=first, last=last)
+            if found is None or (found and found[0][0] < at):  # the index does not lead there, or we are behind it
+                found = aborted.dropped(fd, at, end, path, last=last) or []
+            if found:
+                self._aborted.extend(found)
+                at = found[-1][1]
 
     def _bytes_ahead(self, segment: Segment, end: int) -> int:
         """About how many bytes are still to come, if they are fewer than the chunk may have."""
