@@ -452,8 +452,12 @@ def check_transaction(txn: Transaction | None) -> tuple[str | None, int]:
 
 
 def name_of(directories: Iterable[str]) -> str:
-    """What a load is known by: every attempt of every task stages in a directory that there is only once."""
-    return hashlib.sha256("\n".join(sorted(directories)).encode()).hexdigest()[:32]
+    """What a load is known by: every attempt of every task stages in a directory that there is only once.
+
+    "" for a load of nothing, which is like any other of that kind.
+    """
+    found = sorted(directories)
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:32] if found else ""
 
 
 def remove_staged(directories: Iterable[str]) -> None:

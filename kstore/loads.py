@@ -29,7 +29,8 @@ _VERSION = 1
 class CommitRecord:
     """A load that is decided. `shares` are what the partitions get, `directories` what was staged for it.
 
-    `load` names it: what was staged in these directories. `primary` is the root whose record decides.
+    `load` names it: what was staged in these directories; "" where nothing was. `primary` is the root whose record
+    decides.
     """
 
     load: str
@@ -49,18 +50,18 @@ class Done:
     loads: tuple[str, ...] = ()
 
     def has(self, load: str, application: str | None, version: int) -> bool:
-        """Whether this load, or this version of the application or a later one, has been done."""
+        """Whether this load, or this version of the application or a later one, has been done; a load "" never has."""
         if application is not None and self.applications.get(application, -1) >= version:
             return True
-        return load in self.loads
+        return load != "" and load in self.loads
 
     def with_load(self, load: str, application: str | None, version: int) -> Done:
         """The same with one more."""
         applications = dict(self.applications)
         if application is not None:
             applications[application] = max(version, applications.get(application, version))
-        loads = (*(each for each in self.loads if each != load), load)[-MOST_JOBS:]
-        return Done(applications, loads)
+        loads = (*(each for each in self.loads if each != load), *([load] if load else []))
+        return Done(applications, loads[-MOST_JOBS:])
 
     def write(self, roots: Iterable[str]) -> None:
         """Write it to every root, durably."""

@@ -88,6 +88,16 @@ def test_the_same_manifest_counts_once_without_a_transaction(root: Path) -> None
         assert len(values(store, "t", 0)) == 200
 
 
+def test_loads_of_nothing_count_by_their_transactions_alone(root: Path) -> None:
+    with Store.open(root, background=False) as store:
+        for txn, duplicate in ((("a", 1), False), (("b", 1), False), (("a", 2), False), (("a", 2), True)):
+            assert store.adopt([], txn=txn).duplicate is duplicate
+        assert not store.adopt([]).duplicate
+        assert store.adopt(staged_twice(root), txn=("a", 2)).duplicate
+    found = loads.read_done([str(root)])
+    assert (found.applications, found.loads) == ({"a": 2, "b": 1}, ())
+
+
 def test_a_manifest_can_be_pickled(root: Path) -> None:
     manifest = staged_twice(root)
     assert pickle.loads(pickle.dumps(manifest)) == manifest

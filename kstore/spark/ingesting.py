@@ -6,6 +6,7 @@ The hardest rule: whoever is refused the lock keeps what was staged, and is told
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -15,11 +16,13 @@ import numpy as np
 
 from kstore import arguments, fs, loads
 from kstore.adopt import Adopted, Manifest, Staged, Transaction, check_transaction, remove_staged
-from kstore.errors import LogLockedError
+from kstore.errors import KStoreError, LogLockedError
 from kstore.spark import needs
 from kstore.spark.rows import COLUMNS
 from kstore.spark.staging import MANIFEST, partitions_of, stage, staging_directory
 from kstore.store import Store
+
+logger = logging.getLogger("kstore")
 
 COMMIT_TIMEOUT = 60.0
 _PAUSE = 0.05  # between two looks at a lock; nobody wakes us
@@ -135,10 +138,18 @@ def ingest(
     except LogLockedError:
         raise
     except BaseException:
-        discard(root, job=made.directory)
+        _clear(root, made.directory)
         raise
-    discard(root, job=made.directory)  # of attempts that lost
+    _clear(root, made.directory)  # of attempts that lost
     return done
+
+
+def _clear(root: Root, directory: str) -> None:
+    """Discard what a job has left. What that meets is logged: it changes nothing about whether the load took place."""
+    try:
+        discard(root, job=directory)
+    except KStoreError as error:
+        logger.warning("%s: staged files stay behind: %s", directory, error)
 
 
 def _is_done(root: Root, application: str, version: int) -> bool:
