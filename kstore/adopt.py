@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from kstore import adoption, arguments, fs, loads, names
+from kstore import adoption, arguments, fs, loads, names, undisturbed
 from kstore.adoption import Share, StagedSegment
 from kstore.errors import InvalidTopicError, KStoreError, StorageError
 from kstore.loads import CommitRecord, Done
@@ -164,33 +164,46 @@ class Adoptions:
         that are missing are made, with the partitions that the manifest says. Appends of others wait meanwhile.
 
         Raises `ValueError` for a manifest that does not fit the topics, `StorageError` where staged files are missing
-        or the disk fails; unless its message says that the load is decided, nothing has happened.
+        or the disk fails; unless its message says that the load is decided, nothing has happened. An interrupt is
+        raised when the load is either done or given up; the same call again says which.
         """
         self._writing()
         rows = [Staged.of(row) for row in manifest]
         application, version = check_transaction(txn)
-        with self._adopting:
-            if self._pending is not None and not self._pending.shares:
-                self._finish(self._pending)
-            if self._pending is not None:
-                raise _unfinished(self._pending, "it keeps others out")
-            if not rows and application is None:
-                return Adopted()
-            directories = tuple(dict.fromkeys(row.directory for row in rows))
-            load = name_of(directories)
-            if self._done.has(load, application, version):
-                remove_staged(directories)
-                return Adopted(duplicate=True)
-            by_key: dict[tuple[str, int], list[Staged]] = {}
-            for row in rows:
-                by_key.setdefault((row.topic, row.partition), []).append(row)
-            if len({row.path for row in rows}) < len(rows):
-                raise ValueError("the manifest has a task's rows twice")
-            wanted = self._check_topics(rows)
-            found = self._look_through(by_key)
-            self._make_topics(wanted)
-            record = CommitRecord(load, "", (), application, version, (), directories)
-            return self._commit(record, found, rename_bytes)
+
+        def load(check: Callable[[], None]) -> Adopted:
+            with self._adopting:
+                check()
+                return self._adopt_locked(rows, (application, version), rename_bytes, check)
+
+        return undisturbed.run(load)
+
+    def _adopt_locked(
+        self, rows: Sequence[Staged], txn: tuple[str | None, int], rename_bytes: int, check: Callable[[], None]
+    ) -> Adopted:
+        """Adopt; where `check` is called the load may still be given up."""
+        if self._pending is not None and not self._pending.shares:
+            self._finish(self._pending)
+        if self._pending is not None:
+            raise _unfinished(self._pending, "it keeps others out")
+        if not rows and txn[0] is None:
+            return Adopted()
+        directories = tuple(dict.fromkeys(row.directory for row in rows))
+        load = name_of(directories)
+        if self._done.has(load, *txn):
+            remove_staged(directories)
+            return Adopted(duplicate=True)
+        by_key: dict[tuple[str, int], list[Staged]] = {}
+        for row in rows:
+            by_key.setdefault((row.topic, row.partition), []).append(row)
+        if len({row.path for row in rows}) < len(rows):
+            raise ValueError("the manifest has a task's rows twice")
+        wanted = self._check_topics(rows)
+        found = self._look_through(by_key)
+        check()
+        self._make_topics(wanted)
+        record = CommitRecord(load, "", (), *txn, (), directories)
+        return self._commit(record, found, rename_bytes, check)
 
     def _check_topics(self, rows: Sequence[Staged]) -> dict[str, Staged]:
         """The topics of a load; `ValueError` for one that has another number of partitions."""
@@ -220,7 +233,11 @@ class Adoptions:
         return max(max(entries) + 1, 0 if record is None else record.partitions)
 
     def _commit(
-        self, record: CommitRecord, found: Mapping[tuple[str, int], Sequence[StagedSegment]], rename_bytes: int
+        self,
+        record: CommitRecord,
+        found: Mapping[tuple[str, int], Sequence[StagedSegment]],
+        rename_bytes: int,
+        check: Callable[[], None],
     ) -> Adopted:
         keeper = self._writing()
         entries = {key: self._catalog.find(*key) for key in sorted(found)}
@@ -239,9 +256,12 @@ class Adoptions:
                 roots=tuple(root for root in roots if root in used or root == roots[0]),
                 shares=tuple(share.to_json() for share in shares),
             )
+            check()
             if shares:
                 self._decide(keeper, record)
+                self._pending = record
                 self._carry_out(record, shares, writers)
+                self._pending = replace(record, shares=())  # whatever comes: all that is left is to note it
         self._finish(record)
         records = sum(share.offsets[1] - share.offsets[0] for share in shares)
         size = sum(segment.bytes for share in shares for segment in share.segments)
@@ -343,7 +363,6 @@ class Adoptions:
         if not left:
             return
         assert first is not None
-        self._pending = record
         for share in left:
             writers[share.key].fail(first)
         self._keep_pending(record, left)

@@ -111,6 +111,7 @@ FLOORS: dict[str, int] = {
     "verify": 9,
     "repair": 10,
     "rootrepair": 9,
+    "undisturbed": 0,
     "loads": 2,
     "adoption": 3,
     "adopt": 11,
