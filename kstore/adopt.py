@@ -300,8 +300,10 @@ class Adoptions:
         def share_of(key: tuple[str, int]) -> Share:
             segments, entry, writer = found[key], entries[key], writers[key]
             device = fs.stat(entry.path).st_dev
-            renames = sum(each.bytes for each in segments) >= rename_bytes * len(segments) and all(
-                fs.stat(directory).st_dev == device for directory in {each.directory for each in segments}
+            renames = (
+                sum(each.bytes for each in segments) >= rename_bytes * len(segments)
+                and all(fs.stat(directory).st_dev == device for directory in {each.directory for each in segments})
+                and all(adoption.can_be_renamed(each, entry.path) for each in _one_of_each_job(segments))
             )
             end = adoption.make_ready_locked(writer, renames=renames)
             placed = []
@@ -477,6 +479,11 @@ def name_of(directories: Iterable[str]) -> str:
     """
     found = sorted(directories)
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:32] if found else ""
+
+
+def _one_of_each_job(segments: Iterable[StagedSegment]) -> Iterable[StagedSegment]:
+    """One staged segment of each job: what holds for it of mounts holds for the others."""
+    return {os.path.dirname(os.path.dirname(each.directory)): each for each in segments}.values()
 
 
 def remove_staged(directories: Iterable[str]) -> None:

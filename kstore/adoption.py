@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kstore.writer import Writer
 
 _HEADER_BYTES = 61
+_PROBE = f"kstore-probe{names.DELETED}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,13 +270,60 @@ def _patch(staged: StagedSegment, leader_epoch: int) -> None:
         file.close()
 
 
+def can_be_renamed(staged: StagedSegment, directory: str) -> bool:
+    """Whether the staged files can be renamed into a partition's directory, found out by renaming an empty one.
+
+    Bind mounts and quotas refuse it on one and the same device. What a crash leaves of this is removed as what its name
+    says: a deleted file.
+    """
+    source, target = f"{staged.directory}/{_PROBE}", f"{directory}/{_PROBE}"
+    try:
+        fs.close(fs.open(source, create=True))
+        try:
+            fs.rename(source, target)
+        except StorageError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            fs.unlink(source)
+            return False
+        fs.unlink(target)
+    except StorageError as error:
+        error._reported = True  # nothing of the log was changed
+        raise
+    return True
+
+
 def _rename(staged: StagedSegment, directory: str) -> None:
     """Put the staged files at their places, the log last: until then nobody reads by the indexes."""
     sources, targets = staged.paths, staged.targets(directory)
     for source, target in zip(sources[1:], targets[1:], strict=True):
         if fs.exists(source):
-            fs.rename(source, target)
-    fs.rename(sources[0], targets[0])
+            _move(source, target)
+    _move(sources[0], targets[0])
+
+
+def _move(source: str, target: str) -> None:
+    """Rename a file; where the system cannot, copy it under a name that counts for nothing, and rename that."""
+    try:
+        fs.rename(source, target)
+    except StorageError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = target + names.DELETED
+        file = LogFile(source)
+        try:
+            fd = fs.open(copy, create=True, empty=True)
+            try:
+                position = 0
+                while data := file.read(position, 1 << 20):
+                    fs.pwrite(fd, data, position)
+                    position += len(data)
+                fs.fsync(fd)
+            finally:
+                fs.close(fd)
+        finally:
+            file.close()
+        fs.rename(copy, target)
 
 
 def _is_the_same(staged: StagedSegment, target: str, least_bytes: int = _HEADER_BYTES) -> bool:

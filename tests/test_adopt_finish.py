@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -185,3 +186,69 @@ def test_a_log_whose_last_segments_were_cleaned_takes_the_load_at_its_end(crashe
     with open_store(root) as store:
         assert store.adopt([], txn=("a", 1)).duplicate
     assert found(root) == LOAD
+
+
+@pytest.fixture
+def two_mounts(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], bool]], None]:
+    """Makes the system refuse renames out of the staging directory, as between two mounts of one device."""
+
+    def refuse(which: Callable[[str], bool] = lambda source: True) -> None:
+        real = fs.rename
+
+        def rename(source: str, target: str) -> None:
+            if ".kstore-staging/" in source and ".kstore-staging/" not in target and which(source):
+                raise StorageError(errno.EXDEV, "Invalid cross-device link", source)
+            real(source, target)
+
+        monkeypatch.setattr(fs, "rename", rename)
+
+    return refuse
+
+
+def files(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "t-0").iterdir() if path.suffix in (".log", ".deleted"))
+
+
+def test_files_that_cannot_be_renamed_are_appended(world: Path, two_mounts: Callable[..., None]) -> None:
+    root = world / "logs"
+    with open_store(root) as store:
+        manifest = staged(root)
+        two_mounts()
+        assert store.adopt(manifest, txn=("a", 1), rename_bytes=RENAME).records == len(LOAD)
+        assert files(root) == ["00000000000000000000.log"]
+        assert store.append("t", b"later", partition=0).offset == len(LOAD)
+    assert found(root) == [*LOAD, b"later"]
+    assert leftovers(root) == []
+
+
+def test_files_that_can_be_renamed_leave_no_trace_of_the_trial(world: Path) -> None:
+    root = world / "logs"
+    with open_store(root) as store:
+        store.adopt(staged(root), rename_bytes=RENAME)
+        assert files(root) == [f"{base:020d}.log" for base in (0, COUNT, 2 * COUNT)]
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_files_that_cannot_be_renamed_any_more_are_copied_when_a_load_is_finished(
+    crashed: Callable[..., Path], two_mounts: Callable[..., None], renames: int
+) -> None:
+    root = crashed(renames)
+    two_mounts()
+    with open_store(root) as store:
+        assert store.adopt([], txn=("a", 1)).duplicate
+        assert store.append("t", b"later", partition=0).offset == len(LOAD) + 1
+    assert found(root) == [b"before", *LOAD, b"later"]
+    assert verify([root]).errors == 0
+    assert leftovers(root) == []
+
+
+def test_files_that_the_trial_promised_to_rename_are_copied(world: Path, two_mounts: Callable[..., None]) -> None:
+    root = world / "logs"
+    with open_store(root) as store:
+        manifest = staged(root)
+        two_mounts(lambda source: source.endswith((".log", "index")))
+        store.adopt(manifest, txn=("a", 1), rename_bytes=RENAME)
+        assert files(root) == [f"{base:020d}.log" for base in (0, COUNT, 2 * COUNT)]
+    assert found(root) == LOAD
+    assert verify([root]).errors == 0
+    assert leftovers(root) == []
