@@ -3,7 +3,8 @@
 `kstore-commit.json` is there only while a load that was decided is not wholly in the logs; `kstore-loads.json` has
 the last version of each application and the newest loads without one. Plain files in the root: a broker passes them
 over. Owns their text and the order in which the roots of a store get them. The hardest rule: a load is decided by the
-record in its first root alone; copies elsewhere only keep writers out.
+record in its first root alone, which says so itself, wherever that root is found later; copies elsewhere only keep
+writers out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kstore import fs
@@ -19,6 +20,9 @@ from kstore.errors import StorageError
 
 COMMIT_FILE = "kstore-commit.json"
 LOADS_FILE = "kstore-loads.json"
+STAGING = ".kstore-staging"
+"""What a staging directory that is beside its root has behind the root's name."""
+
 MOST_JOBS = 1000
 """How many loads without a transaction are remembered; the staged files of older ones are long gone."""
 
@@ -30,7 +34,7 @@ class CommitRecord:
     """A load that is decided. `shares` are what the partitions get, `directories` what was staged for it.
 
     `load` names it: what was staged in these directories; "" where nothing was. `primary` is the root whose record
-    decides.
+    decides. Of what was read, `decides` says whether it does, and `root` where its root was when it was written.
     """
 
     load: str
@@ -40,6 +44,8 @@ class CommitRecord:
     version: int
     shares: tuple[Mapping[str, Any], ...]
     directories: tuple[str, ...]
+    decides: bool = False
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,8 @@ def write_commit(record: CommitRecord) -> None:
         "directories": list(record.directories),
     }
     for root in sorted(record.roots, key=lambda root: root == record.primary):  # the one that counts comes last
-        fs.write_atomically(f"{root}/{COMMIT_FILE}", _text(data))
+        own = {"decides": root == record.primary, "root": root}
+        fs.write_atomically(f"{root}/{COMMIT_FILE}", _text(data | own))
 
 
 def remove_commit(record: CommitRecord) -> None:
@@ -127,32 +134,95 @@ def read_commit(root: str) -> CommitRecord | None:
             version=int(found["application_version"]),
             shares=tuple(dict(each) for each in found["shares"]),
             directories=tuple(map(str, found["directories"])),
+            decides=found["decides"] is True,
+            root=str(found["root"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _malformed(path, error) from None
 
 
 def find_pending(roots: Sequence[str]) -> CommitRecord | None:
-    """The load that is decided and not done, if there is one; copies of one that was not decided are removed.
+    """The load that is decided and not done, if there is one, with the paths that its roots have now.
 
-    Raises `StorageError` when a copy is there and the root that decides is not.
+    Copies of one that was not decided are removed. Raises `StorageError` when a copy is there and the root that decides
+    is not, and for a root that is itself a copy, made while a load was pending.
     """
-    copies: list[CommitRecord] = []
+    found: dict[str, CommitRecord] = {}
     for root in roots:
         record = read_commit(root)
-        if record is None:
-            continue
-        if record.primary == root:
-            return record
-        copies.append(record)
-    for record in copies:
-        if not fs.exists(record.primary):
-            raise StorageError(errno.ENOENT, "a bulk load is pending, and this root of it is missing", record.primary)
-        decided = read_commit(record.primary)
-        if decided is not None and decided.load == record.load:
-            return decided
-        remove_commit(record)
+        if record is not None:
+            found[root] = record
+    for record in found.values():
+        if record.decides:
+            return _where_it_is(record, found)
+    for record in found.values():
+        decided = read_commit(record.primary) if fs.exists(record.primary) else None
+        if decided is not None and decided.decides and decided.load == record.load:
+            return _where_it_is(decided, found)
+        if record.primary not in roots:
+            there = "is not opened with the others" if fs.exists(record.primary) else "is missing"
+            raise StorageError(
+                errno.ENOENT, f"a bulk load is pending, and this root, which decides about it, {there}", record.primary
+            )
+        for root, copy in found.items():
+            if copy.load == record.load and fs.unlink(f"{root}/{COMMIT_FILE}"):
+                fs.sync_directory(root)
     return None
+
+
+def _where_it_is(record: CommitRecord, found: Mapping[str, CommitRecord]) -> CommitRecord:
+    """A load whose roots are reached by other paths than when it was decided, by the paths they have now."""
+    moves = {copy.root: root for root, copy in found.items() if copy.load == record.load and copy.root != root}
+    if not moves:
+        return record
+    for old, new in moves.items():
+        other = read_commit(old) if fs.exists(old) and not _is_the_same(old, new) else None
+        if other is not None and other.load == record.load:
+            raise StorageError(
+                errno.EEXIST,
+                f"a bulk load is pending here and in {old}, of which this is a copy; it is finished there, and here "
+                f"whoever removes this file gives it up",
+                f"{new}/{COMMIT_FILE}",
+            )
+
+    def moved(path: str) -> str:
+        for old, new in moves.items():
+            for before, now in ((old, new), *_parents(old, new)):
+                at = now + path.removeprefix(before)
+                if path.startswith((f"{before}/", f"{before}{STAGING}/")) and fs.exists(at):
+                    return at
+        return path
+
+    def moved_share(share: Mapping[str, Any]) -> Mapping[str, Any]:
+        segments = [{**each, "directory": moved(str(each["directory"]))} for each in share["segments"]]
+        return {**share, "root": moves.get(share["root"], share["root"]), "segments": segments}
+
+    try:
+        shares = tuple(map(moved_share, record.shares))
+    except (KeyError, TypeError) as error:
+        raise _malformed(f"{moves.get(record.primary, record.primary)}/{COMMIT_FILE}", error) from None
+    return replace(
+        record,
+        primary=moves.get(record.primary, record.primary),
+        roots=tuple(moves.get(root, root) for root in record.roots),
+        shares=shares,
+        directories=tuple(map(moved, record.directories)),
+    )
+
+
+def _is_the_same(one: str, other: str) -> bool:
+    """Whether two paths lead to one directory."""
+    first, second = fs.stat(one), fs.stat(other)
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
+def _parents(old: str, new: str) -> list[tuple[str, str]]:
+    """The directories that were moved if not only the root was: what is above the names that both paths end in."""
+    one, two = old.split("/"), new.split("/")
+    while one and two and one[-1] == two[-1]:
+        one.pop()
+        two.pop()
+    return [("/".join(one), "/".join(two))] if len("/".join(one)) < len(old) else []
 
 
 def refuse_pending(root: str, topic: str, partition: int) -> None:

@@ -7,12 +7,14 @@ import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from staging import leftovers, records, stage_task
 
 from kstore import Log, StorageError, Store, adoption, fs, loads
-from kstore.adopt import Staged
+from kstore import spark as ks
+from kstore.adopt import Adoptions, Staged
 from kstore.verify import verify
 
 COUNT = 5
@@ -252,3 +254,120 @@ def test_files_that_the_trial_promised_to_rename_are_copied(world: Path, two_mou
     assert found(root) == LOAD
     assert verify([root]).errors == 0
     assert leftovers(root) == []
+
+
+# Roots that are reached by another path when a load is finished
+
+
+def finish(root: Path) -> None:
+    with open_store(root) as store:
+        assert store.adopt([], txn=("a", 1)).duplicate
+    assert found(root) == [b"before", *LOAD]
+    assert leftovers(root) == []
+    assert loads.read_done([str(root)]).applications == {"a": 1}
+
+
+@pytest.mark.parametrize(("renames", "rename_bytes"), [(0, RENAME), (1, RENAME), (0, APPEND)])
+@pytest.mark.parametrize("another", [False, True], ids=["nothing", "another directory"])
+@pytest.mark.parametrize("with_staging", [False, True], ids=["staging stays", "staging moves"])
+def test_a_root_that_was_renamed_has_its_load_finished(
+    crashed: Callable[..., Path], rename_bytes: int, renames: int, another: bool, with_staging: bool
+) -> None:
+    root = crashed(renames, rename_bytes)
+    moved = root.with_name("moved")
+    root.rename(moved)
+    if with_staging:
+        Path(f"{root}.kstore-staging").rename(f"{moved}.kstore-staging")
+    if another:
+        open_store(root).close()
+    finish(moved)
+    assert not another or sorted(path.name for path in root.iterdir() if "commit" in path.name) == []
+    assert leftovers(root) == []
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_root_that_was_moved_with_all_around_it_has_its_load_finished(
+    crashed: Callable[..., Path], renames: int
+) -> None:
+    root = crashed(renames)
+    root.parent.rename(root.parent.with_name("elsewhere"))
+    finish(root.parent.with_name("elsewhere") / "logs")
+
+
+def test_a_root_that_is_reached_by_a_link_has_its_load_finished(crashed: Callable[..., Path]) -> None:
+    root = crashed(1)
+    root.with_name("link").symlink_to(root)
+    finish(root.with_name("link"))
+
+
+def test_a_copy_of_a_root_with_a_pending_load_takes_nothing_from_the_root(crashed: Callable[..., Path]) -> None:
+    root = crashed(1)
+    copy = root.with_name("copy")
+    shutil.copytree(root, copy)
+    with pytest.raises(StorageError, match=f"is pending here and in {root}") as error:
+        open_store(copy)
+    assert error.value.filename == str(copy / loads.COMMIT_FILE)
+    finish(root)
+    with pytest.raises(StorageError, match="a staged file is missing"), open_store(copy) as store:
+        store.append("t", b"x", partition=0)
+    (copy / loads.COMMIT_FILE).unlink()
+    with open_store(copy) as store:
+        assert store.append("t", b"x", partition=0).offset == 1 + COUNT
+
+
+@pytest.mark.parametrize("moving", [(0,), (1,), (0, 1)])
+def test_roots_of_a_store_that_were_moved_have_their_load_finished(
+    world: Path, monkeypatch: pytest.MonkeyPatch, moving: tuple[int, ...]
+) -> None:
+    roots = [world / "one", world / "two"]
+    with Store.open(roots, background=False) as store:
+        store.create_topic("t", 2)
+        manifest = stage_task(roots[0], 0, "t", {p: records(0, p, COUNT) for p in range(2)}, partitions=2)
+
+        carry_out = Adoptions._carry_out
+
+        def copy(*args: Any) -> None:
+            shutil.copytree(world, world.parent / "kept")
+            carry_out(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Adoptions, "_carry_out", copy)
+            store.adopt(manifest, txn=("a", 1), rename_bytes=RENAME)
+    shutil.rmtree(world)
+    (world.parent / "kept").rename(world)
+    for number in moving:
+        roots[number] = roots[number].rename(world / f"moved{number}")
+    if 0 in moving:
+        with pytest.raises(StorageError, match="which decides about it, is missing"):
+            open_store(roots[1])
+    with Store.open(roots, background=False) as store:
+        assert store.adopt([], txn=("a", 1)).duplicate
+        for partition in range(2):
+            assert [record.value for record in store.log("t", partition).read()] == [
+                value for _, value in records(0, partition, COUNT)
+            ]
+    assert not list(world.glob("*/kstore-commit*"))
+
+
+def test_a_copy_of_a_record_that_decides_nothing_goes_only_when_the_root_that_decides_is_there(tmp_path: Path) -> None:
+    roots = [tmp_path / "one", tmp_path / "two"]
+    Store.open(roots, background=False).close()
+    record = loads.CommitRecord("load", str(roots[0]), tuple(map(str, roots)), None, -1, (), ())
+    loads.write_commit(record)
+    (roots[0] / loads.COMMIT_FILE).unlink()
+    with pytest.raises(StorageError, match="is not opened with the others"):
+        open_store(roots[1])
+    Store.open(roots, background=False).close()
+    assert not (roots[1] / loads.COMMIT_FILE).exists()
+
+
+def test_what_a_pending_load_needs_is_not_discarded_where_its_root_was_moved_to(crashed: Callable[..., Path]) -> None:
+    root = crashed(0)
+    moved = root.with_name("moved")
+    root.rename(moved)
+    Path(f"{root}.kstore-staging").rename(f"{moved}.kstore-staging")
+    staged(moved, "another")
+    for job in ("job", "another"):
+        ks.discard(moved, job=job)
+    assert sorted(path.name for path in Path(f"{moved}.kstore-staging").iterdir()) == ["job"]
+    finish(moved)

@@ -6,6 +6,7 @@ The hardest rule: whoever is refused the lock keeps what was staged, and is told
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -71,11 +72,16 @@ def discard(root: Root, manifest: Manifest = (), *, job: str | None = None) -> N
     `job` is a job's name, or the directory of one that stages elsewhere than beside the root (`Stage.directory`).
     """
     rows = [Staged.of(row) for row in manifest]
+    with root._adopting if isinstance(root, Store) else contextlib.nullcontext():  # a load may be on its way there
+        _discard(root, rows, job)
+
+
+def _discard(root: Root, rows: list[Staged], job: str | None) -> None:
     paths = root.paths if isinstance(root, Store) else (os.path.realpath(os.fspath(root)),)
     needed: set[str] = set()
     for path in paths:
         record = loads.read_commit(path) if fs.exists(path) else None
-        needed |= set() if record is None else set(record.directories)
+        needed |= set() if record is None else set(map(os.path.basename, record.directories))  # the root may have moved
     directories = list(dict.fromkeys(row.directory for row in rows))
     if job is not None:
         place = job if os.path.isabs(job) else f"{staging_directory(paths, None)}/{job}"
@@ -83,7 +89,7 @@ def discard(root: Root, manifest: Manifest = (), *, job: str | None = None) -> N
             raise ValueError(f"{job!r} is neither the name of a job nor its directory")
         if fs.exists(place):
             directories += [entry.path for entry in fs.scandir(place)] or [f"{place}/none"]
-    remove_staged(each for each in directories if each not in needed)
+    remove_staged(each for each in directories if os.path.basename(each) not in needed)
 
 
 def ingest(

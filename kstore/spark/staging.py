@@ -451,11 +451,11 @@ def remove_stale(paths: Iterable[str], staging: str, *, now: float | None = None
     needed = set()
     for root in paths:
         record = loads.read_commit(root) if fs.exists(root) else None
-        needed |= set() if record is None else {os.path.dirname(each) for each in record.directories}
+        needed |= set() if record is None else {os.path.basename(os.path.dirname(each)) for each in record.directories}
     limit = (time.time() if now is None else now) - STALE_SECONDS
     gone = []
     for job in fs.scandir(staging):
-        if job.path in needed or not job.is_dir(follow_symlinks=False):
+        if job.name in needed or not job.is_dir(follow_symlinks=False):
             continue
         try:
             newest = max([fs.stat(job.path).st_mtime, *(fs.stat(each.path).st_mtime for each in fs.scandir(job.path))])
