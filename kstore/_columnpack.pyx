@@ -335,6 +335,21 @@ def close(Packer packer not None):
 
 # ---- Batches on their way: out of the packer that makes them, through a codec, into the one that is written.
 
+def memory(Packer packer not None):
+    """The bytes of memory that the packer has for batches, in use or not."""
+    return packer._capacity
+
+
+def shrink(Packer packer not None):
+    """Give back what the packer does not use of its memory; what it has then."""
+    packer.enter()
+    try:
+        packer.shrink()
+    finally:
+        packer.leave()
+    return packer._capacity
+
+
 def hand_over(Packer packer not None, Packer spare not None):
     """Move the finished batches to `spare`, which is empty, and take its memory for those to come.
 

@@ -8,7 +8,7 @@ which go where those before them leave room, and rows that may be refused, are n
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
@@ -218,7 +218,7 @@ cdef class ColumnSplitter:
         if reserved > 2 * self._most_bytes:
             for packer in self._kept:
                 if packer is not None:
-                    _shrink(packer)
+                    (<Packer> packer).shrink()
         return 0
 
     # ---- Without.
@@ -382,21 +382,6 @@ cdef class ColumnSplitter:
         self._finished += (<Packer> packer).finished - finished
         self._held += (<Packer> packer)._used - used
         return 0 if code == EXHAUSTED else code
-
-
-cdef int _shrink(Packer packer) except -1:
-    """Give back what the packer does not use of its memory."""
-    cdef void *data
-    if packer._used == 0:
-        PyMem_RawFree(packer.data)
-        packer.data = NULL
-        packer._capacity = 0
-    elif packer._used < packer._capacity:
-        data = PyMem_RawRealloc(packer.data, <size_t> packer._used)
-        if data != NULL:
-            packer.data = <uint8_t *> data
-            packer._capacity = packer._used
-    return 0
 
 
 def partitions_of(Rows rows not None, int32_t partitions):

@@ -17,6 +17,7 @@ cdef class Packer:
     """What a record without a timestamp gets, and what limits are counted from."""
 
     cdef Py_ssize_t _capacity
+    cdef Py_ssize_t _least             # of a capacity that is not 0
     cdef Py_ssize_t _used              # finished bytes and those of the open batch
     cdef Py_ssize_t _exports
     cdef bint _busy
@@ -46,6 +47,9 @@ cdef class Packer:
     cdef int add(self, object value, object key, object timestamp, object headers) except -1
     cdef int close_batch(self) except -1
     cdef void drop_open(self) noexcept
+
+    # Gives back the memory that holds nothing. No view of the buffer may be alive.
+    cdef int shrink(self) except -1
 
     # For a caller in C that writes records of the open batch itself: checksums what lies in a cache still.
     cdef void sum_up(self) noexcept nogil

@@ -43,6 +43,7 @@ cdef extern from "record.h" nogil:
 
 cdef enum:
     FIRST_CAPACITY = 65536
+    SHRUNK_CAPACITY = 4096             # the least of a packer that had to give memory back: it has many beside it
     KNOWN_BITS = 0x7f                  # of the attributes (FORMAT.md 2.2)
     MAX_GROWTH = 14                    # bytes that a record may gain when it is counted from another base
 
@@ -89,6 +90,7 @@ cdef class Packer:
         self._after_max_ms = after_max_ms
         self._require_key = require_key
         self._single = single
+        self._least = FIRST_CAPACITY
         self.now_ms = now_ms
         self.max_timestamp = -1
 
@@ -160,6 +162,21 @@ cdef class Packer:
         self._used = self.finished
         self._count = 0
         self._summed = 0
+
+    cdef int shrink(self) except -1:
+        """Give back the memory that holds nothing."""
+        cdef void *data
+        self._least = SHRUNK_CAPACITY
+        if self._used == 0:
+            PyMem_RawFree(self.data)
+            self.data = NULL
+            self._capacity = 0
+        elif self._used < self._capacity:
+            data = PyMem_RawRealloc(self.data, <size_t> self._used)
+            if data != NULL:
+                self.data = <uint8_t *> data
+                self._capacity = self._used
+        return 0
 
     cdef void sum_up(self) noexcept nogil:
         """Checksum the records of the open batch as far as they are there."""
@@ -349,7 +366,7 @@ cdef class Packer:
         return 0
 
     cdef int _reserve(self, Py_ssize_t extra) except -1:
-        cdef Py_ssize_t wanted = max(<Py_ssize_t> FIRST_CAPACITY, self._used + extra, 2 * self._capacity)
+        cdef Py_ssize_t wanted = max(self._least, self._used + extra, 2 * self._capacity)
         cdef void *data = PyMem_RawRealloc(self.data, <size_t> wanted)
         if data == NULL:
             raise MemoryError

@@ -4,8 +4,8 @@ Rows go over the partitions as `Store.append_columns` sends them; batches fill u
 given. Needs neither Spark nor PyArrow. The hardest rule: what an attempt is made of lies in its own directory, durably
 before it is handed over, and an attempt that fails takes the directory with it.
 
-Memory: the caller's rows at hand; batches that are being filled, `OPEN_BYTES` over all partitions at the most; a
-partition's finished ones, `READY_BYTES`; what a codec makes of them.
+Memory: the caller's rows at hand, and once more as records; the batches of all topics and partitions, `BATCHES_BYTES`
+between two calls; what a codec makes of one partition's; some 25 KiB for each partition that gets rows.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from kstore.upkeep import NEVER, Upkeep
 
 SYNC_THREADS = 8
 OPEN_BYTES = 32 << 20  # of a topic's batches that are being filled: of many partitions' they are written smaller
+BATCHES_BYTES = 32 << 20  # memory that the batches of all topics may take between two calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,27 @@ class _Nobody:
 
 
 class _CountingLine(Line):
-    """A line into a staged log that counts its batches."""
+    """A line into a staged log that counts its batches, and the memory that they take."""
 
     count = 0
+    memory = 0
+
+    def measure(self) -> int:
+        """See how much memory the batches take now; by how much that is more than the last time."""
+        before = self.memory
+        self.memory = _columnpack.memory(self.packer)
+        if self._compressed is not None:
+            self.memory += _columnpack.memory(self._compressed)
+        return self.memory - before
+
+    def shrink(self, *, close: bool = False) -> int:
+        """Give back memory that holds nothing; with `close` what is open is written first. As `measure`."""
+        if close:
+            _columnpack.close(self.packer)
+            self.send()
+        self._compressed = None  # it is empty between two calls
+        _columnpack.shrink(self.packer)
+        return self.measure()
 
     def _store(self, packer: Packer) -> None:
         self.count += packer.batches
@@ -114,6 +133,7 @@ class Attempt:
         self._query, self._batch = query, batch
         self._lanes: dict[str, _Lane] = {}
         self._works = Works(1)
+        self._memory = 0  # of all batches
 
     def __enter__(self) -> Attempt:
         return self
@@ -148,15 +168,33 @@ class Attempt:
                 if partition is None:
                     while lane.splitter.pack(rows):
                         self._send(lane)
+                    self._memory += sum(line.measure() for line in lane.lines.values())
                 else:
                     line = self._line(lane, partition)
                     while _columnpack.pack(line.packer, rows, PACK_BYTES):
                         line.send()
                     if line.packer.batches:
                         line.send()
+                    self._memory += line.measure()
+                if self._memory > BATCHES_BYTES:
+                    self._relieve()
         except KStoreError as error:
             log = next((line.log for line in lane.lines.values()), None)
             raise told(log, error, None) from None
+
+    def _relieve(self) -> None:
+        """Give back memory: what holds nothing, and where that is not enough, the fullest batches, which end here.
+
+        Half of the budget is free afterwards, three quarters where batches had to end: so this is seldom done.
+        """
+        lines = [line for lane in self._lanes.values() for line in lane.lines.values()]
+        self._memory += sum(line.shrink() for line in lines)
+        if self._memory <= BATCHES_BYTES // 2:
+            return
+        for line in sorted(lines, key=lambda line: line.memory, reverse=True):
+            self._memory += line.shrink(close=True)
+            if self._memory <= BATCHES_BYTES // 4:
+                return
 
     def _lane(self, topic: Topic) -> _Lane:
         config = topic.log_config()

@@ -4,8 +4,8 @@ A `Stage` is made on the driver, checks there what can be checked, and is pickle
 lock. Which columns there may be is in rows.py; encoding and files are in attempts.py. The hardest rule: a task attempt
 writes into a directory of its own and nowhere else, so that one that fails, or comes too late, has changed nothing.
 
-Memory: a task holds one record batch of Spark's (64 MiB by Spark's default), or a block of rows, beside what
-attempts.py holds: under 256 MiB, however much a task sees.
+Memory: a task holds one record batch of Spark's (64 MiB at the most by Spark's default) and copies of `SLICE_BYTES` of
+it, or a block of rows, beside what attempts.py holds, however much a task sees; docs/spark.md has figures.
 """
 
 from __future__ import annotations
