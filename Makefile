@@ -19,8 +19,9 @@ COMPILED := $(patsubst kstore/%.pyx,kstore.%,$(wildcard kstore/*.pyx))
 # nothing new, and take minutes each where every access is checked.
 PLAIN   := docs layers kafka_% cli% progress cautions checkpoint config% coordinator epochs faultfs fs goldensets names placement \
 	retention% scanning scheduler spark spark_ingest spark_options store% testcases topics groups transactions% bad_input columns_engines
-STORIES := adopt_crash corners crash durable exactly_once export full_disk golden_recovery golden_write group_commit ingest indexfile_elsewhere interruptions machine machine_producers \
-	openfiles parking processes recovery repair topicreads
+STORIES := adopt_crash adopt_finish corners crash durable exactly_once export full_disk golden_recovery golden_write group_commit \
+	indexfile_elsewhere ingest interruptions machine machine_producers openfiles parking processes recovery repair spark_driver \
+	topicreads undisturbed
 CHECKED  = $(filter-out $(patsubst %,tests/test_%.py,$(PLAIN) $(STORIES)),$(wildcard tests/test_*.py))
 
 # make test ends within this, whatever hangs.

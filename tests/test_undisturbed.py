@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import shutil
 import signal
 import sys
@@ -21,12 +22,28 @@ RENAME, APPEND = 1, 1 << 40
 LOAD = [[value for task in range(2) for _, value in records(task, partition, 5)] for partition in range(2)]
 
 
+LINES, FIRST = inspect.getsourcelines(undisturbed.run)
+WAITING = FIRST + next(
+    number for number, line in enumerate(LINES) if "ended.acquire()" in line and "while" in LINES[number - 1]
+)
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """As in a terminal: whoever runs in a shell's background has interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt() -> None:
-    """Send a SIGINT to the main thread, which waits for the work that calls this, or is about to."""
+    """Send a SIGINT to the main thread once it waits for the work that calls this."""
     main = threading.main_thread().ident
     assert main is not None
-    while sys._current_frames()[main].f_code is not undisturbed.run.__code__:
-        pass
+    while True:
+        frame = sys._current_frames()[main]
+        if frame.f_code is undisturbed.run.__code__ and frame.f_lineno == WAITING:
+            break
     signal.pthread_kill(main, signal.SIGINT)
 
 
