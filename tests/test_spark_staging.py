@@ -10,6 +10,7 @@ import sys
 import threading
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ from kstore import spark as ks
 from kstore._route import partition_of
 from kstore.adopt import Staged
 from kstore.spark import staging
+from kstore.spark.options import WriteOptions
+from kstore.spark.source import Writer
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -235,6 +238,18 @@ def test_a_column_that_is_there_twice_is_refused_on_the_driver_and_in_the_task(r
     with pytest.raises(ConfigError, match=said):
         list(made(iter([twice])))
     assert staged_files(root) == []
+
+
+def test_ingest_and_the_format_refuse_a_name_that_a_dataframe_has_twice(root: Path) -> None:
+    fields = [
+        SimpleNamespace(name=name, dataType=SimpleNamespace(simpleString=lambda: "binary"))
+        for name in ("key", "value", "key")
+    ]
+    schema: Any = SimpleNamespace(fields=fields)
+    with pytest.raises(ConfigError, match="there are 2 columns of the name 'key'"):
+        ks.ingest(SimpleNamespace(schema=schema, mapInArrow=None), root, topic="t", partitions=1)
+    with pytest.raises(ConfigError, match="there are 2 columns of the name 'key'"):
+        Writer(str(root), WriteOptions(topic="t", partitions=1), schema)
 
 
 def test_a_name_of_no_meaning_may_be_there_twice(root: Path) -> None:
