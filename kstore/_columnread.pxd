@@ -4,6 +4,7 @@
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kstore._columns cimport ks_block
+from kstore._producers cimport ks_span
 
 
 cdef extern from "blocks.h" nogil:
@@ -100,6 +101,8 @@ cdef extern from "chunks.h" nogil:
         ks_block *window
         size_t ahead
         int error
+        const ks_span *aborted
+        int64_t aborted_n
         int64_t (*unpack)(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil
         void *unpack_context
         int64_t most_plain

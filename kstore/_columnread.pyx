@@ -18,6 +18,7 @@ from kstore._columns cimport (
     ks_pool_adopt, ks_view, new_memory, pool, share,
 )
 from kstore._core cimport Buffer, Record, record_section
+from kstore._producers cimport AbortedFilter
 
 import os
 
@@ -131,6 +132,7 @@ cdef class Reader:
     cdef Buffer _memory                # what is read instead of a file
     cdef int64_t _memory_at            # the position of its first byte, as errors say it
     cdef ks_ahead *_ahead              # chunks that were read together with the one before; NULL where none are
+    cdef AbortedFilter _aborted        # what _r.aborted points into
     cdef readonly object path
 
     def __init__(self, columns, layout, *, bint check_crc=True, max_decompressed_bytes=None, int threads=1,
@@ -259,9 +261,11 @@ cdef class Reader:
             ks_ahead_forget(self._ahead)
         ks_window_close(&self._r)
 
-    def skip(self, int64_t position):
-        """Go on at a later batch of the same file."""
-        self._r.position = position
+    def leave_out(self, AbortedFilter aborted):
+        """Pass over the batches of these transactions from now on; None for no such batches."""
+        self._aborted = aborted
+        self._r.aborted = NULL if aborted is None else aborted._spans
+        self._r.aborted_n = 0 if aborted is None else aborted._count
 
     cdef int _open_memory(self, data, object path, int64_t position) except -1:
         """Go to the begin of a buffer, which is at `position` of who knows what."""

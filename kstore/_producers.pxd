@@ -8,6 +8,14 @@ cdef enum:
     MARKER_BYTES = 78              # of a batch that ends a transaction
 
 
+cdef extern from "aborted.h" nogil:
+    ctypedef struct ks_span:
+        int64_t producer_id
+        int64_t first
+        int64_t last
+    int ks_is_aborted(const ks_span *spans, int64_t n, const uint8_t *p) noexcept
+
+
 cdef struct Kept:
     int64_t last_offset
     int64_t timestamp
@@ -82,3 +90,8 @@ cdef class ProducerTable:
 
 cdef void encode_marker(uint8_t *p, int64_t timestamp, int64_t producer_id, int16_t producer_epoch, bint commit,
                         int32_t coordinator_epoch, bint log_append_time) noexcept
+
+
+cdef class AbortedFilter:
+    cdef ks_span *_spans
+    cdef Py_ssize_t _count

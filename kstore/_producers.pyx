@@ -773,10 +773,6 @@ cdef void encode_marker(uint8_t *p, int64_t timestamp, int64_t producer_id, int1
     store32(p + CRC_AT, <int32_t> ks_crc32c(0, p + ATTRIBUTES_AT, MARKER_BYTES - ATTRIBUTES_AT))
 
 
-cdef struct Span:
-    int64_t producer_id, first, last
-
-
 @cython.final
 cdef class AbortedFilter:
     """Aborted transactions, asked of each batch whether it belongs to one.
@@ -785,17 +781,14 @@ cdef class AbortedFilter:
     transaction of that producer. Made of (producer id, first offset, last offset); never changed.
     """
 
-    cdef Span *_spans
-    cdef Py_ssize_t _count
-
     def __init__(self, transactions):
         cdef Py_ssize_t i = 0
         ordered = sorted(transactions)
-        self._spans = <Span *> PyMem_RawMalloc(<size_t> max(len(ordered), 1) * sizeof(Span))
+        self._spans = <ks_span *> PyMem_RawMalloc(<size_t> max(len(ordered), 1) * sizeof(ks_span))
         if self._spans == NULL:
             raise MemoryError
         for producer_id, first, last in ordered:
-            self._spans[i] = Span(producer_id, first, last)
+            self._spans[i] = ks_span(producer_id, first, last)
             i += 1
             self._count = i
 
@@ -804,25 +797,6 @@ cdef class AbortedFilter:
 
     def __len__(self):
         return self._count
-
-    cdef bint _drops(self, const uint8_t *p) noexcept nogil:
-        """Whether the v2 header at `p` is that of an aborted batch."""
-        cdef int64_t producer_id, offset
-        cdef Py_ssize_t low = 0, high = self._count, middle
-        cdef int16_t attributes = load16(p + ATTRIBUTES_AT)
-        if p[MAGIC_AT] != 2 or not attributes & TRANSACTIONAL_BIT or attributes & CONTROL_BIT:
-            return False
-        producer_id = load64(p + PRODUCER_ID_AT)
-        offset = load64(p)
-        while low < high:
-            middle = (low + high) // 2
-            if self._spans[middle].producer_id < producer_id or (
-                    self._spans[middle].producer_id == producer_id and self._spans[middle].first <= offset):
-                low = middle + 1
-            else:
-                high = middle
-        return (low > 0 and self._spans[low - 1].producer_id == producer_id
-                and offset <= self._spans[low - 1].last)
 
     def kept(self, data):
         """Of whole batches in memory: [(start, end)] of what is left without the aborted ones."""
@@ -834,7 +808,7 @@ cdef class AbortedFilter:
             size = <int64_t> load32(held.p + at + BATCH_LENGTH_AT) + LOG_OVERHEAD
             if size < LOG_OVERHEAD + MIN_V0_MESSAGE or size > held.size - at:
                 break
-            if size >= RECORDS_AT and self._drops(held.p + at):
+            if size >= RECORDS_AT and ks_is_aborted(self._spans, self._count, held.p + at):
                 if start < at:
                     found.append((start, at))
                 start = at + <Py_ssize_t> size
@@ -877,7 +851,7 @@ cdef class AbortedFilter:
                 first = -1
                 if not is_sound or load64(p) > last:
                     break
-                if size >= RECORDS_AT and self._drops(p):
+                if size >= RECORDS_AT and ks_is_aborted(self._spans, self._count, p):
                     if stop != position:
                         if stop > start:
                             found.append((start, stop))

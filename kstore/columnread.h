@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "aborted.h"
 #include "columns.h"
 #include "crc32c.h"
 #include "unpack.h"
@@ -54,6 +55,8 @@ typedef struct ks_reader {
     int64_t window_at;               /* file position of its first byte */
     size_t window_size, ahead;
     int error;
+    const ks_span *aborted;          /* batches of these are passed over */
+    int64_t aborted_n;
     /* The records of the batch at `position`, decompressed. `unpack` does what unpack.h does not: it writes where
        ks_plain_room says, and answers how much, or a negative number if it cannot. */
     int64_t (*unpack)(void *context, struct ks_reader *r, const uint8_t *p, int64_t size);
@@ -353,6 +356,10 @@ static enum ks_stop ks_read(ks_reader *r) {
         int64_t size = KS_FRAME + (int64_t)ks_size(p);
         if (p[KS_AT_MAGIC] != 2 || size < KS_AT_RECORDS || size > left) return KS_LEFT_ALONE;
         if (ks_get64(p) > r->last_wanted) return KS_PAST;
+        if (r->aborted_n && !r->plain && ks_is_aborted(r->aborted, r->aborted_n, p)) {
+            r->position += size;
+            continue;
+        }
         ks_batch b;
         ks_describe(p, &b);
         if (ks_suits_pieces(r, p, &b, size)) {

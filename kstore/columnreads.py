@@ -53,7 +53,8 @@ class _Source:
         self._segment: Segment | None = None
         self._position = 0
         self._given: Piece | None = None
-        self._aborted: deque[tuple[int, int]] = deque()  # parts of the segment's file that are left out
+        self._filter: AbortedFilter | None = None  # of the segment: what a `Reader` passes over
+        self._aborted: deque[tuple[int, int]] = deque()  # parts of its file that a table leaves out
         self._stride = MOST_STRIDE_BYTES
         self._divided = 0  # position up to which chunks were divided
         self._base, self._crc = -1, 0  # of the batch that the last record came from
@@ -113,11 +114,12 @@ class _Source:
         # In this order: a segment that has one after it is sealed, and its size is its last.
         following = view.segments.after(segment.base_offset)
         end = ahead = view.readable_bytes(segment)
-        while self._aborted and self._position >= self._aborted[0][0] and not reader.is_amid:
-            self._position = self._aborted.popleft()[1]
-            reader.skip(self._position)
-        if self._aborted:
-            end = self._aborted[0][0]
+        if isinstance(reader, _batchtable.BatchTable):
+            while self._aborted and self._position >= self._aborted[0][0]:
+                self._position = self._aborted.popleft()[1]
+                reader.skip(self._position)
+            if self._aborted:
+                end = self._aborted[0][0]
         if self._position < end or reader.is_amid:
             pause = min(self._position + self._stride, end)
             if isinstance(reader, _batchtable.BatchTable):
@@ -131,7 +133,7 @@ class _Source:
             if stop == "alone":
                 data = None
                 if not reader.is_amid:
-                    data = next(self._file.pieces(reader.position, end))[0]
+                    data = self._kept(next(self._file.pieces(reader.position, end))[0])
                 stop = reader.read_slowly(data)
             position, header, *_ = reader.last_batch
             if position >= 0:
@@ -185,9 +187,11 @@ class _Source:
         """Find the parts of the segment's file, from where we are, that were aborted."""
         self._aborted.clear()
         spans = self._stretch.spans_in(segment, self._reader.next_offset, self._end)
-        if not spans:
-            return
         aborted = AbortedFilter((span.producer_id, span.first_offset, span.last_offset) for span in spans)
+        if isinstance(self._reader, _columnread.Reader):
+            self._filter = aborted if spans else None
+            self._reader.leave_out(self._filter)
+            return
         fd, path, at, end = self._file.fd, segment.path, self._position, self._view.readable_bytes(segment)
         for first, last in _together(spans):
             last = min(last, self._end - 1)
@@ -197,6 +201,13 @@ class _Source:
             if found:
                 self._aborted.extend(found)
                 at = found[-1][1]
+
+    def _kept(self, data: memoryview) -> memoryview:
+        """What of whole batches comes before the first that was aborted; the first of them was not."""
+        if self._filter is None:
+            return data
+        kept = self._filter.kept(data)
+        return data[: kept[0][1]] if kept and kept[0][0] == 0 else data
 
     def _bytes_ahead(self, segment: Segment, end: int) -> int:
         """About how many bytes are still to come, if they are fewer than the chunk may have."""

@@ -240,7 +240,7 @@ static void ks_read_cells(ks_reader *r, int hands) {
 /* As `ks_read`, with so many threads where there is enough to do. */
 static enum ks_stop ks_read_together(ks_reader *r, int hands) {
     int64_t pause = r->pause, before;
-    if (hands < 2) return ks_read(r);
+    if (hands < 2 || r->aborted_n) return ks_read(r); /* cells take all batches */
     do {
         before = r->position;
         if (pause - before < 2 * KS_CELL) return ks_read(r);

@@ -34,7 +34,10 @@ LAST_EPOCH = 2**15 - 1
 Place = tuple[str, int]
 
 _new = tuple.__new__
+# Looked up once: a transaction asks several times.
 _ONGOING = Status.ONGOING
+_PREPARE_COMMIT, _PREPARE_ABORT = Status.PREPARE_COMMIT, Status.PREPARE_ABORT
+_COMPLETE_COMMIT, _COMPLETE_ABORT = Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT
 
 
 class Transactions(InternalTopics):
@@ -239,33 +242,36 @@ class Transactions(InternalTopics):
         if sync:
             for log in self._logs_of(state):
                 log.flush()
-        entry.write(
-            TransactionState(
-                state.producer_id,
-                min(epoch + 1, LAST_EPOCH),
-                state.timeout_ms,
-                Status.PREPARE_COMMIT if commit else Status.PREPARE_ABORT,
-                state.partitions,
-                self._writing().now(),
-                state.start_ms,
-                state.producer_id,
-                next_id,
-                VERSION,
-            )
+        now_ms = self._writing().now()
+        fields = (
+            state.producer_id,
+            min(epoch + 1, LAST_EPOCH),
+            state.timeout_ms,
+            _PREPARE_COMMIT if commit else _PREPARE_ABORT,
+            state.partitions,
+            now_ms,
+            state.start_ms,
+            state.producer_id,
+            next_id,
+            VERSION,
         )
+        entry.write(_new(TransactionState, fields))
         if sync:
             entry.log.flush()
-        self._complete(entry, sync=sync)
+        self._complete(entry, sync=sync, now_ms=None if sync else now_ms)
 
-    def _complete(self, entry: TransactionEntry, *, sync: bool = False, only_open: bool = False) -> None:
+    def _complete(
+        self, entry: TransactionEntry, *, sync: bool = False, only_open: bool = False, now_ms: int | None = None
+    ) -> None:
         """Write the markers of a transaction that is decided, then that it is done.
 
         With `only_open` those alone that are missing: an earlier life may have written the others.
         """
         state = entry.state
         assert state is not None
-        now_ms = self._writing().now()
-        commit = state.status == Status.PREPARE_COMMIT
+        if now_ms is None:
+            now_ms = self._writing().now()
+        commit = state.status is _PREPARE_COMMIT
         coordinator_epoch = max(entry.log._writable().appender.leader_epoch, 0)
         logs = self._logs_of(state)
         for log in logs:
@@ -280,7 +286,7 @@ class Transactions(InternalTopics):
             state.next_producer_id if rotated else state.producer_id,
             0 if rotated else state.producer_epoch,
             state.timeout_ms,
-            Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT,
+            _COMPLETE_COMMIT if commit else _COMPLETE_ABORT,
             (),
             self._writing().now() if sync else now_ms,
             state.start_ms,

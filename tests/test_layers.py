@@ -144,6 +144,7 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("stability", "producer"): "the same replay, from outside",
     ("columnappends", "appends"): "columns are stored as records are",
     ("_columnread", "_columns"): "what it makes",
+    ("_columnread", "_producers"): "which batches it leaves out",
     ("_batchtable", "_columns"): "the same",
     ("_batchtable", "_columnread"): "one walk over batches, with their records and without",
     ("_columnstream", "_columns"): "what it streams",

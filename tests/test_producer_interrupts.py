@@ -261,7 +261,7 @@ def test_readers_ask_for_the_aborts_of_one_segment_at_a_time(path: Path, monkeyp
         assert max(asked) <= 5
 
 
-def test_columns_look_at_no_header_behind_the_last_abort_or_what_is_read(
+def test_a_batch_table_looks_at_no_header_behind_the_last_abort_or_what_is_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []  # the last offset of each look
@@ -281,7 +281,6 @@ def test_columns_look_at_no_header_behind_the_last_abort_or_what_is_read(
             log.append(b"plain")
         far = log.log_end_offset
         aborts(log, 2, 2)
-        monkeypatch.setattr(columnreads, "AbortedFilter", Filter)
         whole = log.log_end_offset
         for start, end, looks in (
             (near, far, []),
@@ -289,10 +288,15 @@ def test_columns_look_at_no_header_behind_the_last_abort_or_what_is_read(
             (0, 3, [2]),
             (far - 1, whole, [whole - 1]),
         ):
+            how: Any = {"end_offset": end, "isolation": "read_committed"}
+            records = [record.value for record in log.read(start, **how)]
+            assert log.read_columns(start, **how)["value"].to_pylist() == records
+            batches = [batch.base_offset for batch in log.read_batches(start, **how)]
             looked.clear()
-            records = [record.value for record in log.read(start, end_offset=end, isolation="read_committed")]
-            columns = log.read_columns(start, end_offset=end, isolation="read_committed")
-            assert columns["value"].to_pylist() == records
+            with monkeypatch.context() as patch:
+                patch.setattr(columnreads, "AbortedFilter", Filter)
+                table = log.batch_table(start, **how)
+            assert table["base_offset"].tolist() == batches
             assert sorted(set(looked)) == looks
 
 
