@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from kstore import fs, names
@@ -116,12 +117,14 @@ class ProducerState:
     def sync(self) -> None:
         """Sync the snapshots that were left to the next flush (2.12)."""
         for offset in sorted(self._unsynced):
-            if offset in self.offsets:
-                fd = fs.open(self.path(offset))
-                try:
-                    fs.fsync(fd)
-                finally:
-                    fs.close(fd)
+            # Another thread may delete it, with its segment: then there is nothing to sync.
+            with suppress(fs.MissingFileError):
+                if offset in self.offsets:
+                    fd = fs.open(self.path(offset))
+                    try:
+                        fs.fsync(fd)
+                    finally:
+                        fs.close(fd)
             self._unsynced.discard(offset)
 
     def remove_stray(self, bases: Sequence[int]) -> None:

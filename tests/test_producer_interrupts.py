@@ -181,6 +181,30 @@ def test_while_a_truncation_looks_at_the_producers_nothing_undecided_is_read(
         assert committed(log) == [b"plain", b"v"]
 
 
+def test_a_snapshot_that_goes_with_its_segment_while_a_flush_syncs_it_fails_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kstore.Log.open(path) as log:
+        send(log, 0)
+        state = log._writable().producers
+        state.end_offset = log.log_end_offset
+        state.take_snapshot()
+        snapshot = log.log_end_offset
+        rename, synced = fs.rename, []
+
+        def renamed(source: Any, target: Any) -> None:
+            rename(source, target)
+            state.sync()  # the thread that flushes, just then
+            synced.append(source)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fs, "rename", renamed)
+            assert len(state.mark_deleted(snapshot)) == 1
+        assert synced == [state.path(snapshot)]
+        log.flush()
+        send(log, 1)
+
+
 def test_an_entry_added_while_the_index_is_flushed_is_for_the_next_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
