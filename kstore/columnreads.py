@@ -186,12 +186,14 @@ class _Source:
     def _leave_out(self, segment: Segment) -> None:
         """Find the parts of the segment's file, from where we are, that were aborted."""
         self._aborted.clear()
-        spans = self._stretch.spans_in(segment, self._reader.next_offset, self._end)
-        aborted = AbortedFilter((span.producer_id, span.first_offset, span.last_offset) for span in spans)
         if isinstance(self._reader, _columnread.Reader):
-            self._filter = aborted if spans else None
+            self._filter = self._stretch.aborted_in(segment, self._reader.next_offset, self._end)
             self._reader.leave_out(self._filter)
             return
+        spans = self._stretch.spans_in(segment, self._reader.next_offset, self._end)
+        if not spans:
+            return
+        aborted = AbortedFilter((span.producer_id, span.first_offset, span.last_offset) for span in spans)
         fd, path, at, end = self._file.fd, segment.path, self._position, self._view.readable_bytes(segment)
         for first, last in _together(spans):
             last = min(last, self._end - 1)

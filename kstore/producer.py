@@ -204,7 +204,7 @@ class ProducerState:
     def mark_deleted(self, offset: int) -> list[str]:
         """Rename the snapshot at a deleted segment's base to `.deleted`; the new path, to be unlinked later.
 
-        None where there is none, also if it is gone that there was.
+        Nothing where there is none, also if it is gone that there was.
         """
         if offset not in self.offsets:
             return []
