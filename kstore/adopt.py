@@ -38,7 +38,7 @@ logger = logging.getLogger("kstore")
 RENAME_BYTES = 4 << 20
 """Files become segments by a rename where a partition's are this large on the average; smaller ones are appended."""
 
-THREADS = 8  # that patch staged files and wait for the disk
+THREADS = 4  # that patch staged files and wait for the disk
 TASK_PREFIX = "task-"
 
 Transaction = tuple[str, int]

@@ -17,6 +17,8 @@ from kstore.errors import CorruptRecordError, StorageError
 from kstore.logfile import LogFile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kstore.log import Log
     from kstore.segment import Segment
     from kstore.writer import Writer
@@ -128,13 +130,15 @@ def take_in_locked(writer: Writer, share: Share) -> None:
     if not share.renames:
         _append_locked(writer, share, share.offsets[0])
         return
-    for segment in share.segments:
 
-        def place(active: Segment, staged: StagedSegment = segment) -> int:
-            _rename(staged, active.directory)
+    def place_of(staged: StagedSegment) -> Callable[[Segment], int]:
+        def place(segment: Segment) -> int:
+            _rename(staged, segment.directory)
             return staged.bytes
 
-        writer.take_in_locked(place, segment.next_offset)
+        return place
+
+    writer.take_in_locked([(place_of(staged), staged.next_offset) for staged in share.segments])
     writer.upkeep.took_in(share.offsets[1])
 
 
@@ -265,7 +269,7 @@ def _patch(staged: StagedSegment, leader_epoch: int) -> None:
     file = LogFile(path, write=True)
     try:
         rebase(file.fd, staged.bytes, staged.base_offset, leader_epoch, path=path)
-        fs.fsync(file.fd)
+        fs.fdatasync(file.fd)  # no size changes
     finally:
         file.close()
 

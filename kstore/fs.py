@@ -10,6 +10,7 @@ The hardest rule: a name is durable only once its directory is synced; what says
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -143,6 +144,21 @@ def fdatasync(fd: int) -> None:
             os.fdatasync(fd)
     except OSError as error:
         raise storage_error(error, fd) from error
+
+
+def start_writing(fd: int) -> None:
+    """Have the system begin to write what the file holds to the disk, and wait for nothing; promises nothing.
+
+    A later `fdatasync` has less to wait for, and tells what went wrong. Does nothing but on Linux.
+    """
+    if _sync_file_range is not None:
+        _sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
+
+_SYNC_FILE_RANGE_WRITE = 2  # from <fcntl.h>, where Python has neither this nor the call
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 def _full_sync(fd: int) -> None:

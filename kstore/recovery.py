@@ -348,8 +348,8 @@ class _Loader:
                 now_ms=now_ms,
                 jitter_ms=draw_jitter(self.config),
             )
-            # Its name may soon be all that says where the log starts.
-            fs.sync_directory(self.directory)
+            if self.log_start_offset > 0:  # its name may soon be all that says where the log starts
+                fs.sync_directory(self.directory)
             self.segments.append(segment)
             next_offset = self.log_start_offset
         else:

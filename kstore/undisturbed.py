@@ -12,6 +12,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_LOOK_S = 0.5  # a signal that comes just before the wait begins does not end it
+
 
 class GivenUp(BaseException):
     """What the work raises where it may be broken off, and an interrupt has come; never seen outside."""
@@ -53,7 +55,7 @@ def run(work: Callable[[Callable[[], None]], T]) -> T:
     while True:
         try:
             while not results and not errors:
-                ended.acquire()
+                ended.acquire(timeout=_LOOK_S)
             break
         except BaseException as error:
             interrupts.append(error)

@@ -484,29 +484,34 @@ class Writer:
             self.upkeep.flush_after_roll()
         return new
 
-    def take_in_locked(self, place: Callable[[Segment], int], next_offset: int) -> None:
-        """Have `place` put the files of a whole segment over those of the empty active one, and go on behind it.
+    def take_in_locked(self, places: Sequence[tuple[Callable[[Segment], int], int]]) -> None:
+        """Have each `place` put the files of a whole segment where the log ends, the first over the empty active one's.
 
-        `place` gets the active segment and answers with the bytes of its new log. The segment stays the object that
-        readers hold. Nothing is synced here. When it raises, the log refuses writes: what stands there is not known.
+        A `place` gets the segment and answers with the bytes of its new log; beside it is the offset that follows. The
+        first segment stays the object that readers hold, and all become visible at once. Nothing is synced here. When
+        it raises, the log refuses writes: what stands there is not known.
         """
-        segment = self.active
+        first = segment = self.active
+        before = self.segments.items
         self.settle()
         try:
             self.appender.detach()
-            segment.close()
-            size_bytes = place(segment)
-            segment.renew(size_bytes)
-            new = self._new_segment(next_offset)
-            self._create(new)
-            new.roll_reason = "explicit"
+            first.close()
+            taken = []
+            for place, next_offset in places:
+                segment.renew(place(segment))
+                taken.append(segment)
+                segment = self._new_segment(next_offset)
+                segment.roll_reason = "explicit"
+            self._create(segment)
             # The end first: a reader that starts there meanwhile must not take the new bytes for old ones.
-            self._attach(next_offset, new)
-            self.segments = SegmentList([*self.segments.items, new])
-            self._pin(new)
+            self._attach(segment.base_offset, segment)
+            self.segments = SegmentList([*before, *taken[1:], segment])
+            self._pin(segment)
             self.limit()
-            self.producers.end_offset = next_offset
-            self.producers.take_snapshot()
+            for _, next_offset in places:
+                self.producers.end_offset = next_offset
+                self.producers.take_snapshot()
             self.upkeep.owe_names()
         except BaseException as error:
             self.fail(error)

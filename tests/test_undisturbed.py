@@ -24,7 +24,7 @@ LOAD = [[value for task in range(2) for _, value in records(task, partition, 5)]
 
 LINES, FIRST = inspect.getsourcelines(undisturbed.run)
 WAITING = FIRST + next(
-    number for number, line in enumerate(LINES) if "ended.acquire()" in line and "while" in LINES[number - 1]
+    number for number, line in enumerate(LINES) if "ended.acquire(" in line and "while" in LINES[number - 1]
 )
 
 

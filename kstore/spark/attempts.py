@@ -32,8 +32,10 @@ from kstore.log import Log
 from kstore.producer import DEFAULT_EXPIRY
 from kstore.topicwrites import LEAST_BATCH_BYTES, MOST_BATCH_BYTES, READY_BYTES, SPREAD_BYTES
 from kstore.upkeep import NEVER, Upkeep
+from kstore.writer import Writer
 
 SYNC_THREADS = 8
+WRITE_BYTES = 1 << 20  # of a file: when so many have come, the disk begins with them
 OPEN_BYTES = 32 << 20  # of a topic's batches that are being filled: of many partitions' they are written smaller
 BATCHES_BYTES = 32 << 20  # memory that the batches of all topics may take between two calls
 
@@ -76,6 +78,7 @@ class _CountingLine(Line):
 
     count = 0
     memory = 0
+    _waiting = 0  # bytes that the disk has not been told of
 
     def measure(self) -> int:
         """See how much memory the batches take now; by how much that is more than the last time."""
@@ -96,7 +99,14 @@ class _CountingLine(Line):
 
     def _store(self, packer: Packer) -> None:
         self.count += packer.batches
-        super()._store(packer)
+        writer = self._writer
+        with writer.gate(), packer.buffer as batches:
+            self._waiting += len(batches)
+            writer.append_locked(batches)  # and no epoch is entered: the commit assigns one
+            if self._waiting >= WRITE_BYTES:
+                self._waiting = 0
+                fs.start_writing(writer.active.file.fd)
+        packer.clear()
 
 
 @dataclass(slots=True)
@@ -221,8 +231,10 @@ class Attempt:
             if not 0 <= number < topic.partitions:
                 raise InvalidRecordError(f"partition {number} of topic {topic.name}, which has {topic.partitions}")
             fs.make_directories(self.directory)
+            path = f"{self.directory}/{topic.name}-{number}"
+            fs.make_directory(path)  # durable once all of the attempt is
             log = Log.open_hosted(
-                f"{self.directory}/{topic.name}-{number}",
+                path,
                 lane.config,
                 host=_Nobody(),
                 clock=None,
@@ -233,7 +245,6 @@ class Attempt:
                 on_storage_error=lambda error: None,
             )
             lane.logs[number] = log
-            log._writable().appender.epoch_assigned = True  # the commit assigns one; a file of it here is a sync more
             codec = log._compression_id(self._compression)
             line = lane.lines[number] = _CountingLine(log, codec, lane.batch_bytes, self.now_ms, None, self._works)
         return line
@@ -258,9 +269,12 @@ class Attempt:
                         filled.append((lane, number, line))
             except KStoreError as error:
                 raise told(next((line.log for line in lane.lines.values()), None), error, None) from None
+        for lane, number, _ in filled:
+            _seal(lane.logs[number]._writable())
         # Side by side: a file system puts what is asked for at the same time on the disk in one go.
         with ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="kstore-stage") as pool:
-            found = list(pool.map(lambda each: self._hand_over(*each), filled))
+            list(pool.map(lambda each: _sync(each[0].logs[each[1]]._writable()), filled))
+        found = [self._hand_over(*each) for each in filled]
         if found:
             fs.sync_directory(self.directory)
         elif self._lanes:
@@ -269,17 +283,6 @@ class Attempt:
 
     def _hand_over(self, lane: _Lane, number: int, line: _CountingLine) -> Staged:
         log = lane.logs[number]
-        writer = log._writable()
-        with writer.gate():
-            writer.settle()
-            writer.active.seal()
-            writer.appender.detach()
-            for segment in writer.segments.items:
-                segment.flush()
-            for name in fs.listdir(writer.directory):  # a commit has only renames left to do, and no files to remove
-                if not name.endswith((names.LOG, names.OFFSET_INDEX, names.TIME_INDEX)):
-                    fs.unlink(f"{writer.directory}/{name}")
-            fs.sync_directory(writer.directory)
         segments = [each for each in log.segments if each.size_bytes]
         log.abandon()
         return Staged(
@@ -298,3 +301,21 @@ class Attempt:
             query=self._query,
             batch=self._batch,
         )
+
+
+def _seal(writer: Writer) -> None:
+    """Give a staged log's files their last form: a commit has only renames left to do, and no files to remove."""
+    with writer.gate():
+        writer.settle()
+        writer.active.seal()
+        writer.appender.detach()
+        for name in fs.listdir(writer.directory):
+            if not name.endswith((names.LOG, names.OFFSET_INDEX, names.TIME_INDEX)):
+                fs.unlink(f"{writer.directory}/{name}")
+
+
+def _sync(writer: Writer) -> None:
+    """Put a sealed log on the disk."""
+    for segment in writer.segments.items:
+        segment.flush()
+    fs.sync_directory(writer.directory)
