@@ -47,6 +47,13 @@ class CommitRecord:
     decides: bool = False
     root: str = ""
 
+    def __str__(self) -> str:
+        whose = "" if self.application is None else f" of {self.application}, version {self.version},"
+        return (
+            f"a bulk load{whose} into {len(self.shares)} partitions was decided and is not finished; Store.open or "
+            f"kstore.spark.commit finishes it"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Done:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from kstore import catalog, checkpoint, fs, gaps, names, topics
+from kstore import catalog, checkpoint, fs, gaps, loads, names, topics
 from kstore.errors import InvalidTopicError, KStoreError, StorageError
 from kstore.findings import Finding, Findings, SegmentReport, Severity
 from kstore.producercheck import ProducerCheck, check_snapshot_file, check_txn_index_file
@@ -475,6 +475,7 @@ def _check_root(root: str, findings: Findings) -> None:
             which = ", ".join(elsewhere[:5]) + ("" if len(elsewhere) <= 5 else ", ...")
             what = f"lines of {len(elsewhere)} partitions that are not here: {which}"
             findings.add(path, "SEMANTICS 13.8", what, severity="note")
+    _check_loads(root, findings)
     path = os.path.join(root, topics.TOPICS_FILE)
     try:
         table = topics.read_topics([root])
@@ -482,6 +483,19 @@ def _check_root(root: str, findings: Findings) -> None:
         _refused(findings, error, path, "", "nothing: another directory of the store may have a sound one")
         return
     _check_topics(root, table.topics, there, findings)
+
+
+def _check_loads(root: str, findings: Findings) -> None:
+    """What is noted of bulk loads: one that is pending, and those that were done."""
+    path = os.path.join(root, loads.COMMIT_FILE)
+    try:
+        record = loads.read_commit(root)
+        if record is not None:
+            findings.add(path, "", str(record), severity="note")
+        path = os.path.join(root, loads.LOADS_FILE)
+        loads.read_done([root])
+    except StorageError as error:
+        _refused(findings, error, path, "", "nothing: without it a load could be taken in twice, or never")
 
 
 def _check_topics(

@@ -23,7 +23,7 @@ from faultfs import DATA_LOST, KEPT, LOST, NAMES_LOST, FaultFS, Plan, shuffled
 from staging import leftovers, records, stage_task
 
 import kstore
-from kstore import Log, StorageError, Store, fs, loads
+from kstore import Log, StorageError, Store, cli, fs, loads
 from kstore.adopt import Adopted, Staged
 from kstore.verify import verify
 
@@ -173,14 +173,34 @@ def calls_of_a_load(kept: Path, world: Path, manifest: list[Staged], rename_byte
     return calls
 
 
-def test_a_lone_writer_that_comes_before_the_load_is_finished_is_refused_and_told_why(tmp_path: Path) -> None:
-    world = tmp_path / "world"
+def make_pending(world: Path, rename_bytes: int) -> list[Staged]:
+    """A world in which a load is decided and nothing of it done; its manifest."""
     manifest = prepare(world)
     with FaultFS(world) as disk:
-        tell(world, manifest, RENAME, disk)
+        tell(world, manifest, rename_bytes, disk)
     shutil.rmtree(world)
     [decided] = [step for step, op in enumerate(disk.trace, 1) if getattr(op, "name", "") == loads.COMMIT_FILE][:1]
     disk.crash_image(world, decided, KEPT)
+    return manifest
+
+
+def test_a_pending_load_is_told_by_verify_and_describe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_pending(tmp_path / "world", RENAME)
+    root = tmp_path / "world" / "logs"
+    [note] = [each for each in verify([root]).findings if "bulk load" in each.what]
+    assert (note.path, note.severity) == (str(root / loads.COMMIT_FILE), "note")
+    assert note.what.startswith("a bulk load of load, version 7, into 2 partitions was decided and is not finished")
+    assert cli.main(["describe", str(root)]) == 0
+    assert note.what in capsys.readouterr().out
+    assert cli.main(["describe", str(root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pending_load"] == note.what
+    (root / loads.COMMIT_FILE).write_text("{}")
+    assert [Path(each.path).name for each in verify([root]).findings if each.severity == "error"] == [loads.COMMIT_FILE]
+
+
+def test_a_lone_writer_that_comes_before_the_load_is_finished_is_refused_and_told_why(tmp_path: Path) -> None:
+    world = tmp_path / "world"
+    manifest = make_pending(world, RENAME)
     root = world / "logs"
     for partition in range(2):
         with pytest.raises(StorageError, match=r"a bulk load into t-. was decided and is not finished") as found:
@@ -200,12 +220,7 @@ def test_a_lone_writer_that_comes_before_the_load_is_finished_is_refused_and_tol
 @pytest.mark.parametrize("rename_bytes", [RENAME, APPEND], ids=["renamed", "appended"])
 def test_records_of_somebody_who_knows_no_loads_are_never_written_over(tmp_path: Path, rename_bytes: int) -> None:
     world = tmp_path / "world"
-    manifest = prepare(world)
-    with FaultFS(world) as disk:
-        tell(world, manifest, rename_bytes, disk)
-    shutil.rmtree(world)
-    [decided] = [step for step, op in enumerate(disk.trace, 1) if getattr(op, "name", "") == loads.COMMIT_FILE][:1]
-    disk.crash_image(world, decided, KEPT)
+    make_pending(world, rename_bytes)
     root = world / "logs"
     record = (root / loads.COMMIT_FILE).read_bytes()
     (root / loads.COMMIT_FILE).unlink()

@@ -139,6 +139,16 @@ def test_a_write_that_moves_nothing_is_an_error_and_not_a_loop(tmp_path: Path, m
     fs.close(fd)
 
 
+def test_writing_that_is_begun_early_changes_nothing_and_tells_nothing(tmp_path: Path) -> None:
+    fd = fs.open(tmp_path / "a", new=True)
+    fs.pwrite(fd, b"x" * 100_000, 0)
+    fs.start_writing(fd)
+    fs.fdatasync(fd)
+    assert fs.pread(fd, 100_001, 0) == b"x" * 100_000
+    fs.close(fd)
+    fs.start_writing(fd)  # what is wrong with it, a sync would tell
+
+
 def test_a_full_disk_keeps_its_errno() -> None:
     fd = fs.open("/dev/full", write=True)
     with pytest.raises(StorageError) as caught:

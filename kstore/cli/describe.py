@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy
 
-from kstore import checkpoint
+from kstore import checkpoint, loads
 from kstore.catalog import Entry
 from kstore.cli import options, output, places, times
 from kstore.cli.progress import Progress
 from kstore.compression import NAMES
-from kstore.errors import CorruptRecordError, KStoreError
+from kstore.errors import CorruptRecordError, KStoreError, StorageError
 from kstore.log import Log
 from kstore.segment import SegmentInfo
 
@@ -50,13 +50,25 @@ def run(arguments: list[str]) -> int:
         for number, entry in enumerate(place.entries):
             progress.reach(number)
             found.append(_partition(entry, every_batch=asked.codecs))
+    load = _pending_load(place.root)
     if asked.json:
-        print(json.dumps({"path": place.root, "partitions": found, "passed_over": place.passed_over}, indent=2))
+        told = {"path": place.root, "partitions": found, "passed_over": place.passed_over, "pending_load": load}
+        print(json.dumps(told, indent=2))
     elif place.partition is not None:
         _show_one(found[0], every_batch=asked.codecs)
     else:
         _show_all(place, found, every_batch=asked.codecs)
+    if load is not None and not asked.json:
+        print(output.painted(load, "yellow"))
     return 1 if any(facts.get("error") for facts in found) else 0
+
+
+def _pending_load(root: str) -> str | None:
+    try:
+        record = loads.read_commit(root)
+    except StorageError as error:
+        return str(error)
+    return None if record is None else str(record)
 
 
 def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
