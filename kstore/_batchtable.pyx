@@ -14,6 +14,7 @@ from kstore._columnread cimport (
     KS_AT_END, KS_FAILED_READ, KS_LEFT_ALONE, KS_OUT_OF_MEMORY, KS_PAST, ks_reader, ks_vec,
 )
 from kstore._columns cimport Columns, Memory, ks_pool_adopt, new_memory, pool
+from kstore._producers cimport AbortedFilter
 
 import numpy as np
 
@@ -91,6 +92,7 @@ cdef class BatchTable:
     cdef int64_t _segment
     cdef int _threads
     cdef list _borders
+    cdef AbortedFilter _aborted        # what _r.aborted points into
     cdef readonly object path
 
     def __init__(self, int threads=1):
@@ -139,9 +141,11 @@ cdef class BatchTable:
         self.path = path
         self._segment = base_offset
 
-    def skip(self, int64_t position):
-        """Go on at a later batch of the same file."""
-        self._r.position = position
+    def leave_out(self, AbortedFilter aborted):
+        """Pass over the batches of these transactions from now on; None for no such batches."""
+        self._aborted = aborted
+        self._r.aborted = NULL if aborted is None else aborted._spans
+        self._r.aborted_n = 0 if aborted is None else aborted._count
 
     def mark(self):
         self._mark = self._n

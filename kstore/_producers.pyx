@@ -817,53 +817,6 @@ cdef class AbortedFilter:
             found.append((start, held.size))
         return found
 
-    def dropped(self, int fd, int64_t position, int64_t end, path=None, *, int64_t first=-1,
-                int64_t last=0x7fffffffffffffff):
-        """Of whole batches in `[position, end)` of a file: [(start, end)] of the aborted ones, neighbours as one.
-
-        Up to the first that begins behind the offset `last`. None where the batch at `position` is not at or below
-        the offset `first`, and something before it may be missed.
-        """
-        cdef uint8_t *window
-        cdef int64_t window_at = 0, size = 0
-        cdef Py_ssize_t held = 0, wanted
-        cdef const uint8_t *p
-        cdef int64_t start = -1, stop = -1
-        cdef bint is_sound
-        found = []
-        window = <uint8_t *> PyMem_RawMalloc(REPLAY_WINDOW)
-        if window == NULL:
-            raise MemoryError
-        try:
-            while end - position >= RECORDS_AT:
-                if not window_at <= position or position + RECORDS_AT > window_at + held:
-                    # Apart, headers alone are read, and with a marker's the one behind it.
-                    wanted = 4096 if size == 0 else 256 if size > 2048 else REPLAY_WINDOW
-                    held = read_at(fd, window, <Py_ssize_t> min(<int64_t> wanted, end - position), position, path)
-                    window_at = position
-                    if held < RECORDS_AT:
-                        break
-                p = window + (position - window_at)
-                size = <int64_t> load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
-                is_sound = LOG_OVERHEAD + MIN_V0_MESSAGE <= size <= end - position
-                if first >= 0 and not (is_sound and p[MAGIC_AT] == 2 and load64(p) <= first):
-                    return None
-                first = -1
-                if not is_sound or load64(p) > last:
-                    break
-                if size >= RECORDS_AT and ks_is_aborted(self._spans, self._count, p):
-                    if stop != position:
-                        if stop > start:
-                            found.append((start, stop))
-                        start = position
-                    stop = position + size
-                position += size
-        finally:
-            PyMem_RawFree(window)
-        if stop > start:
-            found.append((start, stop))
-        return found
-
 
 cdef Py_ssize_t read_at(int fd, uint8_t *out, Py_ssize_t n, int64_t position, object path) except -1:
     """Read up to `n` bytes; fewer only where the file ends."""

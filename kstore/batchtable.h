@@ -92,7 +92,7 @@ static int ks_read_header(const uint8_t *p, int64_t n, int64_t left, ks_header *
     return 0;
 }
 
-/* Appends the batch that is at `position`, if it is wanted. */
+/* Appends the batch that is at `position`, if it is wanted and was not aborted. */
 static enum ks_stop ks_take_header(ks_reader *r, ks_vec *rows, int64_t *n, ks_header *h, int64_t segment,
                                    const uint8_t *p) {
     if (h->magic == 2 && h->base_offset > r->last_wanted) return KS_PAST;
@@ -101,6 +101,10 @@ static enum ks_stop ks_take_header(ks_reader *r, ks_vec *rows, int64_t *n, ks_he
         return KS_AT_END;
     }
     if (h->magic < 2 && h->base_offset > r->last_wanted) return KS_PAST;
+    if (r->aborted_n && ks_is_aborted(r->aborted, r->aborted_n, p)) {
+        r->position += h->size_bytes;
+        return KS_AT_END;
+    }
     h->position = r->position;
     h->segment_base_offset = segment;
     if (ks_vec_reserve(rows, (size_t)*n * sizeof *h, ((size_t)*n + 1) * sizeof *h)) return KS_OUT_OF_MEMORY;

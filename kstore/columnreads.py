@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from kstore import _batchtable, _columnread, _columns, _columnstream, _scan, arguments, fs, reading
@@ -21,7 +20,6 @@ from kstore.errors import CorruptRecordError, KStoreError
 from kstore.reading import Piece, SegmentList, View
 from kstore.reads import Isolation, Reads
 from kstore.segment import Segment
-from kstore.txnindex import AbortedTxn
 
 Layout = Literal["binary", "large_binary", "view"]
 
@@ -29,7 +27,6 @@ Layout = Literal["binary", "large_binary", "view"]
 LEAST_STRIDE_BYTES, MOST_STRIDE_BYTES = 256 << 10, 64 << 20
 # What a table of batches takes in at once, and one thread of those that read it: a hundredth of it is headers.
 TABLE_STRIDES, TABLE_PARTS, TABLE_PART_BYTES = 32, 16, 4 << 20
-NEAR_RECORDS = 16  # between two aborted transactions: to look at their headers costs less than to look them up
 CHUNK_BYTES = 4 << 20  # what `iter_columns` gives at once: some ten thousand records, in memory that caches hold
 NO_LIMIT = 2**63 - 1
 
@@ -53,8 +50,7 @@ class _Source:
         self._segment: Segment | None = None
         self._position = 0
         self._given: Piece | None = None
-        self._filter: AbortedFilter | None = None  # of the segment: what a `Reader` passes over
-        self._aborted: deque[tuple[int, int]] = deque()  # parts of its file that a table leaves out
+        self._filter: AbortedFilter | None = None  # of the segment: what is passed over
         self._stride = MOST_STRIDE_BYTES
         self._divided = 0  # position up to which chunks were divided
         self._base, self._crc = -1, 0  # of the batch that the last record came from
@@ -113,13 +109,7 @@ class _Source:
         segment = self._segment
         # In this order: a segment that has one after it is sealed, and its size is its last.
         following = view.segments.after(segment.base_offset)
-        end = ahead = view.readable_bytes(segment)
-        if isinstance(reader, _batchtable.BatchTable):
-            while self._aborted and self._position >= self._aborted[0][0]:
-                self._position = self._aborted.popleft()[1]
-                reader.skip(self._position)
-            if self._aborted:
-                end = self._aborted[0][0]
+        end = view.readable_bytes(segment)
         if self._position < end or reader.is_amid:
             pause = min(self._position + self._stride, end)
             if isinstance(reader, _batchtable.BatchTable):
@@ -129,7 +119,7 @@ class _Source:
                 borders = self._chunk_borders(segment, reader.bytes_apart, pause, end)
                 self._divided = borders[-1] if len(borders) > 2 else pause
                 reader.divide(borders)
-            stop = reader.read(pause, end, self._bytes_ahead(segment, ahead) if reader.is_estimating else 0)
+            stop = reader.read(pause, end, self._bytes_ahead(segment, end) if reader.is_estimating else 0)
             if stop == "alone":
                 data = None
                 if not reader.is_amid:
@@ -184,25 +174,9 @@ class _Source:
         self._reader.open(self._file.fd, position, segment.path, segment.base_offset)
 
     def _leave_out(self, segment: Segment) -> None:
-        """Find the parts of the segment's file, from where we are, that were aborted."""
-        self._aborted.clear()
-        if isinstance(self._reader, _columnread.Reader):
-            self._filter = self._stretch.aborted_in(segment, self._reader.next_offset, self._end)
-            self._reader.leave_out(self._filter)
-            return
-        spans = self._stretch.spans_in(segment, self._reader.next_offset, self._end)
-        if not spans:
-            return
-        aborted = AbortedFilter((span.producer_id, span.first_offset, span.last_offset) for span in spans)
-        fd, path, at, end = self._file.fd, segment.path, self._position, self._view.readable_bytes(segment)
-        for first, last in _together(spans):
-            last = min(last, self._end - 1)
-            found = aborted.dropped(fd, segment.position_of(first), end, path, first=first, last=last)
-            if found is None or (found and found[0][0] < at):  # the index does not lead there, or we are behind it
-                found = aborted.dropped(fd, at, end, path, last=last) or []
-            if found:
-                self._aborted.extend(found)
-                at = found[-1][1]
+        """Pass over what of the segment was aborted."""
+        self._filter = self._stretch.aborted_in(segment, self._reader.next_offset, self._end)
+        self._reader.leave_out(self._filter)
 
     def _kept(self, data: memoryview) -> memoryview:
         """What of whole batches comes before the first that was aborted; the first of them was not."""
@@ -269,17 +243,6 @@ class _Source:
             self._stretch = following
         reader.seek(reader.next_offset, self._end)
         self._segment = self._given = None
-
-
-def _together(spans: Iterable[AbortedTxn]) -> list[tuple[int, int]]:
-    """What transactions span, as first and last offsets, rising; those that are near each other as one."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted((span.first_offset, span.last_offset) for span in spans):
-        if found and first <= found[-1][1] + NEAR_RECORDS:
-            found[-1] = found[-1][0], max(found[-1][1], last)
-        else:
-            found.append((first, last))
-    return found
 
 
 class _End:

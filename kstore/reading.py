@@ -265,20 +265,19 @@ class Stretch:
         return min(limit, self.view.stable_end_offset) if self.committed else limit
 
     def aborted_in(self, segment: Segment, start: int, limit: int) -> AbortedFilter | None:
-        """What of a segment, in `[start, limit)`, was aborted and is to be left out; None where nothing is."""
-        found = self.spans_in(segment, start, limit)
-        if not found:
-            return None
-        return AbortedFilter((each.producer_id, each.first_offset, each.last_offset) for each in found)
+        """What of a segment, in `[start, limit)`, was aborted and is to be left out; None where nothing is.
 
-    def spans_in(self, segment: Segment, start: int, limit: int) -> list[AbortedTxn]:
-        """The aborted transactions that reach into `[start, limit)` of one segment; none for who reads everything."""
+        Whoever reads everything leaves nothing out.
+        """
         if not self.committed:
-            return []
+            return None
         following = self.view.segments.after(segment.base_offset)
         if following is not None:
             limit = min(limit, following.base_offset)
-        return self.view.aborted_between(max(start, segment.base_offset), limit)
+        found = self.view.aborted_between(max(start, segment.base_offset), limit)
+        if not found:
+            return None
+        return AbortedFilter((each.producer_id, each.first_offset, each.last_offset) for each in found)
 
     def _pieces_of(
         self, segment: Segment, position: int, end: int, given: Piece | None

@@ -147,6 +147,7 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("_columnread", "_producers"): "which batches it leaves out",
     ("_batchtable", "_columns"): "the same",
     ("_batchtable", "_columnread"): "one walk over batches, with their records and without",
+    ("_batchtable", "_producers"): "and which batches both leave out",
     ("_columnstream", "_columns"): "what it streams",
     ("columnreads", "reads"): "columns are found as records are",
     ("topiccolumns", "topicwrites"): "columns go where records go, and what is known of a topic is known once",
