@@ -196,14 +196,6 @@ def sendfile(out_fd: int, in_fd: int, position: int, count: int) -> int:
     return os.write(out_fd, data) if data else 0
 
 
-def set_modified(path: StrPath, mtime_ns: int) -> None:
-    """Set the file's time of modification, as a swap carries it over from the segment it replaces (7.24)."""
-    try:
-        os.utime(path, ns=(mtime_ns, mtime_ns))
-    except OSError as error:
-        raise storage_error(error, path) from error
-
-
 def stat(path: StrPath) -> os.stat_result:
     """Give the file's metadata."""
     try:

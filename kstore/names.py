@@ -150,20 +150,8 @@ def partition_name(topic: str, partition: int) -> str:
 
 def delete_directory_name(topic: str, partition: int) -> str:
     """Build a fresh name for a partition directory that awaits its removal; a long topic is cut to make it fit."""
-    return _cut_name(topic, partition, DELETE_DIRECTORY)
-
-
-def stray_directory_name(topic: str, partition: int) -> str:
-    """Build a fresh name for a partition directory that should not be here; a long topic is cut to make it fit."""
-    return _cut_name(topic, partition, STRAY_DIRECTORY)
-
-
-def future_directory_name(topic: str, partition: int) -> str:
-    """Build a fresh name for a copy on its way to another root; one that would be too long is refused, not cut."""
-    name = f"{check_topic(topic)}-{_check_partition(partition)}.{uuid.uuid4().hex}{FUTURE_DIRECTORY}"
-    if len(name) > MAX_NAME_LENGTH:
-        raise InvalidTopicError(f"{name!r} has {len(name)} characters; {MAX_NAME_LENGTH} are allowed")
-    return name
+    tail = f"-{_check_partition(partition)}.{uuid.uuid4().hex}{DELETE_DIRECTORY}"
+    return check_topic(topic)[: MAX_NAME_LENGTH - len(tail)] + tail
 
 
 def parse_partition_name(name: str) -> PartitionName:
@@ -203,11 +191,6 @@ def _check_partition(partition: int) -> int:
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition <= _INT_MAX:
         raise InvalidTopicError(f"partition {partition!r} is no number in 0..{_INT_MAX}")
     return partition
-
-
-def _cut_name(topic: str, partition: int, suffix: str) -> str:
-    tail = f"-{_check_partition(partition)}.{uuid.uuid4().hex}{suffix}"
-    return check_topic(topic)[: MAX_NAME_LENGTH - len(tail)] + tail
 
 
 def _no_partition(name: str, reason: str) -> InvalidTopicError:

@@ -18,7 +18,6 @@ from kstore.segment import Segment
 
 logger = logging.getLogger("kstore")
 
-EMPTY_SNAPSHOT = bytes.fromhex("000148674bc700000000")  # FORMAT.md 10: version 1, CRC-32C, no entries
 EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms of a log that is open by itself
 EXPIRATION_CHECK_MS = 600_000  # producer.id.expiration.check.interval.ms, too
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import kstore
 
+EMPTY_SNAPSHOT = bytes.fromhex("000148674bc700000000")  # FORMAT.md 10: version 1, CRC-32C, no entries
 
 def batch(base: int, *values: bytes | None, epoch: int = 0, timestamp: int = -1, **fields: Any) -> bytes:
     """One batch as a leader stored it."""

@@ -345,12 +345,6 @@ def test_a_missing_directory_is_synced_only_where_that_is_allowed(tmp_path: Path
         fs.sync_directory(tmp_path / "gone")
 
 
-def test_the_time_of_modification_is_set(tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    fs.set_modified(tmp_path / "a", 1_700_000_000_123_456_789)
-    assert fs.stat(tmp_path / "a").st_mtime_ns == 1_700_000_000_123_456_789
-
-
 # Handles
 
 

@@ -13,10 +13,10 @@ import goldenlogs
 import pytest
 from conftest import ManualClock
 from goldenlogs import PARTITIONS, Partition, RecordRow, with_sorted_snapshots
+from kafka_cases import EMPTY_SNAPSHOT
 from test_docs import REPOSITORY, table_after
 
 import kstore
-from kstore.producer import EMPTY_SNAPSHOT
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 from conftest import ManualClock
-from kafka_cases import abandon, bases, batch, epochs, fetched, offsets
+from kafka_cases import EMPTY_SNAPSHOT, abandon, bases, batch, epochs, fetched, offsets
 
 import kstore
 from kstore import checkpoint
-from kstore.producer import EMPTY_SNAPSHOT
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

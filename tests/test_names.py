@@ -127,24 +127,17 @@ def test_a_partition_number_outside_31_bits_is_refused(partition: object) -> Non
 @given(TOPICS, PARTITIONS)
 def test_a_directory_to_delete_has_a_name_of_at_most_255_characters_that_parses(topic: str, partition: int) -> None:
     """SEMANTICS.md 0.7: the topic is cut so that the whole name fits."""
-    for build, suffix in ((names.delete_directory_name, "-delete"), (names.stray_directory_name, "-stray")):
-        name = build(topic, partition)
-        assert len(name) <= 255
-        parsed = names.parse_partition_name(name)
-        assert topic.startswith(parsed.topic)
-        assert (parsed.partition, parsed.suffix) == (partition, suffix)
-        assert re.fullmatch(r"[0-9a-f]{32}", parsed.unique_id)
+    name = names.delete_directory_name(topic, partition)
+    assert len(name) <= 255
+    parsed = names.parse_partition_name(name)
+    assert topic.startswith(parsed.topic)
+    assert (parsed.partition, parsed.suffix) == (partition, "-delete")
+    assert re.fullmatch(r"[0-9a-f]{32}", parsed.unique_id)
 
 
 def test_213_characters_of_a_topic_survive_in_a_name_to_delete() -> None:
     assert names.parse_partition_name(names.delete_directory_name("t" * 213, 0)).topic == "t" * 213
     assert names.parse_partition_name(names.delete_directory_name("t" * 214, 0)).topic == "t" * 213
-
-
-def test_a_future_name_that_would_be_too_long_is_refused_and_not_cut() -> None:
-    assert names.parse_partition_name(names.future_directory_name("t" * 213, 0)).topic == "t" * 213
-    with pytest.raises(InvalidTopicError, match="256"):
-        names.future_directory_name("t" * 214, 0)
 
 
 @pytest.mark.parametrize(
