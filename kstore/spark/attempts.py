@@ -36,8 +36,8 @@ from kstore.writer import Writer
 
 SYNC_THREADS = 8
 WRITE_BYTES = 1 << 20  # of a file: when so many have come, the disk begins with them
-OPEN_BYTES = 32 << 20  # of a topic's batches that are being filled: of many partitions' they are written smaller
-BATCHES_BYTES = 32 << 20  # memory that the batches of all topics may take between two calls
+OPEN_BYTES = 16 << 20  # of a topic's batches that are being filled: of many partitions' they are written smaller
+BATCHES_BYTES = 16 << 20  # memory that the batches of all topics may take between two calls
 
 
 @dataclass(frozen=True, slots=True)
