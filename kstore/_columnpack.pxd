@@ -7,7 +7,7 @@ from kstore._arrow cimport Column, ks_bytes
 from kstore._pack cimport Packer
 
 
-cdef extern from "columns_in.h" nogil:
+cdef extern from "columns_encode.h" nogil:
     ctypedef struct ks_batch:
         uint8_t *p
         uint8_t *full

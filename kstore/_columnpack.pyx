@@ -32,15 +32,18 @@ cdef extern from "columns_in.h" nogil:
         KS_HEADERS_TOO_LARGE
         KS_TOO_LARGE
         KS_TIME_RANGE
-        KS_STOP_FULL
-        KS_STOP_ROOM
-        KS_STOP_ODD
-        KS_STOP_ENOUGH
     int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *fault) noexcept
     int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now, int64_t *out, int *fault) noexcept
     int ks_list_row(const ks_column *c, int64_t row, int64_t *start, int64_t *end) noexcept
     int64_t ks_headers_size(const ks_column *c, int64_t start, int64_t end) noexcept
     int64_t ks_put_headers(const ks_column *c, int64_t start, int64_t end, uint8_t *out, int64_t room) noexcept
+
+cdef extern from "columns_encode.h" nogil:
+    enum:
+        KS_STOP_FULL
+        KS_STOP_ROOM
+        KS_STOP_ODD
+        KS_STOP_ENOUGH
     int64_t ks_encode(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
                       const int64_t *times, int64_t n) noexcept
     int ks_why(const ks_batch *batch, const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers, int64_t time,

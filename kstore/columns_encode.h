@@ -1,0 +1,166 @@
+/* The encoder for columns: pointers and sizes, as `ks_gather` finds them, become v2 records (FORMAT.md 3).
+
+   Nothing here knows what a column is, nor Python. */
+#ifndef KSTORE_COLUMNS_ENCODE_H
+#define KSTORE_COLUMNS_ENCODE_H
+
+#include "columns_in.h"
+
+typedef struct {
+    uint8_t *p;                /* where the next record goes */
+    uint8_t *full;             /* the batch must not grow past this, */
+    uint8_t *room;             /* nor the buffer */
+    uint8_t *enough;           /* nothing is added past this, but one record may cross it */
+    int64_t count;             /* records of the batch */
+    int64_t base_timestamp;
+    int64_t max_timestamp;
+    int64_t earliest, latest;  /* timestamps within are taken; so is -1 */
+    int key_required;
+} ks_batch;
+
+enum { KS_COPY = 32 };
+
+KS_INLINE uint8_t *ks_put_short(uint8_t *p, uint64_t z) {
+    if (z < 0x80) { *p = (uint8_t)z; return p + 1; }
+    if (z < 0x4000) { p[0] = (uint8_t)(z | 0x80); p[1] = (uint8_t)(z >> 7); return p + 2; }
+    return ks_put(p, z);
+}
+
+/* Copies n bytes; never reads past the source, as a stranger's buffer may end where a page does. */
+KS_INLINE uint8_t *ks_copy(uint8_t *p, const uint8_t *from, int64_t n) {
+    if (n >= KS_COPY && n <= 1024) {
+        uint8_t *end = p + n, *last = end - KS_COPY;
+        const uint8_t *from_last = from + n - KS_COPY;
+        for (; p < last; p += KS_COPY, from += KS_COPY) memcpy(p, from, KS_COPY);
+        memcpy(last, from_last, KS_COPY);
+        return end;
+    }
+    if (n >= 8 && n < KS_COPY) {
+        uint8_t *end = p + n;
+        if (n >= 16) {
+            memcpy(p, from, 16);
+            memcpy(end - 16, from + n - 16, 16);
+        } else {
+            memcpy(p, from, 8);
+            memcpy(end - 8, from + n - 8, 8);
+        }
+        return end;
+    }
+    if (n < 4) {
+        if (n > 0) { p[0] = from[0]; p[n >> 1] = from[n >> 1]; p[n - 1] = from[n - 1]; }
+        return p + n;
+    }
+    if (n < 8) {
+        memcpy(p, from, 4);
+        memcpy(p + n - 4, from + n - 4, 4);
+        return p + n;
+    }
+    memcpy(p, from, (size_t)n);
+    return p + n;
+}
+
+KS_INLINE uint8_t *ks_put_bytes(uint8_t *p, const ks_bytes *bytes) {
+    if (bytes->n < 0) { *p = 1; return p + 1; }
+    p = ks_put_short(p, (uint64_t)bytes->n << 1);
+    return ks_copy(p, bytes->p, bytes->n);
+}
+
+/* Bytes of a record after its length field. A field is at most INT32_MAX bytes: sums cannot overflow. */
+KS_INLINE int64_t ks_body(const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
+                          uint64_t delta, uint64_t number) {
+    return 1 + ks_short_size(delta) + ks_short_size(number) + (key ? ks_sized(key->n) : 1) + ks_sized(value->n) +
+           (headers ? headers->n : 1);
+}
+
+KS_INLINE uint64_t ks_delta(const ks_batch *batch, int64_t time) {
+    uint64_t delta = (uint64_t)time - (uint64_t)batch->base_timestamp; /* wraps, as in Kafka */
+    return (delta << 1) ^ (0 - (delta >> 63));
+}
+
+KS_INLINE int ks_odd(const ks_batch *batch, const ks_bytes *key, int64_t time) {
+    return ((time < batch->earliest || time > batch->latest) && time != -1) ||
+           (batch->key_required && (!key || key->n < 0));
+}
+
+/* Appends records until one does not fit the batch or the buffer, or is not one to be taken without a closer look;
+   how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
+KS_INLINE int64_t ks_encode_rows(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values,
+                                 const ks_bytes *headers, const int64_t *times, int64_t n) {
+    uint8_t *p = batch->p;
+    uint64_t number = (uint64_t)batch->count << 1; /* the offset delta, zigzag */
+    int64_t i, latest = batch->max_timestamp;
+    for (i = 0; i < n; i++) {
+        const ks_bytes *key = keys ? &keys[i] : NULL, *value = &values[i], *header = headers ? &headers[i] : NULL;
+        uint64_t delta = ks_delta(batch, times[i]);
+        int64_t body, total;
+        /* A column is read once, from end to end; past that end a prefetch does nothing. */
+        __builtin_prefetch((const void *)((uintptr_t)value->p + 2048));
+        if (ks_odd(batch, key, times[i]) || p >= batch->enough) break;
+        body = ks_body(key, value, header, delta, number);
+        total = body + ks_short_size((uint64_t)body << 1);
+        if (total > batch->full - p || total > batch->room - p) break;
+        p = ks_put_short(p, (uint64_t)body << 1);
+        *p++ = 0;
+        p = ks_put_short(p, delta);
+        p = ks_put_short(p, number);
+        if (key) p = ks_put_bytes(p, key);
+        else *p++ = 1;
+        p = ks_put_bytes(p, value);
+        if (header) p = ks_copy(p, header->p, header->n);
+        else *p++ = 0;
+        number += 2;
+        if (times[i] > latest) latest = times[i];
+    }
+    batch->p = p;
+    batch->count = (int64_t)(number >> 1);
+    batch->max_timestamp = latest;
+    return i;
+}
+
+enum ks_stop { KS_STOP_FULL, KS_STOP_ROOM, KS_STOP_ODD, KS_STOP_ENOUGH };
+
+/* Why `ks_encode` took no more, asked with the row that it stopped at; and how many bytes that row takes. */
+static int ks_why(const ks_batch *batch, const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
+                  int64_t time, int64_t *total) {
+    int64_t body = ks_body(key, value, headers, ks_delta(batch, time), (uint64_t)batch->count << 1);
+    *total = body + ks_varsize((uint64_t)body << 1);
+    if (batch->p >= batch->enough) return KS_STOP_ENOUGH;
+    if (ks_odd(batch, key, time)) return KS_STOP_ODD;
+    return *total > batch->full - batch->p ? KS_STOP_FULL : KS_STOP_ROOM;
+}
+
+#define KS_ENCODE_FORMS                                                                        \
+    if (!keys && !headers) return ks_encode_rows(batch, NULL, values, NULL, times, n);         \
+    if (!headers) return ks_encode_rows(batch, keys, values, NULL, times, n);                  \
+    return ks_encode_rows(batch, keys, values, headers, times, n);
+
+typedef int64_t (*ks_encode_function)(ks_batch *, const ks_bytes *, const ks_bytes *, const ks_bytes *,
+                                      const int64_t *, int64_t);
+
+static int64_t ks_encode_plain(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
+                               const int64_t *times, int64_t n) {
+    KS_ENCODE_FORMS
+}
+
+static ks_encode_function ks_encode_best = ks_encode_plain;
+
+#if defined(__x86_64__) && defined(__GNUC__)
+/* The same source, copies of 32 bytes in one register. */
+__attribute__((target("avx2,bmi2"))) static int64_t ks_encode_wide(
+    ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers, const int64_t *times,
+    int64_t n) {
+    KS_ENCODE_FORMS
+}
+
+__attribute__((constructor)) static void ks_encode_choose(void) {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) ks_encode_best = ks_encode_wide;
+}
+#endif
+
+static inline int64_t ks_encode(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
+                                const int64_t *times, int64_t n) {
+    return ks_encode_best(batch, keys, values, headers, times, n);
+}
+
+#endif
