@@ -19,6 +19,7 @@ cdef extern from "columns_encode.h" nogil:
         int64_t earliest
         int64_t latest
         int key_required
+        int slack
 
 cdef enum:
     BLOCK = 256                        # rows gathered at a time: their pointers stay in the first cache
@@ -48,6 +49,7 @@ cdef class Rows:
     cdef ks_bytes[BLOCK] _key
     cdef ks_bytes[BLOCK] _header
     cdef int64_t[BLOCK] _stamp
+    cdef int _slack                    # KS_SLACK bytes can be read from where each key and each value begins
     cdef uint8_t *_scratch
     cdef int64_t _scratch_bytes
 
@@ -63,5 +65,5 @@ cdef class Rows:
 
 cdef int put_odd(Packer packer, Rows rows, int64_t i) except -1
 cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
-                      const int64_t *times, int64_t n, Py_ssize_t limit_bytes, int64_t *given, int64_t enough,
-                      int *code, int64_t *total) noexcept nogil
+                      const int64_t *times, int slack, int64_t n, Py_ssize_t limit_bytes, int64_t *given,
+                      int64_t enough, int *code, int64_t *total) noexcept nogil

@@ -32,7 +32,7 @@ cdef extern from "columns_in.h" nogil:
         KS_HEADERS_TOO_LARGE
         KS_TOO_LARGE
         KS_TIME_RANGE
-    int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *fault) noexcept
+    int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *slack, int *fault) noexcept
     int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now, int64_t *out, int *fault) noexcept
     int ks_list_row(const ks_column *c, int64_t row, int64_t *start, int64_t *end) noexcept
     int64_t ks_headers_size(const ks_column *c, int64_t start, int64_t end) noexcept
@@ -102,13 +102,14 @@ cdef class Rows:
     cdef int gather(self) noexcept nogil:
         """Look at the next block: 0, or the code for what is wrong with its first row."""
         cdef int64_t n = min(<int64_t> BLOCK, self.count - self.at), i
-        cdef int fault = 0
+        cdef int fault = 0, slack = 0
         self._taken = self._block = 0
-        n = ks_gather(&self._values.c, self._value_at + self.at, n, self._value, &fault)
+        n = ks_gather(&self._values.c, self._value_at + self.at, n, self._value, &self._slack, &fault)
         if n == 0:
             return self._failed(fault, 0)
         if self._keys is not None:
-            n = ks_gather(&self._keys.c, self._key_at + self.at, n, self._key, &fault)
+            n = ks_gather(&self._keys.c, self._key_at + self.at, n, self._key, &slack, &fault)
+            self._slack = self._slack and slack
             if n == 0:
                 return self._failed(fault, 1)
         if self._times is None:
@@ -128,9 +129,10 @@ cdef class Rows:
     cdef int64_t _gather_headers(self, int64_t n, int *fault) noexcept nogil:
         cdef const ks_column *c = &self._headers.c
         cdef int64_t row = self._header_at + self.at, i, start = 0, end = 0, size, used = 0
+        cdef int slack
         cdef void *grown
         if c.layout == KS_POINTERS:                 # header sections as they stand in a record
-            n = ks_gather(c, row, n, self._header, fault)
+            n = ks_gather(c, row, n, self._header, &slack, fault)
             for i in range(n):
                 if self._header[i].n < 0:
                     self._header[i] = ks_bytes(NO_HEADERS, 1)
@@ -234,16 +236,18 @@ cdef int _fill(Packer packer, Rows rows, Py_ssize_t limit_bytes, int64_t *total)
                 return code
         i = rows._taken
         rows.step(put_rows(packer, &rows._key[i] if rows._keys is not None else NULL, &rows._value[i],
-                           &rows._header[i] if rows._headers is not None else NULL, &rows._stamp[i], rows._block - i,
-                           limit_bytes, &given, LONG_MAX, &code, total))
+                           &rows._header[i] if rows._headers is not None else NULL, &rows._stamp[i], rows._slack,
+                           rows._block - i, limit_bytes, &given, LONG_MAX, &code, total))
         if code != EXHAUSTED:
             return code
 
 
 cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
-                      const int64_t *times, int64_t n, Py_ssize_t limit_bytes, int64_t *given, int64_t enough,
-                      int *code, int64_t *total) noexcept nogil:
+                      const int64_t *times, int slack, int64_t n, Py_ssize_t limit_bytes, int64_t *given,
+                      int64_t enough, int *code, int64_t *total) noexcept nogil:
     """Put rows into a packer that the caller has entered; how many went in, and why not all, EXHAUSTED if all.
+
+    With `slack` KS_SLACK bytes can be read from the beginning of each key and value on.
 
     Stops at `limit_bytes` of finished batches, and once `given`, to which the bytes of records and of headers of new
     batches are added, is `enough`. With MORE_ROOM `total` is what the next record takes.
@@ -254,6 +258,7 @@ cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *value
     cdef int64_t done = 0, taken
     cdef int why
     batch.key_required = packer._require_key
+    batch.slack = slack
     batch.earliest = 0
     batch.latest = LONG_MAX
     if not packer._attributes & TIMESTAMP_TYPE_BIT:

@@ -343,7 +343,7 @@ cdef class ColumnSplitter:
                 end += 1
             given = 0
             code = self._put(number, self._placed, end, self._key, self._value,
-                             self._header if rows._headers is not None else NULL, self._stamp, &given, LONG_MAX)
+                             self._header if rows._headers is not None else NULL, self._stamp, rows._slack, &given, LONG_MAX)
             if code:
                 return code
         return 0
@@ -364,21 +364,22 @@ cdef class ColumnSplitter:
         if self._packers[number] == NULL:
             return NEW_PACKER
         code = self._put(number, i, self._to, NULL, rows._value, rows._header if rows._headers is not None else NULL,
-                         rows._stamp, &given, self._sticky_bytes)
+                         rows._stamp, rows._slack, &given, self._sticky_bytes)
         self._given = 0
         self._give(given)
         return 0 if code == ENOUGH else code
 
     cdef int _put(self, int32_t number, int64_t start, int64_t end, const ks_bytes *keys, const ks_bytes *values,
-                  const ks_bytes *headers, const int64_t *stamps, int64_t *given, int64_t enough) noexcept nogil:
+                  const ks_bytes *headers, const int64_t *stamps, int slack, int64_t *given,
+                  int64_t enough) noexcept nogil:
         """Put rows [start, end) of some arrays into a partition's packer, and count them as placed."""
         cdef PyObject *packer = self._packers[number]
         cdef Py_ssize_t used = (<Packer> packer)._used, finished = (<Packer> packer).finished
         cdef int code = EXHAUSTED
         self._current = number
         self._placed += put_rows(<Packer> packer, keys + start if keys != NULL else NULL, values + start,
-                                 headers + start if headers != NULL else NULL, stamps + start, end - start, <Py_ssize_t> LONG_MAX, given, enough, &code,
-                                 &self._total)
+                                 headers + start if headers != NULL else NULL, stamps + start, slack, end - start,
+                                 <Py_ssize_t> LONG_MAX, given, enough, &code, &self._total)
         self._finished += (<Packer> packer).finished - finished
         self._held += (<Packer> packer)._used - used
         return 0 if code == EXHAUSTED else code

@@ -6,6 +6,7 @@
 
 #include "columns_in.h"
 
+
 typedef struct {
     uint8_t *p;                /* where the next record goes */
     uint8_t *full;             /* the batch must not grow past this, */
@@ -16,15 +17,16 @@ typedef struct {
     int64_t max_timestamp;
     int64_t earliest, latest;  /* timestamps within are taken; so is -1 */
     int key_required;
+    int slack;                 /* KS_SLACK bytes can be read from where each key and each value begins */
 } ks_batch;
-
-enum { KS_COPY = 32 };
 
 KS_INLINE uint8_t *ks_put_short(uint8_t *p, uint64_t z) {
     if (z < 0x80) { *p = (uint8_t)z; return p + 1; }
     if (z < 0x4000) { p[0] = (uint8_t)(z | 0x80); p[1] = (uint8_t)(z >> 7); return p + 2; }
     return ks_put(p, z);
 }
+
+enum { KS_COPY = 32 };
 
 /* Copies n bytes; never reads past the source, as a stranger's buffer may end where a page does. */
 KS_INLINE uint8_t *ks_copy(uint8_t *p, const uint8_t *from, int64_t n) {
@@ -84,7 +86,7 @@ KS_INLINE int ks_odd(const ks_batch *batch, const ks_bytes *key, int64_t time) {
 
 /* Appends records until one does not fit the batch or the buffer, or is not one to be taken without a closer look;
    how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
-KS_INLINE int64_t ks_encode_rows(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values,
+KS_INLINE int64_t ks_encode_each(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values,
                                  const ks_bytes *headers, const int64_t *times, int64_t n) {
     uint8_t *p = batch->p;
     uint64_t number = (uint64_t)batch->count << 1; /* the offset delta, zigzag */
@@ -115,6 +117,144 @@ KS_INLINE int64_t ks_encode_rows(ks_batch *batch, const ks_bytes *keys, const ks
     batch->count = (int64_t)(number >> 1);
     batch->max_timestamp = latest;
     return i;
+}
+
+/* ---- runs of small records ------------------------------------------------------------------------------------- */
+
+/* Most small records differ in little: their time is the same, and no size takes more than a byte. Then all of a record
+   up to its key is one word, of which length and number change, and a field is copied with what lies behind it, which
+   the next field overwrites. No branch depends on a record, so rows of all sizes cost the same. */
+
+enum {
+    KS_SMALL = 63,     /* the greatest size of one byte */
+    KS_FEW = 8,        /* fewer records are not worth a run's beginning */
+    KS_SMALLEST = 7    /* bytes of a record of nothing */
+};
+
+/* What the records of a run have in common. */
+typedef struct {
+    int64_t n;
+    uint64_t word;         /* of the word: a length without the sizes, the delta of the time, the number's bits of "more" */
+    uint64_t number;       /* of the word: the first number, */
+    uint64_t number_bits;  /* the bits where it stands, */
+    uint64_t number_step;  /* and two, by which it grows */
+    int64_t word_size;
+    int copied;            /* 16, 32 or 64 bytes, which no field is longer than */
+    int nulls;
+} ks_run;
+
+/* The bits of a varint of up to three bytes, without those that say that more bytes follow; and those. */
+KS_INLINE uint64_t ks_spread(uint64_t z) { return (z & 0x7f) | (z & 0x3f80) << 1 | (z & 0x1fc000) << 2; }
+KS_INLINE uint64_t ks_more(int64_t size) { return 0x8080 >> (8 * (3 - size)); }
+
+KS_INLINE void ks_copy_small(uint8_t *p, const uint8_t *from, int copied) {
+    memcpy(p, from, 16);
+    if (copied > 16) memcpy(p + 16, from + 16, 16);
+    if (copied > 32) memcpy(p + 32, from + 32, 32);
+}
+
+KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *keys, const ks_bytes *values, int copied,
+                              int nulls) {
+    uint64_t number = run->number, bits = run->number_bits, common = run->word;
+    for (int64_t i = 0; i < run->n; i++) {
+        int64_t size = values[i].n, key_size = keys ? keys[i].n : 0;
+        uint8_t short_size = (uint8_t)(size << 1), short_key_size = (uint8_t)(key_size << 1);
+        uint64_t word;
+        /* A column is read once, from end to end, and the write before took the buffer out of the near caches. */
+        __builtin_prefetch((const void *)((uintptr_t)values[i].p + 1024));
+        __builtin_prefetch((const void *)((uintptr_t)p + 1024), 1);
+        if (nulls) { /* -1 is 1 as a varint, and nothing to copy */
+            short_size ^= (uint8_t)(size >> 63);
+            size &= ~(size >> 63);
+            short_key_size ^= (uint8_t)(key_size >> 63);
+            key_size &= ~(key_size >> 63);
+        }
+        word = common + 2 * (uint64_t)(size + key_size) + number;
+        memcpy(p, &word, 8);
+        p += run->word_size;
+        number = ((number | ~bits) + run->number_step) & bits; /* the ones in between carry */
+        *p++ = keys ? short_key_size : 1;
+        if (keys) {
+            ks_copy_small(p, keys[i].p, copied);
+            p += key_size;
+        }
+        *p++ = short_size;
+        ks_copy_small(p, values[i].p, copied);
+        p += size;
+        *p++ = 0;
+    }
+    return p;
+}
+
+/* The greatest size of a field of these rows, and whether there is a null. */
+KS_INLINE int64_t ks_widest(const ks_bytes *bytes, int64_t n, int *nulls) {
+    int64_t most = 0, least = 0;
+    for (int64_t i = 0; i < n; i++) {
+        most = bytes[i].n > most ? bytes[i].n : most;
+        least |= bytes[i].n;
+    }
+    *nulls |= least < 0;
+    return most;
+}
+
+KS_INLINE int ks_same_time(const int64_t *times, int64_t n) {
+    int64_t differ = 0;
+    for (int64_t i = 1; i < n; i++) differ |= times[i] ^ times[0];
+    return differ == 0;
+}
+
+/* Appends small records while many fit and nothing keeps them from being written without a look at each; how many. */
+KS_INLINE int64_t ks_encode_small(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const int64_t *times,
+                                  int64_t n) {
+    uint64_t delta = ks_delta(batch, times[0]), number;
+    int64_t delta_size = ks_varsize(delta), number_size, most, key_most = 0, fits, done = 0;
+    uint8_t *limit = batch->room - KS_SLACK, shift;
+    ks_run run;
+    if (limit > batch->full) limit = batch->full;
+    if (limit > batch->enough) limit = batch->enough;
+    fits = (limit - batch->p) / KS_SMALLEST;
+    if (n > fits) n = fits;
+    if (n < KS_FEW || !batch->slack || delta_size > 3 || !ks_same_time(times, n)) return 0;
+    run.nulls = 0;
+    if (keys) key_most = ks_widest(keys, n, &run.nulls);
+    if (ks_odd(batch, run.nulls ? NULL : keys, times[0])) return 0;
+    most = ks_widest(values, n, &run.nulls);
+    for (;;) {
+        number = (uint64_t)batch->count << 1;
+        number_size = ks_varsize(number);
+        run.word_size = 2 + delta_size + number_size;
+        if (number_size > 3 || run.word_size + 2 + key_most + most > KS_SMALL) break;
+        fits = (limit - batch->p) / (run.word_size + 3 + key_most + most);
+        run.n = n - done < fits ? n - done : fits;
+        if (run.n < KS_FEW) break;
+        fits = ((int64_t)1 << (7 * number_size - 1)) - batch->count; /* records whose numbers have as many bytes */
+        if (run.n > fits) run.n = fits;
+        shift = (uint8_t)(8 * (2 + delta_size));
+        run.word = (uint64_t)(run.word_size + 2) << 1 | (ks_spread(delta) | ks_more(delta_size)) << 16 |
+                   ks_more(number_size) << shift;
+        run.number = ks_spread(number) << shift;
+        run.number_bits = (uint64_t)(0x7f7f7f >> (8 * (3 - number_size))) << shift;
+        run.number_step = (uint64_t)2 << shift;
+        if (run.nulls) batch->p = ks_put_run(batch->p, &run, keys, values, 64, 1);
+        else if (most <= 16 && key_most <= 16) batch->p = ks_put_run(batch->p, &run, keys, values, 16, 0);
+        else batch->p = ks_put_run(batch->p, &run, keys, values, 64, 0);
+        batch->count += run.n;
+        done += run.n;
+        values += run.n;
+        if (keys) keys += run.n;
+    }
+    if (done && times[0] > batch->max_timestamp) batch->max_timestamp = times[0];
+    return done;
+}
+
+/* Appends records until one does not fit the batch or the buffer, or is not one to be taken without a closer look;
+   how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
+KS_INLINE int64_t ks_encode_rows(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values,
+                                 const ks_bytes *headers, const int64_t *times, int64_t n) {
+    int64_t done = headers ? 0 : ks_encode_small(batch, keys, values, times, n);
+    if (done == n) return n;
+    return done + ks_encode_each(batch, keys ? keys + done : NULL, values + done, headers ? headers + done : NULL,
+                                 times + done, n - done);
 }
 
 enum ks_stop { KS_STOP_FULL, KS_STOP_ROOM, KS_STOP_ODD, KS_STOP_ENOUGH };
