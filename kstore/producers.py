@@ -10,9 +10,8 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from kstore import fs
 from kstore._consume import ConsumerRecord
@@ -20,23 +19,22 @@ from kstore._core import Record
 from kstore._numbered import Hold
 from kstore.closing import Closing
 from kstore.errors import InvalidTxnStateError, KStoreError, LogClosedError, StorageError
-from kstore.producerwrites import Numbers
+from kstore.groups import Groups
+from kstore.producerwrites import NumberedWrites, Numbers
+from kstore.topiccolumns import TopicColumnWrites
 from kstore.topicwrites import RecordMetadata
 from kstore.transactionlog import draw_producer_id
 from kstore.transactionrecords import Status
-from kstore.transactions import check_timeout, check_transactional_id, fenced
+from kstore.transactions import Transactions, check_timeout, check_transactional_id, fenced
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     from kstore.appends import AppendInfo
     from kstore.brokerconfig import BrokerConfig
-    from kstore.catalog import Catalog
     from kstore.keeper import Keeper
     from kstore.log import Log
-    from kstore.producerwrites import Enter, NumberedLoad
-    from kstore.topicwrites import Route
-    from kstore.transactionlog import TransactionEntry
+    from kstore.producerwrites import NumberedLoad
 
 logger = logging.getLogger("kstore")
 
@@ -44,63 +42,6 @@ Headers = Iterable[tuple[str, "ReadableBuffer | None"]] | None
 Place = tuple[str, int]
 
 TIMEOUT_MS = 60_000  # transaction.timeout.ms of Kafka's producer
-
-
-class _Store(Protocol):
-    _catalog: Catalog
-    _routes: dict[str, Route]
-
-    def log(self, topic: str, partition: int) -> Log: ...
-    def _append_numbered(
-        self,
-        numbers: Numbers,
-        enter: Enter | None,
-        topic: str,
-        value: ReadableBuffer | None,
-        key: ReadableBuffer | None,
-        partition: int | None,
-        timestamp: int | None,
-        headers: Headers,
-    ) -> RecordMetadata: ...
-    def _append_many_numbered(
-        self,
-        numbers: Numbers,
-        enter: Enter | None,
-        topic: str,
-        records: Iterable[Any],
-        *,
-        partition: int | None,
-        compression: str | None,
-        batch_bytes: int | None,
-        sync: bool,
-        seed: int | None,
-        again: NumberedLoad | None = None,
-        loads: list[NumberedLoad] | None = None,
-        lock: AbstractContextManager[object] | None = None,
-    ) -> dict[int, AppendInfo]: ...
-    def _append_columns(
-        self,
-        topic: str,
-        values: Any,
-        keys: Any,
-        timestamps: Any,
-        headers: Any,
-        partition: int | None,
-        compression: str | None,
-        sync: bool,
-        batch_bytes: int | None,
-        threads: int,
-        seed: int | None,
-        numbers: Numbers | None = None,
-        enter: Enter | None = None,
-    ) -> dict[int, AppendInfo]: ...
-    def _add_partitions(self, entry: TransactionEntry, places: Iterable[Place]) -> None: ...
-    def _end(self, entry: TransactionEntry, *, commit: bool, sync: bool, fence: bool = False) -> None: ...
-    def _complete(self, entry: TransactionEntry, *, sync: bool = False, only_open: bool = False) -> None: ...
-    def _init_transactions(self, transactional_id: str, timeout_ms: int, owner: object) -> TransactionEntry: ...
-    def _commit_offsets_in(
-        self, numbers: Numbers, enter: Enter, group: str, offsets: Mapping[Place, int], metadata: str
-    ) -> None: ...
 
 
 class Producer(Closing):
@@ -112,7 +53,7 @@ class Producer(Closing):
     of: across restarts a transaction, with the position it commits, says where to go on.
     """
 
-    def __init__(self, store: _Store) -> None:
+    def __init__(self, store: Producers) -> None:
         self._store = store
         self._closed = False
         self._numbers = Numbers(draw_producer_id(), 0, transactional=False)
@@ -313,7 +254,7 @@ class TransactionalProducer(Closing):
     transaction at a time. Safe from any thread, but threads that share a transaction commit it for each other.
     """
 
-    def __init__(self, store: _Store, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(self, store: Producers, transactional_id: str, timeout_ms: int) -> None:
         self._store = store
         self._lock = threading.RLock()  # one append or end at a time; taken before the entry's
         self._closed = False
@@ -580,11 +521,12 @@ class Transaction:
         return f"<kstore.Transaction of {self._entry.transactional_id!r}, {state}, {len(self._partitions)} partitions>"
 
 
-class Producers:
-    """How a `Store` is given producers."""
+class Producers(TopicColumnWrites, NumberedWrites, Groups, Transactions):
+    """How a `Store` is given producers, and what these use of it."""
 
     _broker: BrokerConfig
     _writing: Callable[[], Keeper]
+    log: Callable[[str, int], Log]
 
     @overload
     def producer(self) -> Producer: ...
@@ -601,7 +543,7 @@ class Producers:
         """
         self._writing()
         if transactional_id is None:
-            return Producer(self)  # type: ignore[arg-type]  # the store, of which this is a part
+            return Producer(self)
         check_transactional_id(transactional_id)
         timeout_ms = check_timeout(transaction_timeout_ms, self._broker.transaction_max_timeout_ms)
-        return TransactionalProducer(self, transactional_id, timeout_ms)  # type: ignore[arg-type]  # the same
+        return TransactionalProducer(self, transactional_id, timeout_ms)

@@ -28,17 +28,13 @@ from kstore.errors import (
     StorageError,
     TopicExistsError,
 )
-from kstore.groups import Groups
 from kstore.internaltopics import TRANSACTIONS_TOPIC
 from kstore.keeper import Keeper, weakly
 from kstore.log import Log
 from kstore.producers import Producers
-from kstore.producerwrites import NumberedWrites
 from kstore.settings import check_known
-from kstore.topiccolumns import TopicColumnWrites
 from kstore.topicreads import TopicReads
 from kstore.topics import TopicRecord, TopicTable, cleaned_topics, inherited_config, read_topics
-from kstore.transactions import Transactions
 
 logger = logging.getLogger("kstore")
 
@@ -47,7 +43,7 @@ MAX_PARTITIONS = 100_000  # of one topic: more is a slip, and each is a director
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-class Store(TopicColumnWrites, NumberedWrites, TopicReads, Groups, Transactions, Producers, Adoptions, Closing):
+class Store(Producers, TopicReads, Adoptions, Closing):
     """Topics and their partitions in one or more log directories. Open it with `Store.open`.
 
     Any method may be called from any thread. In a forked child the store is closed; a store that only reads can be
