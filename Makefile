@@ -120,5 +120,6 @@ dist: $(VENV)/.test-tools
 	$(BIN)/python -m build --outdir dist .
 
 clean:
-	rm -rf build dist $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks tests/jvm/target
+	rm -rf build dist $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks tests/jvm/target \
+		bench/krabka/target
 	rm -f kstore/*.so kstore/*.c kstore/*.html

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import krabka_log
 import lz4.frame
 import peers
 import pytest
@@ -113,6 +114,22 @@ def test_kafka(tmp_path: Path, name: str) -> None:
     batches = "16 KiB" if name == "read-16k" else "1 MiB"
     for question in (decoding(HEADLINE, batches), reading(HEADLINE, batches)):
         report(question, KAFKA, answer["rounds"], operations=answer["operations"], size_bytes=answer["size_bytes"])
+
+
+@pytest.mark.parametrize("batches", BATCHES)
+def test_krabka(tmp_path: Path, batches: str) -> None:
+    """krabka-log on a log of ours, closed, in the page cache: its bytes, its records, and records in memory."""
+    missing = krabka_log.why_missing()
+    if missing is not None:
+        pytest.skip(missing)
+    with kstore.Log.open(tmp_path / "bench-0", segment_bytes=GIB) as log:
+        while log.stats()["size_bytes"] < LOG_BYTES // 4:
+            log.append_many(values(COUNT // 2), batch_bytes=BATCHES[batches])
+        rows = log.log_end_offset
+    decoded, read = decoding(HEADLINE, batches), reading(HEADLINE, batches)
+    both = dict.fromkeys(("raw", "records"), (decoded, read))
+    counts = krabka_log.ask({**both, "memory": (decoded,)}, "read", tmp_path / "bench-0")
+    assert all(counts[way] == rows for way in both)
 
 
 # --- from a log -------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import krabka_log
 import numpy as np
 import peers
 import pytest
@@ -236,6 +237,16 @@ def test_kafka(tmp_path: Path, batches: str) -> None:
     answer = json.loads(done.stdout)
     records = answer["operations"] * READY_SHAPE[batches][0]  # it counts ready batches
     report(appending(HEADLINE, batches), KAFKA, answer["rounds"], operations=records, size_bytes=records * 100)
+
+
+@pytest.mark.parametrize("batches", BATCHES, ids=["16k", "1m"])
+def test_krabka(tmp_path: Path, batches: str) -> None:
+    missing = krabka_log.why_missing()
+    if missing is not None:
+        pytest.skip(missing)
+    question = appending(HEADLINE, batches)
+    ways = dict.fromkeys(("append", "encode", "ready"), (question,))
+    krabka_log.ask(ways, "append", tmp_path / "bench-0", READY_SHAPE[batches][0], ROWS)
 
 
 # --- what a column may be ---------------------------------------------------------------------------------------------
