@@ -22,7 +22,7 @@ NEWEST_ASKED = (1, 98)  # the rustc that krabka-log's parts ask for
 WAYS = {
     "raw": "krabka-log, raw: no CRC, no records",
     "records": "krabka-log, raw; CRC and records",
-    "memory": "krabka-log, CRC and records in memory",
+    "memory": "krabka-log, memory; CRC and records",
     "append": "krabka-log, from values",
     "encode": "krabka-log, from ready records",
     "ready": "krabka-log, ready batches",
