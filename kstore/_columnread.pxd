@@ -132,6 +132,7 @@ cdef extern from "chunks.h" nogil:
     void ks_ahead_drop(ks_ahead *a) noexcept
     int ks_take_chunk(ks_reader *r, ks_ahead *a) noexcept
     int ks_read_chunks(ks_reader *r, ks_ahead *a, int hands) noexcept
+    void ks_sample(ks_reader *r) noexcept
     int ks_wants_borders(const ks_reader *r, const ks_ahead *a) noexcept
     void ks_crew_setup() noexcept
     uint8_t *ks_plain_room(ks_reader *r, size_t used, size_t size) noexcept

@@ -58,6 +58,7 @@ MAX_HEADER_BYTES = 0x7fffffff // 3     # a name's bytes may each become three
 
 DEFAULT_THREADS = min(4, os.cpu_count() or 1)
 MOST_THREADS = 16
+MOST_BORDERS = KS_MOST_BORDERS
 
 cdef tuple FIXED = _columns.FIXED
 cdef dict FIXED_NUMBERS = {name: number for number, (name, _, _) in enumerate(FIXED)}
@@ -124,7 +125,7 @@ cdef class Reader:
     cdef int _layout
     cdef tuple _names
     cdef int64_t _max_decompressed
-    cdef int _threads
+    cdef readonly int threads
     cdef object _slow                  # a RecordIterator over the batches in _slow_data
     cdef bytes _slow_data
     cdef int64_t _slow_position
@@ -149,7 +150,7 @@ cdef class Reader:
         self._r.keeps_plain = self._layout == KS_VIEW
         self._r.unpack = _unpack
         self._r.unpack_context = <void *> self
-        self._threads = threads
+        self.threads = threads
         self._r.whole_batches = in_chunks
         if in_chunks and threads > 1:
             self._ahead = <ks_ahead *> calloc(1, sizeof(ks_ahead))
@@ -202,6 +203,17 @@ cdef class Reader:
     def is_estimating(self):
         """Whether `bytes_ahead` is still of use, to make room for the rows to come."""
         return not self._r.expected
+
+    def sample(self, int64_t pause, int64_t end):
+        """Find out from the next batch, of which no row is built here, how far apart chunks should begin, if they are
+        wanted and nothing is known yet; `pause` and `end` are as with `read`. What is wrong with it, `read` says."""
+        cdef ks_reader *r = &self._r
+        if self._ahead == NULL or r.seen_rows or self._out.n or self.is_amid:
+            return
+        r.end = end
+        r.pause = pause
+        with nogil:
+            ks_sample(r)
 
     @property
     def bytes_apart(self):
@@ -309,12 +321,12 @@ cdef class Reader:
         r.bytes_ahead = bytes_ahead
         if self._ahead != NULL and self._out.n == 0 and not self.is_amid:
             with nogil:
-                stop = ks_take_chunk(r, self._ahead) or ks_read_chunks(r, self._ahead, self._threads)
+                stop = ks_take_chunk(r, self._ahead) or ks_read_chunks(r, self._ahead, self.threads)
             if stop:
                 return "full"
         while True:
             with nogil:
-                stop = ks_read_together(r, self._threads)
+                stop = ks_read_together(r, self.threads)
             if stop == KS_AT_END:
                 return "end"
             if stop == KS_FULL:

@@ -19,10 +19,18 @@ typedef struct {
     enum ks_stop stop;
 } ks_chunk;
 
+/* What a thread reads and decompresses into, for one chunk after the other. */
+typedef struct {
+    ks_block *window, *plain;
+    size_t plain_used; /* views of earlier chunks may point at what is before */
+} ks_hand;
+
 typedef struct {
     ks_chunk chunks[KS_MOST_CHUNKS];
     int n, next;                       /* chunks that have been read, and the one that comes next */
     int taken;
+    ks_hand hands[KS_MOST_CHUNKS];
+    int hands_n;                       /* those in use */
     int64_t borders[KS_MOST_BORDERS];  /* where chunks begin, and the last one ends; they rise */
     int borders_n;
 } ks_ahead;
@@ -35,10 +43,10 @@ static void ks_ahead_forget(ks_ahead *a) {
 static void ks_ahead_drop(ks_ahead *a) {
     ks_ahead_forget(a);
     for (int i = 0; i < KS_MOST_CHUNKS; i++) {
-        ks_window_close(&a->chunks[i].r);
-        ks_block_drop(a->chunks[i].r.plain_block);
-        a->chunks[i].r.plain_block = NULL;
+        ks_block_drop(a->hands[i].window);
+        ks_block_drop(a->hands[i].plain);
     }
+    memset(a->hands, 0, sizeof a->hands);
 }
 
 /* Takes the chunk that begins where `r` is, if it waits; whether it did. `r` has no rows. */
@@ -64,15 +72,12 @@ static int ks_take_chunk(ks_reader *r, ks_ahead *a) {
 
 static void ks_begin_chunk(const ks_reader *r, ks_chunk *chunk, int64_t from, int64_t to) {
     ks_reader *c = &chunk->r;
-    ks_block *window = c->window, *plain = c->plain_block;
-    size_t plain_used = plain && __atomic_load_n(&plain->holders, __ATOMIC_ACQUIRE) > 1 ? c->plain_used : 0;
     ks_rows_clear(&chunk->rows, 0);
     ks_rows_like(&chunk->rows, r->out, 0);
     *c = *r;
-    c->window = window;
-    c->window_size = 0;
-    c->plain_block = plain;
-    c->plain_used = plain_used; /* views of another chunk may point at what is before */
+    c->window = c->plain_block = NULL; /* a hand's, while it works on the chunk */
+    c->window_at = -1;                 /* nothing of the file is in it; views may point at what is */
+    c->window_size = c->plain_used = 0;
     c->plain = NULL;
     memset(&c->staged, 0, sizeof c->staged); /* not used: batches are whole */
     c->staged_from = c->staged_to = 0;
@@ -86,30 +91,44 @@ static void ks_begin_chunk(const ks_reader *r, ks_chunk *chunk, int64_t from, in
     c->last_position = -1;
 }
 
+static void ks_read_chunk(ks_chunk *chunk, ks_hand *hand) {
+    ks_reader *c = &chunk->r;
+    c->window = hand->window;
+    c->plain_block = hand->plain;
+    if (hand->plain && __atomic_load_n(&hand->plain->holders, __ATOMIC_ACQUIRE) > 1) c->plain_used = hand->plain_used;
+    chunk->stop = ks_read(c);
+    hand->window = c->window;
+    hand->plain = c->plain_block;
+    hand->plain_used = c->plain_used;
+    c->window = c->plain_block = NULL;
+}
+
 static void ks_work_on_chunks(void *context) {
     ks_ahead *a = (ks_ahead *)context;
+    ks_hand *hand = a->hands + __atomic_fetch_add(&a->hands_n, 1, __ATOMIC_RELAXED);
     for (;;) {
         int i = __atomic_fetch_add(&a->taken, 1, __ATOMIC_RELAXED);
         if (i >= a->n) return;
-        ks_chunk *chunk = a->chunks + i;
-        chunk->stop = ks_read(&chunk->r);
+        ks_read_chunk(a->chunks + i, hand);
     }
 }
 
 /* Reads the next chunks, as many as there are hands, if at least two of them begin where `r` is; then takes the first,
-   and answers whether it did. */
+   and answers whether it did. Of compressed batches, twice as many: a hand that is through sooner takes another, and all
+   come together half as often. */
 static int ks_read_chunks(ks_reader *r, ks_ahead *a, int hands) {
     int first = 0, n = 0;
     while (first < a->borders_n && a->borders[first] < r->position) first++;
     if (first + 2 >= a->borders_n || a->borders[first] != r->position) return 0;
     int64_t most = a->borders[a->borders_n - 1] < r->pause ? a->borders[a->borders_n - 1] : r->pause;
-    if (hands > KS_MOST_CHUNKS) hands = KS_MOST_CHUNKS;
-    for (; n < hands && first + n + 1 < a->borders_n && a->borders[first + n + 1] <= most; n++)
+    int wanted = r->seen_plain > r->seen_bytes ? 2 * hands : hands;
+    if (wanted > KS_MOST_CHUNKS) wanted = KS_MOST_CHUNKS;
+    for (; n < wanted && first + n + 1 < a->borders_n && a->borders[first + n + 1] <= most; n++)
         ks_begin_chunk(r, a->chunks + n, a->borders[first + n], a->borders[first + n + 1]);
     if (n < 2) return 0;
     a->n = n;
-    a->taken = a->next = 0;
-    ks_together(ks_work_on_chunks, a, n - 1);
+    a->taken = a->next = a->hands_n = 0;
+    ks_together(ks_work_on_chunks, a, (n < hands ? n : hands) - 1);
     int sound = 0;
     for (int goes_on = 1; sound < n && goes_on; sound++) {
         const ks_chunk *chunk = a->chunks + sound;
@@ -120,6 +139,26 @@ static int ks_read_chunks(ks_reader *r, ks_ahead *a, int hands) {
     a->n = sound;
     if (sound < n) a->borders_n = 0; /* they were not right: others are asked for */
     return ks_take_chunk(r, a);
+}
+
+/* What becomes of the next batch, as a measure for those after it, where nothing is known yet. No rows are built of it;
+   what was decompressed waits for whoever reads on. */
+static void ks_sample(ks_reader *r) {
+    const int64_t most_bytes = r->most_bytes;
+    const int whole_batches = r->whole_batches;
+    r->most_bytes = 0; /* too little for any batch */
+    r->whole_batches = 2;
+    enum ks_stop stop = ks_read(r);
+    r->most_bytes = most_bytes;
+    r->whole_batches = whole_batches;
+    const uint8_t *p = stop == KS_FULL ? ks_look(r, r->position, KS_AT_RECORDS) : NULL;
+    if (!p) return;
+    int64_t size = KS_FRAME + (int64_t)ks_size(p), count = ks_get32(p + KS_AT_COUNT);
+    int64_t plain = r->plain ? r->plain_end - r->plain : size - KS_AT_RECORDS;
+    if (count > plain / 7 || ks_get64(p) < r->start_offset) return; /* no chunk begins amid a batch */
+    r->seen_bytes = size;
+    r->seen_plain = plain;
+    r->seen_rows = count;
 }
 
 /* Whether somebody should say where the chunks behind `r` begin. */

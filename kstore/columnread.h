@@ -271,7 +271,7 @@ static void ks_expect(ks_reader *r, int64_t plain, int64_t size) {
 /* Before the first whole batch, of `size` bytes that become `plain`: room by what the columns before needed. */
 static void ks_expect_alike(ks_reader *r, int64_t plain, int64_t size) {
     const ks_mark *given = &r->given;
-    if (r->expected || r->out->n || given->bytes < 2 * plain) return;
+    if (r->expected || r->out->n || given->bytes <= 2 * plain) return;
     double bytes = (double)plain / (double)size * (double)r->bytes_ahead;
     if (bytes > (double)r->most_bytes) bytes = (double)r->most_bytes;
     double times = 1.05 * bytes / (double)given->bytes;

@@ -115,10 +115,12 @@ class _Source:
             if isinstance(reader, _batchtable.BatchTable):
                 pause = min(self._position + self._stride * TABLE_STRIDES, end)
                 reader.divide(self._borders(segment, self._position, pause))
-            elif self._position >= self._divided and reader.bytes_apart:
-                borders = self._chunk_borders(segment, reader.bytes_apart, pause, end)
-                self._divided = borders[-1] if len(borders) > 2 else pause
-                reader.divide(borders)
+            elif self._position >= self._divided:
+                reader.sample(pause, end)
+                if reader.bytes_apart:
+                    borders = self._chunk_borders(segment, reader, pause, end)
+                    self._divided = borders[-1] if len(borders) > 2 else pause
+                    reader.divide(borders)
             stop = reader.read(pause, end, self._bytes_ahead(segment, end) if reader.is_estimating else 0)
             if stop == "alone":
                 data = None
@@ -204,24 +206,32 @@ class _Source:
             return []
         return [index.entry(slot * index.entries // parts)[1] for slot in range(parts)]
 
-    def _chunk_borders(self, segment: Segment, apart: int, pause: int, end: int) -> list[int]:
-        """Positions about so far apart, from where we are, where batches begin if the index is right."""
-        index, borders = segment.offset_index, [self._position]
+    def _chunk_borders(self, segment: Segment, reader: _columnread.Reader, pause: int, end: int) -> list[int]:
+        """Positions, from where we are, where batches begin if the index is right: of chunks about equally large, as
+        many for each thread."""
+        index, position, apart = segment.offset_index, reader.position, reader.bytes_apart
+        borders = [position]
         try:
-            first, entries = index.entries_below(self._reader.next_offset), index.entries
-            if entries - first < 2:
+            first, entries = index.entries_below(reader.next_offset), index.entries
+            if entries - first < 2 or pause - position <= apart:
                 return []
             size = index.entry(entries - 1)[1] - index.entry(first)[1]
             step = max((entries - first) * apart // max(size, 1), 1)
-            for slot in range(first + step, entries, step):
-                position = index.entry(slot)[1]
-                if not borders[-1] < position <= pause:
+            first -= index.entry(first)[1] > position  # the first batch of a file has no entry
+            count = min((pause - position) * (entries - first) // max(end - position, 1), entries - first)
+            parts = -(-count // step)
+            parts += -parts % reader.threads
+            while parts >= _columnread.MOST_BORDERS:
+                parts -= reader.threads
+                count = parts * step
+            for part in range(1, parts + 1):  # the larger ones first: they are read side by side
+                slot = first + part * (count // parts) + min(part, count % parts)
+                following = index.entry(slot)[1] if slot < entries else end
+                if not borders[-1] < following <= pause:
                     break
-                borders.append(position)
+                borders.append(following)
         except IndexError:  # it has been cut meanwhile
             return []
-        if pause == end and borders[-1] < end <= borders[-1] + 2 * apart:
-            borders.append(end)
         return borders
 
     def _accept(self) -> None:
@@ -315,9 +325,10 @@ class ColumnReads(Reads):
     ) -> Iterator[Columns]:
         """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
 
-        Without either, chunks are of up to 4 MiB, of whole batches where these are smaller, and as many are read at the
-        same time as there are `threads`. Holds the memory of these beside the chunks that the caller keeps. Otherwise
-        as `read_columns`; rows before a fault come first. One iterator belongs to one thread at a time.
+        Without either, chunks are of up to 4 MiB, of whole batches where these are smaller, and as many are read at
+        once as there are `threads`, of compressed batches twice as many. Holds the memory of these beside the chunks
+        that the caller keeps. Otherwise as `read_columns`; rows before a fault come first. One iterator belongs to one
+        thread at a time.
         """
         in_chunks = max_records is None and max_bytes is None
         source = self._columns_source(

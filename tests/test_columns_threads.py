@@ -60,6 +60,8 @@ class Segment:
             reader.open(file.fileno(), 0, str(self.path))
             while True:
                 reader.begin(rows, size)
+                if borders is not None:
+                    reader.sample(len(self.data), len(self.data))
                 if borders is not None and reader.bytes_apart:
                     reader.divide([reader.position, *(one for one in borders if one > reader.position)])
                 try:
@@ -543,3 +545,43 @@ def test_chunks_that_were_read_before_the_log_was_cut_are_not_handed_out(long_lo
     with pytest.raises(OffsetOutOfRangeError):
         next(chunks)
     assert next(chunks, None) is None
+
+
+def test_a_sample_says_how_far_chunks_are_apart_before_there_are_rows(packed: Segment) -> None:
+    size = len(packed.data)
+    with packed.path.open("rb") as file:
+        reader = Reader(FIVE, "binary", threads=2, in_chunks=True)
+        reader.seek(0, 2**62)
+        reader.open(file.fileno(), 0, str(packed.path))
+        reader.begin(2**62, CELL)
+        assert reader.bytes_apart == 0
+        reader.sample(size, size)
+        assert 0 < reader.bytes_apart <= CELL
+        assert (reader.rows, reader.position, reader.next_offset) == (0, 0, 0)
+
+
+def test_no_chunks_begin_amid_a_batch_or_where_there_is_none(packed: Segment) -> None:
+    size = len(packed.data)
+    assert struct.unpack_from(">i", packed.data, 57)[0] > 1
+    with packed.path.open("rb") as file:
+        for start, end in ((1, size), (0, 0), (0, 60)):
+            reader = Reader(FIVE, "binary", threads=2, in_chunks=True)
+            reader.seek(start, 2**62)
+            reader.open(file.fileno(), 0, str(packed.path))
+            reader.begin(2**62, CELL)
+            reader.sample(end, end)
+            assert reader.bytes_apart == 0
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("batch_bytes", [16 << 10, 1 << 20])
+def test_chunks_of_a_log_are_as_many_for_each_thread_and_fit(partition: Path, batch_bytes: int, threads: int) -> None:
+    with Log.open(partition) as log:
+        log.append_many([b"%07d" % i * 14 for i in range(100_000)], compression="lz4", batch_bytes=batch_bytes)
+        chunks = list(log.iter_columns(columns=("offset", "value"), threads=threads))
+        assert [i for chunk in chunks for i in chunk.offsets.tolist()] == list(range(100_000))
+        sizes = [len(chunk) for chunk in chunks]
+        assert len(sizes) % threads == 0
+        assert max(sizes) * 98 <= 4 << 20
+        # Two batches; what lies between two entries of the index.
+        assert max(sizes) - min(sizes) <= (20_000 if batch_bytes == 1 << 20 else 1_000)
