@@ -192,9 +192,11 @@ __attribute__((target("avx2"))) static int ks_gather_offsets_wide(const ks_colum
     for (; i + 4 <= n; i += 4) {
         __m256i from, to, size, start, even, odd;
         if (c->layout == KS_OFFSETS32) {
+            _mm_prefetch((const char *)((uintptr_t)c->offsets + 4 * (uintptr_t)(at + i) + 2048), _MM_HINT_T0);
             from = _mm256_cvtepi32_epi64(_mm_loadu_si128((const __m128i *)(c->offsets + 4 * (at + i))));
             to = _mm256_cvtepi32_epi64(_mm_loadu_si128((const __m128i *)(c->offsets + 4 * (at + i) + 4)));
         } else {
+            _mm_prefetch((const char *)((uintptr_t)c->offsets + 8 * (uintptr_t)(at + i) + 2048), _MM_HINT_T0);
             from = _mm256_loadu_si256((const __m256i *)(c->offsets + 8 * (at + i)));
             to = _mm256_loadu_si256((const __m256i *)(c->offsets + 8 * (at + i) + 8));
         }
