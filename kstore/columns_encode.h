@@ -84,6 +84,15 @@ KS_INLINE int ks_odd(const ks_batch *batch, const ks_bytes *key, int64_t time) {
            (batch->key_required && (!key || key->n < 0));
 }
 
+/* ---- a record at a time ---------------------------------------------------------------------------------------- */
+
+/* Asks for what comes soon. A column is read once, from end to end, and the last write(2) took what the buffer holds out
+   of the near caches. Past an end this does nothing. */
+KS_INLINE void ks_ahead(const uint8_t *from, int distance, const uint8_t *to) {
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)distance));
+    __builtin_prefetch((const void *)((uintptr_t)to + (uintptr_t)distance), 1);
+}
+
 /* Appends records until one does not fit the batch or the buffer, or is not one to be taken without a closer look;
    how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
 KS_INLINE int64_t ks_encode_each(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values,
@@ -95,8 +104,8 @@ KS_INLINE int64_t ks_encode_each(ks_batch *batch, const ks_bytes *keys, const ks
         const ks_bytes *key = keys ? &keys[i] : NULL, *value = &values[i], *header = headers ? &headers[i] : NULL;
         uint64_t delta = ks_delta(batch, times[i]);
         int64_t body, total;
-        /* A column is read once, from end to end; past that end a prefetch does nothing. */
-        __builtin_prefetch((const void *)((uintptr_t)value->p + 2048));
+        ks_ahead(value->p, 2048, p);
+        if (value->n > 64) ks_ahead(value->p + 64, 2048, p + 64);
         if (ks_odd(batch, key, times[i]) || p >= batch->enough) break;
         body = ks_body(key, value, header, delta, number);
         total = body + ks_short_size((uint64_t)body << 1);
@@ -119,16 +128,18 @@ KS_INLINE int64_t ks_encode_each(ks_batch *batch, const ks_bytes *keys, const ks
     return i;
 }
 
-/* ---- runs of small records ------------------------------------------------------------------------------------- */
+/* ---- runs of records -------------------------------------------------------------------------------------------- */
 
-/* Most small records differ in little: their time is the same, and no size takes more than a byte. Then all of a record
-   up to its key is one word, of which length and number change, and a field is copied with what lies behind it, which
-   the next field overwrites. No branch depends on a record, so rows of all sizes cost the same. */
+/* Records of one time differ in little. All of such a record between its length and its key is one word, of which the
+   number changes, and a field is copied with what lies behind it, which the next field overwrites. Hardly a branch
+   depends on a record, so rows of all sizes cost the same; of small records the length is in the word, too. */
 
 enum {
-    KS_SMALL = 63,     /* the greatest size of one byte */
-    KS_FEW = 8,        /* fewer records are not worth a run's beginning */
-    KS_SMALLEST = 7    /* bytes of a record of nothing */
+    KS_SMALL = 63,      /* the greatest size whose varint has one byte, */
+    KS_MIDDLE = 8191,   /* and two */
+    KS_FIELD_MOST = 256, /* longer ones are as fast one at a time */
+    KS_FEW = 4,         /* fewer records are not worth a run's beginning */
+    KS_SMALLEST = 7     /* bytes of a record of nothing */
 };
 
 /* What the records of a run have in common. */
@@ -160,9 +171,7 @@ KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *key
         int64_t size = values[i].n, key_size = keys ? keys[i].n : 0;
         uint8_t short_size = (uint8_t)(size << 1), short_key_size = (uint8_t)(key_size << 1);
         uint64_t word;
-        /* A column is read once, from end to end, and the write before took the buffer out of the near caches. */
-        __builtin_prefetch((const void *)((uintptr_t)values[i].p + 1024));
-        __builtin_prefetch((const void *)((uintptr_t)p + 1024), 1);
+        ks_ahead(values[i].p, 1024, p);
         if (nulls) { /* -1 is 1 as a varint, and nothing to copy */
             short_size ^= (uint8_t)(size >> 63);
             size &= ~(size >> 63);
@@ -186,6 +195,58 @@ KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *key
     return p;
 }
 
+/* A varint of one or two bytes: of -1 to KS_MIDDLE. */
+KS_INLINE uint8_t *ks_put_middle(uint8_t *p, int64_t n) {
+    uint64_t z = (uint64_t)n << 1 ^ (uint64_t)(n >> 63);
+    uint64_t two = z > 0x7f;
+    uint16_t both = (uint16_t)(z + (z & ~(uint64_t)0x7f) + (two << 7)); /* what is above 7 bits goes one up */
+    memcpy(p, &both, 2);
+    return p + 1 + two;
+}
+
+typedef uint8_t ks_half __attribute__((vector_size(KS_SLACK / 2), aligned(1), may_alias));
+
+KS_INLINE void ks_copy_slack(uint8_t *p, const uint8_t *from) {
+    ((ks_half *)p)[0] = ((const ks_half *)from)[0];
+    ((ks_half *)p)[1] = ((const ks_half *)from)[1];
+}
+
+/* A field with its size before it. Of no more than KS_SLACK bytes, so many are copied; else none that are not its own. */
+KS_INLINE uint8_t *ks_put_with_slack(uint8_t *p, const ks_bytes *field) {
+    const uint8_t *from = field->p;
+    int64_t size = field->n < 0 ? 0 : field->n;
+    p = ks_put_middle(p, field->n);
+    ks_copy_slack(p, from);
+    if (size > KS_SLACK) {
+        for (int64_t at = KS_SLACK; at < size - KS_SLACK; at += KS_SLACK) ks_copy_slack(p + at, from + at);
+        ks_copy_slack(p + size - KS_SLACK, from + size - KS_SLACK);
+    }
+    return p + size;
+}
+
+KS_INLINE int64_t ks_middle_size(const ks_bytes *field) {
+    return field->n < 0 ? 1 : 1 + (field->n > KS_SMALL) + field->n;
+}
+
+/* The same for records of up to KS_MIDDLE bytes. */
+KS_INLINE uint8_t *ks_put_middle_run(uint8_t *p, const ks_run *run, const ks_bytes *keys, const ks_bytes *values) {
+    uint64_t number = run->number, bits = run->number_bits;
+    for (int64_t i = 0; i < run->n; i++) {
+        uint64_t word = (run->word + number) >> 8;
+        ks_ahead(values[i].p, 2048, p);
+        if (values[i].n > 64) ks_ahead(values[i].p + 64, 2048, p + 64);
+        p = ks_put_middle(p, run->word_size - 1 + (keys ? ks_middle_size(&keys[i]) : 1) + ks_middle_size(&values[i]) + 1);
+        memcpy(p, &word, 8);
+        p += run->word_size - 1;
+        number = ((number | ~bits) + run->number_step) & bits;
+        if (keys) p = ks_put_with_slack(p, &keys[i]);
+        else *p++ = 1;
+        p = ks_put_with_slack(p, &values[i]);
+        *p++ = 0;
+    }
+    return p;
+}
+
 /* The greatest size of a field of these rows, and whether there is a null. */
 KS_INLINE int64_t ks_widest(const ks_bytes *bytes, int64_t n, int *nulls) {
     int64_t most = 0, least = 0;
@@ -203,11 +264,11 @@ KS_INLINE int ks_same_time(const int64_t *times, int64_t n) {
     return differ == 0;
 }
 
-/* Appends small records while many fit and nothing keeps them from being written without a look at each; how many. */
-KS_INLINE int64_t ks_encode_small(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const int64_t *times,
+/* Appends records while several fit and nothing keeps them from being written without a look at each; how many. */
+KS_INLINE int64_t ks_encode_runs(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values, const int64_t *times,
                                   int64_t n) {
     uint64_t delta = ks_delta(batch, times[0]), number;
-    int64_t delta_size = ks_varsize(delta), number_size, most, key_most = 0, fits, done = 0;
+    int64_t delta_size = ks_varsize(delta), number_size, most, key_most = 0, body_most, fits, done = 0;
     uint8_t *limit = batch->room - KS_SLACK, shift;
     ks_run run;
     if (limit > batch->full) limit = batch->full;
@@ -219,12 +280,14 @@ KS_INLINE int64_t ks_encode_small(ks_batch *batch, const ks_bytes *keys, const k
     if (keys) key_most = ks_widest(keys, n, &run.nulls);
     if (ks_odd(batch, run.nulls ? NULL : keys, times[0])) return 0;
     most = ks_widest(values, n, &run.nulls);
+    if (most > KS_FIELD_MOST || key_most > KS_FIELD_MOST) return 0;
     for (;;) {
         number = (uint64_t)batch->count << 1;
         number_size = ks_varsize(number);
         run.word_size = 2 + delta_size + number_size;
-        if (number_size > 3 || run.word_size + 2 + key_most + most > KS_SMALL) break;
-        fits = (limit - batch->p) / (run.word_size + 3 + key_most + most);
+        body_most = run.word_size + 4 + key_most + most;
+        if (number_size > 3 || body_most > KS_MIDDLE) break;
+        fits = (limit - batch->p) / (body_most + 2);
         run.n = n - done < fits ? n - done : fits;
         if (run.n < KS_FEW) break;
         fits = ((int64_t)1 << (7 * number_size - 1)) - batch->count; /* records whose numbers have as many bytes */
@@ -235,7 +298,8 @@ KS_INLINE int64_t ks_encode_small(ks_batch *batch, const ks_bytes *keys, const k
         run.number = ks_spread(number) << shift;
         run.number_bits = (uint64_t)(0x7f7f7f >> (8 * (3 - number_size))) << shift;
         run.number_step = (uint64_t)2 << shift;
-        if (run.nulls) batch->p = ks_put_run(batch->p, &run, keys, values, 64, 1);
+        if (body_most - 2 > KS_SMALL) batch->p = ks_put_middle_run(batch->p, &run, keys, values);
+        else if (run.nulls) batch->p = ks_put_run(batch->p, &run, keys, values, 64, 1);
         else if (most <= 16 && key_most <= 16) batch->p = ks_put_run(batch->p, &run, keys, values, 16, 0);
         else batch->p = ks_put_run(batch->p, &run, keys, values, 64, 0);
         batch->count += run.n;
@@ -251,7 +315,7 @@ KS_INLINE int64_t ks_encode_small(ks_batch *batch, const ks_bytes *keys, const k
    how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
 KS_INLINE int64_t ks_encode_rows(ks_batch *batch, const ks_bytes *keys, const ks_bytes *values,
                                  const ks_bytes *headers, const int64_t *times, int64_t n) {
-    int64_t done = headers ? 0 : ks_encode_small(batch, keys, values, times, n);
+    int64_t done = headers ? 0 : ks_encode_runs(batch, keys, values, times, n);
     if (done == n) return n;
     return done + ks_encode_each(batch, keys ? keys + done : NULL, values + done, headers ? headers + done : NULL,
                                  times + done, n - done);
