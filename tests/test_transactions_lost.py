@@ -41,9 +41,8 @@ def test_an_id_whose_newest_states_a_crash_took_goes_on(root: Path, kept: int) -
         assert all(store.log("t", n).last_stable_offset == store.log("t", n).log_end_offset for n in (0, 1))
 
 
-@pytest.mark.parametrize("commit", [True, False])
-def test_a_decision_is_not_that_of_the_transaction_after_it(root: Path, commit: bool) -> None:
-    """The decided one has ended in the log; a crash took all that was told of the next, which is open there."""
+def decide_and_go_on(root: Path, commit: bool) -> kstore.Store:
+    """A store in which a transaction was ended, and the next one of the same producer is open."""
     store = open_store(root)
     store.create_topic("t")
     producer = store.producer(transactional_id=ID)
@@ -51,6 +50,13 @@ def test_a_decision_is_not_that_of_the_transaction_after_it(root: Path, commit: 
     txn.append("t", b"first")
     txn.commit() if commit else txn.abort()
     producer.transaction().append("t", b"never")
+    return store
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_decision_is_not_that_of_the_transaction_after_it(root: Path, commit: bool) -> None:
+    """The decided one has ended in the log; a crash took all that was told of the next, which is open there."""
+    store = decide_and_go_on(root, commit)
     assert [s.status.is_prepared for s in states(store)] == [False, False, True, False, False]
     cut_states(store, 3)
     die(store)
@@ -66,13 +72,7 @@ def test_a_decision_is_not_that_of_the_transaction_after_it(root: Path, commit: 
 def test_a_transaction_whose_marker_a_crash_took_ends_as_was_decided_though_the_next_goes_on(
     root: Path, commit: bool
 ) -> None:
-    store = open_store(root)
-    store.create_topic("t")
-    producer = store.producer(transactional_id=ID)
-    txn = producer.transaction()
-    txn.append("t", b"first")
-    txn.commit() if commit else txn.abort()
-    producer.transaction().append("t", b"never")
+    store = decide_and_go_on(root, commit)
     assert states(store)[-1].status == Status.ONGOING
     store.log("t", 0).truncate_to(1)
     die(store)
