@@ -257,7 +257,8 @@ class TestLog:
         size = warm.rows * (100 + 8 + 8 + 4)
 
         def run() -> None:
-            with mmap.mmap(-1, size) as memory:
+            # Shared memory, which Python maps by default, is not given in huge pages.
+            with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
                 memory.madvise(mmap.MADV_HUGEPAGE)
                 for at in range(0, size, mmap.PAGESIZE):
                     memory[at] = 1
