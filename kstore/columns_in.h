@@ -235,17 +235,17 @@ static const uint8_t *ks_readable(const ks_column *c) {
     }
 }
 
-/* Of the rows [0, n) those at the beginning that have KS_SLACK readable bytes each; all with `slack` 0 if there are none. */
+/* Of the rows [0, n) those at the beginning that have KS_SLACK readable bytes each; all with `slack` 0 if there are none.
+   Each row is looked at: that offsets do not fall cannot be relied on while another thread may change them. */
 static int64_t ks_roomy(const ks_column *c, const ks_bytes *rows, int64_t n, int *slack) {
-    uintptr_t last = (uintptr_t)ks_readable(c);
-    int64_t roomy = n;
+    uintptr_t last = (uintptr_t)ks_readable(c), left = 0;
+    int64_t roomy = 0;
     *slack = 0;
     if (last < KS_SLACK) return n;
     last -= KS_SLACK;
-    if (c->layout == KS_DICTIONARY)
-        for (roomy = 0; roomy < n && (uintptr_t)rows[roomy].p <= last;) roomy++;
-    else /* each row begins where the one before does, or behind */
-        while (roomy > 0 && (uintptr_t)rows[roomy - 1].p > last) roomy--;
+    for (int64_t i = 0; i < n; i++) left |= last - (uintptr_t)rows[i].p; /* a sign where a row begins behind it */
+    if ((intptr_t)left >= 0) roomy = n;
+    else while (roomy < n && (uintptr_t)rows[roomy].p <= last) roomy++;
     if (roomy == 0) return n;
     *slack = 1;
     return roomy;
