@@ -49,6 +49,7 @@ PARTS = {
     "test_processes.py": 60,
     "test_recovery.py": 90,
     "test_spark.py": 90,
+    "test_spark_speculation.py": 60,
     "test_store_processes.py": 45,
     "test_store_machine.py": 30,
     "test_store_machine_transactions.py": 30,
