@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kstore import fs, names
@@ -17,8 +18,6 @@ from kstore.errors import CorruptRecordError, StorageError
 from kstore.logfile import LogFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kstore.log import Log
     from kstore.segment import Segment
     from kstore.writer import Writer
@@ -130,16 +129,13 @@ def take_in_locked(writer: Writer, share: Share) -> None:
     if not share.renames:
         _append_locked(writer, share, share.offsets[0])
         return
-
-    def place_of(staged: StagedSegment) -> Callable[[Segment], int]:
-        def place(segment: Segment) -> int:
-            _rename(staged, segment.directory)
-            return staged.bytes
-
-        return place
-
-    writer.take_in_locked([(place_of(staged), staged.next_offset) for staged in share.segments])
+    writer.take_in_locked([(partial(_place, staged), staged.next_offset) for staged in share.segments])
     writer.upkeep.took_in(share.offsets[1])
+
+
+def _place(staged: StagedSegment, segment: Segment) -> int:
+    _rename(staged, segment.directory)
+    return staged.bytes
 
 
 def _append_locked(writer: Writer, share: Share, start_offset: int) -> None:
