@@ -1,50 +1,97 @@
 """The compiled modules; everything else about the package is in pyproject.toml.
 
-Two environment variables, read by `make debug` and `make sanitize`, ask for other builds. KSTORE_DEBUG=1 turns Cython's
-bounds checks on, KSTORE_SANITIZE=1 the compiler's address and undefined-behaviour checks; each keeps its generated C in
-a directory of its own, so that no two builds share a file.
+Each .c file of kstore/c is compiled once. Those with state (the pool of blocks, the crew of threads, zstd's functions)
+are part of one module, `kstore.columns._native`; the others are a static library, from which each module takes what it
+calls.
+
+KSTORE_CHECKED, which the Makefile sets, asks for a checked build: "debug" with Cython's bounds checks, "sanitize" with
+the compiler's address and undefined-behaviour checks, "tsan" with its checks for data races, "coverage" (by clang) with
+what a coverage-guided fuzzer needs. Each keeps its generated C in a directory of its own: no two builds share a file.
+
+A free-threaded Python switches the GIL on again when it imports these modules, because they do not declare that they
+can do without it: the GIL keeps two appends to one log apart.
 """
 
 import os
 from pathlib import Path
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
-DEBUG = os.environ.get("KSTORE_DEBUG") == "1"
-SANITIZE = os.environ.get("KSTORE_SANITIZE") == "1"
-CHECKS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+FLAGS = {
+    "debug": [],
+    "sanitize": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
+    "tsan": ["-fsanitize=thread"],
+    "coverage": ["-fsanitize=fuzzer-no-link,address", "-shared-libasan"],
+}
+CHECKED = os.environ.get("KSTORE_CHECKED")
 
-if SANITIZE:
-    build_dir, compile_args, link_args = "build/sanitize/c", ["-O1", "-g", *CHECKS], ["-fsanitize=address,undefined"]
-elif DEBUG:
-    build_dir, compile_args, link_args = "build/debug/c", ["-O1", "-g"], []
+if CHECKED:
+    build_dir, link_args = f"build/{CHECKED}/c", FLAGS[CHECKED]
+    compile_args = ["-O1", "-g", "-fno-omit-frame-pointer", *link_args]
 else:
     build_dir, compile_args, link_args = None, ["-O3", "-g1"], []
+compile_args += ["-Wall", "-Wno-unused-function", "-fvisibility=hidden"]
+
+STATELESS = [
+    "kstore/c/cleaned.c",
+    "kstore/c/columns/encode.c",
+    "kstore/c/columns/gather.c",
+    "kstore/c/columns/latest.c",
+    "kstore/c/crc32.c",
+    "kstore/c/crc32c.c",
+    "kstore/c/keymap.c",
+    "kstore/c/newest.c",
+    "kstore/c/siphash.c",
+    "kstore/c/transactions.c",
+    "kstore/c/window.c",
+]
+WITH_STATE = [str(path) for path in sorted(Path("kstore/c").rglob("*.c")) if str(path) not in STATELESS]
+HEADERS = [str(path) for path in sorted(Path("kstore/c").rglob("*.h"))]
+
+
+class BuildExtensions(build_ext):
+    """Builds the static library first, also where only the extensions were asked for."""
+
+    def run(self):
+        self.run_command("build_clib")
+        super().run()
+
+
+def extension(source):
+    name = ".".join(source.with_suffix("").parts)
+    return Extension(
+        name,
+        [str(source), *(WITH_STATE if name == "kstore.columns._native" else [])],
+        depends=[*map(str, Path("kstore").rglob("*.pxd")), *HEADERS, *STATELESS],
+        include_dirs=["kstore/c"],
+        extra_compile_args=compile_args,
+        extra_link_args=link_args,
+    )
+
 
 setup(
+    packages=[*find_packages(include=["kstore", "kstore.*"]), "pyspark_kstore", "pytest_kstore"],
+    cmdclass={"build_ext": BuildExtensions},
     options={"build_ext": {"parallel": os.cpu_count()}},
+    libraries=[
+        (
+            "kstore_c",
+            {"sources": STATELESS, "obj_deps": {"": HEADERS}, "include_dirs": ["kstore/c"], "cflags": compile_args},
+        )
+    ],
     ext_modules=cythonize(
-        [
-            Extension(
-                f"kstore.{source.stem}",
-                [str(source)],
-                depends=["kstore/_wire.pxd", *map(str, Path("kstore").glob("*.h"))],
-                include_dirs=["kstore"],
-                extra_compile_args=[*compile_args, "-Wall", "-Wno-unused-function"],
-                extra_link_args=link_args,
-            )
-            for source in sorted(Path("kstore").glob("*.pyx"))
-        ],
+        [extension(source) for source in sorted(Path("kstore").rglob("*.pyx"))],
         build_dir=build_dir,
         compiler_directives={
             "language_level": "3",
-            "boundscheck": DEBUG,
+            "boundscheck": CHECKED == "debug",
             "wraparound": False,
-            "initializedcheck": DEBUG,
+            "initializedcheck": CHECKED == "debug",
             "embedsignature": True,
         },
-        force=DEBUG or SANITIZE,
+        force=CHECKED is not None,
         nthreads=2,
-    )
+    ),
 )
