@@ -1,0 +1,9 @@
+"""The limits of Kafka's numbers, which are Java's: 32 and 64 bits with a sign."""
+
+from __future__ import annotations
+
+INT_MAX = 2**31 - 1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+
+NEVER = LONG_MAX
+"""A time in milliseconds that does not come, and an offset that no log reaches."""

@@ -1,0 +1,70 @@
+"""Libraries that only some parts of kstore need, imported on use: of an extra, an error names it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from kstore.errors import ConfigError
+
+
+class Late:
+    """A module that is imported when the first of its names is looked up. Thread-safe."""
+
+    def __init__(self, module: str) -> None:
+        self.__module = module
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(importlib.import_module(self.__module), name)
+        setattr(self, name, found)
+        return found
+
+
+def pyarrow(user: str, *modules: str, extra: str = "arrow") -> Any:
+    """Import PyArrow and these modules of it; a `ConfigError` says that `user` needs it, and which extra has it."""
+    for name in modules:
+        _library(user, f"pyarrow.{name}", "PyArrow", extra)
+    return _library(user, "pyarrow", "PyArrow", extra)
+
+
+def pyspark(user: str, module: str = "pyspark") -> Any:
+    """Import PySpark, or a module of it; a `ConfigError` says that `user` needs it."""
+    return _library(user, module, "PySpark", "spark")
+
+
+def pyspark_if_installed() -> Any:
+    """Import PySpark; None where it is not installed."""
+    try:
+        return importlib.import_module("pyspark")
+    except ImportError:
+        return None
+
+
+def obstore(user: str, *modules: str) -> Any:
+    """Import obstore and these modules of it; a `ConfigError` says that `user` needs it."""
+    for name in modules:
+        _library(user, f"obstore.{name}", "obstore", "backup")
+    return _library(user, "obstore", "obstore", "backup")
+
+
+def pandas(user: str) -> Any:
+    """Import pandas; a `ConfigError` says that `user` needs it."""
+    return _library(user, "pandas", "pandas", "spark")
+
+
+def prometheus_client(user: str) -> Any:
+    """Import prometheus_client; a `ConfigError` says that `user` needs it."""
+    _library(user, "prometheus_client.metrics_core", "prometheus_client", "prometheus")
+    return _library(user, "prometheus_client", "prometheus_client", "prometheus")
+
+
+def opentelemetry_metrics(user: str) -> Any:
+    """Import OpenTelemetry's API for metrics; a `ConfigError` says that `user` needs it."""
+    return _library(user, "opentelemetry.metrics", "OpenTelemetry", "opentelemetry")
+
+
+def _library(user: str, module: str, name: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"{user} needs {name}: pip install 'kstore[{extra}]' ({error})") from None

@@ -1,0 +1,87 @@
+"""Times as people read and write them, and the milliseconds that they are in a log."""
+
+from __future__ import annotations
+
+import time as clocks
+from datetime import UTC, datetime, timedelta
+from typing import SupportsIndex
+
+from kstore.base import arguments
+from kstore.base.numbers import LONG_MAX, LONG_MIN
+from kstore.errors import InvalidTimestampError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+_UNSURE_NS = 50_000_000  # what changed less than this ago may change again with the same time
+
+
+def is_settled(changed_ns: int) -> bool:
+    """Whether no later change of a file or directory can have this same time of modification."""
+    return clocks.time_ns() - changed_ns > _UNSURE_NS
+
+
+def show(milliseconds: int | None) -> str:
+    """Write a time in milliseconds since the epoch like `2026-11-21T14:00:00.000Z`; a dash for none, and the bare
+    number where the calendar ends."""
+    if milliseconds is None or milliseconds < 0:
+        return "-"
+    try:
+        return (_EPOCH + timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    except OverflowError:
+        return f"{milliseconds} ms"
+
+
+def span(milliseconds: int) -> str:
+    """Write a duration, exactly in milliseconds and roughly in the two largest units that fit."""
+    parts, left = [], milliseconds
+    for unit, name in _UNITS:
+        if left >= unit:
+            parts.append(f"{left // unit} {name}")
+            left %= unit
+    return f"{milliseconds} ms ({' '.join(parts[:2])})" if parts else f"{milliseconds} ms"
+
+
+def milliseconds(name: str, time: SupportsIndex | datetime) -> int:
+    """Return a time of a caller as milliseconds since the epoch: a whole number as it is, a `datetime` down to its
+    millisecond.
+
+    Raises `InvalidTimestampError` for a `datetime` without a time zone or before 1970, `TypeError` for anything else.
+    """
+    if isinstance(time, datetime):
+        found = _since_epoch(name, time)
+        if found < 0:
+            raise InvalidTimestampError(f"{name} is {time}; 1970-01-01T00:00:00Z and later are allowed")
+        return found
+    try:
+        return arguments.whole(name, time)
+    except TypeError:
+        kind = type(time).__name__
+        hints = {"float": "; int(1000 * seconds) makes one of seconds", "str": "; datetime.fromisoformat reads one"}
+        raise TypeError(
+            f"{name} must be an int of milliseconds or a datetime with a time zone, not {kind}{hints.get(kind, '')}"
+        ) from None
+
+
+def moment(name: str, time: SupportsIndex | datetime) -> int:
+    """Return a time to search for as milliseconds since the epoch, as `milliseconds` does; any `datetime` before 1970
+    is 0, as no record has such a time."""
+    if type(time) is int and LONG_MIN <= time <= LONG_MAX:
+        return time
+    if isinstance(time, datetime):
+        return max(_since_epoch(name, time), 0)
+    return arguments.integer(name, milliseconds(name, time))
+
+
+def refuse_naive(name: str, time: datetime) -> None:
+    """Refuse a `datetime` without a time zone: it is another moment on each machine."""
+    if time.tzinfo is None or time.utcoffset() is None:
+        raise InvalidTimestampError(
+            f"{name} is {time}, without a time zone, so it would be another moment on each machine; give one, as in "
+            f"datetime.now(timezone.utc), or time.astimezone() for this machine's"
+        )
+
+
+def _since_epoch(name: str, time: datetime) -> int:
+    refuse_naive(name, time)
+    return (time - _EPOCH) // _MILLISECOND

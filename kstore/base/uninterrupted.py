@@ -1,0 +1,92 @@
+"""Work that no interrupt breaks off: it runs in a thread of its own, since Python raises interrupts in the main thread.
+
+Where no thread can be started it runs in the main thread, which puts off Ctrl-C meanwhile.
+
+The hardest rule: the work takes its locks itself and releases them itself. The main thread only waits for it, and a
+second interrupt may end that wait at any instruction.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from kstore.base import threads
+
+T = TypeVar("T")
+
+_LOOK_S = 0.5  # seconds of one wait: a signal that comes just before a wait begins does not end it
+
+
+class GivenUp(BaseException):
+    """Raised inside of the work where it may still stop, and an interrupt has come; `run` never lets it out."""
+
+
+@contextmanager
+def _put_off(interrupts: list[BaseException]) -> Iterator[None]:
+    """Note Ctrl-C instead of raising it, while the work runs in the main thread."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # it is ignored, or the program has a handler of its own
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: interrupts.append(KeyboardInterrupt()))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run(work: Callable[[Callable[[], None]], T]) -> T:
+    """Run `work` to its end, also when an interrupt comes; return its result, or raise its error.
+
+    The interrupt is raised once the work has ended. The work gets a function that raises `GivenUp` if an interrupt has
+    come; it calls the function while it has changed nothing yet.
+    """
+    interrupts: list[BaseException] = []
+
+    def check() -> None:
+        if interrupts:
+            raise GivenUp
+
+    if threading.current_thread() is not threading.main_thread():
+        return work(check)
+    results: list[T] = []
+    errors: list[BaseException] = []
+    ended = threading.Lock()  # not an Event: an interrupt in its Python code could leave its own lock taken
+    ended.acquire()
+
+    def act() -> None:
+        try:
+            results.append(work(check))
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.release()
+
+    thread = threading.Thread(target=act, name="kstore-undisturbed")
+    try:
+        if not threads.start(thread):
+            with _put_off(interrupts):
+                act()
+    except BaseException as error:
+        interrupts.append(error)  # if the work has begun, its next check ends it
+        raise
+    while True:
+        try:
+            while not results and not errors:
+                ended.acquire(timeout=_LOOK_S)
+            break
+        except BaseException as error:
+            interrupts.append(error)
+    try:
+        if interrupts:
+            raise interrupts[0] from next((error for error in errors if not isinstance(error, GivenUp)), None)
+        if errors:
+            raise errors[0]
+        return results[0]
+    finally:
+        interrupts.clear()  # their tracebacks hold this frame
+        errors.clear()

@@ -1,0 +1,16 @@
+"""Settings under Kafka's names: the tables, their checks, and warnings about dangerous combinations.
+
+Owns names, units, ranges and defaults of settings (`log` for topics, `broker` for those that no topic overrides). Other
+rooms act on the settings. The hardest rule: one table makes the checks, the errors, `kstore config` and
+docs/configuration.md, so that they cannot disagree.
+"""
+
+from kstore.config.broker import BrokerConfig as BrokerConfig
+from kstore.config.keywords import BrokerSettings as BrokerSettings
+from kstore.config.keywords import LogSettings as LogSettings
+from kstore.config.keywords import StoreSettings as StoreSettings
+from kstore.config.log import KAFKA_RETENTION_MS as KAFKA_RETENTION_MS
+from kstore.config.log import LogConfig as LogConfig
+from kstore.config.log import from_properties as from_properties
+from kstore.config.settings import BrokerName as BrokerName
+from kstore.config.settings import Setting as Setting

@@ -1,0 +1,455 @@
+"""The parts of a table of settings: a row, the parsing of values as Kafka parses its properties, the base class.
+
+The tables themselves are `log.LogConfig` and `broker.BrokerConfig`. The hardest rule is the precedence: the topic's
+name, then the broker's names in their order, then the default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import operator
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from kstore.base import arguments
+from kstore.base.arguments import nearest
+from kstore.base.numbers import INT_MAX, LONG_MAX
+from kstore.disk import fs
+from kstore.errors import ConfigError
+
+logger = logging.getLogger("kstore")
+
+
+Kind = Literal["bool", "int", "long", "double", "string", "list"]
+HOURS = 3_600_000
+MINUTES = 60_000
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+_DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?[fFdD]?")
+
+
+_ANY = {
+    "bool": "true or false",
+    "int": "any 32-bit integer",
+    "long": "any 64-bit integer",
+    "list": "a list without an empty element",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerName:
+    """A name of a log's setting in a broker's properties, and how it differs from the setting."""
+
+    name: str
+    unit: str = ""  # if it differs from the setting's; likewise kind and range
+    factor: int = 1  # multiplier from this name's unit to the setting's
+    kind: Kind | None = None
+    minimum: int | None = None
+    also: tuple[int, ...] = ()
+    negative_is: int | None = None  # the value that every negative value stands for
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table. `default` is kstore's, `kafka_default` Kafka's; they differ in one row."""
+
+    name: str
+    kind: Kind
+    default: Any
+    kafka_default: Any
+    unit: str
+    minimum: float | None
+    maximum: float | None
+    also: tuple[int, ...]
+    choices: tuple[str, ...]
+    nullable: bool
+    broker_names: tuple[BrokerName, ...]
+    applies: str
+    doc: str
+    danger: str
+    idle: str = ""
+    """Why the setting does nothing here; "" if it has an effect."""
+
+    @property
+    def attribute(self) -> str:
+        """The name in Python: Kafka's, with dots turned into underscores."""
+        return self.name.replace(".", "_")
+
+    @property
+    def range(self) -> str:
+        """The values that are allowed, in words."""
+        return self.range_of(BrokerName(self.name))
+
+    def range_of(self, at: BrokerName) -> str:
+        """The values that are allowed under one of the names."""
+        if at.minimum is not None:
+            return "".join(f"{value} or " for value in at.also) + f"at least {at.minimum}"
+        if self.choices:
+            choices = ", ".join(self.choices)
+            return f"a list out of {choices}" if self.kind == "list" else f"one of {choices}"
+        if self.minimum is None and self.maximum is None:
+            return _ANY.get(self.kind, f"any {self.kind}")
+        also = "".join(f"{value} or " for value in self.also)
+        if self.maximum is None:
+            return f"{also}at least {self.minimum}"
+        return f"{also}{self.minimum} to {self.maximum}"
+
+    @property
+    def shown_default(self) -> str:
+        """The default in words, and Kafka's where it differs."""
+        default = readable(self.default, self.unit)
+        other = "" if self.kafka_default == self.default else f", Kafka's {readable(self.kafka_default, self.unit)}"
+        return default + other
+
+    @property
+    def help(self) -> str:
+        """The help of an option for this setting: its effect, range, unit and default."""
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.doc} [{self.range}{unit}; default {self.shown_default}]".replace("`", "").replace("%", "%%")
+
+    def parse(self, value: object, name: str | None = None) -> Any:
+        """Return the value in its own type, from that type or from text; `ConfigError` for a bad value."""
+        name = name or self.attribute
+        if value is None and self.nullable:
+            return None
+        parsed = self.convert(value, BrokerName(name))
+        self.check(parsed, name, value)
+        return parsed
+
+    def convert(self, value: object, at: BrokerName) -> Any:
+        """Return the value in the type that it has under this name; the range is not checked."""
+        kind = at.kind or self.kind
+        try:
+            return _PARSERS[kind](value)
+        except (TypeError, ValueError, OverflowError) as error:
+            reason = f"is no {kind}: {error}; {self.range_of(at)} is allowed"
+            raise _bad(at.name, value, reason, at.unit or self.unit) from None
+
+    def from_broker(self, value: object, at: BrokerName, *, wins: bool) -> Any:
+        """Return the value under one of the broker's names, in the setting's unit; a bad value is always an error."""
+        if value is None and self.nullable:
+            return None
+        parsed = self.convert(value, at)
+        if at.negative_is is not None and parsed < 0:
+            parsed = at.negative_is
+        # A broker checks the range of each name; of the names for retention only that of the name in force.
+        bound = at.minimum is not None and (wins or at.negative_is is None)
+        if bound and parsed not in at.also and parsed < (at.minimum or 0):
+            raise _bad(at.name, value, f"is out of range: {self.range_of(at)} is allowed", at.unit or self.unit)
+        if not wins:
+            return parsed
+        if parsed not in at.also:
+            parsed *= at.factor
+        self.check(parsed, at.name, value)
+        return parsed
+
+    def check(self, parsed: Any, name: str, value: object) -> None:
+        """Raise a `ConfigError` when the parsed value is out of range."""
+        if self.choices:
+            for one in parsed if self.kind == "list" else (parsed,):
+                if one not in self.choices:
+                    near = nearest(str(one), self.choices)
+                    raise _bad(name, value, f"is not {self.range}{near}", self.unit)
+        elif not isinstance(parsed, str | tuple) and parsed not in self.also:
+            low, high = self.minimum, self.maximum
+            if not ((low is None or parsed >= low) and (high is None or parsed <= high) and parsed == parsed):
+                raise _bad(name, value, f"is out of range: {self.range} is allowed", self.unit)
+
+
+def row(
+    name: str,
+    kind: Kind,
+    default: Any,
+    *,
+    doc: str,
+    danger: str,
+    applies: str = "",
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    also: tuple[int, ...] = (),
+    choices: tuple[str, ...] = (),
+    broker: tuple[BrokerName | str, ...] = (),
+    kafka_default: Any = ...,
+    idle: str = "",
+) -> Any:
+    names = tuple(BrokerName(name) if isinstance(name, str) else name for name in broker)
+    kafka_default = default if kafka_default is ... else kafka_default
+    nullable = default is None
+    setting = Setting(
+        name,
+        kind,
+        default,
+        kafka_default,
+        unit,
+        minimum,
+        maximum,
+        also,
+        choices,
+        nullable,
+        names,
+        applies,
+        doc,
+        danger,
+        idle,
+    )
+    return dataclasses.field(metadata={"setting": setting})
+
+
+def _bad(name: str, value: object, what: str, unit: str) -> ConfigError:
+    return ConfigError(f"{name} = {shortened(value)} {what}{f' (unit: {unit})' if unit else ''}")
+
+
+def unknown(name: object, names: Iterable[str], value: object = ...) -> ConfigError:
+    """Make the error for an unknown name, with the value that was given for it."""
+    shown = "" if value is ... else f" = {shortened(value)}"
+    return ConfigError(f"unknown setting {shortened(name)}{shown}{nearest(str(name), names)}")
+
+
+def shortened(value: object) -> str:
+    """A value as Python writes it, cut after 200 characters."""
+    shown = repr(value)
+    return shown if len(shown) <= 200 else shown[:200] + "…"
+
+
+# Values
+
+
+def _parse_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text not in ("true", "false"):
+        raise ValueError("true or false is allowed")
+    return text == "true"
+
+
+def _parse_integer(limit: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, str):
+            if not _INTEGER.fullmatch(value.strip()):
+                raise ValueError("an integer is needed")
+            number = int(value.strip())
+        elif isinstance(value, bool):
+            raise TypeError("a bool is no number")
+        else:
+            number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError for anything else
+        if not -limit - 1 <= number <= limit:
+            raise ValueError(f"the type holds {-limit - 1} to {limit}")
+        return number
+
+    return parse
+
+
+def _parse_double(value: object) -> float:
+    if isinstance(value, bool):
+        raise TypeError("a bool is no number")
+    if isinstance(value, str):
+        text = value.strip()
+        if not _DOUBLE.fullmatch(text):
+            raise ValueError("a number is needed")
+        return float(text.rstrip("fFdD"))
+    return float(value)  # type: ignore[arg-type]  # likewise
+
+
+def _parse_string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a str is needed, not {type(value).__name__}")
+    return value
+
+
+def _parse_list(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        items = re.split(r"\s*,\s*", value.strip()) if value.strip() else []
+    elif isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | memoryview):
+        items = [_parse_string(item) for item in value]
+    else:
+        raise TypeError(f"a list of str is needed, not {type(value).__name__}")
+    if not all(items):
+        raise ValueError("an element is empty")
+    unique = tuple(dict.fromkeys(items))
+    if len(unique) != len(items):
+        logger.warning("the list %r has an element twice; it counts once", value)
+    return unique
+
+
+_PARSERS: dict[Kind, Callable[[object], Any]] = {
+    "bool": _parse_bool,
+    "int": _parse_integer(INT_MAX),
+    "long": _parse_integer(LONG_MAX),
+    "double": _parse_double,
+    "string": _parse_string,
+    "list": _parse_list,
+}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Parse Java's properties text: comments, the three separators, continued lines, escapes. Any text is valid."""
+    return {name: value for _, name, value in _properties(text)}
+
+
+def _properties(text: str) -> Iterator[tuple[int, str, str]]:
+    """Each property with the number of the line on which it begins."""
+    lines = iter(enumerate(re.split(r"\r\n|\r|\n", text), 1))
+    for number, line in lines:
+        line = line.lstrip(" \t\f")
+        if not line or line[0] in "#!":
+            continue
+        parts = [line]
+        while (len(parts[-1]) - len(parts[-1].rstrip("\\"))) % 2:
+            parts[-1] = parts[-1][:-1]
+            parts.append(next(lines, (0, ""))[1].lstrip(" \t\f"))
+        line = "".join(parts)
+        match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
+        if match is not None:
+            yield number, _unescape(match[1]), _unescape(match[2])
+
+
+def _unescape(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        code = match[1]
+        if len(code) > 1:
+            return chr(int(code[1:], 16))
+        return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(code, code)
+
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", plain, text, flags=re.DOTALL)
+
+
+def read_properties(path: str | os.PathLike[str]) -> dict[str, tuple[str, int]]:
+    """Read a file of Java properties: by name the value, and the line on which it stands.
+
+    Raises `StorageError` when the system refuses it.
+    """
+    text = fs.read_file(path, follow=True).decode("latin-1")
+    return {name: (value, line) for line, name, value in _properties(text)}
+
+
+# The objects
+
+_S = TypeVar("_S", bound="Settings")
+
+
+class Settings:
+    """The base of `LogConfig` and `BrokerConfig`: filled from a table, frozen, compared by value."""
+
+    __slots__ = ()
+    settings: ClassVar[tuple[Setting, ...]] = ()
+    _by_attribute: ClassVar[dict[str, Setting]] = {}
+    explicit: frozenset[str]
+    """The names of the settings that were given, as Python writes them."""
+
+    def replace(self: _S, **settings: object) -> _S:
+        """Make a copy with some settings changed, checked as at the start; they count as explicit."""
+        if not settings:
+            return self
+        changed = {name: self._find(name, value).parse(value) for name, value in settings.items()}
+        values = {setting.attribute: getattr(self, setting.attribute) for setting in self.settings}
+        return self._make(values | changed, self.explicit | changed.keys())
+
+    @classmethod
+    def knows(cls, name: str) -> bool:
+        """Whether there is a setting of this name, as Python writes it."""
+        return name in cls._by_attribute
+
+    def to_kafka(self) -> dict[str, str]:
+        """Return the explicit settings under Kafka's topic names, as text that `from_kafka` reads back."""
+        rows = (setting for setting in self.settings if setting.attribute in self.explicit)
+        return {
+            setting.name: text(value) for setting in rows if (value := getattr(self, setting.attribute)) is not None
+        }
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in sorted(self.explicit))
+        return f"{type(self).__name__}({shown})"
+
+    @classmethod
+    def _defaults(cls, *, kafka: bool = False) -> dict[str, Any]:
+        return {row.attribute: row.kafka_default if kafka else row.default for row in cls.settings}
+
+    @classmethod
+    def _find(cls, name: str, value: object) -> Setting:
+        if name not in cls._by_attribute:
+            raise unknown(name, cls._by_attribute, value)
+        return cls._by_attribute[name]
+
+    @classmethod
+    def _make(cls: type[_S], values: Mapping[str, Any], explicit: Iterable[str]) -> _S:
+        made = cls.__new__(cls)
+        made._fill(values, explicit)
+        return made
+
+    def _fill(self, values: Mapping[str, Any], explicit: Iterable[str]) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "explicit", frozenset(explicit))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise a `ConfigError` for settings that are each in range and do not go together."""
+
+    @classmethod
+    def _from_names(cls: type[_S], named: Mapping[str, object], start: Mapping[str, Any], *, topic: bool = True) -> _S:
+        """Parse the settings with a known name; with `topic` the topic's names count, else only the broker's names."""
+        values = dict(start)
+        explicit = []
+        for setting in cls.settings:
+            own = (BrokerName(setting.name),) if topic else ()
+            names = [at for at in (*own, *setting.broker_names) if at.name in named]
+            for at in reversed(names):  # each must parse; the first is in force
+                values[setting.attribute] = setting.from_broker(named[at.name], at, wins=at is names[0])
+            if names:
+                explicit.append(setting.attribute)
+        return cls._make(values, explicit)
+
+
+def refuse_unknown(call: Callable[..., object], settings: Mapping[str, object], *tables: type[Settings]) -> None:
+    """Refuse a keyword of `call` that is no setting of these tables; the hint names one that the call takes."""
+    for name, value in settings.items():
+        if not any(table.knows(name) for table in tables):
+            known = {attribute for table in tables for attribute in table._by_attribute}
+            raise unknown(name, known | arguments.names_of(call), value)
+
+
+def text(value: object) -> str:
+    """Write a value as a properties file has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+_STEPS = {
+    "milliseconds": ((24 * HOURS, "days"), (HOURS, "hours"), (MINUTES, "minutes"), (1000, "seconds")),
+    "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
+}
+
+
+def readable(value: object, unit: str) -> str:
+    """Write a value for people: as `text` does, and in the largest unit of which it is a whole number."""
+    if value is None:
+        return "none"
+    if value == LONG_MAX or value == sys.float_info.max:
+        return "unlimited"
+    for size, name in _STEPS.get(unit, ()):
+        if isinstance(value, int) and value >= size and value % size == 0:
+            return f"{value} ({value // size} {name if value > size else name.rstrip('s')})"
+    return text(value) or "empty"
+
+
+def table(cls: type[_S]) -> type[_S]:
+    """Collect the rows of a finished dataclass as its `settings`."""
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # a dataclass by the time this runs
+    cls.settings = tuple(field.metadata["setting"] for field in fields if "setting" in field.metadata)
+    cls._by_attribute = {setting.attribute: setting for setting in cls.settings}
+    return cls
+
+
+def check_known(named: Mapping[str, object], names: frozenset[str]) -> Mapping[str, object]:
+    """Return the mapping; `ConfigError` for its first name that is not known."""
+    for name in named:
+        if name not in names:
+            raise unknown(name, names, named[name])
+    return named

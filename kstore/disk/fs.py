@@ -1,0 +1,520 @@
+"""Files, directories and small whole files; also the names through which the other rooms use this room.
+
+Callers write `fs.pwrite(...)`, never `from kstore.disk.fs import pwrite`, so that the tests can replace the module by
+one that injects faults. Each error of the system is raised as a `StorageError` with its errno and path. The hardest
+rule: a name is durable only once its directory is synced; a function that says "not yet durable" leaves that to its
+caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from kstore.disk._lock import Lock as Lock
+from kstore.disk.handles import LINK_REASON as LINK_REASON
+from kstore.disk.handles import ExistingFileError as ExistingFileError
+from kstore.disk.handles import FullDiskError as FullDiskError
+from kstore.disk.handles import Handles as Handles
+from kstore.disk.handles import MissingFileError as MissingFileError
+from kstore.disk.handles import make_room_or_raise
+from kstore.disk.handles import open_regular as open_regular
+from kstore.disk.handles import opener as opener
+from kstore.disk.handles import path_of as path_of
+from kstore.disk.handles import register as register
+from kstore.disk.handles import storage_error as storage_error
+from kstore.disk.locks import LOCK_FILE as LOCK_FILE
+from kstore.disk.locks import checkpoint_lock as checkpoint_lock
+from kstore.disk.locks import is_locked as is_locked
+from kstore.disk.locks import lock_partition as lock_partition
+from kstore.disk.locks import lock_root as lock_root
+from kstore.errors import StorageError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, StrPath, WriteableBuffer
+
+MAX_SMALL_FILE_BYTES = 256 << 20
+"""The largest file that `read_file` reads by default: checkpoints and snapshots have a few megabytes at the most."""
+
+MAX_DEPTH = 32
+"""How deep a directory that `remove_tree` removes may be; the files of one staging task lie one level below it."""
+
+_MAX_CALL_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call, macOS refuses 2 GiB
+_CHUNK_BYTES = 1 << 20
+_LEAST_ROOM = 4095  # files of the system's own say that they have no bytes
+
+
+# Files
+
+
+def open(
+    path: StrPath,
+    *,
+    write: bool = False,
+    create: bool = False,
+    new: bool = False,
+    empty: bool = False,
+    follow: bool = False,
+) -> int:
+    """Open a regular file and give its descriptor, which no child process inherits through exec.
+
+    `write` opens it for reading and writing at any position (never O_APPEND: callers pwrite). `create` makes a missing
+    file, `new` insists that it be missing, `empty` cuts an existing one to nothing; each of these implies `write`.
+    A symbolic link is refused unless `follow` allows it, which is for paths that the caller's user has named himself.
+    A device, a named pipe or a socket is refused and never waited for.
+    """
+    flags = os.O_RDWR if write or create or new or empty else os.O_RDONLY
+    flags |= (os.O_CREAT if create or new else 0) | (os.O_EXCL if new else 0) | (os.O_TRUNC if empty else 0)
+    return open_regular(path, flags, follow=follow)
+
+
+def close(fd: int) -> None:
+    """Close a descriptor; an error of a write that the system had put off shows here on some file systems."""
+    try:
+        os.close(fd)
+    except OSError as error:
+        raise storage_error(error, of_sync=True) from error
+
+
+def pread(fd: int, size: int, position: int) -> bytes:
+    """Read up to `size` bytes at `position`; fewer only at the end of the file."""
+    try:
+        data = os.pread(fd, min(size, _MAX_CALL_BYTES), position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(fd, min(size - got, _MAX_CALL_BYTES), position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+    except OSError as error:
+        raise storage_error(error, fd) from error
+
+
+def pread_into(fd: int, buffer: WriteableBuffer, position: int) -> int:
+    """Fill `buffer` from `position` on; the number of bytes read, less than its size only at the end of the file."""
+    view = memoryview(buffer).cast("B")
+    got = 0
+    try:
+        while got < len(view):
+            n = os.preadv(fd, [view[got : got + _MAX_CALL_BYTES]], position + got)
+            if n == 0:
+                break
+            got += n
+        return got
+    except OSError as error:
+        raise storage_error(error, fd) from error
+
+
+def pwrite(fd: int, data: ReadableBuffer, position: int) -> None:
+    """Write all of `data` at `position`. When it raises, any prefix of the data may have been written."""
+    try:
+        written = os.pwrite(fd, data, position)
+        view = memoryview(data).cast("B")
+        while written < len(view):
+            n = os.pwrite(fd, view[written : written + _MAX_CALL_BYTES], position + written)
+            if n == 0:
+                raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
+            written += n
+    except OSError as error:
+        raise storage_error(error, fd) from error
+
+
+def truncate(fd: int, size: int) -> None:
+    """Make the file exactly `size` bytes long, cut or lengthened by a hole of zeros."""
+    try:
+        os.ftruncate(fd, size)
+    except OSError as error:
+        raise storage_error(error, fd) from error
+
+
+def size(fd: int) -> int:
+    """Tell the file's length in bytes."""
+    try:
+        return os.fstat(fd).st_size
+    except OSError as error:
+        raise storage_error(error, fd) from error
+
+
+def inode(fd: int) -> int:
+    """Tell the number that the file system knows the file by."""
+    try:
+        return os.fstat(fd).st_ino
+    except OSError as error:
+        raise storage_error(error, fd) from error
+
+
+def identity(fd: int) -> tuple[int, int]:
+    """Tell the numbers of the device and of the file on it, which no other file has meanwhile."""
+    try:
+        status = os.fstat(fd)
+    except OSError as error:
+        raise storage_error(error, fd) from error
+    return status.st_dev, status.st_ino
+
+
+def fsync(fd: int) -> None:
+    """Return once the file's bytes and all its metadata are on the disk itself."""
+    try:
+        _full_sync(fd)
+    except OSError as error:
+        raise storage_error(error, fd, of_sync=True) from error
+
+
+def fdatasync(fd: int) -> None:
+    """Return once the file's bytes, and its length where that changed, are on the disk itself."""
+    try:
+        if sys.platform == "darwin":
+            _full_sync(fd)
+        else:
+            os.fdatasync(fd)
+    except OSError as error:
+        raise storage_error(error, fd, of_sync=True) from error
+
+
+def start_writing(fd: int) -> None:
+    """Start write-back of the file to the disk, without waiting: a later `fdatasync` has less to wait for.
+
+    Errors show at that `fdatasync`. Does nothing on other systems than Linux.
+    """
+    if _sync_file_range is not None:
+        _sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
+
+_SYNC_FILE_RANGE_WRITE = 2  # from <fcntl.h>, where Python has neither this nor the call
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+
+
+def _full_sync(fd: int) -> None:
+    if sys.platform == "darwin":  # fsync there stops at the drive's cache
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(fd)
+
+
+def map(fd: int, size: int) -> mmap.mmap:
+    """Map the first `size` bytes (at least 1) for reading; only for files that this process alone may cut."""
+    while True:
+        try:
+            return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+        except OSError as error:
+            make_room_or_raise(error, fd)
+        except ValueError as error:
+            raise storage_error(OSError(errno.EINVAL, f"cannot map {size} bytes: {error}"), fd) from error
+
+
+def sendfile(out_fd: int, in_fd: int, position: int, count: int) -> int:
+    """Send up to `count` bytes of a file to a socket, pipe or file; the number sent, 0 at the end of the file.
+
+    May send fewer. Errors come as the plain `OSError` they are: most belong to the receiving end (a peer that has
+    gone, a socket that would block). Copies through memory where the system cannot send between the two.
+    """
+    if count <= 0:
+        return 0
+    try:
+        return os.sendfile(out_fd, in_fd, position, min(count, _MAX_CALL_BYTES))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.EOPNOTSUPP, errno.ENOTSUP):
+            raise
+    data = os.pread(in_fd, min(count, _CHUNK_BYTES), position)
+    return os.write(out_fd, data) if data else 0
+
+
+def stat(path: StrPath, *, follow: bool = True) -> os.stat_result:
+    """Give the file's metadata; those of a link itself unless `follow`."""
+    try:
+        return os.stat(path, follow_symlinks=follow)
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def set_modified(path: StrPath, modified_ns: int) -> None:
+    """Set the time at which a file was changed last, in nanoseconds since the epoch. Durable with the next `fsync`."""
+    try:
+        os.utime(path, ns=(modified_ns, modified_ns))
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def exists(path: StrPath) -> bool:
+    """Tell whether anything is at the path; an error other than its absence is raised, not taken for absence."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise storage_error(error, path) from error
+    return True
+
+
+def is_at(fd: int, path: StrPath) -> bool:
+    """Tell whether the path still names the very file that the descriptor has open."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+# Whole small files
+
+
+def read_file(path: StrPath, *, most_bytes: int | None = None, follow: bool = False) -> bytes:
+    """Read a whole small file; a `StorageError` (EFBIG) beyond `most_bytes`, `MAX_SMALL_FILE_BYTES` unless given.
+
+    `follow` is as for `open`.
+    """
+    most_bytes = MAX_SMALL_FILE_BYTES if most_bytes is None else most_bytes
+    fd = open(path, follow=True) if follow else open(path)
+    try:
+        data = _read_all(fd, most_bytes) if size(fd) <= most_bytes else None
+    finally:
+        close(fd)
+    if data is None or len(data) > most_bytes:
+        raise StorageError(errno.EFBIG, f"the file is larger than the {most_bytes} bytes that are allowed", path)
+    return data
+
+
+def _read_all(fd: int, most_bytes: int) -> bytes:
+    """Read a file, up to a byte more than is allowed; memory is asked for by its size, unless that is not true."""
+    room = min(max(size(fd), _LEAST_ROOM), most_bytes) + 1
+    data = pread(fd, room, 0)
+    return data if len(data) < room or room > most_bytes else pread(fd, most_bytes + 1, 0)
+
+
+def write_file(path: StrPath, data: ReadableBuffer, *, sync: bool = True, new: bool = False) -> None:
+    """Create or replace a whole file in place, and sync it; a crash may leave it short. The name is not synced.
+
+    `new` insists that there be no such file.
+    """
+    fd = open(path, new=True) if new else open(path, create=True, empty=True)
+    try:
+        pwrite(fd, data, 0)
+        if sync:
+            fsync(fd)
+    finally:
+        close(fd)
+
+
+def write_atomically(path: StrPath, data: ReadableBuffer) -> None:
+    """Create or replace a whole file, durably: a crash at any point leaves the old content or the new (FORMAT 1.9).
+
+    Goes through `<path>.tmp`; two callers at once must exclude each other (see `checkpoint_lock`). When it fails
+    the old file stands, and a `.tmp` that may remain is removed next time: it may be a link, and is not written to.
+    One for which there was no room goes at once.
+    """
+    path = os.fspath(path)
+    temporary = path + ".tmp"
+    try:
+        try:
+            write_file(temporary, data, new=True)
+        except ExistingFileError:
+            unlink(temporary)
+            write_file(temporary, data, new=True)
+    except StorageError as error:
+        if not error.is_full:
+            raise
+        with contextlib.suppress(StorageError):
+            unlink(temporary)
+        # Also where the sync of the new file found no room: the old one stands, so nothing is unknown.
+        raise FullDiskError(error.errno, error.strerror, path) from error
+    rename(temporary, path)
+    sync_directory(os.path.dirname(path) or ".")
+
+
+# Names
+
+
+def rename(source: StrPath, target: StrPath) -> None:
+    """Give a file or directory another name, in one step; a file at the target is replaced. Not yet durable."""
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        raise storage_error(error, source) from error
+
+
+def unlink(path: StrPath, *, dir_fd: int | None = None) -> bool:
+    """Delete a file; False when there was none. Not yet durable.
+
+    With `dir_fd` the file is the one of this name in the directory that is open there, wherever the path leads now.
+    """
+    try:
+        os.unlink(path if dir_fd is None else os.path.basename(path), dir_fd=dir_fd)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise storage_error(error, path) from error
+    return True
+
+
+def mkdir(path: StrPath) -> bool:
+    """Make one directory and sync its parent, so that it outlives a crash; False when it was there."""
+    if not make_directory(path):
+        return False
+    sync_directory(os.path.dirname(os.path.abspath(path)))
+    return True
+
+
+def make_directory(path: StrPath) -> bool:
+    """Make one directory; False when it was there. Not yet durable. A link to a directory is not taken for one."""
+    try:
+        os.mkdir(path)
+    except FileExistsError as error:
+        if os.path.islink(path):
+            raise storage_error(OSError(errno.EEXIST, LINK_REASON), path) from error
+        if not os.path.isdir(path):
+            raise storage_error(error, path) from error
+        return False
+    except OSError as error:
+        raise storage_error(error, path) from error
+    return True
+
+
+def make_directories(path: StrPath) -> None:
+    """Make a directory and the missing ones above it, each durable before the next."""
+    missing = []
+    at = os.path.abspath(path)
+    while not os.path.isdir(at):
+        missing.append(at)
+        at = os.path.dirname(at)
+    for directory in reversed(missing):
+        mkdir(directory)
+
+
+def rmdir(path: StrPath, *, dir_fd: int | None = None) -> bool:
+    """Remove an empty directory; False when there was none. Not yet durable. `dir_fd` is as for `unlink`."""
+    try:
+        os.rmdir(path if dir_fd is None else os.path.basename(path), dir_fd=dir_fd)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise storage_error(error, path) from error
+    return True
+
+
+def refuse_links(path: StrPath, *, below: StrPath) -> None:
+    """Raise `StorageError` (ELOOP) if `below`, or any part of the path behind it, is a symbolic link."""
+    path, at = os.path.abspath(path), os.path.abspath(below)
+    for part in ["", *os.path.relpath(path, at).split("/")]:
+        at = f"{at}/{part}" if part else at
+        if os.path.islink(at):
+            raise storage_error(OSError(errno.ELOOP, LINK_REASON), at)
+
+
+def remove_tree(path: StrPath, *, below: StrPath | None = None) -> None:
+    """Remove a directory with its contents; links are removed, not followed; a missing entry is no error.
+
+    Each directory is opened once, without following a link, and its entries are removed through that descriptor: a
+    directory that is replaced by a link meanwhile leads nowhere. With `below`, no part of the path behind that
+    directory may be a link either, and `below` itself may not. More than `MAX_DEPTH` directories in one another are a
+    `StorageError` (ELOOP), and stay.
+    """
+    path = os.path.abspath(path)
+    base = os.path.dirname(path) if below is None else os.path.abspath(below)
+    parts = os.path.relpath(path, base).split("/")
+    if parts[0] in ("", ".", ".."):
+        raise StorageError(errno.EINVAL, f"not inside of {base}, so nothing there is removed", path)
+    with contextlib.ExitStack() as stack, contextlib.suppress(MissingFileError):
+
+        def enter(shown: str, dir_fd: int | None, *, follow: bool = False) -> int:
+            fd = _open_directory(shown, dir_fd, follow=follow)
+            stack.callback(os.close, fd)
+            return fd
+
+        at, parent = base, enter(base, None, follow=below is None)
+        for part in parts[:-1]:
+            at = f"{at}/{part}"
+            parent = enter(at, parent)
+        _empty(enter(path, parent), path, 1)
+        rmdir(path, dir_fd=parent)
+
+
+def _open_directory(path: str, dir_fd: int | None, *, follow: bool = False) -> int:
+    """Open a directory: the one of the path's last name in that which is open at `dir_fd`; a link is refused."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    while True:
+        try:
+            return os.open(path if dir_fd is None else os.path.basename(path), flags, dir_fd=dir_fd)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR) and os.path.islink(path):
+                raise storage_error(OSError(errno.ELOOP, LINK_REASON), path) from error
+            make_room_or_raise(error, path)
+
+
+def _empty(fd: int, path: str, depth: int) -> None:
+    """Remove the contents of the directory that is open at `fd`."""
+    if depth > MAX_DEPTH:
+        raise StorageError(errno.ELOOP, f"more than {MAX_DEPTH} directories in one another; they are left alone", path)
+    for name, is_directory in _names_in(fd, path):
+        below = f"{path}/{name}"
+        if not is_directory:
+            unlink(below, dir_fd=fd)
+            continue
+        try:
+            inner = _open_directory(below, fd)
+        except MissingFileError:
+            continue
+        try:
+            _empty(inner, below, depth + 1)
+        finally:
+            os.close(inner)
+        rmdir(below, dir_fd=fd)
+
+
+def _names_in(fd: int, path: str) -> list[tuple[str, bool]]:
+    """The names in the directory that is open at `fd`, and whether each is a directory's."""
+    while True:
+        try:
+            with os.scandir(fd) as entries:
+                return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        except OSError as error:
+            make_room_or_raise(error, path)
+
+
+def listdir(path: StrPath) -> list[str]:
+    """List the names in a directory, sorted."""
+    while True:
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            make_room_or_raise(error, path)
+
+
+def scandir(path: StrPath) -> list[os.DirEntry[str]]:
+    """List a directory's entries, sorted by name; an entry's size costs a system call only when it is read."""
+    while True:
+        try:
+            with os.scandir(os.fspath(path)) as entries:
+                return sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            make_room_or_raise(error, path)
+
+
+def sync_directory(path: StrPath, *, missing_ok: bool = False) -> None:
+    """Return once all creations, renames and removals in the directory are on the disk.
+
+    A file system that has no such sync (it answers EINVAL) is taken at its word.
+    """
+    while True:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                _full_sync(fd)
+            finally:
+                os.close(fd)
+            return
+        except OSError as error:
+            if error.errno == errno.EINVAL or (missing_ok and error.errno == errno.ENOENT):
+                return
+            make_room_or_raise(error, path, of_sync=True)

@@ -1,0 +1,318 @@
+"""The system's errors as kstore's, and owners of descriptors that close their copies in a forked child.
+
+A forked child shares its parent's open files and locks. So an owner of descriptors registers here, and is called in the
+child before the child's own Python code runs. Used through `fs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import stat
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from kstore.disk import openfiles
+from kstore.errors import StorageError
+
+if TYPE_CHECKING:
+    from _typeshed import StrPath
+
+
+class MissingFileError(StorageError, FileNotFoundError):
+    """Nothing is at the path; to a caller also a `FileNotFoundError`."""
+
+
+class ExistingFileError(StorageError, FileExistsError):
+    """Something is at the path already; to a caller also a `FileExistsError`."""
+
+
+class FullDiskError(StorageError):
+    """There is no room on the disk, or in a quota, for the bytes to be written; the file is unchanged.
+
+    A sync that finds no room raises a plain `StorageError`: bytes that were written before may be lost.
+    """
+
+    advice = "; reading and deleting still work, and writing works again once there is room"
+
+
+_ERRORS = {
+    errno.ENOENT: MissingFileError,
+    errno.EEXIST: ExistingFileError,
+    errno.ENOSPC: FullDiskError,
+    errno.EDQUOT: FullDiskError,
+}
+
+
+def storage_error(error: OSError, path: StrPath | int | None = None, *, of_sync: bool = False) -> StorageError:
+    """Make the `StorageError` for an error of the system, with its errno and the path (or the descriptor's path).
+
+    `of_sync` says that bytes written before may be lost: then it is never a `FullDiskError`.
+    """
+    kind = _ERRORS.get(error.errno or 0, StorageError)
+    if of_sync and kind is FullDiskError:
+        kind = StorageError
+    if isinstance(path, int):
+        path = path_of(path)
+    name = os.fspath(path) if path is not None else error.filename
+    number = errno.EIO if error.errno is None else error.errno
+    reason = error.strerror or os.strerror(number)
+    if number in NO_DESCRIPTOR:
+        reason = f"{reason}: {_descriptors_held()}"
+    return kind(number, reason, name)
+
+
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
+
+def make_room_or_raise(error: OSError, path: StrPath | int | None = None, *, of_sync: bool = False) -> None:
+    """Return if the call that failed should be tried again; raise the `StorageError` otherwise.
+
+    It should if the process, or the system, had no descriptor left, and files that are not in use could be closed.
+    """
+    if error.errno not in NO_DESCRIPTOR or not openfiles.make_room():
+        raise storage_error(error, path, of_sync=of_sync) from error
+
+
+def path_of(fd: int) -> str | None:
+    """The path that a descriptor was opened at; None where the system does not know it."""
+    try:
+        if sys.platform == "darwin":
+            return fcntl.fcntl(fd, fcntl.F_GETPATH, b"\0" * 1024).rstrip(b"\0").decode(errors="replace")
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return None
+
+
+LINK_REASON = "a symbolic link is here, and links inside of a data directory are not followed"
+
+_KINDS = (
+    (stat.S_ISDIR, errno.EISDIR, "a directory"),
+    (stat.S_ISFIFO, errno.EINVAL, "a named pipe"),
+    (stat.S_ISSOCK, errno.ENXIO, "a socket"),
+    (stat.S_ISCHR, errno.EINVAL, "a device"),
+    (stat.S_ISBLK, errno.EINVAL, "a device"),
+)
+
+
+def open_regular(path: StrPath, flags: int, *, follow: bool = False) -> int:
+    """Open a regular file, and refuse anything else; opening a named pipe or a device does not wait.
+
+    A link is refused unless `follow` allows it. New files get the mode that the process's umask leaves of 0666.
+    """
+    flags |= REGULAR | (0 if follow else os.O_NOFOLLOW)
+    while True:
+        try:
+            fd = os.open(path, flags, 0o666)
+            break
+        except OSError as error:
+            explain_or_make_room(error, path, follow=follow)
+    try:
+        refuse_irregular(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+REGULAR = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""The flags to open a regular file with: without waiting, should something else be at the path."""
+
+
+def explain_or_make_room(error: OSError, path: StrPath, *, follow: bool = False) -> None:
+    """As `make_room_or_raise`; the error says what is at the path if it is not a regular file."""
+    if error.errno == errno.ELOOP and os.path.islink(path):
+        error = OSError(errno.ELOOP, "a link that leads to itself" if follow else LINK_REASON)
+    elif error.errno in (errno.ENXIO, errno.EISDIR):
+        what = "a socket" if error.errno == errno.ENXIO else "a directory"
+        error = OSError(error.errno, f"{what} is here, and a regular file is needed")
+    make_room_or_raise(error, path)
+
+
+def refuse_irregular(fd: int, path: StrPath) -> None:
+    """Raise `StorageError` unless the descriptor belongs to a regular file."""
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError as error:
+        raise storage_error(error, path) from error
+    if not stat.S_ISREG(mode):
+        number, what = next(((number, what) for test, number, what in _KINDS if test(mode)), (errno.EINVAL, "no file"))
+        raise StorageError(number, f"{what} is here, and a regular file is needed", os.fspath(path))
+
+
+# Descriptors with an owner
+
+
+def _descriptors_held() -> str:
+    """How many descriptors kstore holds open, for the error of a process that has none left."""
+    locks = sum(getattr(owner, "fd", -1) >= 0 for reference in list(_live.values()) if (owner := reference()))
+    may_have = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    allowed = "any number" if may_have < 0 else str(may_have)
+    return f"kstore holds {openfiles.held()} for logs and {locks} for locks, the process may have {allowed}"
+
+
+class _Forked(Protocol):
+    def _after_fork(self) -> None: ...  # may take no lock: the thread that held it does not exist in the child
+
+
+_live: dict[
+    int, weakref.ref[_Forked]
+] = {}  # a dict: its single operations are atomic, and a fork may come between any two
+
+
+def register(owner: _Forked) -> None:
+    """Have `owner._after_fork()` called in every child that is forked while the owner lives."""
+    key = id(owner)
+    _live[key] = weakref.ref(owner, lambda reference: _forget(key, reference))
+
+
+def _forget(key: int, reference: weakref.ref[_Forked]) -> None:
+    if _live.get(key) is reference:  # else a new object has the id of the dead one already
+        del _live[key]
+
+
+_process = [os.getpid()]
+
+
+def opener() -> int:
+    """The process that the owners which are called in a forked child belong to."""
+    return _process[0]
+
+
+def _close_in_child() -> None:
+    for reference in list(_live.values()):
+        owner = reference()
+        if owner is not None:
+            owner._after_fork()
+    _live.clear()
+    _process[0] = os.getpid()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class Handles:
+    """The descriptors of one log: closed by `close`, or when the object is collected.
+
+    Not at the end of the interpreter, where a program's own exit function may still close the log; the system closes
+    them when the process has ended.
+
+    In a forked child they are closed at once and `closed` is true. `on_fork` is called there too, before the system
+    can give the numbers to other files, so that compiled code forgets them. Pass no method of an object that holds this
+    one: only the cycle collector would end both. Other threads read within `use`. `drop` and `close` then close a
+    number when the last use has ended, so that it never means another file in the middle of a read. Thread-safe.
+    """
+
+    def __init__(self, on_fork: Callable[[], None] | None = None) -> None:
+        self.closed = False
+        self._on_fork = on_fork
+        self._owned: set[int] = set()
+        self._dropped: set[int] = set()
+        self._uses = 0
+        self._lock = threading.Lock()
+        self._finalizer = weakref.finalize(self, _close_all, os.getpid(), self._owned, self._dropped)
+        self._finalizer.atexit = False
+        register(self)
+
+    def add(self, fd: int) -> int:
+        """Take over a descriptor and return its number; after `close` the descriptor is closed and refused."""
+        with self._lock:
+            if not self.closed:
+                self._owned.add(fd)
+                return fd
+        _close_each((fd,))
+        raise StorageError(errno.EBADF, "the handles are closed")
+
+    def drop(self, fd: int) -> None:
+        """Close one descriptor, now or when the last `use` has ended; one that is not owned is no error."""
+        with self._lock:
+            if fd not in self._owned:
+                return
+            self._owned.discard(fd)
+            self._dropped.add(fd)
+            over = self._take_dropped()
+        _close_each(over)
+
+    def use(self) -> _Use:
+        """Keep every owned descriptor open until the `with` block ends, also if another thread drops or closes it."""
+        return _Use(self)
+
+    def close(self) -> None:
+        """Close all, now or when the last `use` has ended. Idempotent."""
+        with self._lock:
+            self.closed = True
+            self._dropped |= self._owned
+            self._owned.clear()
+            over = self._take_dropped()
+        _close_each(over)
+
+    def _begin_use(self) -> None:
+        with self._lock:
+            self._uses += 1
+
+    def _end_use(self) -> None:
+        with self._lock:
+            self._uses -= 1
+            over = self._take_dropped()
+        _close_each(over)
+
+    def _take_dropped(self) -> tuple[int, ...]:
+        if self._uses or not self._dropped:
+            return ()
+        over = tuple(self._dropped)
+        self._dropped.clear()
+        return over
+
+    def _after_fork(self) -> None:
+        self.closed = True
+        self._finalizer.detach()
+        if self._on_fork is not None:
+            self._on_fork()
+        for fd in (*self._owned, *self._dropped):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._owned.clear()
+        self._dropped.clear()
+
+
+class _Use:
+    """One use of handles, from entering its `with` block to leaving it."""
+
+    __slots__ = ("_handles",)
+
+    def __init__(self, handles: Handles) -> None:
+        self._handles = handles
+
+    def __enter__(self) -> None:
+        self._handles._begin_use()
+
+    def __exit__(self, *_: object) -> None:
+        self._handles._end_use()
+
+
+def _close_each(fds: Iterable[int]) -> None:
+    """Close all of them, then raise the first error (of a write that the system had put off, and that failed)."""
+    first: OSError | None = None
+    for fd in fds:
+        try:
+            os.close(fd)
+        except OSError as error:
+            first = first or error
+    if first is not None:
+        raise storage_error(first) from first
+
+
+def _close_all(pid: int, *owned: set[int]) -> None:
+    if os.getpid() != pid:  # in a child that was forked without os.fork: the descriptors are the parent's
+        return
+    for fds in owned:
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        fds.clear()

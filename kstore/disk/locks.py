@@ -1,0 +1,308 @@
+"""Locks on a directory of logs (its `.lock` file) and on partition directories. Used through `fs`.
+
+Byte 0 of `.lock` is locked by the directory's writer, byte 1 while its checkpoint files are rewritten; a broker locks
+the whole file. A `_lock.Lock` holds each of them. The hardest rule: `.lock` is never deleted here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+from kstore.disk._lock import Lock
+from kstore.disk.handles import open_regular, register
+from kstore.errors import LogLockedError, StorageError
+
+if TYPE_CHECKING:
+    from _typeshed import StrPath
+
+LOCK_FILE = ".lock"
+
+
+WAIT_SECONDS = 60.0
+"""How long `checkpoint_lock` waits: its holder writes and syncs a file of a few kilobytes."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
+
+
+def lock_root(root: StrPath, *, shared: bool) -> Lock:
+    """Lock a directory of logs against brokers and stores: `shared` for a lone writing log, else for a `Store`.
+
+    A record lock on byte 0 of `.lock`, which is made when missing; it conflicts with the lock that a broker takes on
+    the whole file, both ways. Raises `LogLockedError` at once when it is taken, in this process or another.
+    """
+    return _lock_byte(os.path.join(root, LOCK_FILE), 0, shared=shared, wait=False)
+
+
+def checkpoint_lock(root: StrPath) -> Lock:
+    """Wait for the right to rewrite the checkpoint files of a root, on byte 1 of `.lock`; release it right afterwards.
+
+    Raises `LogLockedError`, which names the process that holds it, after `WAIT_SECONDS`.
+    """
+    return _lock_byte(os.path.join(root, LOCK_FILE), 1, shared=False, wait=True)
+
+
+def lock_partition(path: StrPath) -> Lock:
+    """Lock a partition's directory for its one writer; `LogLockedError` at once when another has it."""
+
+    def lock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    return _lock_what_is_there(os.fspath(path), os.O_RDONLY | os.O_DIRECTORY, -1, lock, wait=False)
+
+
+def is_locked(root: StrPath) -> bool:
+    """Whether a log, a store or a broker has locked the directory of logs for writing; True where it cannot be known.
+
+    Takes no lock, and makes no file.
+    """
+    try:
+        fd = open_regular(os.path.join(root, LOCK_FILE), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        if not _HAS_OFD_LOCKS:
+            return True
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        return bool(_FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, wanted))[0] != fcntl.F_UNLCK)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def _lock_what_is_there(path: str, flags: int, byte: int, lock: Callable[[int], None], *, wait: bool) -> Lock:
+    """Open and lock the path, and repeat both until the locked file is the one at the path.
+
+    A broker that stops deletes its `.lock`: a lock taken on the deleted file excludes no other process. The descriptor
+    has an owner before it is locked, so that an interrupt releases it.
+    """
+    patience = _Patience(wait)
+    while True:
+        held = Lock(path, flags, byte)
+        try:
+            while not _is_locked(held.fd, lock, patience):
+                patience.pause()
+            if _is_at(held.fd, path):
+                return held
+        except OSError as error:
+            pid = _find_holder(held.fd, byte) if error.errno in _TAKEN else None
+            held.release()
+            _refuse(path, error, pid, patience)
+        except BaseException:
+            held.release()
+            raise
+        held.release()
+
+
+def _is_locked(fd: int, lock: Callable[[int], None], patience: _Patience) -> bool:
+    """Whether the lock could be had; False while there is time to try again."""
+    try:
+        lock(fd)
+    except OSError as error:
+        if error.errno in _TAKEN and not patience.is_over:
+            return False
+        raise
+    return True
+
+
+_TAKEN = (errno.EAGAIN, errno.EACCES)
+
+
+class _Patience:
+    """How long to try. The system would wait without a limit, and the holder may have been stopped."""
+
+    def __init__(self, wait: bool) -> None:
+        self.seconds = WAIT_SECONDS if wait else 0.0
+        self._deadline = time.monotonic() + self.seconds
+        self._pause = _FIRST_PAUSE
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    def pause(self) -> None:
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+
+def _refuse(path: str, error: OSError, pid: int | None, patience: _Patience) -> NoReturn:
+    if error.errno in _TAKEN:
+        who = "another process" if pid is None else "this process" if pid == os.getpid() else "process"
+        number = "" if pid is None else f" {pid}" if pid != os.getpid() else f" ({pid})"
+        waited = f", after a wait of {patience.seconds:g} s" if patience.seconds else ""
+        locked = LogLockedError(errno.EAGAIN, f"locked by {who}{number}{waited}", path)
+        locked.pid = pid
+        raise locked from error
+    reason = f"the file system cannot lock files here, so writing would not be safe ({error.strerror})"
+    raise StorageError(error.errno or errno.ENOLCK, reason, path) from error
+
+
+def _close_quietly(fd: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+# Linux has locks of an open file, which end only with their own descriptor. Other systems, macOS among them, have only
+# POSIX's locks of a process.
+
+_FLOCK = struct.Struct("@hhqqi4x")  # type, whence, start, length, pid
+_HAS_OFD_LOCKS = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
+
+
+def _lock_byte(path: str, byte: int, *, shared: bool, wait: bool) -> Lock:
+    if not _HAS_OFD_LOCKS:
+        return _process_locks.acquire(path, byte, shared=shared, wait=wait)
+    kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+
+    def lock(fd: int) -> None:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
+
+    return _lock_what_is_there(path, os.O_RDWR | os.O_CREAT, byte, lock, wait=wait)
+
+
+class _Holder:
+    """One holder of a byte in this process; compared by identity."""
+
+    def __init__(self, shared: bool) -> None:
+        self.shared = shared
+
+
+class _ProcessLocks:
+    """Record locks for macOS and other systems that have only POSIX's, which belong to the process as a whole.
+
+    The process loses them when it closes any descriptor of the file. So each file is opened once in the process, and
+    this table makes the process's own holders exclude each other. A forked child does not inherit the locks, and its
+    table is empty. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        # The lock is entered itself, not by way of its condition: an interrupt in there would leave it taken.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._fds: dict[str, int] = {}
+        self._holders: dict[tuple[int, int], list[_Holder]] = {}  # by descriptor and byte
+        register(self)
+
+    def acquire(self, path: str, byte: int, *, shared: bool, wait: bool) -> Lock:
+        path = os.path.realpath(path)
+        holder = _Holder(shared)
+        held = Lock(path, give_back=partial(self._release, path, holder))
+        try:
+            with self._lock:
+                self._wait_for(path, byte, holder, _Patience(wait))
+            return held
+        except BaseException:
+            held.release()
+            raise
+
+    def _wait_for(self, path: str, byte: int, holder: _Holder, patience: _Patience) -> None:
+        while True:
+            fd = self._fds.get(path, -1)
+            if fd < 0 or not _is_at(fd, path):
+                fd = self._open(path)
+            holders = self._holders.setdefault((fd, byte), [])
+            if not holders or (holder.shared and all(other.shared for other in holders)):
+                try:
+                    if not holders:
+                        how = fcntl.LOCK_SH if holder.shared else fcntl.LOCK_EX
+                        fcntl.lockf(fd, how | fcntl.LOCK_NB, 1, byte, os.SEEK_SET)
+                    if _is_at(fd, path):
+                        holders.append(holder)
+                        return
+                    self._close_unused(path, fd)
+                    continue
+                except OSError as error:
+                    if error.errno not in _TAKEN or patience.is_over:
+                        pid = _find_holder(fd, byte)
+                        _refuse(path, error, pid, patience)
+            elif patience.is_over:
+                _refuse(path, BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), os.getpid(), patience)
+            self._changed.wait(0.02)  # when another process unlocks, no notification comes
+
+    def _open(self, path: str) -> int:
+        self._fds[path] = open_regular(path, os.O_RDWR | os.O_CREAT)
+        return self._fds[path]
+
+    def _release(self, path: str, holder: _Holder) -> None:
+        with self._lock:
+            for (fd, byte), holders in list(self._holders.items()):
+                is_its = holder in holders
+                if is_its:
+                    holders.remove(holder)
+                if not holders and (is_its or self._fds.get(path) == fd):  # or locked for it, and interrupted then
+                    with contextlib.suppress(OSError):
+                        fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte, os.SEEK_SET)
+                    self._close_unused(path, fd)
+            self._changed.notify_all()
+
+    def _close_unused(self, path: str, fd: int) -> None:
+        if not any(held for (of, _), held in self._holders.items() if of == fd):
+            self._holders = {key: held for key, held in self._holders.items() if key[0] != fd}
+            if self._fds.get(path) == fd:
+                del self._fds[path]
+            _close_quietly(fd)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        for fd in {*self._fds.values(), *(fd for fd, _ in self._holders)}:
+            _close_quietly(fd)
+        self._fds.clear()
+        self._holders.clear()
+
+
+_process_locks = _ProcessLocks()
+
+
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except OSError:
+        return False
+
+
+def _find_holder(fd: int, byte: int) -> int | None:
+    """The process that has locked the byte, or with -1 the file; None where that cannot be known.
+
+    The system names the owner of a lock of a process, as a broker's is, and says -1 for a lock of an open file. Then
+    /proc is searched for a process that has such a lock; other users' processes cannot be seen there.
+    """
+    if byte >= 0 and _HAS_OFD_LOCKS:
+        with contextlib.suppress(OSError):
+            wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+            pid: int = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, wanted))[4]
+            if pid > 0:
+                return pid
+    try:
+        name, inode = os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd).st_ino
+        pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit()]
+    except OSError:
+        return None
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError):
+            for other in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{pid}/fd/{other}") != name:
+                        continue
+                    with open(f"/proc/{pid}/fdinfo/{other}") as info:
+                        if any(_is_lock_on(line, inode, max(byte, 0)) for line in info):
+                            return pid
+    return None
+
+
+def _is_lock_on(line: str, inode: int, byte: int) -> bool:
+    """Whether a line of fdinfo is a lock on a file's byte: `lock: 1: OFDLCK ADVISORY WRITE -1 08:01:77 0 0`."""
+    words = line.split()
+    if words[:1] != ["lock:"] or not words[-3].endswith(f":{inode}"):
+        return False
+    return int(words[-2]) <= byte and (words[-1] == "EOF" or byte <= int(words[-1]))

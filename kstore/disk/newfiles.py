@@ -1,0 +1,68 @@
+"""New files that are written part by part, and what is left of them when a process is killed meanwhile.
+
+The hardest rule: a file that a living process is writing is locked, so that no other process takes it for left over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from kstore.disk import fs
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+@contextlib.contextmanager
+def written(path: str, parts: Iterable[ReadableBuffer]) -> Iterator[None]:
+    """Write a file that was not there, part by part, durably but for its name; it is locked until the block ends.
+
+    Within the block it may be renamed. When writing fails no file is left.
+    """
+    fd = _new_locked(path)
+    try:
+        position = 0
+        for part in parts:
+            fs.pwrite(fd, part, position)
+            position += len(memoryview(part))
+        fs.fdatasync(fd)
+        yield
+    except BaseException:
+        fs.unlink(path)
+        raise
+    finally:
+        fs.close(fd)
+
+
+def _new_locked(path: str) -> int:
+    """Make a file and lock it, again if it was taken for left over in between."""
+    while True:
+        fd = fs.open(path, new=True)
+        with contextlib.suppress(OSError):  # a file system that has no locks
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        if fs.is_at(fd, path):
+            return fd
+        fs.close(fd)
+
+
+def remove_leftover(path: str) -> bool:
+    """Delete a file that `written` has made, unless a living process is writing it; whether it was deleted.
+
+    Where the file system has no locks it stays.
+    """
+    try:
+        fd = fs.open(path)
+    except fs.MissingFileError:
+        return False
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return fs.is_at(fd, path) and fs.unlink(os.fspath(path))
+    finally:
+        fs.close(fd)

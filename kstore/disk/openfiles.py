@@ -1,0 +1,193 @@
+"""The budget of files that the logs of this process keep open while no call uses them.
+
+A file that was read stays open, and an index stays mapped: to open it again costs a hundred times a lookup. A `Holder`
+has such files, counts them and can close them: a sealed segment, an index file, a log that is open for writing. The
+budget is counted in descriptors; a map counts as one, and so does each 64 KiB of an index that was copied to memory.
+Above the budget those holders close their files first that were not used since the last look at them.
+
+Should the process still have no descriptor left, because its limit was lowered or other code uses them up, less is held
+open for a minute (`make_room`).
+
+The hardest rule: using a file costs no more than setting a mark. There is no list in the order of use, and no lock. One
+thread looks at the marks, when a file is opened and the budget is exceeded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import time
+import weakref
+from collections import deque
+from typing import Protocol
+
+from kstore.errors import StorageError
+
+logger = logging.getLogger("kstore")
+
+MOST_BY_DEFAULT = 8192
+LEAST = 8
+"""With less, a single lookup could close a file that it has just opened."""
+TIGHT_SECONDS = 60.0
+"""After the process had no descriptor left, less is held for so long: other code may close some meanwhile."""
+_OTHERS_SECONDS, _PAUSE = 5.0, 0.001
+
+
+class Holder(Protocol):
+    """Something that holds files open. All of it may be called from any thread."""
+
+    listed: bool
+    """Whether the holder is in this module's ring; only this module sets it. False at first."""
+
+    def holds(self) -> int:
+        """How many descriptors it holds now."""
+
+    def was_used(self) -> bool:
+        """Whether it was used since the last call."""
+
+    def let_go(self) -> None:
+        """Close the files that are not in use; must not wait for a thread that may wait for the caller."""
+
+
+_limit: int | None = None
+_ring: deque[weakref.ref[Holder]] = deque()
+_room = 0  # descriptors that may still be opened within the budget, by the last count
+_unsure = 0  # descriptors opened since the last count; how many were closed since then is not known
+_trusted = 0  # with no more than so many opened since the last count, it is not repeated
+_least_limit: int | None = None  # a lower limit, since the process had no descriptor left
+_least_limit_until = 0.0  # the lower limit ends then, by the monotonic clock
+# The sweep in progress. `setdefault` and `del` are single steps; an interrupt right after the `acquire` of a lock would
+# leave the lock taken for ever.
+_sweeping: dict[str, object] = {}
+
+
+def limit() -> int:
+    """The budget: the one that was set, else half of the process's limit, at most `MOST_BY_DEFAULT`.
+
+    It is lower for a while after the process had no descriptor left.
+    """
+    global _least_limit
+    may_open = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = MOST_BY_DEFAULT if may_open < 0 else min(may_open // 2, MOST_BY_DEFAULT)
+    most = max(LEAST, most) if _limit is None else _limit
+    if _least_limit is not None and time.monotonic() >= _least_limit_until:
+        _least_limit = None
+    return most if _least_limit is None else min(most, max(LEAST, _least_limit))
+
+
+def set_limit(most: int | None) -> None:
+    """Set the budget of the whole process, None for the default; files above it are closed now."""
+    global _limit, _least_limit
+    if most is not None and most < LEAST:
+        raise ValueError(f"a limit of {most} open files; the least is {LEAST}")
+    _limit, _least_limit = most, None
+    _sweep(None, limit())
+
+
+def held() -> int:
+    """Count the descriptors that are held now. Takes time in proportion to the number of holders."""
+    holders = {id(holder): holder for reference in tuple(_ring) if (holder := reference()) is not None}
+    return sum(holder.holds() for holder in holders.values())
+
+
+def make_room() -> bool:
+    """Close a quarter of the open files, and allow no more than the rest for a minute; False if none could be closed.
+
+    For a call that found no descriptor left; the caller may hold locks. A sweep in another thread is waited for until
+    it has closed a file, which it may have to sync before; but not for ever: it may be waiting for one of these locks.
+    """
+    global _least_limit, _least_limit_until
+    before = held()
+    if before == 0:
+        return False
+    _least_limit, _least_limit_until = before * 3 // 4, time.monotonic() + TIGHT_SECONDS
+    deadline = time.monotonic() + _OTHERS_SECONDS
+    while not _sweep(None, _least_limit):
+        if held() < before or time.monotonic() >= deadline:
+            break
+        time.sleep(_PAUSE)
+    return held() < before
+
+
+def opened(holder: Holder, count: int = 1) -> None:
+    """Note that the holder has opened `count` more; above the budget other holders close files."""
+    global _room, _unsure
+    if not holder.listed:
+        holder.listed = True
+        _ring.append(weakref.ref(holder))
+    _room -= count
+    _unsure += count
+    if _room < 0 or _unsure > _trusted:
+        _sweep(holder, limit())
+
+
+def _sweep(newcomer: Holder | None, most: int) -> bool:
+    """Close files until a little less than `most` are open; False while another thread sweeps."""
+    global _room, _unsure, _trusted
+    this_sweep = object()
+    try:
+        if _sweeping.setdefault("by", this_sweep) is not this_sweep:
+            return False
+        if newcomer is None or _unsure > min(_trusted, most // 16):
+            _drop_dead()
+            count = held()
+            _room, _unsure = most - count, 0
+            _trusted = 64 + count // 8  # bounded, since the process's own limit may be lowered
+        if _room < 0:
+            _reduce(most // 1024, newcomer)
+        if _room < 0:
+            _room = most // 64  # all is in use: the next few files are opened without another sweep
+        return True
+    finally:
+        if _sweeping.get("by") is this_sweep:
+            del _sweeping["by"]
+
+
+def _drop_dead() -> None:
+    """Remove collected holders from the ring, which would grow with each log that is opened and closed."""
+    for _ in range(len(_ring)):
+        if _ring[0]() is None:
+            _ring.popleft()
+        else:
+            _ring.rotate(-1)
+
+
+def _reduce(spare: int, newcomer: Holder | None) -> None:
+    """Go round the ring, twice at the most, until there is room for `spare`; a holder that was used is spared once.
+
+    `spare` is small: some holders wait for the disk before they close a file.
+    """
+    global _room
+    for _ in range(2 * len(_ring)):
+        if _room >= spare:
+            break
+        holder = _ring[0]()
+        if holder is None:
+            _ring.popleft()
+            continue
+        before = holder.holds()
+        if holder is not newcomer and not holder.was_used():
+            try:
+                holder.let_go()
+            except StorageError as error:
+                logger.warning("while closing files that were not in use: %s", error)
+        left = holder.holds()
+        _room += before - left
+        if left:
+            _ring.rotate(-1)
+            continue
+        holder.listed = False
+        _ring.popleft()
+        if holder.holds() and not holder.listed:  # another thread opened a file meanwhile, and saw the holder listed
+            holder.listed = True
+            _ring.append(weakref.ref(holder))
+
+
+def _forget() -> None:
+    """Start empty in a forked child: its logs are closed, and a sweep of another thread would never end there."""
+    _ring.clear()
+    _sweeping.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
