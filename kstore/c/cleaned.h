@@ -1,0 +1,117 @@
+/* The second pass of compaction over batches of format 2 (SEMANTICS 7.16 to 7.22): each goes, stays as it is, is emptied
+   or is rebuilt.
+
+   A batch that stays is copied only where the output cannot be a part of the input. Every count, length and offset is
+   checked before it is used; whatever is wrong ends the walk with a step that says so. What a batch needs of Python (a
+   codec, formats 0 and 1) ends it too: the caller does that part and goes on. Nothing here knows Python. */
+#ifndef KSTORE_CLEANED_H
+#define KSTORE_CLEANED_H
+
+#include "newest.h"
+#include "transactions.h"
+#include "unpack.h"
+
+enum ks_step {
+    KS_CLEANED,               /* of the whole batches */
+    KS_CLEAN_LEGACY,          /* `p` is at a message of format 0 or 1 */
+    KS_CLEAN_PACKED_CONTROL,  /* the caller sets `control_type` */
+    KS_CLEAN_PACKED,          /* the caller sets `section` and `section_end` */
+    KS_CLEAN_TO_PACK,         /* the caller compresses `rebuilt`, and calls ks_put_packed */
+    KS_CLEAN_BAD_SIZE,
+    KS_CLEAN_BAD_MAGIC,
+    KS_CLEAN_BAD_OFFSETS,
+    KS_CLEAN_BAD_ORDER,
+    KS_CLEAN_BAD_COUNT,
+    KS_CLEAN_BAD_MARKER,
+    KS_CLEAN_BAD_CRC,
+    KS_CLEAN_BAD_RECORD,      /* `fault` says why */
+    KS_CLEAN_BAD_PLACE,       /* a record's offset is outside of its batch */
+    KS_CLEAN_BAD_RECORD_ORDER,/* a record's offset is not above that of the one before it */
+    KS_CLEAN_TOO_LARGE,       /* a rebuilt batch would have more than 2^31 - 1 bytes */
+    KS_CLEAN_NOT_SCANNED,     /* the first pass has not seen this batch, or fewer records */
+    KS_CLEAN_OUT_OF_MEMORY
+};
+
+/* The last record of an active producer (SEMANTICS 7.18). */
+typedef struct {
+    int64_t producer_id, last_offset; /* -1: no data is known */
+    int16_t epoch;
+} ks_last_record;
+
+/* Memory that grows. */
+typedef struct {
+    uint8_t *p;
+    size_t used, capacity;
+} ks_pile;
+
+/* What is known of the batch at `p`. */
+typedef struct {
+    int64_t size, base, last, horizon, base_timestamp, max_timestamp;
+    int64_t ordinal;         /* of its first record; only where `scanned` */
+    int64_t kept, tombstones, removed, keyless, greatest_kept;
+    int32_t count;
+    int16_t attributes;
+    uint8_t scanned;         /* the first pass has ordinals for its records */
+    uint8_t was_aborted;     /* to the first pass, which did not look at its keys; to this one it is not */
+    uint8_t has_horizon, can_discard, keeps_empty, sums_hold;
+    uint8_t null_value;      /* a kept record has no value */
+} ks_cleaned_batch;
+
+typedef struct {
+    const ks_newest *newest;
+    ks_transactions *transactions;
+    int64_t (*unpack)(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit);
+    int64_t now, new_horizon;      /* negative: none can be set */
+    int64_t first_uncleanable, limit, next_base, ordinal;
+    ks_last_record *last_records;  /* in order of the producer id */
+    size_t last_records_count;
+
+    /* One call. */
+    const uint8_t *begin, *p, *end;
+    const uint8_t *run, *run_end;  /* batches of the input that are the end of the output */
+    ks_pile out;
+    int64_t max_offset;
+    int scanned, changed, fault;
+
+    /* The batch at `p`. */
+    int stage, control_type;
+    ks_cleaned_batch b;
+    const uint8_t *section, *section_end;
+    uint64_t *keep;                /* a bit for each record */
+    size_t keep_words;
+    ks_pile rebuilt;               /* the records of a rebuilt batch that is to be compressed */
+    ks_output room;                /* where batches are decompressed */
+
+    int64_t batches_read, batches_kept, batches_rebuilt, batches_emptied, records_read, records_kept;
+    int64_t keyless_dropped, tombstones_kept, tombstones_removed;
+} ks_cleaner;
+
+enum { KS_NO_CONTROL_TYPE = -3 };
+
+/* Goes on from `p` until the end of the whole batches, or a step for the caller; after any step but the first five the
+   cleaner is of no further use. */
+int ks_clean(ks_cleaner *c);
+
+/* Room for `n` more bytes at the end of a pile; 0, or -1 without memory. */
+int ks_pile_room(ks_pile *pile, size_t n);
+
+/* Puts what is still to be copied into `out`; 0, or -1 without memory. */
+int ks_flush_run(ks_cleaner *c);
+
+/* Puts the rebuilt batch with these compressed records into `out`, and goes on behind the batch; KS_CLEANED, KS_CLEAN_TOO_LARGE
+   or KS_CLEAN_OUT_OF_MEMORY. */
+int ks_put_packed(ks_cleaner *c, const uint8_t *payload, size_t n);
+
+/* Leaves the batch out, and goes on behind it; KS_CLEANED. */
+int ks_drop(ks_cleaner *c);
+
+/* Leaves out, unread, the next batches of data that the first pass has seen, up to the offset `last`, if each of their
+   `records` is superseded and none of them is to be emptied; whether it did. */
+int ks_drop_unread(ks_cleaner *c, int64_t records, int64_t batches, int64_t last);
+
+/* Whether the batch ends a producer's records, or the round (SEMANTICS 7.18, RETAIN_EMPTY). */
+int ks_keeps_empty(const ks_cleaner *c, int64_t last, int64_t producer_id, int16_t epoch, int is_control);
+
+void ks_cleaner_free(ks_cleaner *c);
+
+#endif

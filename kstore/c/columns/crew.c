@@ -1,0 +1,103 @@
+#include "columns/crew.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+
+#define KS_MAX_HELPERS 15
+#define KS_HELPER_STACK ((size_t)512 << 10)
+
+typedef struct ks_job {
+    void (*work)(void *context);
+    void *context;
+    int wanted, running; /* helpers */
+    pthread_cond_t done;
+    struct ks_job *next;
+} ks_job;
+
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    ks_job *jobs; /* jobs that need more helpers, the newest first */
+    int threads, idle;
+} ks_crew_state;
+
+static ks_crew_state ks_crew = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, 0, 0};
+
+static void *ks_help(void *nothing) {
+    (void)nothing;
+    pthread_mutex_lock(&ks_crew.lock);
+    for (;;) {
+        ks_job *job = ks_crew.jobs;
+        while (job && job->wanted == 0) job = job->next;
+        if (!job) {
+            ks_crew.idle++;
+            pthread_cond_wait(&ks_crew.wake, &ks_crew.lock);
+            ks_crew.idle--;
+            continue;
+        }
+        job->wanted--;
+        job->running++;
+        pthread_mutex_unlock(&ks_crew.lock);
+        job->work(job->context);
+        pthread_mutex_lock(&ks_crew.lock);
+        if (--job->running == 0) pthread_cond_signal(&job->done);
+    }
+    return NULL;
+}
+
+/* With ks_crew.lock held. Helpers take no signals: those are Python's. */
+static void ks_hire(int wanted) {
+    if (wanted <= ks_crew.idle) return;
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, KS_HELPER_STACK);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (int n = wanted - ks_crew.idle; n > 0 && ks_crew.threads < KS_MAX_HELPERS; n--) {
+        pthread_t thread;
+        if (pthread_create(&thread, &attributes, ks_help, NULL)) break;
+        ks_crew.threads++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+void ks_crew_run(void (*work)(void *), void *context, int helpers) {
+    ks_job job = {work, context, helpers, 0, PTHREAD_COND_INITIALIZER, NULL};
+    if (helpers > 0) {
+        pthread_mutex_lock(&ks_crew.lock);
+        job.next = ks_crew.jobs;
+        ks_crew.jobs = &job;
+        ks_hire(helpers);
+        if (helpers == 1) pthread_cond_signal(&ks_crew.wake); else pthread_cond_broadcast(&ks_crew.wake);
+        pthread_mutex_unlock(&ks_crew.lock);
+    }
+    work(context);
+    if (helpers > 0) {
+        pthread_mutex_lock(&ks_crew.lock);
+        ks_job **at = &ks_crew.jobs;
+        while (*at != &job) at = &(*at)->next;
+        *at = job.next;
+        while (job.running) pthread_cond_wait(&job.done, &ks_crew.lock);
+        pthread_mutex_unlock(&ks_crew.lock);
+    }
+    pthread_cond_destroy(&job.done);
+}
+
+static void ks_crew_enter(void) { pthread_mutex_lock(&ks_crew.lock); }
+static void ks_crew_leave(void) { pthread_mutex_unlock(&ks_crew.lock); }
+
+/* A forked child has none of the threads, and none of the jobs. */
+static void ks_crew_child(void) {
+    pthread_mutex_init(&ks_crew.lock, NULL);
+    pthread_cond_init(&ks_crew.wake, NULL);
+    ks_crew.jobs = NULL;
+    ks_crew.threads = ks_crew.idle = 0;
+}
+
+__attribute__((constructor)) static void ks_crew_setup(void) {
+    pthread_atfork(ks_crew_enter, ks_crew_leave, ks_crew_child);
+}

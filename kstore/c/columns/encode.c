@@ -1,0 +1,415 @@
+#include "columns/encode.h"
+
+KS_INLINE uint8_t *ks_put_short(uint8_t *p, uint64_t z) {
+    if (z < 0x80) { *p = (uint8_t)z; return p + 1; }
+    if (z < 0x4000) { p[0] = (uint8_t)(z | 0x80); p[1] = (uint8_t)(z >> 7); return p + 2; }
+    return ks_put_uvarint(p, z);
+}
+
+enum { KS_COPY = 32 };
+
+/* Copies n bytes; never reads past the source, which may end where a page does. */
+KS_INLINE uint8_t *ks_copy_exact(uint8_t *p, const uint8_t *from, int64_t n) {
+    if (n >= KS_COPY && n <= 1024) {
+        uint8_t *end = p + n, *last = end - KS_COPY;
+        const uint8_t *from_last = from + n - KS_COPY;
+        for (; p < last; p += KS_COPY, from += KS_COPY) memcpy(p, from, KS_COPY);
+        memcpy(last, from_last, KS_COPY);
+        return end;
+    }
+    if (n >= 8 && n < KS_COPY) {
+        uint8_t *end = p + n;
+        if (n >= 16) {
+            memcpy(p, from, 16);
+            memcpy(end - 16, from + n - 16, 16);
+        } else {
+            memcpy(p, from, 8);
+            memcpy(end - 8, from + n - 8, 8);
+        }
+        return end;
+    }
+    if (n < 4) {
+        if (n > 0) { p[0] = from[0]; p[n >> 1] = from[n >> 1]; p[n - 1] = from[n - 1]; }
+        return p + n;
+    }
+    if (n < 8) {
+        memcpy(p, from, 4);
+        memcpy(p + n - 4, from + n - 4, 4);
+        return p + n;
+    }
+    memcpy(p, from, (size_t)n);
+    return p + n;
+}
+
+KS_INLINE uint8_t *ks_put_bytes(uint8_t *p, const ks_bytes *bytes) {
+    if (bytes->n < 0) { *p = 1; return p + 1; }
+    p = ks_put_short(p, (uint64_t)bytes->n << 1);
+    return ks_copy_exact(p, bytes->p, bytes->n);
+}
+
+/* Bytes of a record after its length field. A field is at most INT32_MAX bytes: sums cannot overflow. */
+KS_INLINE int64_t ks_body(const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
+                          uint64_t delta, uint64_t number) {
+    return 1 + ks_short_size(delta) + ks_short_size(number) + (key ? ks_sized(key->n) : 1) + ks_sized(value->n) +
+           (headers ? headers->n : 1);
+}
+
+KS_INLINE uint64_t ks_delta(const ks_open_batch *batch, int64_t time) {
+    uint64_t delta = (uint64_t)time - (uint64_t)batch->base_timestamp; /* wraps, as in Kafka */
+    return (delta << 1) ^ (0 - (delta >> 63));
+}
+
+KS_INLINE int ks_odd(const ks_open_batch *batch, const ks_bytes *key, int64_t time) {
+    return ((time < batch->earliest || time > batch->latest) && time != -1) ||
+           (batch->key_required && (!key || key->n < 0));
+}
+
+/* ---- a record at a time ---------------------------------------------------------------------------------------- */
+
+/* Prefetches the next bytes. A column is read once, from end to end, and the last write(2) has evicted the buffer from
+   the near caches. Past an end this does nothing. */
+KS_INLINE void ks_prefetch(const uint8_t *from, int distance, const uint8_t *to) {
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)distance));
+    __builtin_prefetch((const void *)((uintptr_t)to + (uintptr_t)distance), 1);
+}
+
+/* Appends records until one does not fit the batch or the buffer, or is not one to be taken without a closer look;
+   how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
+KS_INLINE int64_t ks_encode_each(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values,
+                                 const ks_bytes *headers, const int64_t *times, int64_t n) {
+    uint8_t *p = batch->p;
+    uint64_t number = (uint64_t)batch->count << 1; /* the offset delta, zigzag */
+    int64_t i, latest = batch->max_timestamp;
+    for (i = 0; i < n; i++) {
+        const ks_bytes *key = keys ? &keys[i] : NULL, *value = &values[i], *header = headers ? &headers[i] : NULL;
+        uint64_t delta = ks_delta(batch, times[i]);
+        int64_t body, total;
+        ks_prefetch(value->p, 2048, p);
+        if (value->n > 64) ks_prefetch(value->p + 64, 2048, p + 64);
+        if (ks_odd(batch, key, times[i]) || p >= batch->enough) break;
+        body = ks_body(key, value, header, delta, number);
+        total = body + ks_short_size((uint64_t)body << 1);
+        if (total > batch->full - p || total > batch->room - p) break;
+        p = ks_put_short(p, (uint64_t)body << 1);
+        *p++ = 0;
+        p = ks_put_short(p, delta);
+        p = ks_put_short(p, number);
+        if (key) p = ks_put_bytes(p, key);
+        else *p++ = 1;
+        p = ks_put_bytes(p, value);
+        if (header) p = ks_copy_exact(p, header->p, header->n);
+        else *p++ = 0;
+        number += 2;
+        if (times[i] > latest) latest = times[i];
+    }
+    batch->p = p;
+    batch->count = (int64_t)(number >> 1);
+    batch->max_timestamp = latest;
+    return i;
+}
+
+/* ---- runs of records -------------------------------------------------------------------------------------------- */
+
+/* Records of one timestamp differ in little. The fields between the length and the key of such a record are one word, in
+   which only the number changes; a field is copied with the bytes behind it, which the next field overwrites. Hardly a
+   branch depends on a record, so rows of all sizes cost the same; the word of a small record has its length, too. */
+
+enum {
+    KS_SMALL = 63,      /* the greatest size whose varint has one byte, */
+    KS_MIDDLE = 8191,   /* and two */
+    KS_MAX_FIELD = 256, /* longer fields are as fast one record at a time */
+    KS_FEW = 4,         /* starting a run costs more than so few records */
+    KS_MIN_RECORD = 7     /* bytes of an empty record */
+};
+
+/* The common parts of the records of a run. */
+typedef struct {
+    int64_t n;
+    uint64_t word;         /* of the word: a length without the sizes, the delta of the time, the number's bits of "more" */
+    uint64_t number;       /* of the word: the first number, */
+    uint64_t number_bits;  /* the bits where it stands, */
+    uint64_t number_step;  /* and two, by which it grows */
+    int64_t word_size;
+    int copied;            /* 16, 32 or 64 bytes, which no field is longer than */
+    int nulls;
+} ks_run;
+
+/* The bits of a varint of up to three bytes, without those that say that more bytes follow; and those. */
+KS_INLINE uint64_t ks_spread(uint64_t z) { return (z & 0x7f) | (z & 0x3f80) << 1 | (z & 0x1fc000) << 2; }
+KS_INLINE uint64_t ks_more(int64_t size) { return 0x8080 >> (8 * (3 - size)); }
+
+KS_INLINE void ks_copy_small(uint8_t *p, const uint8_t *from, int copied) {
+    memcpy(p, from, 16);
+    if (copied > 16) memcpy(p + 16, from + 16, 16);
+    if (copied > 32) memcpy(p + 32, from + 32, 32);
+}
+
+KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *keys, const ks_bytes *values, int copied,
+                              int nulls) {
+    uint64_t number = run->number, bits = run->number_bits, common = run->word;
+    for (int64_t i = 0; i < run->n; i++) {
+        int64_t size = values[i].n, key_size = keys ? keys[i].n : 0;
+        uint8_t short_size = (uint8_t)(size << 1), short_key_size = (uint8_t)(key_size << 1);
+        uint64_t word;
+        ks_prefetch(values[i].p, 1024, p);
+        if (nulls) { /* -1 is 1 as a varint, and nothing to copy */
+            short_size ^= (uint8_t)(size >> 63);
+            size &= ~(size >> 63);
+            short_key_size ^= (uint8_t)(key_size >> 63);
+            key_size &= ~(key_size >> 63);
+        }
+        word = common + 2 * (uint64_t)(size + key_size) + number;
+        memcpy(p, &word, 8);
+        p += run->word_size;
+        number = ((number | ~bits) + run->number_step) & bits; /* the ones in between carry */
+        *p++ = keys ? short_key_size : 1;
+        if (keys) {
+            ks_copy_small(p, keys[i].p, copied);
+            p += key_size;
+        }
+        *p++ = short_size;
+        ks_copy_small(p, values[i].p, copied);
+        p += size;
+        *p++ = 0;
+    }
+    return p;
+}
+
+/* A varint of one or two bytes: of -1 to KS_MIDDLE. */
+KS_INLINE uint8_t *ks_put_middle(uint8_t *p, int64_t n) {
+    uint64_t z = (uint64_t)n << 1 ^ (uint64_t)(n >> 63);
+    uint64_t two = z > 0x7f;
+    uint16_t both = (uint16_t)(z + (z & ~(uint64_t)0x7f) + (two << 7)); /* what is above 7 bits goes one up */
+    memcpy(p, &both, 2);
+    return p + 1 + two;
+}
+
+typedef uint8_t ks_half __attribute__((vector_size(KS_SLACK / 2), aligned(1), may_alias));
+
+KS_INLINE void ks_copy_slack(uint8_t *p, const uint8_t *from) {
+    ((ks_half *)p)[0] = ((const ks_half *)from)[0];
+    ((ks_half *)p)[1] = ((const ks_half *)from)[1];
+}
+
+/* A field with its size before it. KS_SLACK bytes are copied of a field that is not longer; else exactly its own bytes. */
+KS_INLINE uint8_t *ks_put_with_slack(uint8_t *p, const ks_bytes *field) {
+    const uint8_t *from = field->p;
+    int64_t size = field->n < 0 ? 0 : field->n;
+    p = ks_put_middle(p, field->n);
+    ks_copy_slack(p, from);
+    if (size > KS_SLACK) {
+        for (int64_t at = KS_SLACK; at < size - KS_SLACK; at += KS_SLACK) ks_copy_slack(p + at, from + at);
+        ks_copy_slack(p + size - KS_SLACK, from + size - KS_SLACK);
+    }
+    return p + size;
+}
+
+KS_INLINE int64_t ks_middle_size(const ks_bytes *field) {
+    return 1 + (field->n > KS_SMALL) + (field->n & ~(field->n >> 63)); /* null: 1 */
+}
+
+/* The same for records of up to KS_MIDDLE bytes. */
+KS_INLINE uint8_t *ks_put_middle_run(uint8_t *p, const ks_run *run, const ks_bytes *keys, const ks_bytes *values) {
+    uint64_t number = run->number, bits = run->number_bits;
+    for (int64_t i = 0; i < run->n; i++) {
+        uint64_t word = (run->word + number) >> 8;
+        ks_prefetch(values[i].p, 2048, p);
+        if (values[i].n > 64) ks_prefetch(values[i].p + 64, 2048, p + 64);
+        p = ks_put_middle(p, run->word_size - 1 + (keys ? ks_middle_size(&keys[i]) : 1) + ks_middle_size(&values[i]) + 1);
+        memcpy(p, &word, 8);
+        p += run->word_size - 1;
+        number = ((number | ~bits) + run->number_step) & bits;
+        if (keys) p = ks_put_with_slack(p, &keys[i]);
+        else *p++ = 1;
+        p = ks_put_with_slack(p, &values[i]);
+        *p++ = 0;
+    }
+    return p;
+}
+
+/* The greatest size of a field of these rows, and whether there is a null. */
+KS_INLINE int64_t ks_widest(const ks_bytes *bytes, int64_t n, int *nulls) {
+    int64_t max = 0, signs = 0;
+    for (int64_t i = 0; i < n; i++) {
+        max = bytes[i].n > max ? bytes[i].n : max;
+        signs |= bytes[i].n;
+    }
+    *nulls |= signs < 0;
+    return max;
+}
+
+KS_INLINE int ks_same_time(const int64_t *times, int64_t n) {
+    int64_t differ = 0;
+    if (times[n - 1] != times[0]) return 0;
+    for (int64_t i = 1; i < n; i++) differ |= times[i] ^ times[0];
+    return differ == 0;
+}
+
+/* Appends records while several fit and none needs a check of its own; returns how many. */
+KS_INLINE int64_t ks_encode_runs(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values, const int64_t *times,
+                                  int64_t n) {
+    uint64_t delta = ks_delta(batch, times[0]), number;
+    int64_t delta_size = ks_uvarint_size(delta), number_size, max, max_key = 0, max_body, fits, done = 0;
+    uint8_t *limit = batch->room - KS_SLACK, shift;
+    ks_run run;
+    if (limit > batch->full) limit = batch->full;
+    if (limit > batch->enough) limit = batch->enough;
+    fits = (limit - batch->p) / KS_MIN_RECORD;
+    if (n > fits) n = fits;
+    if (n < KS_FEW || !batch->slack || delta_size > 3 || !ks_same_time(times, n)) return 0;
+    run.nulls = 0;
+    if (keys) max_key = ks_widest(keys, n, &run.nulls);
+    if (ks_odd(batch, run.nulls ? NULL : keys, times[0])) return 0;
+    max = ks_widest(values, n, &run.nulls);
+    if (max > KS_MAX_FIELD || max_key > KS_MAX_FIELD) return 0;
+    for (;;) {
+        number = (uint64_t)batch->count << 1;
+        number_size = ks_uvarint_size(number);
+        run.word_size = 2 + delta_size + number_size;
+        max_body = run.word_size + 4 + max_key + max;
+        if (number_size > 3 || max_body > KS_MIDDLE) break;
+        fits = (limit - batch->p) / (max_body + 2);
+        run.n = n - done < fits ? n - done : fits;
+        if (run.n < KS_FEW) break;
+        fits = ((int64_t)1 << (7 * number_size - 1)) - batch->count; /* records whose numbers have as many bytes */
+        if (run.n > fits) run.n = fits;
+        shift = (uint8_t)(8 * (2 + delta_size));
+        run.word = (uint64_t)(run.word_size + 2) << 1 | (ks_spread(delta) | ks_more(delta_size)) << 16 |
+                   ks_more(number_size) << shift;
+        run.number = ks_spread(number) << shift;
+        run.number_bits = (uint64_t)(0x7f7f7f >> (8 * (3 - number_size))) << shift;
+        run.number_step = (uint64_t)2 << shift;
+        if (max_body - 2 > KS_SMALL) batch->p = ks_put_middle_run(batch->p, &run, keys, values);
+        else if (run.nulls) batch->p = ks_put_run(batch->p, &run, keys, values, 64, 1);
+        else if (max <= 16 && max_key <= 16) batch->p = ks_put_run(batch->p, &run, keys, values, 16, 0);
+        else batch->p = ks_put_run(batch->p, &run, keys, values, 64, 0);
+        batch->count += run.n;
+        done += run.n;
+        values += run.n;
+        if (keys) keys += run.n;
+    }
+    if (done && times[0] > batch->max_timestamp) batch->max_timestamp = times[0];
+    return done;
+}
+
+/* ---- rows that differ in all ------------------------------------------------------------------------------------ */
+
+/* Copies a field of `size` bytes in as many pieces as one of `widest` bytes takes, each of KS_SLACK bytes that begin
+   within: where sizes vary, a piece in vain costs less than a branch that is taken now and then. */
+KS_INLINE uint8_t *ks_put_varied(uint8_t *p, const ks_bytes *field, int64_t widest) {
+    const uint8_t *from = field->p;
+    int64_t size = field->n & ~(field->n >> 63), last = size - KS_SLACK, third = last - KS_SLACK, second;
+    if (widest > KS_MAX_FIELD) return ks_put_with_slack(p, field);
+    p = ks_put_middle(p, field->n);
+    ks_copy_slack(p, from);
+    if (widest > KS_SLACK) {
+        last &= ~(last >> 63);
+        if (widest > 2 * KS_SLACK) {
+            second = last < KS_SLACK ? last : KS_SLACK;
+            third &= ~(third >> 63);
+            ks_copy_slack(p + second, from + second);
+            ks_copy_slack(p + third, from + third);
+        }
+        ks_copy_slack(p + last, from + last);
+    }
+    return p + size;
+}
+
+/* As `ks_encode_each` for rows with bytes behind their fields, and hardly a branch that depends on a row; it also stops
+   where a record or a number is large, or its time far from the batch's first. */
+KS_INLINE int64_t ks_encode_varied(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values,
+                                   const ks_bytes *headers, const int64_t *times, int64_t n) {
+    uint8_t *p = batch->p, *limit = batch->room - KS_SLACK;
+    uint64_t number = (uint64_t)batch->count << 1;
+    int64_t i, latest = batch->max_timestamp, max_key = 0, max;
+    int nulls = 0;
+    if (limit > batch->full) limit = batch->full;
+    if (limit > batch->enough) limit = batch->enough;
+    if (!batch->slack) return 0;
+    max = ks_widest(values, n, &nulls);
+    if (keys) max_key = ks_widest(keys, n, &nulls);
+    for (i = 0; i < n; i++) {
+        const ks_bytes *key = keys ? &keys[i] : NULL, *value = &values[i], *header = headers ? &headers[i] : NULL;
+        uint64_t delta = ks_delta(batch, times[i]), word;
+        uint8_t *next;
+        int64_t delta_size = 1 + (delta > 0x7f) + (delta > 0x3fff), number_size = 1 + (number > 0x7f) + (number > 0x3fff);
+        int64_t body = 2 + delta_size + number_size + ks_middle_size(value) + (key ? ks_middle_size(key) : 1) +
+                       (header ? header->n - 1 : 0);
+        ks_prefetch(value->p, 2048, p);
+        if (max > 64) ks_prefetch(value->p + 64, 2048, p + 64);
+        if (ks_odd(batch, key, times[i]) || (delta | number) > 0x1fffff) break;
+        if (body > KS_MIDDLE || body + 2 > limit - p) break;
+        word = (ks_spread(number) | ks_more(number_size)) << (8 * delta_size) | ks_spread(delta) | ks_more(delta_size);
+        next = p + 1 + (body > KS_SMALL) + body; /* known before the fields are written, so rows overlap */
+        p = ks_put_middle(p, body);
+        *p++ = 0;
+        memcpy(p, &word, 8);
+        p += delta_size + number_size;
+        if (key) p = ks_put_varied(p, key, max_key);
+        else *p++ = 1;
+        p = ks_put_varied(p, value, max);
+        if (header && header->n != 1) ks_copy_exact(p, header->p, header->n);
+        else *p = header ? *header->p : 0;
+        p = next;
+        number += 2;
+        if (times[i] > latest) latest = times[i];
+    }
+    batch->p = p;
+    batch->count = (int64_t)(number >> 1);
+    batch->max_timestamp = latest;
+    return i;
+}
+
+/* Appends records until one does not fit the batch or the buffer, or is not one to be taken without a closer look;
+   how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
+KS_INLINE int64_t ks_encode_rows(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values,
+                                 const ks_bytes *headers, const int64_t *times, int64_t n) {
+    int64_t done = headers ? 0 : ks_encode_runs(batch, keys, values, times, n);
+    if (done == 0) done = ks_encode_varied(batch, keys, values, headers, times, n);
+    if (done == n) return n;
+    return done + ks_encode_each(batch, keys ? keys + done : NULL, values + done, headers ? headers + done : NULL,
+                                 times + done, n - done);
+}
+
+int ks_why(const ks_open_batch *batch, const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
+           int64_t time, int64_t *total) {
+    int64_t body = ks_body(key, value, headers, ks_delta(batch, time), (uint64_t)batch->count << 1);
+    *total = body + ks_uvarint_size((uint64_t)body << 1);
+    if (batch->p >= batch->enough) return KS_STOP_ENOUGH;
+    if (ks_odd(batch, key, time)) return KS_STOP_ODD;
+    return *total > batch->full - batch->p ? KS_STOP_FULL : KS_STOP_ROOM;
+}
+
+#define KS_ENCODE_FORMS                                                                        \
+    if (!keys && !headers) return ks_encode_rows(batch, NULL, values, NULL, times, n);         \
+    if (!headers) return ks_encode_rows(batch, keys, values, NULL, times, n);                  \
+    return ks_encode_rows(batch, keys, values, headers, times, n);
+
+typedef int64_t (*ks_encode_function)(ks_open_batch *, const ks_bytes *, const ks_bytes *, const ks_bytes *,
+                                      const int64_t *, int64_t);
+
+static int64_t ks_encode_portable(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
+                               const int64_t *times, int64_t n) {
+    KS_ENCODE_FORMS
+}
+
+static ks_encode_function ks_encode_best = ks_encode_portable;
+
+#if defined(__x86_64__) && defined(__GNUC__)
+/* The same source, copies of 32 bytes in one register. */
+__attribute__((target("avx2,bmi2"))) static int64_t ks_encode_wide(
+    ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers, const int64_t *times,
+    int64_t n) {
+    KS_ENCODE_FORMS
+}
+
+__attribute__((constructor)) static void ks_encode_choose(void) {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) ks_encode_best = ks_encode_wide;
+}
+#endif
+
+int64_t ks_encode(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
+                  const int64_t *times, int64_t n) {
+    return ks_encode_best(batch, keys, values, headers, times, n);
+}

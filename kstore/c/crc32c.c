@@ -1,0 +1,271 @@
+/* The arithmetic. Bits are reflected: bit 31 of a checksum is the coefficient of x^0. Running the CRC register over a
+ * word of zeros multiplies it by x^64 modulo the polynomial. The carry-less product of two reflected 32-bit values is
+ * their product times x, and running a zero register over that word multiplies by x^32 and reduces. So "move a
+ * checksum i words ahead" is step64(0, clmul(crc, x^(64 i - 33))). ks_powers[i] is x^(64 i - 33); the first is x^31,
+ * which is 1 in reflected bits, and each next one is the one before run over a word of zeros. Every constant below is
+ * an entry of that table.
+ */
+#include "crc32c.h"
+
+#include <string.h>
+
+#define KS_CRC_POLYNOMIAL 0x82F63B78u
+
+typedef uint32_t (*ks_crc32c_function)(uint32_t crc, const uint8_t *p, size_t n);
+
+/* A little-endian word, as the CRC instructions take it. */
+static inline uint64_t ks_crc_load64(const uint8_t *p) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
+/* ---- table ---------------------------------------------------------------------------------------------------- */
+
+static uint32_t ks_crc_tables[8][256]; /* [k][b]: the byte b followed by k zero bytes */
+
+static void ks_crc_make_tables(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (KS_CRC_POLYNOMIAL & (0u - (crc & 1)));
+        ks_crc_tables[0][byte] = crc;
+    }
+    for (int k = 1; k < 8; k++)
+        for (int byte = 0; byte < 256; byte++) {
+            uint32_t before = ks_crc_tables[k - 1][byte];
+            ks_crc_tables[k][byte] = (before >> 8) ^ ks_crc_tables[0][before & 0xff];
+        }
+}
+
+static uint32_t ks_crc32c_table(uint32_t crc, const uint8_t *p, size_t n) {
+    crc = ~crc;
+    for (; n >= 8; p += 8, n -= 8) {
+        uint64_t word = ks_crc_load64(p) ^ crc;
+        crc = 0;
+        for (int k = 0; k < 8; k++) crc ^= ks_crc_tables[7 - k][(word >> (8 * k)) & 0xff];
+    }
+    for (; n; n--) crc = (crc >> 8) ^ ks_crc_tables[0][(crc ^ *p++) & 0xff];
+    return ~crc;
+}
+
+/* ---- what a machine must offer for `streams` ------------------------------------------------------------------- */
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+#include <immintrin.h>
+#if defined(__clang__) && __clang_major__ >= 14
+#define KS_CRC_FEATURES "sse4.2,pclmul,crc32" /* there SSE4.2 may come without its CRC instruction */
+#else
+#define KS_CRC_FEATURES "sse4.2,pclmul"
+#endif
+#define KS_CRC_HARDWARE __attribute__((target(KS_CRC_FEATURES)))
+#define KS_CRC_STREAMS_FROM 96 /* below, one chain is at least as fast as three and a merge */
+
+KS_CRC_HARDWARE static inline uint64_t ks_crc_step64(uint64_t crc, uint64_t word) {
+    return _mm_crc32_u64(crc, word);
+}
+
+KS_CRC_HARDWARE static inline uint64_t ks_crc_clmul(uint64_t a, uint32_t b) {
+    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)a), _mm_cvtsi32_si128((int)b), 0);
+    return (uint64_t)_mm_cvtsi128_si64(product);
+}
+
+static int ks_crc_has_hardware(void) {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+}
+
+#elif defined(__aarch64__) && defined(__GNUC__) && (defined(__linux__) || defined(__APPLE__))
+
+#define KS_CRC_HARDWARE
+#define KS_CRC_STREAMS_FROM 2048 /* the product below costs some 80 cycles a merge */
+
+/* Written as assembly: whether arm_acle.h declares it depends on flags, and its spelling of them on the compiler. */
+static inline uint64_t ks_crc_step64(uint64_t crc, uint64_t word) {
+    uint32_t next = (uint32_t)crc;
+    __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(next) : "r"(word));
+    return next;
+}
+
+/* Many ARMv8 cores have CRC and not PMULL, so the product is made by hand; merges are rare. */
+static inline uint64_t ks_crc_clmul(uint64_t a, uint32_t b) {
+    uint64_t product = 0;
+    for (int bit = 0; bit < 32; bit++) product ^= (a << bit) & (0 - (uint64_t)((b >> bit) & 1));
+    return product;
+}
+
+#if defined(__APPLE__)
+static int ks_crc_has_hardware(void) { return 1; } /* every 64-bit Mac of this kind has it */
+#else
+#include <sys/auxv.h>
+static int ks_crc_has_hardware(void) { return (getauxval(AT_HWCAP) & (1 << 7)) != 0; } /* HWCAP_CRC32 */
+#endif
+
+#endif
+
+/* ---- streams --------------------------------------------------------------------------------------------------- */
+
+#ifdef KS_CRC_HARDWARE
+
+#define KS_CRC_STREAM_WORDS 512 /* the longest stream: 12 KiB between two merges makes them invisible */
+
+static uint32_t ks_powers[2 * KS_CRC_STREAM_WORDS + 1];
+
+KS_CRC_HARDWARE static void ks_crc_make_powers(void) {
+    uint64_t power = 1; /* x^31, reflected */
+    for (int i = 1; i <= 2 * KS_CRC_STREAM_WORDS; i++) {
+        ks_powers[i] = (uint32_t)power;
+        power = ks_crc_step64(power, 0);
+    }
+}
+
+/* The register after three streams of so many words each, one behind the other. */
+KS_CRC_HARDWARE static inline uint64_t ks_crc_three(uint64_t crc, const uint8_t *p, size_t words) {
+    uint64_t second = 0, third = 0;
+    size_t stream = 8 * words;
+    for (const uint8_t *end = p + stream; p != end; p += 8) {
+        crc = ks_crc_step64(crc, ks_crc_load64(p));
+        second = ks_crc_step64(second, ks_crc_load64(p + stream));
+        third = ks_crc_step64(third, ks_crc_load64(p + 2 * stream));
+    }
+    crc = ks_crc_clmul(crc, ks_powers[2 * words]) ^ ks_crc_clmul(second, ks_powers[words]);
+    return ks_crc_step64(0, crc) ^ third;
+}
+
+/* The register, neither started nor finished: three streams while there is enough, then one chain. */
+KS_CRC_HARDWARE static inline uint32_t ks_crc_run(uint64_t crc, const uint8_t *p, size_t n) {
+    const uint8_t *start = p;
+    for (; n >= 24 * KS_CRC_STREAM_WORDS; p += 24 * KS_CRC_STREAM_WORDS, n -= 24 * KS_CRC_STREAM_WORDS)
+        crc = ks_crc_three(crc, p, KS_CRC_STREAM_WORDS);
+    if (n >= KS_CRC_STREAMS_FROM) {
+        size_t words = n / 24;
+        crc = ks_crc_three(crc, p, words);
+        p += 24 * words;
+        n -= 24 * words;
+    }
+    for (; n >= 8; p += 8, n -= 8) crc = ks_crc_step64(crc, ks_crc_load64(p));
+    if (n) {
+        /* Fewer than 8 bytes are left. Zeros in front of them do not change an empty register. So these bytes, combined
+         * with the first n bytes of the register, become the end of a word; the register's other bytes move down. */
+        uint64_t word = 0;
+        if (p - start >= 8)
+            word = ks_crc_load64(p + n - 8) >> (64 - 8 * n);
+        else
+            for (size_t i = 0; i < n; i++) word |= (uint64_t)p[i] << (8 * i);
+        crc = ks_crc_step64(0, (word ^ crc) << (64 - 8 * n)) ^ (crc >> (8 * n));
+    }
+    return (uint32_t)crc;
+}
+
+KS_CRC_HARDWARE static uint32_t ks_crc32c_streams(uint32_t crc, const uint8_t *p, size_t n) {
+    return ~ks_crc_run((uint32_t)~crc, p, n);
+}
+
+#endif
+
+/* ---- fold ------------------------------------------------------------------------------------------------------ */
+
+#if defined(KS_CRC_HARDWARE) && defined(__x86_64__)
+
+#define KS_CRC_FOLD_FROM 384
+#define KS_CRC_WIDE __attribute__((target("avx512f,vpclmulqdq," KS_CRC_FEATURES)))
+
+/* Moves the four 128-bit lanes of `sum` ahead by the distance that `powers` stands for, onto `next`. */
+KS_CRC_WIDE static inline __m512i ks_crc_fold(__m512i sum, __m512i powers, __m512i next) {
+    __m512i first = _mm512_clmulepi64_epi128(sum, powers, 0x00);
+    __m512i last = _mm512_clmulepi64_epi128(sum, powers, 0x11);
+    return _mm512_ternarylogic_epi64(first, last, next, 0x96); /* first ^ last ^ next */
+}
+
+/* A lane's low half comes first in the input, so it lies one word further from the target than its high half. */
+KS_CRC_WIDE static inline __m512i ks_crc_distance(int words) {
+    return _mm512_broadcast_i32x4(_mm_set_epi64x(ks_powers[words], ks_powers[words + 1]));
+}
+
+/* Four registers of 64 bytes run along the input. Their last 64 bytes have the same remainder as all the input before,
+ * so one run of the CRC instruction over those 64 bytes gives the register. */
+KS_CRC_WIDE static uint32_t ks_crc32c_fold(uint32_t crc, const uint8_t *p, size_t n) {
+    if (n < KS_CRC_FOLD_FROM) return ks_crc32c_streams(crc, p, n);
+    __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+    __m512i c = _mm512_loadu_si512(p + 128), d = _mm512_loadu_si512(p + 192);
+    a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
+    __m512i far = ks_crc_distance(4 * 8), near = ks_crc_distance(8);
+    for (p += 256, n -= 256; n >= 256; p += 256, n -= 256) {
+        a = ks_crc_fold(a, far, _mm512_loadu_si512(p));
+        b = ks_crc_fold(b, far, _mm512_loadu_si512(p + 64));
+        c = ks_crc_fold(c, far, _mm512_loadu_si512(p + 128));
+        d = ks_crc_fold(d, far, _mm512_loadu_si512(p + 192));
+    }
+    a = ks_crc_fold(ks_crc_fold(ks_crc_fold(a, near, b), near, c), near, d);
+    for (; n >= 64; p += 64, n -= 64) a = ks_crc_fold(a, near, _mm512_loadu_si512(p));
+    uint8_t rest[64];
+    _mm512_storeu_si512(rest, a);
+    return ~ks_crc_run(ks_crc_run(0, rest, 64), p, n);
+}
+
+static int ks_crc_has_fold(void) {
+    return ks_crc_has_hardware() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+}
+
+#endif
+
+/* ---- the choice ------------------------------------------------------------------------------------------------ */
+
+/* By implementation; NULL where this machine lacks it. Written once, while the module is being loaded. */
+static ks_crc32c_function ks_crc32c_functions[KS_CRC_IMPLEMENTATIONS];
+static ks_crc32c_function ks_crc32c_best = ks_crc32c_table;
+
+__attribute__((constructor)) static void ks_crc_choose(void) {
+    ks_crc_make_tables();
+    ks_crc32c_functions[KS_CRC_TABLE] = ks_crc32c_table;
+#ifdef KS_CRC_HARDWARE
+    if (ks_crc_has_hardware()) {
+        ks_crc_make_powers();
+        ks_crc32c_functions[KS_CRC_STREAMS] = ks_crc32c_best = ks_crc32c_streams;
+    }
+#ifdef KS_CRC_WIDE
+    if (ks_crc_has_fold()) ks_crc32c_functions[KS_CRC_FOLD] = ks_crc32c_best = ks_crc32c_fold;
+#endif
+#endif
+}
+
+uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) { return ks_crc32c_best(crc, p, n); }
+
+/* ---- two checksums made one -------------------------------------------------------------------------------------- */
+
+static uint32_t ks_crc_squares[64]; /* x^(2^k), reflected */
+
+/* The product modulo the polynomial, bit by bit: for a few numbers a batch. */
+static uint32_t ks_crc_multiply(uint32_t a, uint32_t b) {
+    uint32_t product = 0;
+    for (; a; a <<= 1) {
+        product ^= b & (0u - (a >> 31));
+        b = (b >> 1) ^ (KS_CRC_POLYNOMIAL & (0u - (b & 1)));
+    }
+    return product;
+}
+
+__attribute__((constructor)) static void ks_crc_make_squares(void) {
+    uint32_t power = 1u << 30; /* x */
+    for (int k = 0; k < 64; k++, power = ks_crc_multiply(power, power)) ks_crc_squares[k] = power;
+}
+
+uint32_t ks_crc32c_joined(uint32_t first, uint32_t second, uint64_t n) {
+    for (int k = 3; n; n >>= 1, k++)
+        if (n & 1) first = ks_crc_multiply(ks_crc_squares[k], first);
+    return first ^ second;
+}
+
+const char *ks_crc32c_name(int implementation) {
+    static const char *const names[] = {"table", "streams", "fold"};
+    return names[implementation];
+}
+
+int ks_crc32c_present(int implementation) { return ks_crc32c_functions[implementation] != NULL; }
+
+uint32_t ks_crc32c_with(int implementation, uint32_t crc, const uint8_t *p, size_t n) {
+    return ks_crc32c_functions[implementation](crc, p, n);
+}

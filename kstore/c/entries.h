@@ -1,0 +1,30 @@
+/* Entries of the two index files (FORMAT 7.1 and 8.1): big-endian, no header, nothing between them.
+
+   An offset index names the last offset of a batch and where the batch begins in the log file; a time index the greatest
+   timestamp so far and the last offset of its batch. Offsets count from the segment's base. Nothing here knows Python. */
+#ifndef KSTORE_ENTRIES_H
+#define KSTORE_ENTRIES_H
+
+#include "wire.h"
+
+enum {
+    KS_ENTRY_OFFSET_AT = 0,
+    KS_ENTRY_POSITION_AT = KS_ENTRY_OFFSET_AT + 4,
+    KS_OFFSET_ENTRY_BYTES = KS_ENTRY_POSITION_AT + 4,
+
+    KS_ENTRY_TIMESTAMP_AT = 0,
+    KS_TIME_ENTRY_OFFSET_AT = KS_ENTRY_TIMESTAMP_AT + 8,
+    KS_TIME_ENTRY_BYTES = KS_TIME_ENTRY_OFFSET_AT + 4
+};
+
+static inline void ks_put_offset_entry(uint8_t *p, int32_t offset, int32_t position) {
+    ks_store32(p + KS_ENTRY_OFFSET_AT, offset);
+    ks_store32(p + KS_ENTRY_POSITION_AT, position);
+}
+
+static inline void ks_put_time_entry(uint8_t *p, int64_t timestamp, int32_t offset) {
+    ks_store64(p + KS_ENTRY_TIMESTAMP_AT, timestamp);
+    ks_store32(p + KS_TIME_ENTRY_OFFSET_AT, offset);
+}
+
+#endif

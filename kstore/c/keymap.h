@@ -1,0 +1,165 @@
+/* The offset map of compaction (SEMANTICS 7.9): for each key the ordinal of its newest record, in 16 bytes an entry.
+
+   Of a key only 96 bits of a hash are stored, by a secret that is new for each map: some pair of a thousand million keys
+   has the same with a chance of 2^-37. The entries are in groups of 16 slots, with a byte of the hash for each slot, so
+   that 16 slots are looked at in one step; a key is in its home group or, where that is full, in the first behind it that
+   is not. These bytes are an array of their own: it is small enough for the caches, and the next group's are mostly in the
+   same line. The home groups are in order of the hash. So the map grows in place, from its last group to its first, and no
+   second copy is ever needed: it takes 18.5 to 24 bytes a key, whatever the number. Nothing here knows Python. */
+#ifndef KSTORE_KEYMAP_H
+#define KSTORE_KEYMAP_H
+
+#include "siphash.h"
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+enum { KS_GROUP_SLOTS = 16, KS_SPARE_GROUPS = 12 }; /* groups behind the last home; the last of them is never used */
+enum { KS_AT_ONCE = 256 }; /* keys that are put at once: their lines are on the way at the same time */
+enum { KS_NEW_KEY = -1, KS_MAP_NO_MEMORY = -2 };
+#define KS_MOST_ORDINALS ((int64_t)UINT32_MAX)
+
+typedef struct {
+    uint64_t hash;
+    uint32_t more; /* 32 further bits of the hash */
+    uint32_t ordinal;
+} ks_entry;
+
+typedef struct {
+    uint64_t hash;
+    uint32_t more;
+} ks_key;
+
+typedef struct {
+    uint8_t *tags;      /* of each slot 8 bits of the hash, not 0; 0: the slot is free */
+    ks_entry *slots;    /* in groups: `homes` and some more behind them; NULL before the first key */
+    size_t tags_bytes, slots_bytes;
+    uint64_t homes;
+    int64_t size, limit;
+    uint64_t secret[2];
+    uint64_t mask;      /* bits of `hash` that count: for tests of weaker hashes */
+    uint32_t more_mask; /* and of `more` */
+} ks_keymap;
+
+/* An empty map. The first `bits` of the hash are used, 96 outside of tests; -20 are the first 20 and the last 32. */
+void ks_keymap_start(ks_keymap *m, const uint8_t secret[16], int bits);
+
+/* Gives the memory back; the map is empty then. */
+void ks_keymap_clear(ks_keymap *m);
+
+/* Makes room for more keys; 0, or KS_MAP_NO_MEMORY, and then the map is empty. */
+int ks_keymap_grow(ks_keymap *m);
+
+/* Bytes of memory. */
+KS_INLINE int64_t ks_keymap_memory(const ks_keymap *m) { return (int64_t)(m->tags_bytes + m->slots_bytes); }
+
+/* The entry after `entry`, nearly in order of their hashes; the first after NULL, and NULL after the last. */
+const ks_entry *ks_keymap_next(const ks_keymap *m, const ks_entry *entry);
+
+KS_INLINE ks_key ks_keymap_hash(const ks_keymap *m, const uint8_t *key, size_t n) {
+    uint64_t halves[2];
+    ks_siphash(key, n, m->secret, 1, 3, halves);
+    return (ks_key){halves[0] & m->mask, (uint32_t)halves[1] & m->more_mask};
+}
+
+/* The hashes of `n` keys, several at a time where their lengths are the same. */
+void ks_keymap_hash_all(const ks_keymap *m, const uint8_t *const *keys, const int32_t *sizes, int n, ks_key *hashes);
+
+/* Which of the 16 bytes at `p` are `tag`, as bits. */
+KS_INLINE uint32_t ks_match(const uint8_t *p, uint8_t tag) {
+#ifdef __SSE2__
+    __m128i tags = _mm_loadu_si128((const __m128i *)p);
+    return (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(tags, _mm_set1_epi8((char)tag)));
+#else
+    uint32_t bits = 0;
+    for (int i = 0; i < KS_GROUP_SLOTS; i++) bits |= (uint32_t)(p[i] == tag) << i;
+    return bits;
+#endif
+}
+
+KS_INLINE uint8_t ks_tag(ks_key k) {
+    uint8_t tag = (uint8_t)k.more;
+    return tag ? tag : 1;
+}
+
+/* The group in which the search for a hash begins. */
+KS_INLINE uint64_t ks_home_number(const ks_keymap *m, uint64_t hash) {
+    return (uint64_t)((unsigned __int128)hash * m->homes >> 64);
+}
+
+/* Asks for a line, into the second-level cache: an AMD drops what does not fit into the short queue of the first. */
+#define KS_FETCH(p) __builtin_prefetch((p), 0, 2)
+
+/* The first slot from `slot` on, in the order of a search, that has the key's tag, or else the free one that ends it. */
+KS_INLINE uint64_t ks_keymap_candidate(const ks_keymap *m, ks_key k, uint64_t slot) {
+    uint64_t first = slot & ~(uint64_t)(KS_GROUP_SLOTS - 1);
+    uint32_t wanted = ~(uint32_t)0 << (slot - first);
+    for (;; first += KS_GROUP_SLOTS, wanted = ~(uint32_t)0) {
+        uint32_t bits = ks_match(m->tags + first, ks_tag(k)) & wanted;
+        if (!bits) bits = ks_match(m->tags + first, 0);
+        if (bits) return first + (uint64_t)__builtin_ctz(bits);
+    }
+}
+
+/* Before a get or put: asks for the tags of a key's home group, and when they are there for the slot that they point to. */
+KS_INLINE void ks_keymap_prefetch(const ks_keymap *m, ks_key k) {
+    if (m->slots) KS_FETCH(m->tags + ks_home_number(m, k.hash) * KS_GROUP_SLOTS);
+}
+
+KS_INLINE void ks_keymap_prefetch_slot(const ks_keymap *m, ks_key k) {
+    if (m->slots) KS_FETCH(m->slots + ks_keymap_candidate(m, k, ks_home_number(m, k.hash) * KS_GROUP_SLOTS));
+}
+
+KS_INLINE int ks_is_entry(const ks_entry *entry, ks_key k) { return entry->hash == k.hash && entry->more == k.more; }
+
+/* Where a key is, or the free slot that it would have. */
+typedef struct {
+    uint64_t slot;
+    int is_there;
+} ks_key_place;
+
+KS_INLINE ks_key_place ks_keymap_look(const ks_keymap *m, ks_key k) {
+    for (uint64_t first = ks_home_number(m, k.hash) * KS_GROUP_SLOTS;; first += KS_GROUP_SLOTS) {
+        const uint8_t *tags = m->tags + first; /* the last group always has a free slot */
+        uint32_t none = ks_match(tags, 0);
+        for (uint32_t bits = ks_match(tags, ks_tag(k)); bits; bits &= bits - 1) {
+            uint64_t slot = first + (uint64_t)__builtin_ctz(bits);
+            if (ks_is_entry(m->slots + slot, k)) return (ks_key_place){slot, 1};
+        }
+        if (none) return (ks_key_place){first + (uint64_t)__builtin_ctz(none), 0};
+    }
+}
+
+/* The ordinal of a key, or KS_NEW_KEY. */
+KS_INLINE int64_t ks_keymap_get(const ks_keymap *m, ks_key k) {
+    if (!m->slots) return KS_NEW_KEY;
+    ks_key_place place = ks_keymap_look(m, k);
+    return place.is_there ? (int64_t)m->slots[place.slot].ordinal : KS_NEW_KEY;
+}
+
+/* Gives a key an ordinal; the ordinal that it had, KS_NEW_KEY or KS_MAP_NO_MEMORY. */
+KS_INLINE int64_t ks_keymap_put(ks_keymap *m, ks_key k, uint32_t ordinal) {
+    if (!m->slots && ks_keymap_grow(m)) return KS_MAP_NO_MEMORY;
+    ks_key_place place = ks_keymap_look(m, k);
+    if (place.is_there) {
+        uint32_t previous = m->slots[place.slot].ordinal;
+        m->slots[place.slot].ordinal = ordinal;
+        return previous;
+    }
+    while (m->size == m->limit || place.slot >= (m->homes + KS_SPARE_GROUPS - 1) * KS_GROUP_SLOTS) {
+        if (ks_keymap_grow(m)) return KS_MAP_NO_MEMORY;
+        place = ks_keymap_look(m, k);
+    }
+    m->slots[place.slot] = (ks_entry){k.hash, k.more, ordinal};
+    m->tags[place.slot] = ks_tag(k);
+    m->size++;
+    return KS_NEW_KEY;
+}
+
+/* Puts keys one after the other, at most KS_AT_ONCE, while the map has fewer than `capacity`: how many it put, or
+   KS_MAP_NO_MEMORY. `previous` has for each of these what ks_keymap_put answers. */
+int ks_keymap_put_all(ks_keymap *m, const ks_key *keys, const uint32_t *ordinals, int n, int64_t capacity,
+                      int64_t *previous);
+
+#endif

@@ -1,0 +1,71 @@
+/* The first pass of compaction (SEMANTICS 7.11, 7.12): which of the dirty records are superseded by a later record.
+
+   Each record of each batch that is scanned has an ordinal, from 0 in the order of the file; batches of control records
+   and of aborted transactions too, by the number that their header declares. A batch has been framed and its header
+   been checked; its records are not trusted. Nothing here knows Python. */
+#ifndef KSTORE_NEWEST_H
+#define KSTORE_NEWEST_H
+
+#include "bits.h"
+#include "keymap.h"
+
+typedef struct {
+    ks_keymap map;
+    ks_bits superseded; /* by ordinal: a later record has the key, or it has none; in [first_dirty, latest] only */
+    ks_bits tombstones; /* by ordinal: the value is null; not of control records and aborted ones */
+    int64_t capacity;   /* keys */
+    int64_t most_records;
+    int64_t records;    /* next ordinal */
+    int64_t keyless;    /* records without a key that are superseded, of the dirty part */
+    int64_t first_dirty;
+    int64_t latest;     /* the pass ends behind this offset */
+    int64_t *aborted;   /* first ordinals of the batches that were taken for aborted, rising */
+    int64_t aborted_n, aborted_capacity;
+    int full;
+} ks_newest;
+
+enum ks_taken {
+    KS_TAKEN = 0,
+    KS_DAMAGED,     /* `fault` is of record.h */
+    KS_OUT_OF_BATCH,/* a record's offset is outside of the batch */
+    KS_UNORDERED,   /* a record's offset is not above the one before it */
+    KS_NO_ROOM      /* without memory */
+};
+
+void ks_newest_start(ks_newest *s, int64_t capacity, int64_t first_dirty, const uint8_t secret[16], int bits,
+                     int64_t most_records);
+void ks_newest_free(ks_newest *s);
+
+/* Whether the next batch, of `count` records, would have ordinals beyond the last there is: the map counts as full. */
+static inline int ks_newest_ends_at(ks_newest *s, int32_t count) {
+    if (s->records + count > s->most_records) s->full = 1;
+    return s->full;
+}
+
+/* Takes a batch whose records are not looked at: the one whose header is at `head`. */
+static inline void ks_newest_pass(ks_newest *s, const uint8_t *head) {
+    int64_t last = ks_last_offset(head);
+    s->records += ks_load32(head + KS_RECORDS_COUNT_AT);
+    if (last >= s->first_dirty) s->latest = last;
+}
+
+/* Notes that the next batch is taken for aborted: its keys are not put, whatever the second pass finds; 0, or -1 without
+   memory. */
+int ks_newest_note_aborted(ks_newest *s);
+
+/* Whether the batch whose first record has this ordinal was taken for aborted. */
+int ks_newest_is_aborted(const ks_newest *s, int64_t ordinal);
+
+/* Takes the records [p, end) of the batch whose header is at `head`, as many as the header declares. The map may become
+   full on the way; the batch then has ordinals all the same. An answer other than KS_TAKEN ends the pass. */
+int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, int *fault);
+
+/* Takes one record, of a format whose batches are not walked here; whether it could be taken, or -1 without memory. */
+int ks_newest_take_one(ks_newest *s, int64_t offset, const uint8_t *key, int64_t key_size, int tombstone);
+
+/* Whether a key has a record in the scanned part at or above the first dirty offset. */
+static inline int ks_newest_has(const ks_newest *s, const uint8_t *key, size_t n) {
+    return ks_keymap_get(&s->map, ks_keymap_hash(&s->map, key, n)) >= 0;
+}
+
+#endif

@@ -1,0 +1,221 @@
+/* One v2 record (FORMAT 3): parsed without an allocation, measured, written.
+
+   A parser gets the end with the pointer, compares lengths as `n > end - p`, and returns NULL with a fault code;
+   the module that called turns the code into an exception that knows the position. Nothing here knows Python. */
+#ifndef KSTORE_RECORD_H
+#define KSTORE_RECORD_H
+
+#include "wire.h"
+
+enum ks_fault {
+    KS_FINE = 0,
+    KS_ENDS_EARLY,         /* the data ends before the declared number of records was read */
+    KS_BAD_VARINT,         /* a varint is cut off or has more than 5 (varlong: 10) bytes */
+    KS_NEGATIVE_LENGTH,    /* record length < 0 */
+    KS_LENGTH_TOO_LARGE,   /* record length beyond the data */
+    KS_FIELD_TOO_LARGE,    /* key, value or header longer than what is left of the record */
+    KS_BAD_HEADER_COUNT,   /* negative, or more than bytes left */
+    KS_NULL_HEADER_KEY,    /* header key length < 0 */
+    KS_LENGTH_MISMATCH,    /* fields end before the declared length does */
+    KS_TRAILING_BYTES      /* bytes left after the last record */
+};
+
+typedef struct {
+    int64_t timestamp_delta;
+    int32_t offset_delta;
+    int32_t key_size;             /* negative: null */
+    int32_t value_size;           /* negative: null */
+    int32_t headers_count;
+    const uint8_t *key;
+    const uint8_t *value;
+    const uint8_t *headers;       /* first header, checked up to `end` */
+    const uint8_t *end;
+    int fault;
+} ks_record;
+
+/* Reads one header; `p` at its key length. NULL with `*fault`. */
+static inline const uint8_t *ks_parse_header(const uint8_t *p, const uint8_t *end, const uint8_t **key,
+                                             int32_t *key_size, const uint8_t **value, int32_t *value_size,
+                                             int *fault) {
+    if (!(p = ks_varint(p, end, key_size))) { *fault = KS_BAD_VARINT; return NULL; }
+    if (*key_size < 0) { *fault = KS_NULL_HEADER_KEY; return NULL; }
+    if (*key_size > end - p) { *fault = KS_FIELD_TOO_LARGE; return NULL; }
+    *key = p;
+    p += *key_size;
+    if (!(p = ks_varint(p, end, value_size))) { *fault = KS_BAD_VARINT; return NULL; }
+    *value = p;
+    if (*value_size > 0) {
+        if (*value_size > end - p) { *fault = KS_FIELD_TOO_LARGE; return NULL; }
+        p += *value_size;
+    }
+    return p;
+}
+
+static const uint8_t *ks_skip_headers(const uint8_t *p, const uint8_t *end, int32_t count, int *fault) {
+    const uint8_t *key, *value;
+    int32_t key_size, value_size;
+    for (; count > 0; count--)
+        if (!(p = ks_parse_header(p, end, &key, &key_size, &value, &value_size, fault))) return NULL;
+    return p;
+}
+
+/* ---- a record as most are --------------------------------------------------------------------------------------- */
+
+/* A varint of up to three bytes, as an unsigned number; a longer one jumps to `longer`. */
+#define KS_READ_SHORT(z, p, longer)                     \
+    uint64_t z = *p++;                                  \
+    if (z >= 0x80) {                                    \
+        uint64_t more = *p++;                           \
+        z = (z & 0x7f) | more << 7;                     \
+        if (more >= 0x80) {                             \
+            more = *p++;                                \
+            z = (z & 0x3fff) | more << 14;              \
+            if (more >= 0x80) goto longer;              \
+        }                                               \
+    }
+
+#define KS_HEAD 16 /* bytes that all fields but key and value may take in short form, before the value */
+
+/* The fields of a record, wide enough that a loop which uses them has nothing to convert. */
+typedef struct {
+    int64_t timestamp, delta, key_size, value_size; /* deltas to the batch's; sizes: negative is null */
+    const uint8_t *key, *value, *headers;           /* headers: the first */
+    int32_t headers_count;
+} ks_fields;
+
+/* Reads the record at `p` and returns where the next one starts. NULL if it has headers, a long varint or less than KS_HEAD
+   bytes up to `end`, or is not sound: ks_parse_uncommon tells. */
+KS_INLINE const uint8_t *ks_common_record(const uint8_t *p, const uint8_t *end, ks_fields *f) {
+    if (end - p < KS_HEAD) return NULL;
+    KS_READ_SHORT(size, p, uncommon)
+    const uint8_t *const next = p + (size >> 1);
+    p++; /* attributes */
+    KS_READ_SHORT(timestamp, p, uncommon)
+    KS_READ_SHORT(delta, p, uncommon)
+    KS_READ_SHORT(key, p, uncommon)
+    f->timestamp = (int64_t)(timestamp >> 1) ^ -(int64_t)(timestamp & 1);
+    f->delta = (int64_t)(delta >> 1);
+    f->key = p;
+    f->key_size = -1;
+    if (!(key & 1)) {
+        f->key_size = (int64_t)(key >> 1);
+        if (f->key_size > end - p - 3) return NULL;
+        p += f->key_size;
+    }
+    KS_READ_SHORT(value, p, uncommon)
+    f->value = p;
+    f->value_size = -1;
+    if (!(value & 1)) {
+        f->value_size = (int64_t)(value >> 1);
+        p += f->value_size;
+    }
+    f->headers_count = 0;
+    f->headers = next;
+    /* The fields end where the record ends, and the record lies within the batch: no field was read beyond the batch. */
+    if (p + 1 == next && next <= end && !(((size | delta) & 1) | *p)) return next;
+uncommon:
+    return NULL;
+}
+
+/* ---- any record -------------------------------------------------------------------------------------------------- */
+
+/* As ks_parse_record, and does all of its work where a record is not as most are. */
+static __attribute__((noinline)) const uint8_t *ks_parse_uncommon(const uint8_t *p, const uint8_t *end, ks_record *r) {
+    int32_t size;
+    if (p >= end) { r->fault = KS_ENDS_EARLY; return NULL; }
+    if (!(p = ks_varint(p, end, &size))) { r->fault = KS_BAD_VARINT; return NULL; }
+    if (size < 0) { r->fault = KS_NEGATIVE_LENGTH; return NULL; }
+    if (size > end - p) { r->fault = KS_LENGTH_TOO_LARGE; return NULL; }
+    end = p + size;
+    r->end = end;
+    r->fault = KS_BAD_VARINT;
+    if (p == end) return NULL;
+    p++; /* attributes: unused, ignored */
+    if (!(p = ks_varlong(p, end, &r->timestamp_delta))) return NULL;
+    if (!(p = ks_varint(p, end, &r->offset_delta))) return NULL;
+    if (!(p = ks_varint(p, end, &r->key_size))) return NULL;
+    r->key = p;
+    if (r->key_size > 0) {
+        if (r->key_size > end - p) { r->fault = KS_FIELD_TOO_LARGE; return NULL; }
+        p += r->key_size;
+    }
+    if (!(p = ks_varint(p, end, &r->value_size))) return NULL;
+    r->value = p;
+    if (r->value_size > 0) {
+        if (r->value_size > end - p) { r->fault = KS_FIELD_TOO_LARGE; return NULL; }
+        p += r->value_size;
+    }
+    if (!(p = ks_varint(p, end, &r->headers_count))) return NULL;
+    r->headers = p;
+    if (r->headers_count != 0) {
+        if (r->headers_count < 0 || r->headers_count > end - p) { r->fault = KS_BAD_HEADER_COUNT; return NULL; }
+        if (!(p = ks_skip_headers(p, end, r->headers_count, &r->fault))) return NULL;
+    }
+    if (p != end) { r->fault = KS_LENGTH_MISMATCH; return NULL; }
+    r->fault = KS_FINE;
+    return p;
+}
+
+/* Reads the record at `p` (FORMAT 3.2, checks 3 to 11) and returns where the next one starts, or NULL with
+   r->fault. Every field of `r` is within [p, end) afterwards, its headers walked once and found sound. */
+KS_INLINE const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, ks_record *r) {
+    ks_fields f;
+    const uint8_t *next = ks_common_record(p, end, &f);
+    if (!next) { /* by a copy: a caller that uses single fields of `r` keeps them in registers */
+        ks_record uncommon;
+        next = ks_parse_uncommon(p, end, &uncommon);
+        *r = uncommon;
+        return next;
+    }
+    r->timestamp_delta = f.timestamp;
+    r->offset_delta = (int32_t)f.delta;
+    r->key = f.key;
+    r->key_size = (int32_t)f.key_size;
+    r->value = f.value;
+    r->value_size = (int32_t)f.value_size;
+    r->headers_count = 0;
+    r->headers = r->end = next;
+    r->fault = KS_FINE;
+    return next;
+}
+
+/* Whether a timestamp lies outside of [now - before_max, now + after_max]; the limits are 0 or more (SEMANTICS 1.17). */
+static inline int ks_too_far(int64_t stamp, int64_t now, int64_t before_max, int64_t after_max) {
+    if (stamp < now) return (uint64_t)now - (uint64_t)stamp > (uint64_t)before_max;
+    return (uint64_t)stamp - (uint64_t)now > (uint64_t)after_max;
+}
+
+static inline uint8_t *ks_put_field(uint8_t *p, const void *data, int64_t size) {
+    if (size < 0) { *p++ = 1; return p; }
+    p = ks_put_uvarint(p, (uint64_t)size << 1);
+    memcpy(p, data, (size_t)size);
+    return p + size;
+}
+
+/* Bytes of the record after its length field; `headers_size` includes the headers count. Sizes: negative is null. */
+static inline uint64_t ks_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size,
+                                    int64_t value_size, int64_t headers_size) {
+    uint64_t n = 1 + (uint64_t)ks_uvarint_size(ks_zigzag(timestamp_delta));
+    n += (uint64_t)ks_uvarint_size((uint64_t)offset_delta << 1);
+    n += key_size < 0 ? 1 : (uint64_t)key_size + (uint64_t)ks_uvarint_size((uint64_t)key_size << 1);
+    n += value_size < 0 ? 1 : (uint64_t)value_size + (uint64_t)ks_uvarint_size((uint64_t)value_size << 1);
+    return n + (uint64_t)headers_size;
+}
+
+/* Writes a record of `body` = ks_body_size(...) bytes; the caller has made room for them and 5 more. `offset_delta`
+   is 0 or more; `headers` begins with their count. */
+static inline uint8_t *ks_put_record(uint8_t *p, uint64_t body, int64_t timestamp_delta, int64_t offset_delta,
+                                     const void *key, int64_t key_size, const void *value, int64_t value_size,
+                                     const void *headers, int64_t headers_size) {
+    p = ks_put_uvarint(p, body << 1);
+    *p++ = 0;
+    p = ks_put_uvarint(p, ks_zigzag(timestamp_delta));
+    p = ks_put_uvarint(p, (uint64_t)offset_delta << 1);
+    p = ks_put_field(p, key, key_size);
+    p = ks_put_field(p, value, value_size);
+    if (headers_size == 1) { *p++ = *(const uint8_t *)headers; return p; }
+    memcpy(p, headers, (size_t)headers_size);
+    return p + headers_size;
+}
+
+#endif

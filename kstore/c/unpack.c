@@ -1,0 +1,267 @@
+#include "unpack.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static inline uint32_t ks_le32(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Copies what lies `distance` bytes back, which may overlap with what is being written, in steps of up to 16 bytes. */
+static inline void ks_copy_back(uint8_t *to, size_t distance, size_t size) {
+    const uint8_t *from = to - distance;
+    if (distance >= 16) {
+        for (size_t i = 0; i < size; i += 16) memcpy(to + i, from + i, 16);
+    } else if (distance >= 8) {
+        for (size_t i = 0; i < size; i += 8) memcpy(to + i, from + i, 8);
+    } else {
+        /* The pattern repeats: it is written once, then copied from behind by the least multiple of its size from 8 on. */
+        size_t whole = distance * (8 / distance + (8 % distance != 0));
+        size_t first = size < whole ? size : whole;
+        for (size_t i = 0; i < first; i++) to[i] = from[i];
+        for (size_t i = first; i < size; i += 8) memcpy(to + i, to + i - whole, 8);
+    }
+}
+
+/* ---- LZ4 -------------------------------------------------------------------------------------------------------- */
+
+/* A length that goes on in further bytes; -1 at the end of the input. */
+static inline int64_t ks_lz4_more(const uint8_t **at, const uint8_t *end, int64_t length) {
+    const uint8_t *p = *at;
+    for (;;) {
+        if (p >= end) return -1;
+        length += *p;
+        if (*p++ != 255) break;
+    }
+    *at = p;
+    return length;
+}
+
+/* One block into at most `capacity` bytes; returns the size, or KS_NOT_MINE. The end of a block must be as the format says:
+   the last match ends 5 bytes before the output does, and begins 12 bytes before. */
+static int64_t ks_lz4_block(const uint8_t *p, size_t n, uint8_t *to, size_t capacity) {
+    const uint8_t *end = p + n;
+    uint8_t *out = to, *out_end = to + capacity;
+    for (;;) {
+        if (p >= end) return KS_NOT_MINE;
+        uint8_t token = *p++;
+        int64_t literals = token >> 4;
+        if (literals == 15 && (literals = ks_lz4_more(&p, end, 15)) < 0) return KS_NOT_MINE;
+        if (literals > end - p || literals > out_end - out) return KS_NOT_MINE;
+        if (literals <= 32 && end - p >= 32) {
+            memcpy(out, p, 16);
+            memcpy(out + 16, p + 16, 16);
+        } else {
+            memcpy(out, p, (size_t)literals);
+        }
+        out += literals;
+        p += literals;
+        if (p == end) return literals >= 5 || out - to == literals ? out - to : KS_NOT_MINE;
+        if (end - p < 8 || out_end - out < 12) return KS_NOT_MINE;
+        size_t distance = (size_t)(p[0] | p[1] << 8);
+        p += 2;
+        int64_t match = token & 15;
+        if (match == 15 && (match = ks_lz4_more(&p, end, 15)) < 0) return KS_NOT_MINE;
+        match += 4;
+        if (distance == 0 || distance > (size_t)(out - to) || match > out_end - out - 5) return KS_NOT_MINE;
+        ks_copy_back(out, distance, (size_t)match);
+        out += match;
+    }
+}
+
+/* Second byte of the xxHash32 (seed 0) of a frame descriptor of fewer than 16 bytes. */
+static uint8_t ks_lz4_header_checksum(const uint8_t *p, size_t n) {
+    uint32_t h = 374761393u + (uint32_t)n;
+    size_t at = 0;
+    for (; at + 4 <= n; at += 4) {
+        h += ks_le32(p + at) * 3266489917u;
+        h = (h << 17 | h >> 15) * 668265263u;
+    }
+    for (; at < n; at++) {
+        h += p[at] * 374761393u;
+        h = (h << 11 | h >> 21) * 2654435761u;
+    }
+    h = (h ^ h >> 15) * 2246822519u;
+    h = (h ^ h >> 13) * 3266489917u;
+    return (uint8_t)((h ^ h >> 16) >> 8);
+}
+
+static int64_t ks_unpack_lz4(const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
+    const uint8_t *end = p + n;
+    if (n < 11 || ks_le32(p) != 0x184d2204u) return KS_NOT_MINE;
+    uint8_t flags = p[4], sizes = p[5];
+    size_t descriptor = flags & 0x08 ? 10 : 2;
+    if (flags >> 6 != 1 || (flags & 0x33) != 0x20 || sizes & 0x8f || sizes >> 4 < 4) return KS_NOT_MINE;
+    if (n < 4 + descriptor + 1 || p[4 + descriptor] != ks_lz4_header_checksum(p + 4, descriptor)) return KS_NOT_MINE;
+    size_t largest = (size_t)1 << (8 + 2 * (sizes >> 4));
+    int64_t used = 0;
+    for (p += 4 + descriptor + 1;;) {
+        if (end - p < 4) return KS_NOT_MINE;
+        uint32_t mark = ks_le32(p), size = mark & 0x7fffffff;
+        p += 4;
+        if (mark == 0) return used;
+        if (size > largest || size > (size_t)(end - p) || used > limit) return KS_NOT_MINE;
+        size_t wanted = (size_t)used + (mark >> 31 ? size : largest);
+        if (wanted > out->capacity && out->room(out, (size_t)used, wanted)) return KS_NOT_MINE;
+        int64_t made = size;
+        if (mark >> 31) {
+            if (size > 0) memcpy(out->p + used, p, size); /* before any output there is no memory to point to */
+        } else if ((made = ks_lz4_block(p, size, out->p + used, largest)) < 0) return KS_NOT_MINE;
+        p += size;
+        used += made;
+        if (used > limit) return KS_NOT_MINE;
+    }
+}
+
+/* ---- snappy ----------------------------------------------------------------------------------------------------- */
+
+/* One raw block behind `used` bytes of output; returns the size of all output then, or KS_NOT_MINE. */
+static int64_t ks_snappy_block(const uint8_t *p, size_t n, ks_output *out, int64_t used, int64_t limit) {
+    const uint8_t *end = p + n;
+    uint64_t size = 0;
+    for (int shift = 0;; shift += 7) {
+        if (p >= end || shift > 28) return KS_NOT_MINE;
+        size |= (uint64_t)(*p & 0x7f) << shift;
+        if (*p++ < 0x80) break;
+    }
+    if (size > 64 * (uint64_t)n || (int64_t)size > limit - used) return KS_NOT_MINE;
+    size_t wanted = (size_t)used + (size_t)size;
+    if (wanted > out->capacity && out->room(out, (size_t)used, wanted)) return KS_NOT_MINE;
+    uint8_t *begin = out->p + used, *to = begin, *to_end = begin + size;
+    while (p < end) {
+        uint8_t tag = *p++;
+        size_t length, distance;
+        if ((tag & 3) == 0) {
+            length = tag >> 2;
+            if (length >= 60) {
+                size_t bytes = length - 59;
+                if ((size_t)(end - p) < bytes) return KS_NOT_MINE;
+                length = 0;
+                for (size_t i = 0; i < bytes; i++) length |= (size_t)p[i] << (8 * i);
+                p += bytes;
+            }
+            length++;
+            if (length > (size_t)(end - p) || length > (size_t)(to_end - to)) return KS_NOT_MINE;
+            if (length <= 32 && end - p >= 32) {
+                memcpy(to, p, 16);
+                memcpy(to + 16, p + 16, 16);
+            } else {
+                memcpy(to, p, length);
+            }
+            to += length;
+            p += length;
+            continue;
+        }
+        size_t bytes = (tag & 3) == 3 ? 4 : (size_t)(tag & 3);
+        if ((size_t)(end - p) < bytes) return KS_NOT_MINE;
+        if (bytes == 1) {
+            length = 4 + (tag >> 2 & 7);
+            distance = (size_t)(tag >> 5) << 8 | p[0];
+        } else {
+            length = 1 + (tag >> 2);
+            distance = bytes == 2 ? (size_t)(p[0] | p[1] << 8) : ks_le32(p);
+        }
+        p += bytes;
+        if (distance == 0 || distance > (size_t)(to - begin) || length > (size_t)(to_end - to)) return KS_NOT_MINE;
+        ks_copy_back(to, distance, length);
+        to += length;
+    }
+    return to == to_end ? (int64_t)wanted : KS_NOT_MINE;
+}
+
+/* Xerial's stream of blocks behind a header of 16 bytes, or one raw block. */
+static int64_t ks_unpack_snappy(const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
+    static const uint8_t magic[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
+    const uint8_t *end = p + n;
+    int64_t used = 0;
+    if (n < 16 || memcmp(p, magic, 8) != 0) return n == 0 ? KS_NOT_MINE : ks_snappy_block(p, n, out, 0, limit);
+    for (p += 16; end - p >= 4;) {
+        uint32_t size = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+        p += 4;
+        if (size > (size_t)(end - p)) return KS_NOT_MINE; /* another header, or damage */
+        if ((used = ks_snappy_block(p, size, out, used, limit)) < 0) return KS_NOT_MINE;
+        p += size;
+    }
+    return used;
+}
+
+/* ---- zstd ------------------------------------------------------------------------------------------------------- */
+
+/* The library's decompressor, if `ks_zstd_setup` has its functions; each thread has a context. */
+static struct {
+    void *(*new_context)(void);
+    size_t (*free_context)(void *context);
+    size_t (*decompress)(void *context, void *to, size_t capacity, const void *from, size_t n);
+    unsigned (*is_error)(size_t made);
+} ks_zstd;
+static pthread_key_t ks_zstd_context;
+
+static void ks_zstd_forget(void *context) { ks_zstd.free_context(context); }
+
+int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void *is_error) {
+    if (!new_context || !free_context || !decompress || !is_error) return 0;
+    if (pthread_key_create(&ks_zstd_context, ks_zstd_forget)) return 0;
+    memcpy(&ks_zstd.new_context, &new_context, sizeof new_context); /* ISO C has no cast from an object pointer to a function pointer */
+    memcpy(&ks_zstd.free_context, &free_context, sizeof free_context);
+    memcpy(&ks_zstd.is_error, &is_error, sizeof is_error);
+    memcpy(&ks_zstd.decompress, &decompress, sizeof decompress);
+    return 1;
+}
+
+enum { KS_ZSTD_BLOCK = 128 << 10, KS_ZSTD_MOST = 64 << 20 };
+
+/* The largest size that a frame can decompress to, by its blocks. KS_NOT_MINE unless the frame ends where the data end;
+   also for a frame of more than its window and for a block of more than a block may have: those the library takes when it
+   decompresses in one call, and refuses in a stream. */
+static int64_t ks_zstd_bound(const uint8_t *p, size_t n) {
+    static const uint8_t sizes[4] = {0, 2, 4, 8};
+    const uint8_t *end = p + n;
+    if (n < 9 || ks_le32(p) != 0xfd2fb528u || p[4] & 0x0b) return KS_NOT_MINE; /* a dictionary, or reserved */
+    int single = p[4] >> 5 & 1, size_of_size = p[4] >> 6;
+    size_t tail = p[4] & 4 ? 4 : 0, head = 5 + (single && !size_of_size ? 1 : (size_t)!single + sizes[size_of_size]);
+    int64_t bound = 0, window = KS_ZSTD_MOST;
+    if (!single) {
+        if (p[5] >> 3 > 15) return KS_NOT_MINE; /* 64 MiB and more */
+        window = (int64_t)1 << (10 + (p[5] >> 3));
+        window += window / 8 * (p[5] & 7);
+    }
+    if (n < head + tail) return KS_NOT_MINE;
+    const int64_t most = window < KS_ZSTD_BLOCK ? window : KS_ZSTD_BLOCK;
+    for (p += head;;) {
+        if (end - p < 3) return KS_NOT_MINE;
+        uint32_t block = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16, size = block >> 3;
+        int kind = block >> 1 & 3; /* types of blocks: raw, one byte repeated, compressed */
+        p += 3;
+        if (kind == 3 || (kind == 1 ? 1 : size) > (size_t)(end - p)) return KS_NOT_MINE;
+        p += kind == 1 ? 1 : size;
+        if (size > most) return KS_NOT_MINE;
+        bound += kind < 2 ? size : most;
+        if (bound > window) return KS_NOT_MINE;
+        if (block & 1) break;
+    }
+    return (size_t)(end - p) == tail ? bound : KS_NOT_MINE;
+}
+
+static int64_t ks_unpack_zstd(const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
+    int64_t bound = ks_zstd.decompress ? ks_zstd_bound(p, n) : KS_NOT_MINE;
+    if (bound < 0 || ((size_t)bound > out->capacity && out->room(out, 0, (size_t)bound))) return KS_NOT_MINE;
+    void *context = pthread_getspecific(ks_zstd_context);
+    if (!context) {
+        if (!(context = ks_zstd.new_context())) return KS_NOT_MINE;
+        if (pthread_setspecific(ks_zstd_context, context)) {
+            ks_zstd.free_context(context);
+            return KS_NOT_MINE;
+        }
+    }
+    size_t made = ks_zstd.decompress(context, out->p, (size_t)bound, p, n);
+    return ks_zstd.is_error(made) || made > (size_t)limit ? KS_NOT_MINE : (int64_t)made;
+}
+
+enum { KS_CODEC_SNAPPY = 2, KS_CODEC_LZ4 = 3, KS_CODEC_ZSTD = 4 };
+
+int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
+    if (codec == KS_CODEC_LZ4) return ks_unpack_lz4(p, n, out, limit);
+    if (codec == KS_CODEC_SNAPPY) return ks_unpack_snappy(p, n, out, limit);
+    if (codec == KS_CODEC_ZSTD) return ks_unpack_zstd(p, n, out, limit);
+    return KS_NOT_MINE;
+}

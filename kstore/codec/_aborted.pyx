@@ -1,0 +1,54 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""Batches of aborted transactions: which ones a reader of committed records leaves out."""
+
+cimport cython
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from libc.stdint cimport int64_t
+
+from kstore._core cimport Buffer
+from kstore.codec._wire cimport HEADER_UP_TO_MAGIC, LOG_OVERHEAD, MIN_V0_MESSAGE, RECORDS_AT, batch_size
+
+
+@cython.final
+cdef class AbortedFilter:
+    """Aborted transactions; tells of each batch whether it belongs to one.
+
+    A transactional batch of a producer does, if it lies between the first batch and the marker of an aborted
+    transaction of that producer. Made of (producer id, first offset, last offset); never changed.
+    """
+
+    def __init__(self, transactions):
+        cdef Py_ssize_t i = 0
+        ordered = sorted(transactions)
+        self._spans = <ks_span *> PyMem_RawMalloc(<size_t> max(len(ordered), 1) * sizeof(ks_span))
+        if self._spans == NULL:
+            raise MemoryError
+        for producer_id, first, last in ordered:
+            self._spans[i] = ks_span(producer_id, first, last)
+            i += 1
+            self._count = i
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._spans)
+
+    def __len__(self):
+        return self._count
+
+    def kept(self, data):
+        """The ranges [(start, end)] of whole batches in memory that hold no aborted ones."""
+        cdef Buffer held = Buffer(data)
+        cdef Py_ssize_t at = 0, start = 0
+        cdef int64_t size
+        ranges = []
+        while held.size - at > HEADER_UP_TO_MAGIC:
+            size = batch_size(held.p + at)
+            if size < LOG_OVERHEAD + MIN_V0_MESSAGE or size > held.size - at:
+                break
+            if size >= RECORDS_AT and ks_is_aborted(self._spans, self._count, held.p + at):
+                if start < at:
+                    ranges.append((start, at))
+                start = at + <Py_ssize_t> size
+            at += <Py_ssize_t> size
+        if start < held.size:
+            ranges.append((start, held.size))
+        return ranges

@@ -1,0 +1,74 @@
+# cython: language_level=3
+"""The batch builder, for modules that write what it packed."""
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+
+
+cdef class Packer:
+    cdef uint8_t *data                 # finished batches, then the open one
+    cdef Py_ssize_t finished           # bytes of finished batches
+    cdef readonly int batches
+    """Finished batches in `buffer`."""
+    cdef readonly int64_t records
+    """Records taken in over the packer's life."""
+    cdef readonly int64_t max_timestamp
+    """Greatest timestamp of the finished batches in `buffer`, -1 if none."""
+    cdef public int64_t now_ms
+    """What a record without a timestamp gets, and what limits are counted from."""
+
+    cdef Py_ssize_t _capacity
+    cdef Py_ssize_t _least             # of a capacity that is not 0
+    cdef Py_ssize_t _used              # finished bytes and those of the open batch
+    cdef Py_ssize_t _exports
+    cdef bint _busy
+    cdef int64_t _batch_bytes
+    cdef int64_t _max_batch_bytes
+    cdef int _codec
+    cdef object _level
+    cdef int16_t _attributes
+    cdef int64_t _producer_id
+    cdef int16_t _producer_epoch
+    cdef int32_t _base_sequence
+    cdef int64_t _before_max_ms
+    cdef int64_t _after_max_ms
+    cdef bint _require_key
+    cdef bint _single
+
+    cdef int32_t _count                # of the open batch
+    cdef int64_t _base_timestamp
+    cdef int64_t _open_max
+    cdef uint32_t _crc                 # of its first `_summed` bytes of records
+    cdef Py_ssize_t _summed
+    cdef int64_t _closing              # index of the first record of the section being compressed
+
+    # For a caller in C: enter(); add(...) and close_batch(); leave(). An error in between: drop_open(), then leave().
+    cdef int enter(self) except -1
+    cdef void leave(self) noexcept
+    cdef int add(self, object value, object key, object timestamp, object headers) except -1
+    cdef int close_batch(self) except -1
+    cdef void drop_open(self) noexcept
+
+    # Gives back the memory that holds nothing. No view of the buffer may be alive.
+    cdef int shrink(self) except -1
+
+    # For a caller in C that writes records of the open batch itself: checksums what lies in a cache still.
+    cdef void sum_up(self) noexcept nogil
+
+    cdef int _take(self, object item) except -1
+    cdef int _open(self, int64_t timestamp) except -1
+    cdef int _clear(self) except -1
+    cdef int _append(self, const void *key, Py_ssize_t key_size, const void *value, Py_ssize_t value_size,
+                     int64_t timestamp, const void *headers, Py_ssize_t headers_size) except -1
+    cdef int _reserve(self, Py_ssize_t extra) except -1
+    cdef void _write_header(self, Py_ssize_t start, Py_ssize_t size, int32_t count, int64_t base_timestamp,
+                            int64_t max_timestamp) noexcept nogil
+    cdef int _close_compressed(self) except -1
+    cdef int _pack_section(self, bytes section, int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1
+    cdef int _put_section(self, const uint8_t *section, Py_ssize_t size, bytes packed, int32_t count,
+                          int64_t base_timestamp, int64_t max_timestamp) except -1
+    cdef int64_t _check_timestamp(self, object timestamp) except? -2
+    cdef int _check(self, Py_ssize_t key_size, int64_t stamp) except -1
+    cdef int _split_section(self, const uint8_t *p, Py_ssize_t size, int32_t count, int64_t base_timestamp) except -1
+    cdef bytes _encode_headers(self, object headers)
+    cdef int _refuse(self, object kind, object reason) except -1
+    cdef int _refuse_at(self, int64_t index, object kind, object reason) except -1

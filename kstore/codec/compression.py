@@ -1,0 +1,358 @@
+"""Compression types by number and name, and the codec libraries behind one door.
+
+Knows frames, levels and limits; what is inside a frame is for the caller. Hardest rule: whatever bytes come in, a
+decompression ends in bounded time and memory, with the data or a `CorruptRecordError`.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from functools import lru_cache
+from typing import Any
+
+import cramjam
+import lz4.block  # type: ignore[import-untyped]
+import lz4.frame  # type: ignore[import-untyped]
+import zstandard
+
+from kstore.errors import ConfigError, CorruptRecordError, UnsupportedCompressionError
+
+__all__ = [
+    "GZIP",
+    "LZ4",
+    "MAX_DECOMPRESSED_BYTES",
+    "NAMES",
+    "NONE",
+    "SNAPPY",
+    "ZSTD",
+    "check_level",
+    "compress",
+    "decompress",
+    "type_id",
+    "type_name",
+]
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+
+# The limit for one decompressed batch. A producer limits a batch to 1 MiB before compression by default, and the
+# largest batch that any format can hold is 2 GiB; with 256 MiB every sane log can be read, while a bomb of a few
+# kilobytes costs a bounded amount of memory for a moment.
+MAX_DECOMPRESSED_BYTES = 256 << 20
+
+
+def type_name(number: int) -> str:
+    """Name of a compression type; `UnsupportedCompressionError` for 5 to 7, which the format leaves undefined."""
+    if 0 <= number < len(NAMES):
+        return NAMES[number]
+    raise UnsupportedCompressionError(f"compression type {number}: Kafka knows 0 to 4 ({', '.join(NAMES)})")
+
+
+def type_id(name: str) -> int:
+    """Number of a compression type by its name; `"uncompressed"` is `"none"`, as in topic settings."""
+    if name == "uncompressed":
+        return NONE
+    try:
+        return NAMES.index(name)
+    except (ValueError, TypeError):
+        names = ", ".join(NAMES)
+        raise UnsupportedCompressionError(f"compression type {name!r}: known are {names}") from None
+
+
+_LEVELS = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
+
+
+def check_level(type_id: int, level: int | None) -> None:
+    """`ConfigError` unless Kafka takes `level` for this type; None is the default of each, and gzip's -1 too."""
+    if level is None or (type_id == GZIP and level == -1) or type_id not in _LEVELS:
+        return
+    least, most = _LEVELS[type_id]
+    if not least <= level <= most:
+        raise ConfigError(f"compression level {level} for {NAMES[type_id]}: {least} to {most} are allowed")
+
+
+def compress(type_id: int, data: bytes, level: int | None = None, *, magic: int = 2) -> bytes:
+    """Compress `data` so that Kafka's Java readers take the frame (FORMAT 6.3 to 6.6).
+
+    `level` None is Kafka's default of the type; levels are Kafka's own (lz4's 9 is the fast compressor). `magic` 0
+    gives lz4 frames the wrong header checksum that format v0 asks for. Thread-safe.
+    """
+    if type_id == GZIP:
+        packer = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, -15)
+        trailer = _GZIP_TRAILER.pack(zlib.crc32(data), len(data) & 0xFFFFFFFF)
+        return b"".join((_GZIP_HEADER, packer.compress(data), packer.flush(), trailer))
+    if type_id == SNAPPY:
+        return _compress_xerial(data)
+    if type_id == LZ4:
+        frame = _compress_lz4(data, 9 if level is None else level)
+        return frame if magic else _LZ4_MAGIC + b"\x60\x40\x1a" + frame[7:]
+    if type_id == ZSTD:
+        packed: bytes = _zstd_compressor(3 if level is None else level).compress(data)
+        return packed
+    if type_id == NONE:
+        return bytes(data)
+    raise UnsupportedCompressionError(f"compression type {type_id}: Kafka knows 0 to 4 ({', '.join(NAMES)})")
+
+
+def decompress(type_id: int, data: bytes, *, limit: int = MAX_DECOMPRESSED_BYTES, magic: int = 2) -> bytes:
+    """Decompress one payload of at most `limit` bytes; `CorruptRecordError` for anything else.
+
+    `magic` is the message format that the payload was found in: 0 ignores lz4's header checksum. Thread-safe.
+    """
+    try:
+        if type_id == GZIP:
+            return _decompress_gzip(data, limit)
+        if type_id == SNAPPY:
+            return _decompress_snappy(data, limit)
+        if type_id == LZ4:
+            return _decompress_lz4(data, limit, magic)
+        if type_id == ZSTD:
+            return _decompress_zstd(data, limit)
+    except _LIBRARY_ERRORS as error:
+        raise CorruptRecordError(f"{NAMES[type_id]} data does not decompress: {error}") from error
+    if type_id == NONE:
+        if len(data) > limit:
+            raise _too_large("none", limit)
+        return bytes(data)
+    raise CorruptRecordError(f"compression type {type_id}: Kafka knows 0 to 4 ({', '.join(NAMES)})")
+
+
+def _too_large(name: str, limit: int) -> CorruptRecordError:
+    return CorruptRecordError(f"{name} data decompresses to more than the {limit} bytes allowed")
+
+
+_LIBRARY_ERRORS = (
+    zlib.error,
+    cramjam.DecompressionError,
+    lz4.block.LZ4BlockError,
+    RuntimeError,  # lz4.frame has no class of its own
+    EOFError,
+    zstandard.ZstdError,
+)
+
+# ---- gzip: one member as the JDK writes it; readers go on with concatenated members.
+
+
+_GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")  # as the JDK's since 16: no time, no hint, no system
+_GZIP_KNOWN_FLAGS = b"\x1f"
+_GZIP_TRAILER = struct.Struct("<II")
+_GZIP_PIECE = 256  # of a further member; the next piece is twice as large
+
+
+def _decompress_gzip(data: bytes, limit: int) -> bytes:
+    parts: list[bytes] = []
+    total = at = 0
+    view = memoryview(data)
+    piece_bytes = len(data)  # of the first member; less of later ones, since the bytes behind a member's end are copied
+    while True:
+        member = zlib.decompressobj(31)
+        if data[at + 3 : at + 4] > _GZIP_KNOWN_FLAGS:  # the JDK passes over flags without a meaning, zlib refuses them
+            member.decompress(bytes([*data[at : at + 3], data[at + 3] & _GZIP_KNOWN_FLAGS[0]]))
+            at += 4
+        size = piece_bytes
+        while not member.eof:
+            piece = view[at : at + size]
+            if not piece:
+                raise CorruptRecordError("gzip data ends inside a member")
+            part = member.decompress(piece, limit + 1 - total)
+            total += len(part)
+            if total > limit:
+                raise _too_large("gzip", limit)
+            parts.append(part)
+            at += len(piece)
+            size *= 2
+        at -= len(member.unused_data)
+        piece_bytes = _GZIP_PIECE
+        if data[at : at + 2] != b"\x1f\x8b":  # bytes that are no further member are padding, as in the JDK
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# ---- snappy: xerial's stream of raw blocks, big-endian sizes; or one raw block, which some clients send.
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK = 32 << 10
+
+
+def _compress_xerial(data: bytes) -> bytes:
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK]))
+        parts.append(len(block).to_bytes(4, "big"))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: bytes, limit: int) -> bytes:
+    if not data:
+        raise CorruptRecordError("snappy data of 0 bytes")
+    if len(data) < 16 or not data.startswith(_XERIAL_MAGIC):
+        return _snappy_block(data, 0, limit)
+    parts: list[bytes] = []
+    total = 0
+    at = 16
+    while len(data) - at >= 4:
+        size = int.from_bytes(data[at : at + 4], "big", signed=True)
+        if size < 0:
+            if data[at : at + 8] != _XERIAL_MAGIC:
+                raise CorruptRecordError(f"snappy block of {size} bytes")
+            if len(data) - at < 16 or int.from_bytes(data[at + 8 : at + 12], "big", signed=True) < 1:
+                raise CorruptRecordError("snappy stream goes on with a header that is cut off or of version 0")
+            at += 16
+            continue
+        at += 4
+        if size > len(data) - at:
+            raise CorruptRecordError(f"snappy block of {size} bytes where {len(data) - at} are left")
+        part = _snappy_block(data[at : at + size], total, limit)
+        total += len(part)
+        parts.append(part)
+        at += size
+    return b"".join(parts)
+
+
+def _snappy_block(block: bytes, before: int, limit: int) -> bytes:
+    size = 0
+    for at, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << 7 * at
+        if byte < 0x80:
+            break
+    else:
+        raise CorruptRecordError("snappy block whose length has no end")
+    if before + size > limit:
+        raise _too_large("snappy", limit)
+    if size > 64 * len(block):  # an element of two bytes or more gives at most 64: no allocation for a lie
+        raise CorruptRecordError(f"snappy block of {len(block)} bytes that declares {size}")
+    return bytes(cramjam.snappy.decompress_raw(block, output_len=size))
+
+
+# ---- lz4 frames, as far as Kafka's Java code reads them: independent blocks, no dictionary.
+
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_LEVEL_FAST = 9  # Kafka's default level, and its name for the fast compressor (FORMAT 6.2)
+_LZ4_LEVEL_MAX = 12  # the library's highest; Kafka allows up to 17, and its library cuts them to the same
+
+
+def _compress_lz4(data: bytes, level: int) -> bytes:
+    frame: bytes = lz4.frame.compress(
+        data,
+        compression_level=0 if level == _LZ4_LEVEL_FAST else min(max(level, 3), _LZ4_LEVEL_MAX),
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+    )
+    return frame
+
+
+def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
+    if data[:4] != _LZ4_MAGIC or len(data) < 7:
+        raise CorruptRecordError(f"lz4 frame that starts with {data[:4].hex()}, not {_LZ4_MAGIC.hex()}")
+    flags, sizes = data[4], data[5]
+    if flags >> 6 != 1 or not flags & 0x20 or flags & 0x03:
+        raise CorruptRecordError(
+            f"lz4 frame with flags {flags:#04x}: version 1 with independent blocks and no dictionary is read"
+        )
+    if sizes & 0x8F or sizes >> 4 < 4:
+        raise CorruptRecordError(f"lz4 frame with block descriptor {sizes:#04x}: 0x40 to 0x70 are read")
+    checked = 14 if flags & 0x08 else 6
+    if len(data) <= checked:
+        raise CorruptRecordError("lz4 frame that ends in its header")
+    if magic > 0 and data[checked] != _lz4_header_checksum(bytes(data[4:checked])):
+        raise CorruptRecordError(f"lz4 frame with header checksum {data[checked]:#04x}, which does not match")
+    if flags & 0x10:
+        return _decompress_lz4_checked(data, checked + 1, sizes, limit)
+    largest = 1 << 8 + 2 * (sizes >> 4)
+    parts: list[bytes] = []
+    total = 0
+    at = checked + 1
+    view = memoryview(data)
+    while True:
+        mark = int.from_bytes(view[at : at + 4], "little")
+        size = mark & 0x7FFFFFFF
+        at += 4
+        if at > len(data):
+            raise CorruptRecordError("lz4 frame without an end mark")
+        if mark == 0:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        if size > largest or size > len(data) - at:
+            raise CorruptRecordError(f"lz4 block of {size} bytes: {largest} are allowed, {len(data) - at} are there")
+        block = view[at : at + size]
+        part = bytes(block) if mark >> 31 else lz4.block.decompress(block, uncompressed_size=largest)
+        at += size
+        total += len(part)
+        if total > limit:
+            raise _too_large("lz4", limit)
+        parts.append(part)
+
+
+def _decompress_lz4_checked(data: bytes, at: int, sizes: int, limit: int) -> bytes:
+    """A frame whose blocks carry checksums, which no client writes by default: the library's own frame reader.
+
+    It gets a header without the fields that Kafka skips unread, and with a checksum that is right.
+    """
+    descriptor = bytes((0x70, sizes))
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    unpacker.decompress(_LZ4_MAGIC + descriptor + bytes((_lz4_header_checksum(descriptor),)))
+    plain: bytes = unpacker.decompress(memoryview(data)[at:], max_length=limit + 1)
+    if len(plain) > limit:
+        raise _too_large("lz4", limit)
+    if not unpacker.eof:
+        raise CorruptRecordError("lz4 frame without an end mark")
+    return plain
+
+
+@lru_cache(maxsize=64)  # nearly every frame has the same two bytes
+def _lz4_header_checksum(descriptor: bytes) -> int:
+    """Second byte of the xxHash32 (seed 0) of a descriptor of 2 or 10 bytes."""
+    word = 0xFFFFFFFF
+    h = 374761393 + len(descriptor)
+    for at in range(0, len(descriptor) - 3, 4):
+        h = h + int.from_bytes(descriptor[at : at + 4], "little") * 3266489917 & word
+        h = (h << 17 | h >> 15) * 668265263 & word
+    for byte in descriptor[len(descriptor) & ~3 :]:
+        h = h + byte * 374761393 & word
+        h = (h << 11 | h >> 21) & word
+        h = h * 2654435761 & word
+    h = (h ^ h >> 15) * 2246822519 & word
+    h = (h ^ h >> 13) * 3266489917 & word
+    return (h ^ h >> 16) >> 8 & 0xFF
+
+
+# ---- zstd: a frame without content size, as Kafka's streaming writer makes it.
+
+_ZSTD_PIECE = 1024  # a block of four bytes may stand for 128 KiB: no piece gives more than 32 MiB before it is counted
+
+_local = threading.local()  # contexts are costly to make and not for two threads
+
+
+def _zstd_compressor(level: int) -> Any:
+    contexts: dict[int, Any] = _local.__dict__.setdefault("compressors", {})
+    context = contexts.get(level)
+    if context is None:
+        context = contexts[level] = zstandard.ZstdCompressor(level=level, write_content_size=False)
+    return context
+
+
+def _decompress_zstd(data: bytes, limit: int) -> bytes:
+    context = _local.__dict__.get("decompressor")
+    if context is None:
+        context = _local.decompressor = zstandard.ZstdDecompressor()
+    view = memoryview(data)
+    parts: list[bytes] = []
+    total = at = 0
+    while True:
+        frame = context.decompressobj()
+        while not frame.eof:
+            piece = view[at : at + _ZSTD_PIECE]
+            if not piece:
+                raise CorruptRecordError("zstd data ends inside a frame")
+            part = frame.decompress(piece)
+            at += len(piece)
+            total += len(part)
+            if total > limit:
+                raise _too_large("zstd", limit)
+            parts.append(part)
+        at -= len(frame.unused_data)
+        if at == len(data):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
