@@ -1,0 +1,421 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""Searches in index entries as they lie on disk: big-endian, 8 bytes (offset index) or 12 (time index), no header.
+
+Nothing is converted or copied: a search loads the keys that it meets. It ends after at most 63 steps whatever the
+bytes are, and what it finds always has a key at or below the target; that keys rise is the file's promise, which
+`sound_entries` checks. Files, sizes and maps are `indexfile`'s: a class here only holds a buffer, or asks its own
+`_attach` for one. The hardest rule: no search starts before the buffer has all entries in use (`_ready`).
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+
+from kstore.codec._wire cimport load32, load64
+
+cdef extern from *:
+    """
+    #define ks_prefetch(p) __builtin_prefetch(p)
+    """
+    void prefetch "ks_prefetch"(const void *p) noexcept nogil
+
+cdef enum:
+    NO_TIME = -1         # the timestamp of a lookup that finds no entry
+
+OFFSET_ENTRY_BYTES = OFFSET_ENTRY
+TIME_ENTRY_BYTES = TIME_ENTRY
+OFFSET_ENTRY_FIELDS = [("offset", ">i4"), ("position", ">i4")]
+"""An entry of an offset index, as NumPy takes it for a dtype; the offset counts from the segment's base."""
+TIME_ENTRY_FIELDS = [("timestamp", ">i8"), ("offset", ">i4")]
+"""An entry of a time index, likewise."""
+
+
+def offset_entry(int32_t offset, int32_t position):
+    """The bytes of an entry of an offset index; `offset` counts from the segment's base."""
+    cdef uint8_t entry[OFFSET_ENTRY]
+    put_offset_entry(entry, offset, position)
+    return (<char *> entry)[:OFFSET_ENTRY]
+
+
+def time_entry(int64_t timestamp, int32_t offset):
+    """The bytes of an entry of a time index; `offset` counts from the segment's base."""
+    cdef uint8_t entry[TIME_ENTRY]
+    put_time_entry(entry, timestamp, offset)
+    return (<char *> entry)[:TIME_ENTRY]
+
+
+# ---- searches: the slot of the last key <= `key`, -1 when there is none --------------------------------------------
+
+cdef inline int64_t key_of(const uint8_t *p, bint wide) noexcept nogil:
+    return load64(p) if wide else load32(p)
+
+
+cdef inline int64_t floor_slot(const uint8_t *p, int64_t n, Py_ssize_t stride, bint wide, int64_t key) noexcept nogil:
+    """Halve without branching: both of the next probes are fetched before the present one is compared."""
+    cdef int64_t slot = 0, half
+    if n <= 0 or key_of(p, wide) > key:
+        return -1
+    while n > 1:
+        half = n >> 1
+        n -= half
+        prefetch(p + (slot + (n >> 1)) * stride)
+        prefetch(p + (slot + half + (n >> 1)) * stride)
+        slot += half & -<int64_t>(key_of(p + (slot + half) * stride, wide) <= key)
+    return slot
+
+
+cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil:
+    """The key of an offset: below all keys for one below the base, at most the greatest that 32 bits hold."""
+    cdef uint64_t distance
+    if offset < base_offset:
+        return INT64_MIN
+    distance = <uint64_t>offset - <uint64_t>base_offset
+    return INT32_MAX if distance > INT32_MAX else <int64_t>distance
+
+
+cdef inline int64_t absolute(int64_t base_offset, int32_t relative_offset) noexcept nogil:
+    """The offset of an entry; it wraps where only a file of nonsense can lead."""
+    return <int64_t>(<uint64_t>base_offset + <uint64_t><int64_t>relative_offset)
+
+
+# ---- who holds the bytes --------------------------------------------------------------------------------------------
+
+@cython.no_gc_clear                   # Cython's would forget the buffer of `view` without releasing it
+cdef class Entries:
+    """Index entries in a buffer, or in one that `_attach` will bring when it is first needed.
+
+    `base_offset` is what the entries' offsets count from. Lookups may run in any thread, also beside an append;
+    changes of `entries` and of the buffer are for one thread at a time.
+    """
+
+    cdef readonly int64_t base_offset
+    cdef object _owner                # exports the bytes of `view`, None when nothing is held
+    cdef Py_buffer view
+    cdef const uint8_t *data          # NULL when nothing is held
+    cdef int64_t count                # entries in use, -1 before the file was looked at
+    cdef int64_t room                 # entries that there is room for
+    cdef int64_t filled               # entries that are in the buffer, if one is held
+    cdef object _file_size            # says how long the file is that is mapped; None for a buffer of our own
+    cdef readonly Py_ssize_t entry_bytes
+    cdef int64_t reserved             # slots that count as taken when it comes to fullness: 1 in a time index
+    cdef bint _dirty
+    cdef bint _touched                # the bytes were looked at
+
+    def __cinit__(self, *_, **__):
+        self.data = NULL
+        self._owner = None
+        self.count = self.room = -1
+
+    def __init__(self, int64_t base_offset):
+        self.base_offset = base_offset
+
+    def __dealloc__(self):
+        if self.data != NULL:
+            PyBuffer_Release(&self.view)
+
+    @property
+    def entries(self):
+        """The number of entries in use.
+
+        A writer with a descriptor of its own may set it: first the bytes, then the number, at most `max_entries`.
+        Bytes behind it are never looked at.
+        """
+        if self.count < 0:
+            self._attach()
+        return self.count
+
+    @entries.setter
+    def entries(self, int64_t entries):
+        if self.room < 0:
+            self._attach()
+        if entries == self.count:
+            return
+        if entries < 0 or entries > self.room:
+            raise ValueError(f"{entries} entries in an index that has room for {self.room}")
+        self.count = entries
+        self._dirty = True
+
+    @property
+    def max_entries(self):
+        """The number of entries that there is room for (SEMANTICS 3.2)."""
+        if self.room < 0:
+            self._attach()
+        return self.room
+
+    @property
+    def size_bytes(self):
+        """Bytes of the entries in use: the size of the file once it is trimmed."""
+        return self.entries * self.entry_bytes
+
+    def _attach(self):
+        """Bring the bytes in: `_set_size`, then `_hold` if there are entries. A class with a file overrides this."""
+        raise ValueError("the index entries have no buffer")
+
+    cdef int _ready(self) except -1:
+        """Make `data` the entries in use; it may stay NULL only when there are none."""
+        self._touched = self.data != NULL      # bytes that were just brought in have not been used again yet
+        if self._file_size is not None:
+            self._look_at_file()
+        while (self.data == NULL or self.filled < self.count) and self.count != 0:
+            self._attach()
+        return 0
+
+    cdef int _look_at_file(self) except -1:
+        """Let go of a map of a file that another program has cut: a touch would be a SIGBUS. `_attach` raises then."""
+        cdef object file_size = self._file_size
+        try:
+            is_cut = file_size() < self.count * self.entry_bytes
+        except (OSError, ValueError):          # another thread lets go of the map just now: nothing is held then
+            return 0
+        if is_cut and self._file_size is file_size:
+            self._drop()
+        return 0
+
+    cpdef bint _is_ready(self):
+        """Whether the numbers are known, and the buffer has the entries if there are any."""
+        return self.count == 0 or (self.data != NULL and self.filled >= self.count)
+
+    cpdef bint _has_size(self):
+        """Whether the numbers are known."""
+        return self.room >= 0
+
+    cpdef _set_size(self, int64_t entries, int64_t room):
+        """There is room for `room` entries, and `entries` are in use; a buffer that lacks some is let go first."""
+        if entries < 0 or room < entries:
+            raise ValueError(f"{entries} entries in an index that has room for {room}")
+        self.count = entries
+        self.room = room
+
+    cpdef _hold(self, object buffer, int64_t filled=-1, object file_size=None):
+        """Search in `buffer` from now on, of which the first `filled` entries are there, by default as many as have room.
+
+        `file_size` is for a mapped file: it says before each search how many bytes the file has.
+        """
+        cdef Py_buffer view
+        filled = self.room if filled < 0 else filled
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        if view.len // self.entry_bytes < filled:
+            PyBuffer_Release(&view)
+            raise ValueError(f"a buffer of {view.len} bytes has no {filled} entries")
+        self._drop()
+        self.view = view
+        self._owner = buffer
+        self._file_size = file_size
+        self.filled = filled
+        self.data = <const uint8_t *>view.buf
+
+    cpdef int64_t _filled(self):
+        """How many entries the buffer that is held has, 0 for no buffer."""
+        return 0 if self.data == NULL else self.filled
+
+    cpdef _drop(self):
+        """Let go of the buffer and give it back; None when none was held. The numbers stay."""
+        cdef object owner = self._owner
+        if self.data != NULL:
+            self.data = NULL
+            self._owner = self._file_size = None
+            self.filled = 0
+            PyBuffer_Release(&self.view)
+        return owner
+
+    cpdef Py_ssize_t _held_bytes(self):
+        """The size of the buffer that is held, -1 for none."""
+        return -1 if self.data == NULL else self.view.len
+
+    cpdef bint _is_mapped(self):
+        """Whether a file is mapped."""
+        return self._file_size is not None
+
+    cpdef bint _take_touched(self):
+        """Whether the entries were read since the last call."""
+        cdef bint touched = self._touched
+        self._touched = False
+        return touched
+
+    cpdef _forget(self):
+        """Forget the numbers and let go of the buffer, which is given back: the next use asks `_attach`."""
+        self.count = self.room = -1
+        return self._drop()
+
+    cpdef bint _take_dirty(self):
+        """Whether `entries` was changed since the last call."""
+        cdef bint dirty = self._dirty
+        self._dirty = False
+        return dirty
+
+    @property
+    def is_full(self):
+        """Whether no entry may be added; a time index keeps one slot for the closing entry of a roll
+        (SEMANTICS 3.3)."""
+        if self.room < 0:
+            self._attach()
+        return self.count >= self.room - self.reserved
+
+    @property
+    def last(self):
+        """The last entry; that of a lookup which finds none when there is none."""
+        self._ready()
+        return self._at(self.count - 1)
+
+    def entry(self, int64_t slot, /):
+        """The entry in a slot; `IndexError` when it is not in use."""
+        self._ready()
+        if slot < 0 or slot >= self.count:
+            raise IndexError(f"slot {slot} of an index with {self.count} entries")
+        return self._at(slot)
+
+    def all_entries(self):
+        """All entries in use, in their order."""
+        cdef int64_t slot
+        self._ready()
+        return [self._at(slot) for slot in range(self.count)]
+
+    def entries_below(self, int64_t offset, /):
+        """Count the entries below an offset: those that a truncation to it keeps (SEMANTICS 3.15)."""
+        cdef int64_t key
+        self._ready()
+        if self.count == 0 or offset <= self.base_offset:
+            return 0
+        key = relative(offset - 1, self.base_offset)
+        if self.reserved:
+            return 1 + floor_slot(self.data + TIME_OFFSET_AT, self.count, TIME_ENTRY, False, key)
+        return 1 + floor_slot(self.data + OFFSET_AT, self.count, OFFSET_ENTRY, False, key)
+
+    cdef tuple _at(self, int64_t slot):
+        """The entry in a slot that is in use; for a negative slot the values that stand for no entry."""
+        raise NotImplementedError
+
+    def lookup(self, int64_t target, /):
+        """Find the entry with the greatest key at or below `target`."""
+        raise NotImplementedError
+
+    def sound_entries(self):
+        """Count the entries before the first that cannot be one."""
+        raise NotImplementedError
+
+    cdef int _take(self, object buffer, int64_t base_offset, object entries) except -1:
+        """Be the entries in a buffer that the caller has."""
+        cdef int64_t room = memoryview(buffer).nbytes // self.entry_bytes
+        self.base_offset = base_offset
+        self._set_size(room if entries is None else entries, room)
+        self._hold(buffer, room)
+        return 0
+
+
+cdef class OffsetEntries(Entries):
+    """Entries (offset, position): the batch that ends at `offset` starts at `position` in the log file.
+
+    `OffsetEntries(buffer, base_offset, entries=None)`, where None takes all there is room for. The buffer may be
+    written to behind the entries in use. Lookups may run in any thread, also beside an append.
+    """
+
+    def __cinit__(self, *_, **__):
+        self.entry_bytes = OFFSET_ENTRY
+        self.reserved = 0
+
+    def __init__(self, buffer, int64_t base_offset, entries=None):
+        self._take(buffer, base_offset, entries)
+
+    cdef tuple _at(self, int64_t slot):
+        cdef const uint8_t *p
+        if slot < 0:
+            return self.base_offset, 0
+        p = self.data + slot * OFFSET_ENTRY
+        return absolute(self.base_offset, load32(p + OFFSET_AT)), load32(p + POSITION_AT)
+
+    def lookup(self, int64_t offset, /):
+        """Find the entry with the greatest offset at or below `offset`; (base offset, 0) when there is none
+        (SEMANTICS 3.13)."""
+        self._ready()
+        return self._at(floor_slot(self.data, self.count, OFFSET_ENTRY, False, relative(offset, self.base_offset)))
+
+    def sound_entries(self):
+        """Count the entries before the first that cannot be one (FORMAT 7.5).
+
+        Offsets and positions rise strictly, no offset is below the base, and no position is 0.
+        """
+        cdef int64_t slot = 0
+        cdef int32_t offset = -1, position = 0
+        cdef const uint8_t *p
+        self._ready()
+        p = self.data
+        while slot < self.count and load32(p + OFFSET_AT) > offset and load32(p + POSITION_AT) > position:
+            offset, position = load32(p + OFFSET_AT), load32(p + POSITION_AT)
+            p += OFFSET_ENTRY
+            slot += 1
+        return slot
+
+
+cdef class TimeEntries(Entries):
+    """Entries (timestamp, offset): every record with a greater timestamp has a greater offset (SEMANTICS 3.10).
+
+    `TimeEntries(buffer, base_offset, entries=None)`, where None takes all there is room for. The buffer may be written
+    to behind the entries in use. Lookups may run in any thread, also beside an append.
+    """
+
+    def __cinit__(self, *_, **__):
+        self.entry_bytes = TIME_ENTRY
+        self.reserved = 1
+
+    def __init__(self, buffer, int64_t base_offset, entries=None):
+        self._take(buffer, base_offset, entries)
+
+    cdef tuple _at(self, int64_t slot):
+        cdef const uint8_t *p
+        if slot < 0:
+            return NO_TIME, self.base_offset
+        p = self.data + slot * TIME_ENTRY
+        return load64(p + TIMESTAMP_AT), absolute(self.base_offset, load32(p + TIME_OFFSET_AT))
+
+    def lookup(self, int64_t timestamp, /):
+        """Find the entry with the greatest timestamp at or below it; (-1, base offset) when there is none
+        (SEMANTICS 3.13)."""
+        self._ready()
+        return self._at(floor_slot(self.data, self.count, TIME_ENTRY, True, timestamp))
+
+    def lookup_batch(self, int64_t timestamp, OffsetEntries offsets, /):
+        """Find the entry as `lookup` does, and the batch that ends at its offset by an entry of `offsets`.
+
+        (timestamp, offset, position, the offset of the entry before: base offset - 1 for the first). None where one of
+        the two has no such entry, or not both can be held open.
+        """
+        cdef int64_t slot, other
+        cdef int32_t offset
+        cdef const uint8_t *p
+        cdef const uint8_t *q
+        self._ready()
+        offsets._ready()
+        if not self._is_ready():
+            return None                    # to open the other file, this one was let go
+        slot = floor_slot(self.data, self.count, TIME_ENTRY, True, timestamp)
+        if slot < 0:
+            return None
+        p = self.data + slot * TIME_ENTRY
+        offset = load32(p + TIME_OFFSET_AT)
+        other = floor_slot(offsets.data, offsets.count, OFFSET_ENTRY, False, offset)
+        if other < 0:
+            return None
+        q = offsets.data + other * OFFSET_ENTRY
+        if load32(q + OFFSET_AT) != offset:
+            return None
+        return (load64(p + TIMESTAMP_AT), absolute(self.base_offset, offset), load32(q + POSITION_AT),
+                absolute(self.base_offset, load32(p - TIME_ENTRY + TIME_OFFSET_AT) if slot else -1))
+
+    def sound_entries(self):
+        """Count the entries before the first that cannot be one (FORMAT 8.3).
+
+        Timestamps rise strictly from 0 on, offsets never fall nor lie below the base. An entry of zeros counts as none:
+        it is what a file that was made at full size ends in.
+        """
+        cdef int64_t slot = 0, timestamp = NO_TIME
+        cdef int32_t offset = 0
+        cdef const uint8_t *p
+        self._ready()
+        p = self.data
+        while slot < self.count and load64(p + TIMESTAMP_AT) > timestamp and load32(p + TIME_OFFSET_AT) >= offset:
+            timestamp, offset = load64(p + TIMESTAMP_AT), load32(p + TIME_OFFSET_AT)
+            if timestamp == 0 and offset == 0:
+                break
+            p += TIME_ENTRY
+            slot += 1
+        return slot

@@ -1,0 +1,809 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""Walking the batches of a `.log` file by descriptor: recovery's scan, and the searches that start at an index entry.
+
+Reads with `pread` into memory of its own, without the GIL; opens nothing, maps nothing. Hardest rule: the file may hold
+anything and may be cut meanwhile, and still every walk ends, within `[position, end)` and a fixed buffer.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memset
+
+from kstore._core cimport KS_TRAILING_BYTES, Buffer, fault_text, ks_parse_record, ks_record, outside, record_section
+from kstore.codec._wire cimport (
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CODEC_MASK, HEADER_UP_TO_MAGIC,
+    LEADER_EPOCH_AT, LEGACY_ATTRIBUTES_AT, LOG_OVERHEAD, MAGIC_AT, MAX_TIMESTAMP_AT, MIN_V0_MESSAGE, MIN_V1_MESSAGE,
+    PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, batch_last_offset,
+    batch_max_timestamp, load16, load32, load64,
+)
+from kstore.files._index cimport OFFSET_ENTRY, TIME_ENTRY, put_offset_entry, put_time_entry
+from kstore.files._window cimport (
+    Window, window_at, window_crc_holds, window_free, window_new, window_on,
+)
+
+import os
+from collections import namedtuple
+
+from kstore.codec import compression
+from kstore._core import decode_batches
+from kstore.errors import CorruptRecordError, InvalidRecordError, StorageError
+
+
+cdef enum:
+    SCAN_WINDOW = 262144           # stays in the second-level cache between the copy in and the checksum
+    HEADER_WINDOW = 4096           # as much log as an index entry stands for, by default
+    SEARCH_WINDOW = 65536
+    BEHIND_WINDOW = 32768          # on the stack
+    FAR_BEHIND = 262144            # further on, headers alone are cheaper to read
+    FIRST_LOOK = 256               # far from the last one every cache line is a wait for memory
+
+class BatchPlace(namedtuple("BatchPlace", "position size_bytes base_offset last_offset max_timestamp magic")):
+    """Where a batch lies in its file, the offsets it spans, and its greatest timestamp."""
+
+    __slots__ = ()
+
+
+class LogEnd(namedtuple("LogEnd", "last_offset position")):
+    """The last offset of the last whole batch of a log file, and the position where that batch ends."""
+
+    __slots__ = ()
+
+
+class GreatestTimestamp(namedtuple("GreatestTimestamp", "timestamp offset")):
+    """The greatest timestamp of some batches, and the last offset of the first batch that has it; -1 for none."""
+
+    __slots__ = ()
+
+
+class FoundRecord(namedtuple("FoundRecord", "timestamp offset leader_epoch")):
+    """A record that was searched for by its timestamp; leader epoch -1 if it is unknown."""
+
+    __slots__ = ()
+
+
+class ProducerSpan(namedtuple("ProducerSpan", "position size_bytes base_offset last_offset producer_id producer_epoch "
+                                              "base_sequence max_timestamp attributes")):
+    """The header of a batch with a producer id."""
+
+    __slots__ = ()
+
+
+cdef object NEW_TUPLE = tuple.__new__      # a BatchPlace is made for each read, a FoundRecord for each search
+cdef int64_t INT32_LIMIT = 0x7fffffff
+cdef int64_t NO_LIMIT = 0x7fffffffffffffff
+cdef int64_t UNKNOWN = INT64_MIN       # as the least offset of a batch: nothing is known of the one before
+
+
+# ---- A batch in a window.
+
+
+cdef struct Header:
+    int64_t position
+    int64_t size                   # with the 12 bytes that the length does not count
+    int64_t base_offset            # of formats 0 and 1: the entry's own offset
+    int64_t last_offset
+    int64_t max_timestamp
+    int32_t leader_epoch           # -1 in formats 0 and 1
+    int16_t attributes
+    int8_t magic
+
+
+cdef enum Stop:
+    GOES_ON
+    END
+    TORN
+    BAD_SIZE
+    BAD_MAGIC
+    BAD_CRC
+    BAD_ORDER
+    BAD_RANGE
+    BAD_READ
+    BAD_OVERLAP
+    BAD_GAP
+
+
+cdef tuple STOP_NAMES = ("", "end", "torn", "size", "magic", "crc", "order", "range", "read", "order", "gap")
+
+
+cdef Stop read_header(Window *w, int64_t position, Header *h, const uint8_t **header) noexcept nogil:
+    """Frame the batch at `position` (FORMAT 2.7, the walker of files); `header` points to its header in the window."""
+    # The size decides before the magic, as in Kafka's walker: a tail that is cut off is "torn", whatever magic it shows.
+    # `frame` of tools/check/_verify.pyx, which looks for damage, has the magic first: bytes with an impossible magic are
+    # no batch, and their length says nothing. The texts of errors and findings depend on this order.
+    cdef const uint8_t *p
+    cdef int32_t length
+    cdef int64_t left = w.end - position
+    h.position = position
+    if left <= HEADER_UP_TO_MAGIC:
+        return END if left <= 0 else TORN
+    p = window_at(w, position, RECORDS_AT if left >= RECORDS_AT else <Py_ssize_t> left)
+    if p == NULL:
+        return BAD_READ if w.error else TORN
+    length = load32(p + BATCH_LENGTH_AT)
+    h.size = <int64_t> length + LOG_OVERHEAD
+    h.magic = <int8_t> p[MAGIC_AT]
+    if length < MIN_V0_MESSAGE:
+        return BAD_SIZE
+    if h.size > left:
+        return TORN
+    h.base_offset = load64(p)
+    if h.magic == 2:
+        if h.size < RECORDS_AT:
+            return BAD_SIZE
+        h.last_offset = batch_last_offset(p)
+        h.attributes = load16(p + ATTRIBUTES_AT)
+        h.max_timestamp = load64(p + MAX_TIMESTAMP_AT)
+        h.leader_epoch = load32(p + LEADER_EPOCH_AT)
+    elif h.magic == 0 or h.magic == 1:
+        if h.magic == 1 and length < MIN_V1_MESSAGE:
+            return BAD_SIZE
+        h.last_offset = h.base_offset
+        h.attributes = p[LEGACY_ATTRIBUTES_AT]
+        h.max_timestamp = batch_max_timestamp(p)
+        h.leader_epoch = -1
+    else:
+        return BAD_MAGIC
+    header[0] = p
+    return GOES_ON
+
+
+cdef Stop check_crc_at(Window *w, const Header *h) noexcept nogil:
+    """Compare the CRC of a framed batch, piece by piece where it is larger than the window."""
+    cdef int holds = window_crc_holds(w, h.position, h.size, h.magic, w.capacity)
+    if holds < 0:
+        return BAD_READ if w.error else TORN
+    return GOES_ON if holds else BAD_CRC
+
+
+cdef Stop check_place(Window *w, const Header *h, int64_t least, int64_t most) noexcept nogil:
+    """Compare the offsets of a framed batch with those around it, since no CRC covers its base offset.
+
+    It must begin at `least` or above, where the batch before it ended, and end below `most`. One that begins above
+    `least`, behind a gap, must also end before the next batch begins: a base offset that was raised by damage does not.
+    """
+    cdef Header following
+    cdef const uint8_t *p
+    if h.base_offset < least or h.last_offset < h.base_offset or h.last_offset >= most:
+        return BAD_ORDER
+    if h.base_offset > least:
+        if read_header(w, h.position + h.size, &following, &p) == GOES_ON:
+            # One that goes back behind `least` is wrong itself.
+            if least <= following.base_offset <= h.last_offset and following.base_offset <= following.last_offset:
+                return BAD_OVERLAP
+        elif w.error:
+            return BAD_READ
+    return GOES_ON
+
+
+cdef object _reason(Stop stop, const Header *h, int64_t end):
+    if stop == TORN:
+        return f"the file ends at {end}, inside a batch"
+    if stop == BAD_SIZE:
+        return f"batch of {h.size} bytes in format {h.magic}, which is less than its header has"
+    if stop == BAD_MAGIC:
+        return f"magic {h.magic}: 0, 1 and 2 are known"
+    if stop == BAD_CRC:
+        return f"the CRC of a batch of {h.size} bytes does not match"
+    if stop == BAD_ORDER:
+        return f"offsets {h.base_offset} to {h.last_offset}, which do not lie between those of the batches around them"
+    if stop == BAD_OVERLAP:
+        return f"offsets {h.base_offset} to {h.last_offset}, and the next batch begins below their end"
+    if stop == BAD_GAP:
+        return f"offsets {h.base_offset} to {h.last_offset} behind a gap in what was flushed"
+    if stop == BAD_RANGE:
+        return f"last offset {h.last_offset} is not within 2^31 of the segment's base offset"
+    return None
+
+
+cdef int _raise_read(int error, object path) except -1:
+    raise StorageError(error, os.strerror(error), None if path is None else os.fspath(path))
+
+
+# ---- Recovery's scan.
+
+
+cdef struct Pile:                  # a growing array of bytes
+    uint8_t *data
+    Py_ssize_t size
+    Py_ssize_t capacity
+
+
+cdef uint8_t *pile(Pile *a, Py_ssize_t n) noexcept nogil:
+    """Room for `n` more bytes at the end, or NULL."""
+    cdef Py_ssize_t capacity = a.capacity
+    cdef uint8_t *data
+    if a.size + n > capacity:
+        capacity = 2 * capacity + n + 256
+        data = <uint8_t *> PyMem_RawRealloc(a.data, <size_t> capacity)
+        if data == NULL:
+            return NULL
+        a.data = data
+        a.capacity = capacity
+    a.size += n
+    return a.data + a.size - n
+
+
+cdef struct EpochStart:
+    int64_t epoch
+    int64_t offset
+
+
+cdef struct ProducerBatch:
+    int64_t position
+    int64_t size
+    int64_t base_offset
+    int64_t last_offset
+    int64_t producer_id
+    int64_t max_timestamp
+    int32_t base_sequence
+    int16_t producer_epoch
+    int16_t attributes
+
+
+cdef struct Findings:
+    int64_t batches
+    int64_t last_position          # of the last sound batch, -1
+    int64_t last_offset
+    int64_t max_timestamp
+    int64_t max_timestamp_offset
+    int64_t first_timestamp
+    Pile index
+    Pile times
+    Pile epochs
+    Pile producers
+    Header bad
+
+
+@cython.final
+cdef class ScanResult:
+    """The result of a scan of the sound batches of `[position, end_position)`, and why it stopped there.
+
+    `stop` is "end" (all is sound), "torn" (the file ends inside a batch), "size", "magic", "crc" (corrupt), "order"
+    (offsets do not rise), "gap" (see `scan`) or "range" (an offset that the segment's indexes cannot hold); `reason`
+    says it in words, or is None at the end. `next_offset` is None without a batch. Index entries are as SEMANTICS 8.16 has them, the
+    closing time entry left out. Immutable.
+    """
+
+    cdef readonly int64_t position
+    cdef readonly int64_t end_position
+    cdef readonly str stop
+    cdef readonly object reason
+    cdef readonly int64_t batches
+    cdef readonly int64_t last_position
+    cdef readonly object next_offset
+    cdef readonly int64_t max_timestamp
+    cdef readonly int64_t max_timestamp_offset
+    cdef readonly int64_t first_timestamp
+    cdef readonly bytes index_entries
+    cdef readonly bytes time_entries
+    cdef readonly list epochs
+    cdef readonly list producer_batches
+
+
+def scan(int fd, int64_t position, int64_t end, int64_t base_offset, *, int64_t index_interval_bytes=4096,
+         int64_t latest_epoch=-1, int64_t flushed_end=-1, bint check_crc=True, path=None):
+    """Check every batch of `[position, end)` and gather what recovery needs (SEMANTICS 8.16), without the GIL.
+
+    `base_offset` is the segment's, or where the batch before `position` ended. What was flushed ended at `flushed_end`,
+    -1 if that is not known: no gap may end there or lie around it, the scan stops before it ("gap"). Epochs above
+    `latest_epoch` are gathered as (epoch, base offset), batches with a producer id as `ProducerSpan`s. Memory: one
+    window, and what is gathered. Raises `StorageError` when a read fails; the `ScanResult` says what is wrong with the
+    bytes.
+    """
+    cdef Window w
+    cdef Findings f
+    cdef Stop stop = END
+    cdef int64_t valid = position
+    cdef bint no_memory = False
+    cdef ScanResult result
+    cdef Py_ssize_t i
+    cdef EpochStart *epoch
+    cdef ProducerBatch *batch
+    memset(&f, 0, sizeof(Findings))
+    f.last_position = f.max_timestamp = f.max_timestamp_offset = f.first_timestamp = -1
+    f.last_offset = base_offset - 1
+    if window_new(&w, fd, end, SCAN_WINDOW):
+        raise MemoryError
+    try:
+        with nogil:
+            stop = _scan(&w, &f, &valid, base_offset, index_interval_bytes, latest_epoch, flushed_end, check_crc,
+                         &no_memory)
+        if no_memory:
+            raise MemoryError
+        if stop == BAD_READ:
+            _raise_read(w.error, path)
+        result = ScanResult.__new__(ScanResult)
+        result.position = position
+        result.end_position = valid
+        result.stop = STOP_NAMES[<int> stop]
+        result.reason = _reason(stop, &f.bad, end)
+        result.batches = f.batches
+        result.last_position = f.last_position
+        result.next_offset = <object> f.last_offset + 1 if f.batches else None
+        result.max_timestamp = f.max_timestamp
+        result.max_timestamp_offset = f.max_timestamp_offset
+        result.first_timestamp = f.first_timestamp
+        result.index_entries = PyBytes_FromStringAndSize(<char *> f.index.data, f.index.size)
+        result.time_entries = PyBytes_FromStringAndSize(<char *> f.times.data, f.times.size)
+        result.epochs = []
+        for i in range(f.epochs.size // <Py_ssize_t> sizeof(EpochStart)):
+            epoch = <EpochStart *> f.epochs.data + i
+            result.epochs.append((epoch.epoch, epoch.offset))
+        result.producer_batches = []
+        for i in range(f.producers.size // <Py_ssize_t> sizeof(ProducerBatch)):
+            batch = <ProducerBatch *> f.producers.data + i
+            result.producer_batches.append(ProducerSpan(
+                batch.position, batch.size, batch.base_offset, batch.last_offset, batch.producer_id,
+                batch.producer_epoch, batch.base_sequence, batch.max_timestamp, batch.attributes))
+        return result
+    finally:
+        window_free(&w)
+        PyMem_RawFree(f.index.data)
+        PyMem_RawFree(f.times.data)
+        PyMem_RawFree(f.epochs.data)
+        PyMem_RawFree(f.producers.data)
+
+
+cdef Stop _scan(Window *w, Findings *f, int64_t *valid, int64_t base_offset, int64_t interval, int64_t latest_epoch,
+                int64_t flushed_end, bint check_crc, bint *no_memory) noexcept nogil:
+    cdef Header h
+    cdef const uint8_t *p = NULL
+    cdef Stop stop
+    cdef int64_t last_indexed = valid[0]
+    cdef int64_t last_time = -1
+    cdef int64_t producer_id
+    cdef uint8_t *entry
+    cdef ProducerBatch *batch
+    memset(&h, 0, sizeof(Header))
+    while True:
+        stop = read_header(w, valid[0], &h, &p)
+        if stop == GOES_ON and check_crc:
+            stop = check_crc_at(w, &h)
+        if stop == GOES_ON:
+            if h.last_offset < base_offset:
+                stop = BAD_RANGE
+            elif h.base_offset != f.last_offset + 1 or h.last_offset < h.base_offset:
+                stop = check_place(w, &h, f.last_offset + 1, NO_LIMIT)
+                if stop == GOES_ON and f.last_offset + 1 < flushed_end <= h.last_offset:
+                    stop = BAD_GAP
+            if stop == GOES_ON and h.last_offset - base_offset > INT32_LIMIT:
+                stop = BAD_RANGE
+        if stop == GOES_ON and h.magic == 2 and (h.size <= w.capacity or not check_crc):
+            p = window_at(w, h.position, RECORDS_AT)
+            if p == NULL:
+                stop = BAD_READ if w.error else TORN
+        if stop != GOES_ON:
+            f.bad = h
+            return stop
+        f.batches += 1
+        f.last_position = valid[0]
+        f.last_offset = h.last_offset
+        if f.batches == 1:
+            f.first_timestamp = h.max_timestamp
+        if h.max_timestamp > f.max_timestamp:
+            f.max_timestamp = h.max_timestamp
+            f.max_timestamp_offset = h.last_offset
+        if valid[0] - last_indexed > interval:
+            entry = pile(&f.index, OFFSET_ENTRY)
+            if entry == NULL:
+                no_memory[0] = True
+                return END
+            put_offset_entry(entry, <int32_t> (h.last_offset - base_offset), <int32_t> valid[0])
+            last_indexed = valid[0]
+            if f.max_timestamp > last_time:
+                last_time = f.max_timestamp
+                entry = pile(&f.times, TIME_ENTRY)
+                if entry == NULL:
+                    no_memory[0] = True
+                    return END
+                put_time_entry(entry, f.max_timestamp, <int32_t> (f.max_timestamp_offset - base_offset))
+        if h.magic == 2:
+            if h.leader_epoch > latest_epoch:
+                latest_epoch = h.leader_epoch
+                entry = pile(&f.epochs, sizeof(EpochStart))
+                if entry == NULL:
+                    no_memory[0] = True
+                    return END
+                (<EpochStart *> entry).epoch = h.leader_epoch
+                (<EpochStart *> entry).offset = h.base_offset
+            if h.size > w.capacity and check_crc:
+                p = window_at(w, h.position, RECORDS_AT)
+                if p == NULL:
+                    f.bad = h
+                    return BAD_READ if w.error else TORN
+            producer_id = load64(p + PRODUCER_ID_AT)
+            if producer_id >= 0:
+                batch = <ProducerBatch *> pile(&f.producers, sizeof(ProducerBatch))
+                if batch == NULL:
+                    no_memory[0] = True
+                    return END
+                batch.position = h.position
+                batch.size = h.size
+                batch.base_offset = h.base_offset
+                batch.last_offset = h.last_offset
+                batch.producer_id = producer_id
+                batch.max_timestamp = h.max_timestamp
+                batch.base_sequence = load32(p + BASE_SEQUENCE_AT)
+                batch.producer_epoch = load16(p + PRODUCER_EPOCH_AT)
+                batch.attributes = h.attributes
+        valid[0] += h.size
+
+
+# ---- Searches by header.
+
+
+cdef struct Chain:                 # the offsets around a batch, as far as they are known
+    int64_t least                  # where the one before it ended
+    int64_t most                   # where the segment's offsets end
+    bint follow                    # whether all this is looked at
+
+
+cdef Stop _next(Window *w, int64_t position, Header *h) noexcept nogil:
+    """Frame the batch at `position`, reading a little: 4 KiB among small batches, a header among large ones."""
+    cdef const uint8_t *p
+    w.ahead = HEADER_WINDOW if 0 < h.size <= HEADER_WINDOW // 2 else FIRST_LOOK
+    return read_header(w, position, h, &p)
+
+
+cdef Stop _step(Window *w, int64_t position, Header *h, Chain *chain) noexcept nogil:
+    """Frame the batch at `position` as `_next` does and, where the chain is followed, hold its offsets against it."""
+    cdef Stop stop = _next(w, position, h)
+    if stop == GOES_ON and chain.follow:
+        if h.base_offset != chain.least or h.last_offset < h.base_offset or h.last_offset >= chain.most:
+            stop = check_place(w, h, chain.least, chain.most)
+        chain.least = h.last_offset + 1
+    return stop
+
+
+cdef Stop _walk_to(Window *w, int64_t position, Header *h, Chain *chain, int64_t offset, int64_t after,
+                   int64_t timestamp) noexcept nogil:
+    """Frame batches from `position` on, up to the first that ends at `offset` or above.
+
+    It ends before at one that ends above `after` and has this timestamp or a later one.
+    """
+    cdef Stop stop
+    while True:
+        stop = _step(w, position, h, chain)
+        if stop != GOES_ON or h.last_offset >= offset or (h.last_offset > after and h.max_timestamp >= timestamp):
+            return stop
+        position += h.size
+
+
+cdef Chain _chain(object least, int64_t most) except *:
+    cdef Chain chain
+    chain.follow = least is not None
+    chain.least = least if least is not None else UNKNOWN
+    chain.most = most
+    return chain
+
+
+cdef int _raise_stop(Stop stop, Window *w, const Header *h, const Chain *chain, object path) except -1:
+    """For walks that end in silence at the end, and at a torn batch unless the chain is followed, but at nothing else."""
+    if stop == BAD_READ:
+        _raise_read(w.error, path)
+    if stop != GOES_ON and stop != END and (stop != TORN or chain.follow):
+        raise CorruptRecordError(_reason(stop, h, w.end), path=path, position=h.position)
+    return 0
+
+
+cdef bytes _read_batch(int fd, const Header *h, bint check_crc, object path):
+    """The whole batch that `h` frames, or None if the file has been cut meanwhile."""
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> h.size)
+    cdef Window w
+    cdef const uint8_t *p
+    cdef Stop stop = GOES_ON
+    window_on(&w, fd, h.position + h.size, <uint8_t *> PyBytes_AS_STRING(data), <Py_ssize_t> h.size)
+    p = window_at(&w, h.position, w.capacity)
+    if p == NULL:
+        if w.error:
+            _raise_read(w.error, path)
+        return None
+    if check_crc:
+        stop = check_crc_at(&w, h)
+        if stop != GOES_ON:
+            raise CorruptRecordError(_reason(stop, h, w.end), path=path, position=h.position)
+    return data
+
+
+cdef object _place(const Header *h):
+    return NEW_TUPLE(BatchPlace, (h.position, h.size, h.base_offset, h.last_offset, h.max_timestamp, h.magic))
+
+
+def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least=None, int64_t most=NO_LIMIT, path=None):
+    """The `BatchPlace` of the batch that holds `offset`, or of the next after a gap (SEMANTICS 3.18a).
+
+    The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, without the GIL; no CRC is checked. Of
+    formats 0 and 1 the base offset is the entry's own, which for a wrapper is its last. Raises `CorruptRecordError` at a
+    length or magic that cannot be.
+
+    With `least`, the least base offset that the first batch may have, `end` is the end of a batch, every offset is
+    below `most`, and batches follow one another: anything else is a `CorruptRecordError`, too.
+    """
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef Chain chain = _chain(least, most)
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    with nogil:
+        stop = _walk_to(&w, position, &h, &chain, offset, NO_LIMIT, NO_LIMIT)
+    if stop == GOES_ON:
+        return _place(&h)
+    _raise_stop(stop, &w, &h, &chain, path)
+    return None
+
+
+def last_offset(int fd, int64_t position, int64_t end, *, least=None, int64_t most=NO_LIMIT, path=None):
+    """Walk the headers of `[position, end)` to the last whole batch (SEMANTICS 8.10): where it ends, as a `LogEnd`.
+
+    None if there is none. A torn batch at the end is passed over in
+    silence. Raises `CorruptRecordError` at a length or magic that cannot be; with `least` also as `find_batch` does.
+    """
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef int64_t last = 0
+    cdef int64_t at = position
+    cdef Chain chain = _chain(least, most)
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    with nogil:
+        while True:
+            stop = _step(&w, at, &h, &chain)
+            if stop != GOES_ON:
+                break
+            last = h.last_offset
+            at += h.size
+    _raise_stop(stop, &w, &h, &chain, path)
+    return None if at == position else LogEnd(last, at)
+
+
+def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t offset, *, path=None):
+    """Check an entry of an offset index, `offset` at `position`, with the log: a batch's base offset, -1 or -2.
+
+    The base offset is that of the batch there, which ends at `offset`, as an entry says it since 4.1; or `offset` is
+    where one of the batches behind it ends, none of them behind a gap (SEMANTICS 3.18). -1 says that a batch is
+    there which ends below `offset`, and that more is not known: older brokers wrote such entries. -2 says that no such
+    batch of a segment that begins at `base_offset` can be there. Reads headers only, without the GIL.
+    """
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef int64_t base = -2, at = position
+    cdef int64_t least = base_offset
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    with nogil:
+        while 0 <= at < end:
+            stop = _next(&w, at, &h)
+            if stop != GOES_ON or h.base_offset < least or h.last_offset < h.base_offset or h.last_offset > offset:
+                break
+            if at == position:
+                base = h.base_offset
+            elif h.magic == 2 and h.base_offset != least:
+                break
+            if h.last_offset == offset:
+                break
+            least = h.last_offset + 1
+            at += h.size
+    if stop == BAD_READ:
+        _raise_read(w.error, path)
+    if base >= 0 and (stop != GOES_ON or h.last_offset != offset):
+        return -1
+    return base
+
+
+def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t offset, int64_t timestamp, *, least,
+                  path=None):
+    """Whether the batch that holds `offset` has this greatest timestamp, as the first of those that end above `after`.
+
+    None where all batches end before `offset`. That is what two entries of a time index say, the first of which names
+    `after` (SEMANTICS 3.6, 3.10). Reads headers from `position` on, without the GIL. Raises as `find_batch` does with
+    `least`.
+    """
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef Chain chain = _chain(least, NO_LIMIT)
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    with nogil:
+        stop = _walk_to(&w, position, &h, &chain, offset, after, timestamp)
+    _raise_stop(stop, &w, &h, &chain, path)
+    if stop != GOES_ON:
+        return None
+    return (h.last_offset >= offset and h.max_timestamp == timestamp
+            and (h.magic < 2 or h.base_offset <= offset))
+
+
+def greatest_timestamp(int fd, int64_t position, int64_t end, *, least, path=None):
+    """The `GreatestTimestamp` of the batches of `[position, end)`.
+
+    Reads headers, without the GIL. Raises as `find_batch` does with `least`.
+    """
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef int64_t most = -1, offset = -1
+    cdef Chain chain = _chain(least, NO_LIMIT)
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    with nogil:
+        while True:
+            stop = _step(&w, position, &h, &chain)
+            if stop != GOES_ON:
+                break
+            if h.max_timestamp > most:
+                most, offset = h.max_timestamp, h.last_offset
+            position += h.size
+    _raise_stop(stop, &w, &h, &chain, path)
+    return GreatestTimestamp(most, offset)
+
+
+def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int64_t min_offset=0, *,
+                   bint exactly=False, least=None, int64_t most=NO_LIMIT, int64_t older_below=INT64_MIN,
+                   bint check_crc=True, max_decompressed_bytes=None, path=None):
+    """The first record of `[position, end)` with this timestamp or a later one, at `min_offset` or above.
+
+    With `exactly` the record has this very timestamp and is in the first batch whose maxTimestamp reaches it
+    (SEMANTICS 5.4).
+
+    A `FoundRecord`, or None. SEMANTICS 5.5, step 3: only batches whose maxTimestamp reaches it are opened, and their CRC
+    checked. With `least`, which is as with `find_batch`, so is the CRC of the batches on the way, except of those that
+    end below `older_below` and are known to be older. Raises `CorruptRecordError` and `StorageError`.
+    """
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef int64_t limit = compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes
+    cdef Chain chain = _chain(least, most)
+    cdef bint every = chain.follow and check_crc
+    cdef int64_t latest
+    cdef bytes batch
+    if window_new(&w, fd, end, SEARCH_WINDOW):
+        raise MemoryError
+    memset(&h, 0, sizeof(Header))
+    try:
+        while True:
+            with nogil:
+                while True:
+                    stop = _step(&w, position, &h, &chain)
+                    if stop != GOES_ON or h.max_timestamp >= timestamp:
+                        break
+                    if every and h.last_offset >= older_below and h.last_offset >= min_offset:
+                        stop = check_crc_at(&w, &h)
+                        if stop != GOES_ON:
+                            break
+                    position += h.size
+            if stop != GOES_ON:
+                _raise_stop(stop, &w, &h, &chain, path)
+                return None
+            if h.last_offset >= min_offset:
+                batch = _read_batch(fd, &h, check_crc, path)
+                if batch is None:
+                    return None
+                latest = timestamp if exactly else INT64_MAX
+                if h.magic == 2:
+                    first = _first_at(<const uint8_t *> PyBytes_AS_STRING(batch), &h, timestamp, latest, min_offset,
+                                      limit, path)
+                else:
+                    first = _first_old(batch, &h, timestamp, latest, min_offset, limit, path)
+                if first is not None or exactly:
+                    return first
+            position += h.size
+    finally:
+        window_free(&w)
+
+
+def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, tuple entries, int64_t base_offset,
+                max_decompressed_bytes):
+    """As `find_timestamp`, by two reads: of the header of the batch that index entries name, and of the batch behind it.
+
+    `entries` are as `TimeEntries.lookup_batch` gives them for an earlier time; `base_offset` is the segment's. None
+    where the log does not bear them out, where no such record is found near it and where anything is wrong with the bytes:
+    then `find_timestamp` says what it is. The CRC of each batch from there on is checked.
+    """
+    cdef int64_t entry_timestamp, entry_offset, position, after, far
+    cdef uint8_t data[BEHIND_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop
+    cdef int64_t limit = compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes
+    cdef const uint8_t *p = NULL
+    cdef int64_t least
+    entry_timestamp, entry_offset, position, after = entries
+    least = entry_offset + 1
+    far = position + FAR_BEHIND
+    window_on(&w, fd, end, data, BEHIND_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    with nogil:
+        stop = _next(&w, position, &h)
+        if stop == GOES_ON and (h.magic != 2 or h.base_offset != after + 1 or h.base_offset < base_offset
+                                or h.last_offset != entry_offset or h.max_timestamp != entry_timestamp
+                                or h.size > w.capacity or min_offset > entry_offset + 1):
+            stop = BAD_ORDER
+        while stop == GOES_ON:
+            position += h.size
+            # The batch behind is likely to be about as large: its header and its records come at once.
+            w.ahead = min(max(h.size + FIRST_LOOK, HEADER_WINDOW), w.capacity)
+            stop = read_header(&w, position, &h, &p)
+            if stop == GOES_ON and (h.magic != 2 or h.base_offset != least or h.last_offset < h.base_offset
+                                    or h.size > w.capacity):
+                stop = BAD_ORDER
+            if position > far:
+                stop = BAD_ORDER
+            if stop == GOES_ON:
+                least = h.last_offset + 1
+                stop = check_crc_at(&w, &h)
+            if stop != GOES_ON or (h.max_timestamp >= timestamp and h.last_offset >= min_offset):
+                break
+    if stop != GOES_ON:
+        return None
+    p = window_at(&w, h.position, <Py_ssize_t> h.size)
+    if p == NULL:
+        return None
+    try:
+        return _first_at(p, &h, timestamp, INT64_MAX, min_offset, limit, None)
+    except (CorruptRecordError, InvalidRecordError):
+        return None
+
+
+cdef object _first_old(bytes batch, const Header *h, int64_t timestamp, int64_t most, int64_t min_offset,
+                       int64_t limit, object path):
+    """As `_first_at`, of a batch in format 0 or 1."""
+    for one in decode_batches(batch, False, path=path, position=h.position, max_decompressed_bytes=limit):
+        for record in one:
+            if timestamp <= record.timestamp <= most and record.offset >= min_offset:
+                return FoundRecord(record.timestamp, record.offset, -1)
+    return None
+
+
+cdef object _first_at(const uint8_t *head, const Header *h, int64_t timestamp, int64_t most, int64_t min_offset,
+                      int64_t limit, object path):
+    """The first record of the batch at `head` with a timestamp in `[timestamp, most]`."""
+    cdef const uint8_t *p = head + RECORDS_AT
+    cdef const uint8_t *end = head + h.size
+    cdef int32_t left
+    cdef int64_t base, stamp, offset
+    cdef bytes section
+    cdef ks_record r
+    if h.attributes & CODEC_MASK:
+        section = record_section(head, <Py_ssize_t> h.size, limit, path, h.position)
+        p = <const uint8_t *> PyBytes_AS_STRING(section)
+        end = p + len(section)
+    base = load64(head + BASE_TIMESTAMP_AT)
+    for left in range(load32(head + RECORDS_COUNT_AT)):
+        p = ks_parse_record(p, end, &r)
+        if p == NULL:
+            raise CorruptRecordError(fault_text(r.fault), path=path, position=h.position)
+        stamp = h.max_timestamp
+        if not h.attributes & TIMESTAMP_TYPE_BIT:
+            stamp = <int64_t> (<uint64_t> base + <uint64_t> r.timestamp_delta)
+        if timestamp <= stamp <= most:
+            offset = <int64_t> (<uint64_t> h.base_offset + <uint64_t> <int64_t> r.offset_delta)
+            if not h.base_offset <= offset <= h.last_offset:
+                raise CorruptRecordError(outside(offset, h.base_offset, h.last_offset), path=path, position=h.position)
+            if offset >= min_offset:
+                return NEW_TUPLE(FoundRecord, (stamp, offset, h.leader_epoch))
+    return None
+
+
+def header_at(int fd, int64_t position, int64_t end, *, path=None):
+    """The `BatchPlace` of the batch at `position`, None if none is there."""
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    stop = _next(&w, position, &h)
+    if stop == BAD_READ:
+        _raise_read(w.error, path)
+    return _place(&h) if stop == GOES_ON else None

@@ -1,0 +1,224 @@
+"""Leader epochs: which epoch wrote from which offset on, and the file that remembers it (SEMANTICS 10).
+
+Owns the entries of one log and `leader-epoch-checkpoint`; who assigns an epoch, and when a postponed write is due, is
+left to the log. The hardest rule: epochs and start offsets both strictly increase, so a new entry first displaces
+those from the newest backwards that are not below it in both.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from kstore.base.numbers import INT_MAX, LONG_MAX
+from kstore.disk import fs
+from kstore.files.checkpoint import format_checkpoint, malformed, parse_integer, read_checkpoint
+
+NO_EPOCH = -1
+NO_OFFSET = -1
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the first offset written in it; as an answer, an epoch and its end offset."""
+
+    epoch: int
+    offset: int
+
+
+UNDEFINED = EpochEntry(NO_EPOCH, NO_OFFSET)
+
+
+class LeaderEpochCache:
+    """The leader epochs of one log, in memory, over their file.
+
+    `assign` writes the file before it returns; truncation changes the memory at once and leaves the file to `flush`,
+    since a stale file has only entries too many, which loading cuts (SEMANTICS 8.13).
+    One thread at a time may change it; any number may ask, and see the entries before the change or after it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], entries: Iterable[tuple[int, int]] = ()) -> None:
+        self.path = os.fspath(path)
+        self.dirty = False
+        """Whether the file is behind the memory."""
+        self.lacks_entries = False
+        """Whether the file has too few entries, for want of room, and not just too many."""
+        self._entries: tuple[EpochEntry, ...] = _with(
+            (), [EpochEntry(_epoch(epoch), _offset(start)) for epoch, start in entries]
+        )
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, create: bool = True) -> LeaderEpochCache:
+        """Load the file; one that is missing is made, empty, where `create` says so. `StorageError` if malformed."""
+        try:
+            lines = read_checkpoint(path, 2)
+        except fs.MissingFileError:
+            lines = []
+            if create:
+                with suppress(fs.FullDiskError):  # it is made with its first entry
+                    fs.close(fs.open(path, create=True))
+        entries = []
+        for line, fields in enumerate(lines, 3):
+            epoch = parse_integer(fields[0], INT_MAX, path, line)
+            start = parse_integer(fields[1], LONG_MAX, path, line)
+            if epoch < 0 or start < 0:
+                raise malformed(path, line, f"epoch {epoch} from offset {start}: neither may be negative")
+            entries.append((epoch, start))
+        return cls(path, entries)
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """All entries, oldest first."""
+        return self._entries
+
+    @property
+    def latest(self) -> EpochEntry | None:
+        """The newest entry, None in an empty cache."""
+        return self._entries[-1] if self._entries else None
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """The newest epoch, None in an empty cache."""
+        return self._entries[-1].epoch if self._entries else None
+
+    # Changes
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Enter that `epoch` writes from `start_offset` on, in the file too; False when that was known
+        (SEMANTICS 10.3)."""
+        latest = self._entries[-1] if self._entries else UNDEFINED
+        if latest.epoch == epoch and 0 <= latest.offset <= start_offset:  # as for every batch but an epoch's first
+            return False
+        return self.assign_all(((epoch, start_offset),))
+
+    def assign_all(self, entries: Iterable[tuple[int, int]]) -> bool:
+        """Do several `assign`s, and write the file once; False when nothing changed.
+
+        Without room for the file nothing has changed.
+        """
+        before = self._entries, self.dirty, self.lacks_entries
+        if not self.enter(entries):
+            return False
+        try:
+            self.flush()
+        except fs.FullDiskError:
+            self._entries, self.dirty, self.lacks_entries = before
+            raise
+        return True
+
+    def enter(self, entries: Iterable[tuple[int, int]]) -> bool:
+        """Do several `assign`s in memory, and leave the file to `flush`; False when nothing changed."""
+        after = _with(self._entries, [EpochEntry(_epoch(epoch), _offset(start)) for epoch, start in entries])
+        changed = after != self._entries
+        self._entries, self.dirty = after, self.dirty or changed
+        self.lacks_entries = self.lacks_entries or changed
+        return changed
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drop the entries that start at or after `end_offset`; nothing happens when it is negative
+        (SEMANTICS 10.7)."""
+        if self._entries and 0 <= end_offset <= self._entries[-1].offset:
+            self._entries = self._entries[: bisect_left(self._entries, end_offset, key=_start)]
+            self.dirty = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Drop the entries below `start_offset`; the newest of them goes on from there (SEMANTICS 10.7)."""
+        below = bisect_right(self._entries, start_offset, key=_start)
+        if below:
+            after = (EpochEntry(self._entries[below - 1].epoch, start_offset), *self._entries[below:])
+            self.dirty = self.dirty or after != self._entries
+            self._entries = after
+
+    def clear(self) -> None:
+        """Forget all in memory alone; the file stays with a directory that is renamed away (SEMANTICS 10.8a)."""
+        self._entries = ()
+        self.dirty = self.lacks_entries = False
+
+    def clear_and_flush(self) -> None:
+        """Forget all, and write that (SEMANTICS 10.8)."""
+        self._entries = ()
+        self.dirty = True
+        self.flush()
+
+    def restore(self, entries: tuple[EpochEntry, ...]) -> None:
+        """Have the `entries` that there were before a change; the file, too, where it has another form by now."""
+        if self._entries != entries:
+            self._entries = entries
+            self.dirty = True
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the file, durably, when it is behind; `dirty` stays when that fails."""
+        if self.dirty:
+            fs.write_atomically(self.path, format_checkpoint(self._entries))
+            self.dirty = self.lacks_entries = False
+
+    # Questions
+
+    def find_end_offset(self, epoch: int, log_end_offset: int) -> EpochEntry:
+        """Tell the greatest epoch known up to `epoch` and where it ends; `UNDEFINED` where that is not known
+        (SEMANTICS 10.5)."""
+        entries = self._entries
+        if epoch == NO_EPOCH or not entries:
+            return UNDEFINED
+        if epoch == entries[-1].epoch:
+            return EpochEntry(epoch, log_end_offset)
+        higher = bisect_right(entries, epoch, key=_epoch_of)
+        if higher == len(entries):
+            return UNDEFINED
+        return EpochEntry(entries[higher - 1].epoch if higher else epoch, entries[higher].offset)
+
+    def find_epoch(self, offset: int) -> int | None:
+        """Tell the epoch in which `offset` was written, None below the first entry (SEMANTICS 10.6)."""
+        entries = self._entries
+        after = bisect_right(entries, offset, key=_start)
+        return entries[after - 1].epoch if after else None
+
+    def find_previous(self, epoch: int) -> EpochEntry | None:
+        """Give the newest entry of an epoch below `epoch`, None when there is none."""
+        entries = self._entries
+        at = bisect_left(entries, epoch, key=_epoch_of)
+        return entries[at - 1] if at else None
+
+    def find_next(self, epoch: int) -> EpochEntry | None:
+        """Give the oldest entry of an epoch above `epoch`, None when there is none."""
+        entries = self._entries
+        at = bisect_right(entries, epoch, key=_epoch_of)
+        return entries[at] if at < len(entries) else None
+
+    def __repr__(self) -> str:
+        return f"LeaderEpochCache({self.path!r}, {[tuple(entry) for entry in self._entries]})"
+
+
+def _with(entries: tuple[EpochEntry, ...], new: list[EpochEntry]) -> tuple[EpochEntry, ...]:
+    """Enter `new` one after the other; where one is known already nothing changes."""
+    kept = list(entries)
+    for entry in new:
+        if kept and kept[-1].epoch == entry.epoch and kept[-1].offset <= entry.offset:
+            continue
+        while kept and (kept[-1].epoch >= entry.epoch or kept[-1].offset >= entry.offset):
+            kept.pop()
+        kept.append(entry)
+    return tuple(kept)
+
+
+def _start(entry: EpochEntry) -> int:
+    return entry.offset
+
+
+def _epoch_of(entry: EpochEntry) -> int:
+    return entry.epoch
+
+
+def _epoch(epoch: int) -> int:
+    if not 0 <= epoch <= INT_MAX:
+        raise ValueError(f"leader epoch {epoch} is not in 0..{INT_MAX}")
+    return epoch
+
+
+def _offset(offset: int) -> int:
+    if not 0 <= offset <= LONG_MAX:
+        raise ValueError(f"start offset {offset} is not in 0..{LONG_MAX}")
+    return offset

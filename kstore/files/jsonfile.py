@@ -1,0 +1,177 @@
+"""Small JSON files of kstore's own, read as strictly as a stranger's request: size, depth, names, types and ranges.
+
+Owns how such a file is taken apart, and the error that names the file and the field; what a field means is left to the
+file that owns it. The hardest rule: any bytes whatever give an object of the expected form or a `StorageError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from kstore.base.numbers import LONG_MAX
+from kstore.disk import fs
+from kstore.errors import StorageError
+
+__all__ = ["Fields", "malformed", "parse", "read"]
+
+MAX_PATH = 4096
+MAX_TEXT = 1000
+
+
+def read(path: str, most_bytes: int, version: int) -> Fields | None:
+    """The object in a file, without its `version`, which was compared; None when there is no file.
+
+    `StorageError` for a file that is larger than `most_bytes`, that is no such object, or of another version.
+    """
+    try:
+        data = fs.read_file(path, most_bytes=most_bytes)
+    except fs.MissingFileError:
+        return None
+    except StorageError as error:
+        if error.errno == errno.EFBIG:
+            raise malformed(path, str(error.strerror)) from None
+        raise
+    try:
+        fields = Fields(parse(data), path)
+    except (ValueError, RecursionError) as error:
+        raise malformed(path, str(error)[:200]) from None
+    file_version = fields.integer("version", 0, LONG_MAX)
+    if file_version != version:
+        raise StorageError(errno.EBADMSG, f"version {file_version} of this file; {version} is known", path)
+    return fields
+
+
+def parse(data: bytes) -> Any:
+    """JSON as RFC 8259 has it: UTF-8, no name twice in an object, no NaN; `ValueError` and `RecursionError`."""
+    return json.loads(data.decode(), object_pairs_hook=_no_name_twice, parse_constant=_no_constant)
+
+
+def malformed(path: str, what: str) -> StorageError:
+    """Make the error of a malformed file: records depend on it, so that nothing in it is guessed."""
+    return StorageError(errno.EBADMSG, f"malformed: {what}; 'kstore repair' says how to go on", path)
+
+
+class Fields:
+    """The fields of one object of a file; each is taken by its name, and `end` refuses those that were not taken.
+
+    `where` is the object's own place in the file, as `shares[0].`. Not thread-safe.
+    """
+
+    def __init__(self, parsed: Any, path: str, where: str = "") -> None:
+        self.path = path
+        self.where = where
+        if not isinstance(parsed, dict):
+            raise malformed(path, f"{where.rstrip('.') or 'the file'} holds {_shown(parsed)}, not an object")
+        self._left = dict(parsed)
+
+    def take(self, name: str) -> Any:
+        """A field of any type."""
+        if name not in self._left:
+            raise malformed(self.path, f"{self.where}{name} is missing")
+        return self._left.pop(name)
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        """A whole number of `[low, high]`."""
+        value = self.take(name)
+        if type(value) is not int or not low <= value <= high:
+            raise self.refusal(name, value, f"a whole number from {low} to {high}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        value = self.take(name)
+        if type(value) is not bool:
+            raise self.refusal(name, value, "true or false")
+        return value
+
+    def text(self, name: str) -> str:
+        """Text of at most `MAX_TEXT` characters."""
+        return self.text_of(name, self.take(name))
+
+    def text_of(self, name: str, value: Any) -> str:
+        """`value`, which stands at `name`, if it is text."""
+        if not isinstance(value, str) or len(value) > MAX_TEXT or not is_text(value):
+            raise self.refusal(name, value, f"text of at most {MAX_TEXT} characters, without NUL and lone surrogates")
+        return value
+
+    def file_path(self, name: str) -> str:
+        """An absolute path without `.`, `..` and `//`."""
+        return self.path_of(name, self.take(name))
+
+    def path_of(self, name: str, value: Any) -> str:
+        """`value`, which stands at `name`, if it is such a path."""
+        if not isinstance(value, str) or not is_plain_path(value):
+            raise self.refusal(name, value, "an absolute path without '.', '..', '//' and NUL")
+        return value
+
+    def items(self, name: str) -> list[tuple[str, Any]]:
+        """A list's items, each with its place in this object, as `segments[2]`."""
+        value = self.take(name)
+        if not isinstance(value, list):
+            raise self.refusal(name, value, "a list")
+        return [(f"{name}[{number}]", item) for number, item in enumerate(value)]
+
+    def objects(self, name: str) -> Iterator[Fields]:
+        """A list of objects."""
+        for place, item in self.items(name):
+            yield Fields(item, self.path, f"{self.where}{place}.")
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """An object whose names are data."""
+        value = self.take(name)
+        if not isinstance(value, dict):
+            raise self.refusal(name, value, "an object")
+        for key in value:
+            self.text_of(f"{name}'s name", key)
+        return value
+
+    def refusal(self, name: str, value: Any, wanted: str) -> StorageError:
+        """Make the error for a field that does not have the `wanted` form."""
+        return malformed(self.path, f"{self.where}{name} is {_shown(value)}; {wanted} is needed")
+
+    def end(self) -> None:
+        """Refuse an object with a field that this release does not know."""
+        for name in self._left:
+            raise malformed(self.path, f"{self.where}{_shown(name)} is no field of this version")
+
+
+def is_plain_path(path: str) -> bool:
+    """Whether text is an absolute path that the system could open, without `.`, `..` or `//` in it."""
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return path.startswith("/") and os.path.normpath(path) == path and b"\0" not in encoded and len(encoded) <= MAX_PATH
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8, and has no NUL."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    if type(value) is int:
+        return str(value) if value.bit_length() < 200 else f"a number of {value.bit_length()} bits"
+    return ascii(value) if not isinstance(value, str) or len(value) <= 100 else f"{value[:100]!a}..."
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"{ascii(twice)[:60]} is there twice")
+    return fields
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")

@@ -1,0 +1,196 @@
+"""Names of topics, partition directories and segment files: build them, parse them, refuse the bad ones.
+
+Owns what FORMAT 1.2 and 1.3 say about names; touches no disk. The hardest rule: a directory name is split at its
+last `-`, since topics may hold dashes, and only after a transitional suffix (`-delete`, `-stray`, `-future`) is gone.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import NamedTuple
+
+from kstore.base.numbers import INT_MAX, LONG_MAX
+from kstore.errors import InvalidTopicError
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+SEGMENT_KINDS = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+"""The files of one segment, in the order in which they are renamed and unlinked (SEMANTICS 6.12)."""
+
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+DELETE_DIRECTORY = "-delete"
+STRAY_DIRECTORY = "-stray"
+FUTURE_DIRECTORY = "-future"
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+METADATA_TOPIC = "__cluster_metadata"
+
+MAX_TOPIC_LENGTH = 249
+MAX_NAME_LENGTH = 255
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_PARTITION = re.compile(r"\+?[0-9]+")
+_TRANSITIONAL = re.compile(r"\S+-\S+\.(\S+)(-delete|-stray|-future)", re.ASCII)
+_FILE = re.compile(r"([0-9]+)(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(|\.deleted|\.cleaned|\.swap)")
+
+
+class FileName(NamedTuple):
+    """The parts of a file's name: offset, kind (`.log`, …) and state (`""`, `.deleted`, `.cleaned`, `.swap`).
+
+    `str()` builds the name again, with the 20 digits that Kafka writes.
+    """
+
+    offset: int
+    kind: str
+    state: str = ""
+
+    def __str__(self) -> str:
+        return file_name(self.offset, self.kind, self.state)
+
+
+class PartitionName(NamedTuple):
+    """The parts of a partition directory's name; a transitional `suffix` comes with a `unique_id`, else both are `""`.
+
+    In a `-delete` or `-stray` name the topic may be the cut one.
+    """
+
+    topic: str
+    partition: int
+    suffix: str = ""
+    unique_id: str = ""
+
+
+def file_name(offset: int, kind: str, state: str = "") -> str:
+    """Build the name of a segment's file or of a snapshot; the offset is in 0..2^63-1."""
+    if not 0 <= offset <= LONG_MAX:
+        raise ValueError(f"offset {offset} is not in 0..{LONG_MAX}, so it names no file")
+    return f"{offset:020d}{kind}{state}"
+
+
+def log_name(offset: int) -> str:
+    """Build the name of the log file of the segment with this base offset."""
+    return file_name(offset, LOG)
+
+
+def index_name(offset: int) -> str:
+    """Build the name of a segment's offset index."""
+    return file_name(offset, OFFSET_INDEX)
+
+
+def time_index_name(offset: int) -> str:
+    """Build the name of a segment's time index."""
+    return file_name(offset, TIME_INDEX)
+
+
+def txn_index_name(offset: int) -> str:
+    """Build the name of a segment's index of aborted transactions."""
+    return file_name(offset, TXN_INDEX)
+
+
+def snapshot_name(offset: int) -> str:
+    """Build the name of the snapshot of the producers' state below this offset."""
+    return file_name(offset, SNAPSHOT)
+
+
+def parse_file_name(name: str) -> FileName | None:
+    """Take a name apart; None when it is no segment's file and no snapshot.
+
+    Any number of digits is read, as Kafka reads them; that the name is the one that Kafka writes for the offset is
+    `str(parsed) == name`.
+    """
+    match = _FILE.fullmatch(name)
+    if match is None:
+        return None
+    digits, kind, state = match.groups()
+    offset = _parse_digits(digits, LONG_MAX)
+    return None if offset is None else FileName(offset, kind, state)
+
+
+def parse_offset(name: str) -> int | None:
+    """Read the offset before the first `.` of any name, whatever follows; None without one (SEMANTICS 8.6)."""
+    digits, dot, _ = name.partition(".")
+    return _parse_digits(digits, LONG_MAX) if dot and digits.isascii() and digits.isdigit() else None
+
+
+def check_topic(topic: str) -> str:
+    """Give the topic back, or raise `InvalidTopicError` that says which rule it breaks (FORMAT 1.2)."""
+    if not isinstance(topic, str):
+        raise InvalidTopicError(f"a topic is a str, not {type(topic).__name__}")
+    if not topic:
+        raise InvalidTopicError("a topic's name cannot be empty")
+    if topic in (".", ".."):
+        raise InvalidTopicError(f"a topic cannot be named {topic!r}")
+    if len(topic) > MAX_TOPIC_LENGTH:
+        raise InvalidTopicError(f"topic {topic[:60]!r}... has {len(topic)} characters; {MAX_TOPIC_LENGTH} are allowed")
+    if not _TOPIC.fullmatch(topic):
+        raise InvalidTopicError(f"topic {topic!r} has characters other than ASCII letters, digits, '.', '_' and '-'")
+    return topic
+
+
+def metric_name(topic: str) -> str:
+    """Give a topic's name as metrics have it, which cannot tell `.` and `_` apart."""
+    return topic.replace(".", "_")
+
+
+def partition_name(topic: str, partition: int) -> str:
+    """Build a partition directory's name; `InvalidTopicError` for a bad topic or partition number."""
+    return f"{check_topic(topic)}-{_check_partition(partition)}"
+
+
+def delete_directory_name(topic: str, partition: int) -> str:
+    """Build a fresh name for a partition directory that awaits its removal; a long topic is cut to make it fit."""
+    tail = f"-{_check_partition(partition)}.{uuid.uuid4().hex}{DELETE_DIRECTORY}"
+    return check_topic(topic)[: MAX_NAME_LENGTH - len(tail)] + tail
+
+
+def parse_partition_name(name: str) -> PartitionName:
+    """Take a partition directory's name apart, or raise `InvalidTopicError` (FORMAT 1.2; SEMANTICS 0.7).
+
+    The topic is not checked here: a name cut for deletion, or one written by another tool, is read as it is.
+    """
+    suffix = unique_id = ""
+    rest = name
+    if name.endswith((DELETE_DIRECTORY, STRAY_DIRECTORY, FUTURE_DIRECTORY)):
+        match = _TRANSITIONAL.fullmatch(name)
+        if match is None:
+            raise _no_partition(name, "a transitional name is topic-partition.id-suffix")
+        suffix = match[2]
+        rest, _, tail = name.rpartition(".")
+        unique_id = tail.removesuffix(suffix)
+    topic, dash, digits = rest.rpartition("-")
+    if not dash:
+        raise _no_partition(name, "it has no '-'")
+    if not topic:
+        raise _no_partition(name, "the topic is empty")
+    partition = _parse_digits(digits, INT_MAX) if _PARTITION.fullmatch(digits) else None
+    if partition is None:
+        raise _no_partition(name, f"{digits!r} is no partition number in 0..{INT_MAX}")
+    return PartitionName(topic, partition, suffix, unique_id)
+
+
+def _parse_digits(digits: str, limit: int) -> int | None:
+    digits = digits.lstrip("+").lstrip("0") or "0"
+    if len(digits) > 19:  # no 64-bit number has more, and int() has its own error for thousands of digits
+        return None
+    value = int(digits)
+    return value if value <= limit else None
+
+
+def _check_partition(partition: int) -> int:
+    if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition <= INT_MAX:
+        raise InvalidTopicError(f"partition {partition!r} is no number in 0..{INT_MAX}")
+    return partition
+
+
+def _no_partition(name: str, reason: str) -> InvalidTopicError:
+    return InvalidTopicError(f"{name!r} is no partition directory: {reason}")
