@@ -1,0 +1,592 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""Columns of other libraries, read without a copy: Arrow data by its C interfaces, strided buffers, lists of bytes.
+
+Owns the checks that a column gets once, when it comes in: types, lengths, missing buffers. gather.h checks the offset,
+view or index of each row when it reads the row. Hardest rule: no memory outside of the buffers that the structures name
+is read, whatever else they say. They do not say how large a buffer of bytes is: there the last offset is trusted.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport int32_t
+from libc.string cimport memcpy, memset, strlen
+
+from kstore.columns._arrowc cimport (
+    ARRAY_CAPSULE, SCHEMA_CAPSULE, STREAM_CAPSULE, ArrowArray, ArrowArrayStream, ArrowSchema,
+)
+from kstore.columns._native cimport (
+    KS_ABSENT, KS_DICTIONARY, KS_LIST32, KS_LIST64, KS_OFFSETS32, KS_OFFSETS64, KS_PADDED, KS_POINTERS, KS_STRIDED,
+    KS_TIMES, KS_VIEWS,
+)
+from kstore._core cimport as_bytes
+
+import os
+
+from kstore.errors import InvalidColumnError
+
+cdef extern from "columns/gather.h" nogil:
+    int32_t ks_i32(const uint8_t *p, int64_t i) noexcept
+    int64_t ks_i64(const uint8_t *p, int64_t i) noexcept
+    int ks_bit(const uint8_t *bits, int64_t i) noexcept
+
+cdef extern from *:
+    """
+    #include "columns/arrow_c.h"
+    static inline int ks_stream_schema(struct ArrowArrayStream *stream, struct ArrowSchema *out) {
+        return stream->get_schema(stream, out);
+    }
+    static inline int ks_stream_next(struct ArrowArrayStream *stream, struct ArrowArray *out) {
+        return stream->get_next(stream, out);
+    }
+    """
+    # Without the GIL: another thread, which the stream may wait for, may need it.
+    int stream_schema "ks_stream_schema"(ArrowArrayStream *stream, ArrowSchema *out) noexcept nogil
+    int stream_next "ks_stream_next"(ArrowArrayStream *stream, ArrowArray *out) noexcept nogil
+
+cdef enum:
+    LONGEST_FORMAT = 64                # the longest part of a format that is read here is a zone's name
+
+cdef int64_t MAX_ROWS = <int64_t> 1 << 47      # and bytes: what 64-bit machines can address
+cdef const uint8_t *NOTHING = b"\x00"
+
+cdef enum Role:
+    BYTES
+    TIMES
+    HEADERS
+
+cdef dict ROLES = {"value": BYTES, "key": BYTES, "timestamp": TIMES, "headers": HEADERS}
+
+# Further columns that a table of records may have: they say where records were, and are not stored.
+cdef frozenset IGNORED = frozenset((
+    "offset", "partition", "topic", "timestamp_type", "timestampType", "partition_leader_epoch", "producer_id",
+    "producer_epoch", "base_sequence", "sequence", "base_offset", "compression", "is_transactional", "is_tombstone",
+))
+
+
+@cython.final
+cdef class Column:
+    """One column of records, or a chunk of it: a description of memory that it keeps alive.
+
+    `len` is its number of rows, `what` its name in errors; only functions of this module make one that is not empty.
+    Thread-safe: it does not change.
+    """
+
+    def __len__(self):
+        return self.c.length
+
+
+cdef Column _column(str what, int layout, int64_t length, object owner):
+    cdef Column column = Column.__new__(Column)
+    memset(&column.c, 0, sizeof(column.c))
+    column.what = what
+    column.owner = owner
+    column.c.layout = layout
+    column.c.length = length
+    column.c.data = NOTHING
+    column.c.multiplier = column.c.divisor = 1
+    return column
+
+
+# ---- Memory of Python objects.
+
+@cython.final
+cdef class _View:
+    cdef Py_buffer view
+    cdef bint held
+
+    def __cinit__(self, source):
+        PyObject_GetBuffer(source, &self.view, PyBUF_STRIDED_RO)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+def fixed(str what, source, valid=None, *, bint padded=False):
+    """Rows of a buffer of one dimension, or of two if the bytes of each row are contiguous.
+
+    `padded`: NUL bytes at a row's end do not belong to it. `valid` is None or a bit for each row, 0 for null.
+    """
+    cdef _View held = _View(source)
+    cdef Py_buffer *view = &held.view
+    cdef Column column
+    if view.ndim not in (1, 2) or (view.ndim == 2 and view.shape[1] > 1 and view.strides[1] != view.itemsize):
+        raise ValueError(f"{what}: the rows of an array of {view.ndim} dimensions are not contiguous")
+    column = _column(what, KS_PADDED if padded else KS_STRIDED, view.shape[0], held)
+    column.c.width = view.itemsize * (view.shape[1] if view.ndim == 2 else 1)
+    column.c.stride = view.strides[0]
+    if column.c.width > 0x7fffffff:
+        raise ValueError(f"{what}: rows of {column.c.width} bytes, where a record holds less than 2 GiB")
+    if column.c.length and column.c.width:
+        column.c.data = <const uint8_t *> view.buf
+    else:
+        column.c.stride = 0
+    _set_valid(column, valid)
+    return column
+
+
+def times(str what, source, valid=None, *, int64_t multiplier=1, int64_t divisor=1, bint is_unsigned=False,
+          bint has_nat=False):
+    """Numbers of a one-dimensional buffer; times `multiplier` or over `divisor` they are milliseconds.
+
+    `has_nat`: the least number of 64 bits means null, as in NumPy's times.
+    """
+    cdef _View held = _View(source)
+    cdef Column column
+    if held.view.ndim != 1 or held.view.itemsize not in (1, 2, 4, 8):
+        raise ValueError(f"{what}: an array of one dimension is wanted, not of {held.view.ndim}")
+    column = _column(what, KS_TIMES, held.view.shape[0], held)
+    column.c.width = held.view.itemsize
+    column.c.stride = held.view.strides[0]
+    column.c.data = <const uint8_t *> held.view.buf if column.c.length else NOTHING
+    column.c.multiplier = multiplier
+    column.c.divisor = divisor
+    column.c.is_unsigned = is_unsigned
+    column.c.has_nat = has_nat
+    _set_valid(column, valid)
+    return column
+
+
+cdef int _set_valid(Column column, object valid) except -1:
+    cdef bytes bits
+    if valid is not None:
+        bits = bytes(valid)
+        if len(bits) * 8 < column.c.length:
+            raise ValueError(f"{column.what}: {len(bits)} bytes of validity for {column.c.length} rows")
+        column.c.validity = <const uint8_t *> PyBytes_AS_STRING(bits)
+        column.owner = (column.owner, bits)
+    return 0
+
+
+@cython.final
+cdef class _Pointers:
+    cdef ks_bytes *rows
+    cdef list kept
+
+    def __cinit__(self, Py_ssize_t count):
+        self.rows = <ks_bytes *> PyMem_Malloc(<size_t> max(count, 1) * sizeof(ks_bytes))
+        if self.rows == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_Free(self.rows)
+
+
+def pointers(str what, rows, int64_t first=0):
+    """Rows that are bytes-like or None; a `TypeError` for another type names its row, counted from `first`."""
+    cdef list kept = list(rows)
+    cdef Py_ssize_t i, count = len(kept)
+    cdef _Pointers held = _Pointers(count)
+    cdef object row
+    cdef Column column
+    held.kept = kept
+    for i in range(count):
+        row = kept[i]
+        if row is None:
+            held.rows[i].p = NULL
+            held.rows[i].n = -1
+            continue
+        if type(row) is not bytes:
+            row = kept[i] = as_bytes(row, f"row {first + i} of {what}")
+        held.rows[i].p = <const uint8_t *> PyBytes_AS_STRING(row)
+        held.rows[i].n = PyBytes_GET_SIZE(row)
+    column = _column(what, KS_POINTERS, count, held)
+    column.c.data = <const uint8_t *> held.rows
+    return column
+
+
+# ---- Arrow schemas.
+
+@cython.final
+cdef class _Shape:
+    """The checked type of a column: how its arrays are read."""
+    cdef int layout, is_unsigned
+    cdef int64_t width, multiplier, divisor
+    cdef _Shape items, names
+
+    def __cinit__(self, int layout):
+        self.layout = layout
+        self.multiplier = self.divisor = 1
+
+
+cdef str _format(const ArrowSchema *schema):
+    cdef size_t size
+    if schema == NULL or schema.release == NULL or schema.format == NULL:
+        raise InvalidColumnError("an Arrow schema that has been released, or never was one")
+    size = strlen(schema.format)
+    return (<const char *> schema.format)[:min(size, <size_t> LONGEST_FORMAT)].decode("latin-1")
+
+
+cdef const ArrowSchema *_child(const ArrowSchema *schema, int64_t number, int64_t count, str what) except NULL:
+    if schema.n_children != count or schema.children == NULL or schema.children[number] == NULL:
+        raise InvalidColumnError(f"{what}: an Arrow schema with {schema.n_children} children, where {count} are wanted")
+    return schema.children[number]
+
+
+cdef dict BYTES_FORMATS = {
+    "n": KS_ABSENT, "z": KS_OFFSETS32, "u": KS_OFFSETS32, "Z": KS_OFFSETS64, "U": KS_OFFSETS64, "vz": KS_VIEWS,
+    "vu": KS_VIEWS,
+}
+cdef dict NUMBERS = {
+    "c": (1, False), "C": (1, True), "s": (2, False), "S": (2, True), "i": (4, False), "I": (4, True),
+    "l": (8, False), "L": (8, True),
+}
+cdef dict UNITS = {"tss": (1000, 1), "tsm": (1, 1), "tsu": (1, 1000), "tsn": (1, 1_000_000)}
+cdef dict DATES = {"tdD": (4, 86_400_000), "tdm": (8, 1)}
+
+
+cdef _Shape _bytes_shape(const ArrowSchema *schema, str what):
+    cdef str text = _format(schema)
+    cdef _Shape shape
+    if schema.dictionary != NULL:
+        if text not in NUMBERS:
+            raise InvalidColumnError(f"{what}: a dictionary with indices of Arrow type {text!r}")
+        shape = _Shape(KS_DICTIONARY)
+        shape.width, shape.is_unsigned = NUMBERS[text]
+        shape.items = _bytes_shape(schema.dictionary, what)
+        if shape.items.layout == KS_DICTIONARY:
+            raise TypeError(f"{what}: a dictionary of dictionaries is not taken")
+        return shape
+    if text in BYTES_FORMATS:
+        return _Shape(BYTES_FORMATS[text])
+    if text.startswith("w:") and text[2:].isascii() and text[2:].isdigit() and int(text[2:]) <= 0x7fffffff:
+        shape = _Shape(KS_STRIDED)
+        shape.width = int(text[2:])
+        return shape
+    raise TypeError(
+        f"{what}: Arrow type {text!r} is not taken; binary, utf8, their large and view forms, fixed-size binary, "
+        f"dictionaries of those and null are")
+
+
+cdef _Shape _times_shape(const ArrowSchema *schema, str what):
+    cdef str text = _format(schema)
+    cdef _Shape shape = _Shape(KS_TIMES)
+    if schema.dictionary == NULL:
+        if text == "n":
+            return _Shape(KS_ABSENT)
+        if text in NUMBERS:
+            shape.width, shape.is_unsigned = NUMBERS[text]
+            return shape
+        if text in DATES:
+            shape.width, shape.multiplier = DATES[text]
+            return shape
+        if text[:3] in UNITS and text[3:4] == ":":
+            shape.width = 8
+            shape.multiplier, shape.divisor = UNITS[text[:3]]
+            return shape
+    raise TypeError(f"{what}: Arrow type {text!r} is not taken; integers (milliseconds), timestamps and dates are")
+
+
+cdef _Shape _headers_shape(const ArrowSchema *schema, str what):
+    cdef str text = _format(schema)
+    cdef _Shape shape
+    cdef const ArrowSchema *entry
+    cdef const ArrowSchema *pair[2]
+    cdef int i
+    if text == "n" and schema.dictionary == NULL:
+        return _Shape(KS_ABSENT)
+    if text not in ("+l", "+L", "+m") or schema.dictionary != NULL:
+        raise TypeError(f"{what}: Arrow type {text!r} is not taken; map<utf8, binary> and list<struct<key, value>> are")
+    entry = _child(schema, 0, 1, what)
+    if _format(entry) != "+s" or entry.dictionary != NULL or entry.n_children != 2:
+        raise TypeError(f"{what}: headers are pairs, a struct of key and value each")
+    for i in range(2):
+        pair[i] = _child(entry, i, 2, what)
+        _format(pair[i])
+    if text != "+m" and _name(pair[0]) in ("value", "v") and _name(pair[1]) in ("key", "k", "name"):
+        raise TypeError(f"{what}: headers are structs of key and value in this order")
+    shape = _Shape(KS_LIST64 if text == "+L" else KS_LIST32)
+    shape.names = _bytes_shape(pair[0], f"keys of {what}")
+    shape.items = _bytes_shape(pair[1], f"values of {what}")
+    return shape
+
+
+cdef str _name(const ArrowSchema *schema):
+    return "" if schema.name == NULL else (<const char *> schema.name).decode("utf-8", "replace")
+
+
+cdef _Shape _shape(const ArrowSchema *schema, int role, str what):
+    if role == BYTES:
+        return _bytes_shape(schema, what)
+    return _times_shape(schema, what) if role == TIMES else _headers_shape(schema, what)
+
+
+# ---- Arrow arrays.
+
+cdef int _check(const ArrowArray *array, str what, int64_t buffers, int64_t children, bint dictionary) except -1:
+    """Check the rules for any array; with -1 for `buffers` the caller checks their number."""
+    if array == NULL or array.release == NULL:
+        raise InvalidColumnError(f"{what}: an Arrow array that has been released")
+    if array.length < 0 or array.offset < 0 or array.length > MAX_ROWS or array.offset > MAX_ROWS:
+        raise InvalidColumnError(f"{what}: an Arrow array of {array.length} rows at offset {array.offset}")
+    if (buffers >= 0 and array.n_buffers != buffers) or (array.n_buffers > 0 and array.buffers == NULL):
+        raise InvalidColumnError(f"{what}: an Arrow array of {array.n_buffers} buffers, where its type has {buffers}")
+    if array.n_children != children or (children > 0 and array.children == NULL):
+        raise InvalidColumnError(f"{what}: an Arrow array with {array.n_children} children, where its type has {children}")
+    if dictionary != (array.dictionary != NULL):
+        raise InvalidColumnError(f"{what}: an Arrow array whose dictionary is {'missing' if dictionary else 'unexpected'}")
+    return 0
+
+
+cdef const uint8_t *_buffer(const ArrowArray *array, int64_t number, bint needed, str what) except NULL:
+    cdef const uint8_t *p = <const uint8_t *> array.buffers[number]
+    if p == NULL and needed:
+        raise InvalidColumnError(f"{what}: an Arrow array of {array.length} rows without its buffer {number}")
+    return NOTHING if p == NULL else p
+
+
+cdef Column _import(_Shape shape, const ArrowArray *array, int64_t skip, int64_t length, object owner, str what):
+    """Rows [skip, skip + length) of an array of bytes, times or headers."""
+    cdef Column column = _column(what, shape.layout, length, owner)
+    cdef ks_column *c = &column.c
+    cdef bint rows = length > 0
+    if shape.layout == KS_ABSENT:
+        _check(array, what, -1, 0, False)
+    elif shape.layout == KS_VIEWS:
+        _check(array, what, -1, 0, False)
+        if array.n_buffers < 3:
+            raise InvalidColumnError(f"{what}: an Arrow array of views with {array.n_buffers} buffers")
+    elif shape.layout in (KS_OFFSETS32, KS_OFFSETS64):
+        _check(array, what, 3, 0, False)
+    elif shape.layout in (KS_LIST32, KS_LIST64):
+        _check(array, what, 2, 1, False)
+    else:
+        _check(array, what, 2, 0, shape.layout == KS_DICTIONARY)
+    if length < 0 or skip < 0 or array.length - skip < length:
+        raise InvalidColumnError(f"{what}: {skip + length} rows are wanted of an Arrow array of {array.length}")
+    c.offset = array.offset + skip
+    c.width = c.stride = shape.width
+    c.is_unsigned = shape.is_unsigned
+    c.multiplier = shape.multiplier
+    c.divisor = shape.divisor
+    if shape.layout == KS_ABSENT:
+        return column
+    if c.width > 0 and c.offset + length > MAX_ROWS // c.width:
+        raise InvalidColumnError(f"{what}: an Arrow array of {array.length} rows at offset {array.offset}")
+    if array.null_count != 0:
+        c.validity = <const uint8_t *> array.buffers[0]
+    if shape.layout in (KS_STRIDED, KS_TIMES):
+        c.data = _buffer(array, 1, rows and c.width > 0, what)
+    elif shape.layout == KS_VIEWS:
+        _import_views(c, array, rows, what)
+    elif shape.layout == KS_DICTIONARY:
+        c.data = _buffer(array, 1, rows, what)
+        words = f"dictionary of {what}"
+        column.items = _import(shape.items, array.dictionary, 0, _length(array.dictionary, words), owner, words)
+        c.items = &column.items.c
+    else:
+        c.offsets = _buffer(array, 1, rows, what)
+        _import_range(c, shape.layout in (KS_OFFSETS32, KS_LIST32), what)
+        if shape.layout in (KS_OFFSETS32, KS_OFFSETS64):
+            c.data = _buffer(array, 2, c.high > c.low, what)
+        else:
+            _import_headers(column, shape, array, what)
+    return column
+
+
+cdef int64_t _length(const ArrowArray *array, str what) except -1:
+    if array == NULL or array.length < 0:
+        raise InvalidColumnError(f"{what}: an Arrow array of less than no rows")
+    return array.length
+
+
+cdef int _import_range(ks_column *c, bint narrow, str what) except -1:
+    """Check the first and the last offset; the others are checked, row by row, to lie between them."""
+    if c.length == 0:
+        return 0
+    c.low = ks_i32(c.offsets, c.offset) if narrow else ks_i64(c.offsets, c.offset)
+    c.high = (ks_i32(c.offsets, c.offset + c.length) if narrow else ks_i64(c.offsets, c.offset + c.length))
+    if not 0 <= c.low <= c.high <= MAX_ROWS:
+        raise InvalidColumnError(f"{what}: Arrow offsets that go from {c.low} to {c.high}")
+    return 0
+
+
+cdef int _import_views(ks_column *c, const ArrowArray *array, bint rows, str what) except -1:
+    cdef int64_t i, size
+    c.data = _buffer(array, 1, rows, what)
+    c.buffers_count = array.n_buffers - 3
+    c.buffers = <const uint8_t *> (array.buffers + 2)
+    c.sizes = _buffer(array, array.n_buffers - 1, c.buffers_count > 0, what)
+    if c.offset + c.length > MAX_ROWS // 16:
+        raise InvalidColumnError(f"{what}: an Arrow array of {array.length} rows at offset {array.offset}")
+    for i in range(c.buffers_count):
+        size = ks_i64(c.sizes, i)
+        if size < 0 or (size > 0 and array.buffers[2 + i] == NULL):
+            raise InvalidColumnError(f"{what}: Arrow views into a buffer {i} of {size} bytes")
+    return 0
+
+
+cdef int _import_headers(Column column, _Shape shape, const ArrowArray *array, str what) except -1:
+    """Import the names and values of a list's entries; the list's offsets count the rows of both."""
+    cdef const ArrowArray *entries = array.children[0]
+    cdef int64_t i
+    _check(entries, f"entries of {what}", 1, 2, False)
+    if column.c.high > entries.length:
+        raise InvalidColumnError(f"{what}: Arrow offsets up to {column.c.high} into {entries.length} entries")
+    if entries.null_count != 0 and entries.buffers[0] != NULL:
+        for i in range(column.c.low, column.c.high):
+            if not ks_bit(<const uint8_t *> entries.buffers[0], entries.offset + i):
+                raise InvalidColumnError(f"{what}: entry {i} is null, which no header can be")
+    column.names = _import(shape.names, entries.children[0], entries.offset, entries.length, column.owner,
+                           f"keys of {what}")
+    column.items = _import(shape.items, entries.children[1], entries.offset, entries.length, column.owner,
+                           f"values of {what}")
+    column.c.names = &column.names.c
+    column.c.items = &column.items.c
+    return 0
+
+
+# ---- Arrays and streams of other libraries.
+
+@cython.final
+cdef class _Held:
+    """An Arrow array that this module owns: released with the last column that reads it."""
+    cdef ArrowArray array
+
+    def __dealloc__(self):
+        if self.array.release != NULL:
+            self.array.release(&self.array)
+
+
+@cython.final
+cdef class Source:
+    """Columns of an object with the Arrow PyCapsule interface, chunk by chunk: an iterator of dicts by role.
+
+    `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" a struct (a record
+    batch, a table) may come instead: it gives a column for each field of these names, and its fields that say where a
+    record was (offset, partition, ...) are ignored. `roles` names the columns, `rows` is their number of rows, -1 while
+    it is not known. Raises `TypeError` for a type that cannot be stored, `InvalidColumnError` for unsound Arrow data.
+    Not thread-safe.
+    """
+
+    cdef ArrowSchema _schema
+    cdef ArrowArrayStream _stream
+    cdef _Held _array
+    cdef str _what
+    cdef list _fields                  # (role, number of the child or -1, shape)
+    cdef readonly int64_t rows
+    cdef int64_t _given
+
+    def __init__(self, str what, str role, source):
+        cdef int code
+        if self._what is not None:
+            raise RuntimeError("a source is opened once")
+        self._what = what
+        self.rows = -1
+        if hasattr(source, "__arrow_c_array__"):
+            self._take_array(source.__arrow_c_array__())
+            self.rows = _length(&self._array.array, what)
+        else:
+            self._take_stream(source.__arrow_c_stream__())
+            with nogil:
+                code = stream_schema(&self._stream, &self._schema)
+            if code:
+                self._failed(code)
+        self._fields = self._read_schema(role)
+
+    def __dealloc__(self):
+        if self._stream.release != NULL:
+            self._stream.release(&self._stream)
+        if self._schema.release != NULL:
+            self._schema.release(&self._schema)
+
+    @property
+    def roles(self):
+        return tuple([field[0] for field in self._fields])
+
+    cdef int _take_array(self, object capsules) except -1:
+        cdef ArrowSchema *schema
+        cdef ArrowArray *array
+        if not isinstance(capsules, tuple) or len(capsules) != 2:
+            raise TypeError(f"{self._what}: __arrow_c_array__ gave no pair of capsules")
+        schema = <ArrowSchema *> PyCapsule_GetPointer(capsules[0], SCHEMA_CAPSULE)
+        array = <ArrowArray *> PyCapsule_GetPointer(capsules[1], ARRAY_CAPSULE)
+        if schema.release == NULL or array.release == NULL:
+            raise InvalidColumnError(f"{self._what}: an Arrow array that has been released")
+        self._schema = schema[0]
+        schema.release = NULL
+        self._array = _Held()
+        self._array.array = array[0]
+        array.release = NULL
+        return 0
+
+    cdef int _take_stream(self, object capsule) except -1:
+        cdef ArrowArrayStream *stream = <ArrowArrayStream *> PyCapsule_GetPointer(capsule, STREAM_CAPSULE)
+        if stream.release == NULL or stream.get_schema == NULL or stream.get_next == NULL:
+            raise InvalidColumnError(f"{self._what}: an Arrow stream that has been released")
+        self._stream = stream[0]
+        stream.release = NULL
+        return 0
+
+    cdef int _failed(self, int code) except -1:
+        cdef const char *text = NULL
+        if self._stream.get_last_error != NULL:
+            text = self._stream.get_last_error(&self._stream)
+        reason = os.strerror(code) if text == NULL else (<const char *> text).decode("utf-8", "replace")
+        raise InvalidColumnError(f"{self._what}: the Arrow stream failed after {self._given} rows: {reason}")
+
+    cdef list _read_schema(self, str role):
+        cdef list fields = []
+        cdef const ArrowSchema *child
+        cdef int64_t i
+        if _format(&self._schema) != "+s" or role != "value":
+            return [(role, -1, _shape(&self._schema, ROLES[role], self._what))]
+        for i in range(self._schema.n_children):
+            child = _child(&self._schema, i, self._schema.n_children, self._what)
+            name = _name(child)
+            if name in ROLES:
+                if any(name == field[0] for field in fields):
+                    raise ValueError(f"{self._what} has two columns {name!r}")
+                fields.append((name, i, _shape(child, ROLES[name], f"column {name!r} of {self._what}")))
+            elif name not in IGNORED:
+                raise ValueError(
+                    f"{self._what} has a column {name!r}; value, key, timestamp and headers make a record, and "
+                    f"{', '.join(sorted(IGNORED))} are ignored")
+        if not any("value" == field[0] for field in fields):
+            raise ValueError(f"{self._what} has no column 'value'")
+        return fields
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef _Held held = self._array
+        cdef const ArrowArray *array
+        cdef const ArrowArray *child
+        cdef int64_t i
+        cdef int code
+        self._array = None
+        if held is None:
+            if self._stream.release == NULL:
+                raise StopIteration
+            held = _Held()
+            with nogil:
+                code = stream_next(&self._stream, &held.array)
+            if code:
+                held.array.release = NULL
+                self._failed(code)
+            if held.array.release == NULL:
+                self.rows = self._given
+                self._stream.release(&self._stream)
+                self._stream.release = NULL
+                raise StopIteration
+        array = &held.array
+        chunk = {}
+        if self._fields[0][1] < 0:
+            role, _, shape = self._fields[0]
+            chunk[role] = _import(shape, array, 0, _length(array, self._what), held, self._what)
+        else:
+            _check(array, self._what, 1, self._schema.n_children, False)
+            if array.null_count != 0 and array.buffers[0] != NULL:
+                for i in range(array.length):
+                    if not ks_bit(<const uint8_t *> array.buffers[0], array.offset + i):
+                        raise InvalidColumnError(f"{self._what}: row {self._given + i} is null as a whole")
+            for role, number, shape in self._fields:
+                child = array.children[<int64_t> number]
+                chunk[role] = _import(shape, child, array.offset, array.length, held, f"column {role!r} of {self._what}")
+        self._given += array.length
+        return chunk

@@ -1,0 +1,446 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""The encoder for columns: their rows go into a `Packer`'s batches, without the GIL and without an object for each.
+
+The packer decides when a batch is full and which records are refused; it also appends every row that is not plain.
+Hardest rule: the batches are byte for byte those that the packer makes of the same records one by one.
+"""
+
+cimport cython
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.string cimport memcpy
+
+from kstore.columns._arrow cimport Column, ks_bytes, ks_column
+from kstore.columns._native cimport KS_POINTERS
+from kstore.codec._pack cimport Packer
+from kstore.codec._wire cimport (
+    BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, LOG_OVERHEAD, MAX_TIMESTAMP_AT, RECORDS_AT, RECORDS_COUNT_AT,
+    TIMESTAMP_TYPE_BIT, load32, load64,
+)
+
+from kstore.codec import compression
+from kstore.columns._arrow import pointers
+from kstore.errors import InvalidColumnError, InvalidTimestampError, RecordTooLargeError
+
+cdef extern from "columns/gather.h" nogil:
+    enum:
+        KS_OFFSETS_FALL
+        KS_VIEW_SIZE
+        KS_VIEW_BUFFER
+        KS_VIEW_BOUNDS
+        KS_NO_SUCH_INDEX
+        KS_NULL_NAME
+        KS_HEADERS_TOO_LARGE
+        KS_TOO_LARGE
+        KS_TIME_RANGE
+    int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *slack, int *fault) noexcept
+    int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now, int64_t *out, int *fault) noexcept
+    int ks_list_row(const ks_column *c, int64_t row, int64_t *start, int64_t *end) noexcept
+    int64_t ks_headers_size(const ks_column *c, int64_t start, int64_t end) noexcept
+    int64_t ks_put_headers(const ks_column *c, int64_t start, int64_t end, uint8_t *out, int64_t room) noexcept
+
+cdef extern from "columns/encode.h" nogil:
+    enum:
+        KS_STOP_FULL
+        KS_STOP_ROOM
+        KS_STOP_ODD
+        KS_STOP_ENOUGH
+    int64_t ks_encode(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
+                      const int64_t *times, int64_t n) noexcept
+    int ks_why(const ks_open_batch *batch, const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
+               int64_t time, int64_t *total) noexcept
+
+cdef enum:
+    SCRATCH_BYTES = 65536              # for the headers encoded at a time; one row may need more
+    SUMMED_BYTES = 32768               # so many bytes are still in the first cache when their checksum is computed
+
+cdef int64_t LONG_MAX = 0x7fffffffffffffff
+cdef const uint8_t *NO_HEADERS = b"\x00"
+
+cdef dict FAULTS = {
+    KS_OFFSETS_FALL: "its Arrow offsets fall, or leave the range of the first and the last one",
+    KS_VIEW_SIZE: "its Arrow view has a negative size",
+    KS_VIEW_BUFFER: "its Arrow view points into a missing buffer",
+    KS_VIEW_BOUNDS: "its Arrow view leaves the buffer that it points into",
+    KS_NO_SUCH_INDEX: "its dictionary has no such index",
+    KS_NULL_NAME: "a header has no key",
+}
+
+
+@cython.final
+cdef class Rows:
+    """The next `count` rows of each column, packed in step.
+
+    Takes the columns, each with the number of its first row; None for `keys` or `headers` means that no record has
+    them, for `times` that all get `time`. `at` counts the packed rows, `first` is the first row's number in errors.
+    Not thread-safe.
+    """
+
+    def __init__(self, Column values not None, int64_t value_at, Column keys, int64_t key_at, Column times,
+                 int64_t time_at, Column headers, int64_t header_at, *, int64_t count, int64_t first, int64_t time):
+        for column, at in ((values, value_at), (keys, key_at), (times, time_at), (headers, header_at)):
+            if column is not None and not 0 <= at <= at + count <= len(column):
+                raise ValueError(f"rows {at} to {at + count} of {len(column)} in {column.what}")
+        self._values, self._keys, self._times, self._headers = values, keys, times, headers
+        self._value_at, self._key_at, self._time_at, self._header_at = value_at, key_at, time_at, header_at
+        self.count = count
+        self.first = first
+        self._time = time
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._scratch)
+
+    cdef int _failed(self, int fault, int column) noexcept nogil:
+        self._fault = fault
+        self._faulty = column
+        return FAULTY
+
+    cdef void step(self, int64_t count) noexcept nogil:
+        """Count rows of the block as packed."""
+        self._taken += count
+        self.at += count
+
+    cdef int gather(self) noexcept nogil:
+        """Gather the next block: returns 0, or the code of the fault in its first row."""
+        cdef int64_t n = min(<int64_t> BLOCK, self.count - self.at), i
+        cdef int fault = 0, slack = 0
+        self._taken = self._block = 0
+        n = ks_gather(&self._values.c, self._value_at + self.at, n, self._value, &self._slack, &fault)
+        if n == 0:
+            return self._failed(fault, 0)
+        if self._keys is not None:
+            n = ks_gather(&self._keys.c, self._key_at + self.at, n, self._key, &slack, &fault)
+            self._slack = self._slack and slack
+            if n == 0:
+                return self._failed(fault, 1)
+        if self._times is None:
+            for i in range(n):
+                self._stamp[i] = self._time
+        else:
+            n = ks_gather_times(&self._times.c, self._time_at + self.at, n, self._time, self._stamp, &fault)
+            if n == 0:
+                return self._failed(fault, 2)
+        if self._headers is not None:
+            n = self._gather_headers(n, &fault)
+            if n == 0:
+                return NO_MEMORY if fault == 0 else self._failed(fault, 3)
+        self._block = n
+        return 0
+
+    cdef int64_t _gather_headers(self, int64_t n, int *fault) noexcept nogil:
+        cdef const ks_column *c = &self._headers.c
+        cdef int64_t row = self._header_at + self.at, i, start = 0, end = 0, size, used = 0
+        cdef int slack
+        cdef void *grown
+        if c.layout == KS_POINTERS:                 # encoded header sections, as in a record
+            n = ks_gather(c, row, n, self._header, &slack, fault)
+            for i in range(n):
+                if self._header[i].n < 0:
+                    self._header[i] = ks_bytes(NO_HEADERS, 1)
+            return n
+        for i in range(n):
+            fault[0] = ks_list_row(c, row + i, &start, &end)
+            if fault[0]:
+                return i
+            if start == end:
+                self._header[i] = ks_bytes(NO_HEADERS, 1)
+                continue
+            size = ks_headers_size(c, start, end)
+            if size < 0:
+                fault[0] = <int> -size
+                return i
+            if used + size + 16 > self._scratch_bytes:
+                if used:                            # the bytes written so far must not move: rows point to them
+                    return i
+                grown = PyMem_RawRealloc(self._scratch, <size_t> max(<int64_t> SCRATCH_BYTES, size + 16))
+                if grown == NULL:
+                    return 0
+                self._scratch = <uint8_t *> grown
+                self._scratch_bytes = max(<int64_t> SCRATCH_BYTES, size + 16)
+            size = ks_put_headers(c, start, end, self._scratch + used, self._scratch_bytes - used)
+            if size == 0:
+                fault[0] = KS_HEADERS_TOO_LARGE
+                return i
+            self._header[i] = ks_bytes(self._scratch + used, size)
+            used += size
+        return n
+
+    cdef int fail(self, Packer packer, int code) except -1:
+        """Raise the error for the row that `gather` stopped at."""
+        cdef Column column = (self._values, self._keys, self._times, self._headers)[self._faulty]
+        cdef int64_t row = self.first + self.at
+        if code == NO_MEMORY:
+            raise MemoryError
+        if self._fault == KS_TIME_RANGE:
+            packer._refuse_at(row, InvalidTimestampError,
+                              f"{column.what} gives a time before the epoch, or beyond 64 bits of milliseconds; -1 "
+                              f"alone means none")
+        if self._fault in (KS_TOO_LARGE, KS_HEADERS_TOO_LARGE):
+            packer._refuse_at(row, RecordTooLargeError, f"{column.what} gives more than the 2 GiB that a batch can hold")
+        raise InvalidColumnError(f"{column.what}, row {row}: {FAULTS[self._fault]}")
+
+
+def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes):
+    """Pack rows until `limit_bytes` of finished batches are in the packer; False once all rows are in.
+
+    The last batch stays open for further rows, until `close`. A refused row raises `InvalidRecordError`,
+    `InvalidTimestampError` or `RecordTooLargeError` with its number, an unsound one `InvalidColumnError`; the open
+    batch is then dropped.
+    """
+    cdef int code
+    cdef int64_t total = 0
+    packer.enter()
+    try:
+        while True:
+            with nogil:
+                code = _fill(packer, rows, limit_bytes, &total)
+            if code == EXHAUSTED:
+                return False
+            if code == ENOUGH:
+                return True
+            if code == MORE_ROOM:
+                packer._reserve(<Py_ssize_t> total)
+            elif code == FULL_BATCH:
+                if packer._single:
+                    packer._refuse_at(rows.first + rows.at, RecordTooLargeError,
+                                      f"one batch of all rows would exceed {packer._batch_bytes} bytes")
+                packer.close_batch()
+            elif code == ODD_ROW:
+                put_odd(packer, rows, rows._taken)
+                rows.step(1)
+            else:
+                rows.fail(packer, code)
+    except BaseException:
+        packer.drop_open()
+        raise
+    finally:
+        packer.leave()
+
+
+cdef int put_odd(Packer packer, Rows rows, int64_t i) except -1:
+    """Have the packer itself append row `i` of the block: alone in a batch, or refused with its number."""
+    cdef ks_bytes key = rows._key[i] if rows._keys is not None else ks_bytes(NULL, -1)
+    cdef ks_bytes headers = rows._header[i] if rows._headers is not None else ks_bytes(NO_HEADERS, 1)
+    packer.records = rows.first + rows.at + i - rows._taken
+    packer._append(key.p, key.n, rows._value[i].p, rows._value[i].n, rows._stamp[i], headers.p, headers.n)
+    return 0
+
+
+cdef int _fill(Packer packer, Rows rows, Py_ssize_t limit_bytes, int64_t *total) noexcept nogil:
+    cdef int64_t added = 0, i
+    cdef int code
+    while True:
+        if packer.finished >= limit_bytes:
+            return ENOUGH
+        if rows.at == rows.count:
+            return EXHAUSTED
+        if rows._taken == rows._block:
+            code = rows.gather()
+            if code:
+                return code
+        i = rows._taken
+        rows.step(put_rows(packer, &rows._key[i] if rows._keys is not None else NULL, &rows._value[i],
+                           &rows._header[i] if rows._headers is not None else NULL, &rows._stamp[i], rows._slack,
+                           rows._block - i, limit_bytes, &added, LONG_MAX, &code, total))
+        if code != EXHAUSTED:
+            return code
+
+
+cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
+                      const int64_t *times, int slack, int64_t n, Py_ssize_t limit_bytes, int64_t *added,
+                      int64_t enough, int *code, int64_t *total) noexcept nogil:
+    """Put rows into a packer that the caller has entered; returns how many, and in `code` why it stopped.
+
+    `code` is EXHAUSTED once all rows are in, ENOUGH at `limit_bytes` of finished batches and once `added` reaches
+    `enough`; the bytes of records and of headers of new batches are added to `added`. With MORE_ROOM `total` is the
+    size of the next record. With `slack` KS_SLACK bytes can be read from the beginning of each key and value on.
+    """
+    cdef ks_open_batch batch
+    cdef const ks_bytes *key = NULL
+    cdef const ks_bytes *header = NULL
+    cdef int64_t done = 0, taken
+    cdef int why
+    batch.key_required = packer._require_key
+    batch.slack = slack
+    batch.earliest = 0
+    batch.latest = LONG_MAX
+    if not packer._attributes & TIMESTAMP_TYPE_BIT:
+        if packer.now_ms > packer._before_max_ms:
+            batch.earliest = packer.now_ms - packer._before_max_ms
+        if packer._after_max_ms < LONG_MAX - max(packer.now_ms, 0):
+            batch.latest = packer.now_ms + packer._after_max_ms
+    while done < n:
+        if packer.finished >= limit_bytes:
+            code[0] = ENOUGH
+            return done
+        if packer._count == 0:
+            if packer.finished + RECORDS_AT > packer._capacity:
+                total[0] = RECORDS_AT
+                packer._used = packer.finished
+                code[0] = MORE_ROOM
+                return done
+            packer._used = packer.finished + RECORDS_AT
+            packer._base_timestamp = times[done]
+            packer._open_max = -1
+            added[0] += RECORDS_AT
+        batch.p = packer.data + packer._used
+        batch.full = packer.data + packer.finished + packer._batch_bytes
+        batch.room = packer.data + packer._capacity
+        batch.enough = <uint8_t *> <uintptr_t> -1
+        if enough - added[0] < batch.room - batch.p:
+            # A new batch always gets its first record, even if its header alone reaches `enough`.
+            batch.enough = batch.p + max(enough - added[0], <int64_t> (1 if packer._count == 0 else 0))
+        batch.count = packer._count
+        batch.base_timestamp = packer._base_timestamp
+        batch.max_timestamp = packer._open_max
+        taken = ks_encode(&batch, keys + done if keys != NULL else NULL, values + done,
+                          headers + done if headers != NULL else NULL, times + done, n - done)
+        added[0] += batch.p - packer.data - packer._used
+        packer._used = batch.p - packer.data
+        packer._count = <int32_t> batch.count
+        packer._open_max = batch.max_timestamp
+        packer.records += taken
+        done += taken
+        if packer._used - packer.finished - packer._summed > SUMMED_BYTES:
+            packer.sum_up()
+        if done == n:
+            break
+        if keys != NULL:
+            key = keys + done
+        if headers != NULL:
+            header = headers + done
+        why = ks_why(&batch, key, values + done, header, times[done], total)
+        if packer._count == 0:
+            packer._used = packer.finished
+            added[0] -= RECORDS_AT
+        if why == KS_STOP_ENOUGH:
+            code[0] = ENOUGH
+        elif why == KS_STOP_ROOM:
+            total[0] += RECORDS_AT if packer._count == 0 else 0
+            code[0] = MORE_ROOM
+        elif why == KS_STOP_ODD or packer._count == 0:
+            code[0] = ODD_ROW
+        elif packer._codec or packer._single:
+            code[0] = FULL_BATCH
+        else:
+            packer._write_header(packer.finished, packer._used - packer.finished, packer._count, packer._base_timestamp,
+                                 packer._open_max)
+            packer._count = 0
+            continue
+        return done
+    code[0] = EXHAUSTED
+    return done
+
+
+def close(Packer packer not None):
+    """Finish the open batch, if there is one."""
+    packer.enter()
+    try:
+        packer.close_batch()
+    except BaseException:
+        packer.drop_open()
+        raise
+    finally:
+        packer.leave()
+
+
+# ---- Compression: finished batches go from the packer that makes them through a codec into the one that is written.
+
+def memory(Packer packer not None):
+    """The bytes of memory that the packer has for batches, in use or not."""
+    return packer._capacity
+
+
+def shrink(Packer packer not None):
+    """Give back the memory that the packer does not use; returns how many bytes it keeps."""
+    packer.enter()
+    try:
+        packer.shrink()
+    finally:
+        packer.leave()
+    return packer._capacity
+
+
+def hand_over(Packer packer not None, Packer spare not None):
+    """Move the finished batches to `spare`, which is empty, and take its memory for the next ones.
+
+    The packer goes on with its open batch. Both may then be used by different threads.
+    """
+    cdef Py_ssize_t rest
+    packer.enter()
+    try:
+        spare.enter()
+        try:
+            if spare._used:
+                raise ValueError(f"the spare packer holds {spare._used} bytes")
+            rest = packer._used - packer.finished
+            if rest > spare._capacity:
+                spare._reserve(rest)
+            if rest:
+                memcpy(spare.data, packer.data + packer.finished, <size_t> rest)
+            packer.data, spare.data = spare.data, packer.data
+            packer._capacity, spare._capacity = spare._capacity, packer._capacity
+            spare._used = spare.finished = packer.finished
+            spare.batches, spare.max_timestamp = packer.batches, packer.max_timestamp
+            packer._used = rest
+            packer.finished = packer.batches = 0
+            packer.max_timestamp = -1
+        finally:
+            spare.leave()
+    finally:
+        packer.leave()
+
+
+def compress(Packer packer not None, int codec, level):
+    """Compress the record sections of the packer's finished batches, in order; may run in any thread."""
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t size
+    cdef list packed = []
+    if packer.finished == 0:
+        return packed
+    with packer.buffer as data:
+        while at < packer.finished:
+            size = load32(packer.data + at + BATCH_LENGTH_AT) + LOG_OVERHEAD
+            packed.append(compression.compress(codec, data[at + RECORDS_AT : at + size], level))
+            at += size
+    return packed
+
+
+def put_compressed(Packer packer not None, Packer plain not None, list packed not None):
+    """Write the batches of `plain` into `packer`, with the sections that `compress` has returned for them.
+
+    A batch that is too large is split. Raises `RecordTooLargeError` for a record that is larger than a batch may be
+    even when compressed; the batches before it are in the packer.
+    """
+    cdef Py_ssize_t at = 0, size
+    cdef const uint8_t *p
+    cdef bytes section
+    packer.enter()
+    try:
+        plain.enter()
+        try:
+            for section in packed:
+                p = plain.data + at
+                size = load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
+                packer._put_section(p + RECORDS_AT, size - RECORDS_AT, section, load32(p + RECORDS_COUNT_AT),
+                                    load64(p + BASE_TIMESTAMP_AT), load64(p + MAX_TIMESTAMP_AT))
+                at += size
+            if at != plain.finished:
+                raise ValueError(f"{len(packed)} sections for {plain.batches} batches")
+        finally:
+            plain.leave()
+    except BaseException:
+        packer.drop_open()
+        raise
+    finally:
+        packer.leave()
+
+
+def header_sections(str what, rows, int64_t first):
+    """A column of headers from the forms that `append_many` accepts: for each record pairs, a dict, or None."""
+    cdef Packer packer = Packer(1, 1, now_ms=0)
+    cdef list sections = []
+    for headers in rows:
+        packer.records = first + len(sections)      # the record's number in errors
+        sections.append(None if headers is None else packer._encode_headers(headers))
+    return pointers(what, sections, first)

@@ -1,0 +1,286 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""The one copy of the C that has state: the pool of blocks, the crew of threads, the decoders, zstd's functions.
+
+`setup.py` compiles c/columns and unpack.c into this module alone. Other modules call the functions below, each of which
+passes its arguments on. Also here: which zstd there is, and the decompressors by themselves.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.string cimport memcpy, memset
+from posix.dlfcn cimport RTLD_LAZY, dlopen, dlsym
+
+import os
+
+import zstandard
+
+cdef extern from "columns/blocks.h" nogil:
+    ks_block *c_block_new "ks_block_new"(size_t size) noexcept
+    ks_block *c_block_of "ks_block_of"(const void *data, size_t size, void (*release)(void *) noexcept nogil,
+                                       void *owner) noexcept
+    ks_block *c_block_hold "ks_block_hold"(ks_block *block) noexcept
+    void c_block_drop "ks_block_drop"(ks_block *block) noexcept
+    void c_vec_drop "ks_vec_drop"(ks_vec *v) noexcept
+    void c_pool_shrink "ks_pool_shrink"(size_t limit) noexcept
+    void c_pool_use "ks_pool_use"(int64_t *live, int64_t *idle_bytes) noexcept
+
+cdef extern from "columns/arrow.h" nogil:
+    int c_make_array "ks_make_array"(ArrowArray *out, int64_t length, int64_t nulls, int64_t buffers,
+                                     int64_t children) noexcept
+    void c_set_buffer "ks_set_buffer"(ArrowArray *array, int64_t i, const void *p, ks_block *block) noexcept
+    int c_make_schema "ks_make_schema"(ArrowSchema *out, const char *format, const char *name, int64_t flags,
+                                       int64_t children) noexcept
+
+cdef extern from "columns/rows.h" nogil:
+    void c_rows_like "ks_rows_like"(ks_rows *rows, const ks_rows *of, int measured) noexcept
+    void c_rows_clear "ks_rows_clear"(ks_rows *rows, int keep_memory) noexcept
+    void c_rows_finish "ks_rows_finish"(ks_rows *rows) noexcept
+    ks_mark c_rows_mark "ks_rows_mark"(const ks_rows *rows) noexcept
+    void c_rows_back "ks_rows_back"(ks_rows *rows, const ks_mark *mark) noexcept
+
+cdef extern from "columns/decode.h" nogil:
+    int c_append_header "ks_append_header"(ks_rows *out, const uint8_t *key, int32_t key_size, const uint8_t *value,
+                                           int32_t value_size) noexcept
+    int c_append_row "ks_append_row"(ks_rows *out, const ks_batch *b, int64_t offset, int64_t timestamp,
+                                     const uint8_t *key, int32_t key_size, const uint8_t *value, int32_t value_size,
+                                     ks_block *block, int64_t bytes) noexcept
+
+cdef extern from "columns/reader.h" nogil:
+    const uint8_t *c_look "ks_look"(ks_reader *r, int64_t position, size_t n) noexcept
+    void c_used_up "ks_used_up"(ks_reader *r, const uint8_t *p, int64_t size) noexcept
+    void c_window_close "ks_window_close"(ks_reader *r) noexcept
+    void c_describe "ks_describe"(const uint8_t *p, ks_batch *b) noexcept
+    int64_t c_kept_between "ks_kept_between"(ks_reader *r, int64_t base, int64_t last) noexcept
+    uint8_t *c_decompressed_room "ks_decompressed_room"(ks_reader *r, size_t used, size_t size) noexcept
+
+cdef extern from "columns/cells.h" nogil:
+    int c_read_threaded "ks_read_threaded"(ks_reader *r, int threads) noexcept
+
+cdef extern from "columns/chunks.h" nogil:
+    void c_chunks_forget "ks_chunks_forget"(ks_chunks *a) noexcept
+    void c_chunks_drop "ks_chunks_drop"(ks_chunks *a) noexcept
+    int c_take_chunk "ks_take_chunk"(ks_reader *r, ks_chunks *a) noexcept
+    int c_read_chunks "ks_read_chunks"(ks_reader *r, ks_chunks *a, int threads) noexcept
+    void c_sample "ks_sample"(ks_reader *r) noexcept
+    int c_wants_borders "ks_wants_borders"(const ks_reader *r, const ks_chunks *a) noexcept
+
+cdef extern from "columns/batchtable.h" nogil:
+    int c_read_header "ks_read_header"(const uint8_t *p, int64_t n, int64_t left, ks_header *h) noexcept
+    int c_take_header "ks_take_header"(ks_reader *r, ks_vec *rows, int64_t *n, ks_header *h, int64_t segment,
+                                       const uint8_t *p) noexcept
+    int c_read_headers_threaded "ks_read_headers_threaded"(ks_reader *r, ks_headers_memory *m, ks_vec *rows,
+                                                           int64_t *n, int64_t segment, const int64_t *borders,
+                                                           int64_t count, int threads) noexcept
+    void c_pick_field "ks_pick_field"(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at,
+                                      size_t width) noexcept
+
+cdef extern from "unpack.h" nogil:
+    int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void *is_error) noexcept
+    int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept
+
+
+cdef ks_block *ks_block_new(size_t size) noexcept nogil:
+    return c_block_new(size)
+
+
+cdef ks_block *ks_block_of(const void *data, size_t size, void (*release)(void *) noexcept nogil,
+                           void *owner) noexcept nogil:
+    return c_block_of(data, size, release, owner)
+
+
+cdef ks_block *ks_block_hold(ks_block *block) noexcept nogil:
+    return c_block_hold(block)
+
+
+cdef void ks_block_drop(ks_block *block) noexcept nogil:
+    c_block_drop(block)
+
+
+cdef void ks_vec_drop(ks_vec *v) noexcept nogil:
+    c_vec_drop(v)
+
+
+cdef void ks_pool_shrink(size_t limit) noexcept nogil:
+    c_pool_shrink(limit)
+
+
+cdef void ks_pool_use(int64_t *live, int64_t *idle_bytes) noexcept nogil:
+    c_pool_use(live, idle_bytes)
+
+
+cdef int ks_make_array(ArrowArray *out, int64_t length, int64_t nulls, int64_t buffers,
+                       int64_t children) noexcept nogil:
+    return c_make_array(out, length, nulls, buffers, children)
+
+
+cdef void ks_set_buffer(ArrowArray *array, int64_t i, const void *p, ks_block *block) noexcept nogil:
+    c_set_buffer(array, i, p, block)
+
+
+cdef int ks_make_schema(ArrowSchema *out, const char *format, const char *name, int64_t flags,
+                        int64_t children) noexcept nogil:
+    return c_make_schema(out, format, name, flags, children)
+
+
+cdef void ks_rows_like(ks_rows *rows, const ks_rows *of, int measured) noexcept nogil:
+    c_rows_like(rows, of, measured)
+
+
+cdef void ks_rows_clear(ks_rows *rows, int keep_memory) noexcept nogil:
+    c_rows_clear(rows, keep_memory)
+
+
+cdef void ks_rows_finish(ks_rows *rows) noexcept nogil:
+    c_rows_finish(rows)
+
+
+cdef ks_mark ks_rows_mark(const ks_rows *rows) noexcept nogil:
+    return c_rows_mark(rows)
+
+
+cdef void ks_rows_back(ks_rows *rows, const ks_mark *mark) noexcept nogil:
+    c_rows_back(rows, mark)
+
+
+cdef int ks_append_header(ks_rows *out, const uint8_t *key, int32_t key_size, const uint8_t *value,
+                          int32_t value_size) noexcept nogil:
+    return c_append_header(out, key, key_size, value, value_size)
+
+
+cdef int ks_append_row(ks_rows *out, const ks_batch *b, int64_t offset, int64_t timestamp, const uint8_t *key,
+                       int32_t key_size, const uint8_t *value, int32_t value_size, ks_block *block,
+                       int64_t bytes) noexcept nogil:
+    return c_append_row(out, b, offset, timestamp, key, key_size, value, value_size, block, bytes)
+
+
+cdef int ks_read_threaded(ks_reader *r, int threads) noexcept nogil:
+    return c_read_threaded(r, threads)
+
+
+cdef const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) noexcept nogil:
+    return c_look(r, position, n)
+
+
+cdef void ks_used_up(ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil:
+    c_used_up(r, p, size)
+
+
+cdef void ks_window_close(ks_reader *r) noexcept nogil:
+    c_window_close(r)
+
+
+cdef void ks_describe(const uint8_t *p, ks_batch *b) noexcept nogil:
+    c_describe(p, b)
+
+
+cdef int64_t ks_kept_between(ks_reader *r, int64_t base, int64_t last) noexcept nogil:
+    return c_kept_between(r, base, last)
+
+
+cdef uint8_t *ks_decompressed_room(ks_reader *r, size_t used, size_t size) noexcept nogil:
+    return c_decompressed_room(r, used, size)
+
+
+cdef void ks_chunks_forget(ks_chunks *a) noexcept nogil:
+    c_chunks_forget(a)
+
+
+cdef void ks_chunks_drop(ks_chunks *a) noexcept nogil:
+    c_chunks_drop(a)
+
+
+cdef int ks_take_chunk(ks_reader *r, ks_chunks *a) noexcept nogil:
+    return c_take_chunk(r, a)
+
+
+cdef int ks_read_chunks(ks_reader *r, ks_chunks *a, int threads) noexcept nogil:
+    return c_read_chunks(r, a, threads)
+
+
+cdef void ks_sample(ks_reader *r) noexcept nogil:
+    c_sample(r)
+
+
+cdef int ks_wants_borders(const ks_reader *r, const ks_chunks *a) noexcept nogil:
+    return c_wants_borders(r, a)
+
+
+cdef int ks_read_header(const uint8_t *p, int64_t n, int64_t left, ks_header *h) noexcept nogil:
+    return c_read_header(p, n, left, h)
+
+
+cdef int ks_take_header(ks_reader *r, ks_vec *rows, int64_t *n, ks_header *h, int64_t segment,
+                        const uint8_t *p) noexcept nogil:
+    return c_take_header(r, rows, n, h, segment, p)
+
+
+cdef int ks_read_headers_threaded(ks_reader *r, ks_headers_memory *m, ks_vec *rows, int64_t *n, int64_t segment,
+                                  const int64_t *borders, int64_t count, int threads) noexcept nogil:
+    return c_read_headers_threaded(r, m, rows, n, segment, borders, count, threads)
+
+
+cdef void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at,
+                        size_t width) noexcept nogil:
+    c_pick_field(to, rows, first, n, at, width)
+
+
+# ---- Decompressors ----
+
+
+cdef int64_t ks_unpack(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept nogil:
+    return ks_unpack_natively(codec, p, n, out, limit)
+
+
+cdef object _find_zstd():
+    """Take zstd's functions from a shared library, so that threads decompress without the GIL; its path, or None.
+
+    Two versions of zstd do not refuse the same damaged data, and the package zstandard judges the same batch when records
+    are read: only a library of that package's version is taken. The package ships one, for Pythons other than this one.
+    """
+    cdef void *library
+    cdef void *version
+    cdef unsigned number
+    major, minor, patch = zstandard.ZSTD_VERSION
+    folder = os.path.dirname(zstandard.__file__)
+    shipped = [os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("_cffi.")]
+    for path in [*shipped, "libzstd.so.1"]:
+        name = os.fsencode(path)
+        library = dlopen(PyBytes_AS_STRING(name), RTLD_LAZY)     # never closed
+        version = NULL if library == NULL else dlsym(library, b"ZSTD_versionNumber")
+        if version == NULL:
+            continue
+        number = (<unsigned (*)() noexcept nogil> version)()
+        if number == 10000 * major + 100 * minor + patch and ks_zstd_setup(
+            dlsym(library, b"ZSTD_createDCtx"), dlsym(library, b"ZSTD_freeDCtx"),
+            dlsym(library, b"ZSTD_decompressDCtx"), dlsym(library, b"ZSTD_isError"),
+        ):
+            return path
+    return None
+
+
+ZSTD_LIBRARY = _find_zstd()
+ZSTD_OF_COLUMNS = ZSTD_LIBRARY or "the package zstandard, with the GIL"
+
+
+cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept nogil:
+    cdef ks_block *block = ks_block_new(capacity + (capacity >> 1))
+    if block == NULL:
+        return -1
+    if used:
+        memcpy(block.data, out.p, used)
+    ks_block_drop(<ks_block *> out.context)
+    out.context = block
+    out.p = block.data
+    out.capacity = block.capacity
+    return 0
+
+
+def unpack(int codec, bytes data, int64_t limit):
+    """What our own decompressors make of a payload; None where they leave it to the libraries."""
+    cdef ks_output out
+    memset(&out, 0, sizeof(out))
+    out.room = _grow
+    cdef int64_t size = ks_unpack_natively(
+        codec, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data), &out, limit)
+    decompressed = None if size < 0 else PyBytes_FromStringAndSize(<const char *> out.p, size)
+    ks_block_drop(<ks_block *> out.context)
+    return decompressed
