@@ -1,0 +1,149 @@
+"""The new segments that the batches of one group become, in files with the state `.cleaned`.
+
+Batches are written by the appender, so that logs and indexes are byte for byte those of Kafka's cleaner
+(SEMANTICS 3.6, 7.23). The hardest rule: before `finish` returns, all that is in the files is on the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kstore.base.numbers import INT_MAX
+from kstore.codec import header
+from kstore.disk import fs
+from kstore.files import names
+from kstore.files.txnindex import AbortedTxn, format_txn_index
+from kstore.log.segments.segment import Segment
+from kstore.log.writing import active_segment
+from kstore.log.writing._appender import Appender, Code
+
+if TYPE_CHECKING:
+    from kstore.log.writing.writer import Writer
+
+WRITE_BACK_BYTES = 1 << 20  # after so many bytes the system begins to write the file to the disk
+
+
+class CleanedSegments:
+    """Writes one group's new segments: one, unless its file or an index has no room for all. Not thread-safe."""
+
+    def __init__(self, writer: Writer, base_offset: int, now_ms: int) -> None:
+        self.segments: list[Segment] = []
+        self._writer = writer
+        self._directory = writer.directory
+        self._config = writer.config
+        self._now_ms = now_ms
+        self._appender = Appender(lambda: now_ms)
+        self._aborted: list[AbortedTxn] = []
+        self._unwritten = 0  # bytes since the last write-back began
+        active_segment.configure(self._appender, self._config)
+        try:
+            self._begin(base_offset)
+        except BaseException:
+            self.discard()
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches in all new segments."""
+        sealed = sum(segment.size_bytes for segment in self.segments if not segment.is_active)
+        return sealed + (self._appender.size if self.segments[-1].is_active else 0)
+
+    def append(self, batches: memoryview) -> None:
+        """Write whole v2 batches with the offsets that they carry."""
+        if not batches or self._commit(batches):
+            return
+        # No room: the segment is closed, and another begun.
+        self._seal_last()
+        self._begin(header.BASE_OFFSET.of(batches))
+        if self._commit(batches):
+            return
+        at = 0  # an index that has no room for this piece alone
+        while at < len(batches):
+            size = header.size_of(batches[at:])
+            batch = batches[at : at + size]
+            if not self._commit(batch):
+                self._seal_last()
+                self._begin(header.BASE_OFFSET.of(batch))
+                self._commit(batch)
+            at += size
+
+    def _commit(self, batches: memoryview) -> bool:
+        """Append all of the batches to the last segment; False where it has no room."""
+        if self._appender.size + len(batches) > INT_MAX:
+            return False
+        code, taken = self._appender.commit(batches, 0, True, True)
+        if code != Code.DONE:
+            return False
+        assert taken == len(batches)
+        self._unwritten += taken
+        if self._unwritten >= WRITE_BACK_BYTES:
+            self._unwritten = 0
+            fs.start_writing(self.segments[-1].file.fd)
+        return True
+
+    def add_aborted(self, transactions: list[AbortedTxn]) -> None:
+        """Give the last segment these entries of its transaction index."""
+        self._aborted += transactions
+
+    def finish(self, modified_ns: int) -> list[Segment]:
+        """Seal the last segment, give all files this time of modification (SEMANTICS 7.24), put them on the disk."""
+        self._seal_last()
+        for segment in self.segments:
+            for kind in names.SEGMENT_KINDS:
+                path = _cleaned(self._directory, segment.base_offset, kind)
+                if kind == names.TXN_INDEX and not fs.exists(path):
+                    continue
+                if kind != names.TXN_INDEX:
+                    fs.set_modified(path, modified_ns)
+                fd = fs.open(path, write=True)
+                try:
+                    fs.fsync(fd)
+                finally:
+                    fs.close(fd)
+            segment.flush()
+        return self.segments
+
+    def discard(self) -> None:
+        """Remove the files; of a log that was closed meanwhile they may be those of another one by now, and stay."""
+        self._appender.detach()
+        for segment in self.segments:
+            segment.pinned = False
+            segment.close()
+            if not self._writer.closed:
+                remove_cleaned(self._directory, segment.base_offset)
+
+    def _begin(self, base_offset: int) -> None:
+        remove_cleaned(self._directory, base_offset)  # a stale file may be there (SEMANTICS 7.14)
+        files = [names.file_name(base_offset, kind) for kind in names.SEGMENT_KINDS]
+        segment = Segment(
+            self._directory,
+            base_offset,
+            max_index_bytes=self._config.segment_index_bytes,
+            index_interval_bytes=self._config.index_interval_bytes,
+            actual={name: name + names.CLEANED for name in files},
+        )
+        self.segments.append(segment)
+        segment.create(preallocate_bytes=0, now_ms=self._now_ms, jitter_ms=0)
+        active_segment.attach(self._appender, segment, base_offset)
+        active_segment.limit(self._appender, segment, self._config)
+        segment.pinned = True
+
+    def _seal_last(self) -> None:
+        segment = self.segments[-1]
+        active_segment.settle(self._appender, segment)
+        self._appender.detach()  # sealing closes descriptors, and no append may write to their numbers
+        segment.seal()
+        if self._aborted:
+            path = _cleaned(self._directory, segment.base_offset, names.TXN_INDEX)
+            fs.write_file(path, format_txn_index(self._aborted), sync=False)
+            self._aborted = []
+
+
+def remove_cleaned(directory: str, base_offset: int) -> None:
+    """Remove the `.cleaned` files of one base offset, those that are there."""
+    for kind in names.SEGMENT_KINDS:
+        fs.unlink(_cleaned(directory, base_offset, kind))
+
+
+def _cleaned(directory: str, base_offset: int, kind: str) -> str:
+    return f"{directory}/{names.file_name(base_offset, kind, names.CLEANED)}"

@@ -1,0 +1,483 @@
+"""The reading half of `Log` by columns: chunks of a log as `Columns`, a log as an Arrow stream, one row per batch.
+
+A `_Source` feeds the compiled `Reader` with parts of segment files and keeps the promises of an iterator of records. It
+accepts a part only if the log's guard has not moved meanwhile, and calls `recheck` before it goes on after the guard
+has moved or a batch was unsound. Rows that were accepted by then are given first.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from kstore._core import ReaderPosition
+from kstore.base import arguments
+from kstore.base.numbers import LONG_MAX
+from kstore.base.threads import ForkLock
+from kstore.codec._aborted import AbortedFilter
+from kstore.columns import _columns, _read, _stream, _table
+from kstore.columns._columns import Columns
+from kstore.columns.keyed import checked_columns
+from kstore.disk import fs
+from kstore.errors import CorruptRecordError, KStoreError
+from kstore.files import _scan
+from kstore.log.read import Isolation, Reads, read_options
+from kstore.log.segments.segment import Segment
+from kstore.log.viewing.reader import LogReader
+from kstore.log.viewing.view import HEADER_BYTES, ReadPiece, SegmentList, View, chain, misplaced, offset_limit
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from numpy import int64
+    from numpy.typing import NDArray
+
+Layout = Literal["binary", "large_binary", "view"]
+
+# How much of a file is taken in between two looks at the guard: less while it keeps moving.
+LEAST_STRIDE_BYTES, MOST_STRIDE_BYTES = 256 << 10, 64 << 20
+# What a table of batches takes in at once, and one thread of those that read it: a hundredth of it is headers.
+TABLE_STRIDES, TABLE_PARTS, TABLE_PART_BYTES = 32, 16, 4 << 20
+CHUNK_BYTES = 4 << 20  # what `iter_columns` gives at once: some ten thousand records, in memory that caches hold
+NO_LIMIT = LONG_MAX
+
+
+class _Source:
+    """The records of one pass over a log as `Columns`, chunk by chunk. Not thread-safe."""
+
+    def __init__(self, log_reader: LogReader, reader: _read.Reader | _table.BatchTable) -> None:
+        self._view = view = log_reader.view
+        self._log_reader = log_reader
+        self._end = log_reader.end_offset
+        self._reader = reader
+        self._seen = view.guard.version
+        self._segment: Segment | None = None
+        self._position = 0
+        self._promised = view.data_end_offset
+        self._previous: ReadPiece | None = None
+        self._filter: AbortedFilter | None = None  # of the segment: batches of aborted transactions
+        self._stride = MOST_STRIDE_BYTES
+        self._divided = 0  # position up to which chunks were divided
+        self._base, self._crc = -1, 0  # of the batch that the last record came from
+        self._fault: KStoreError | None = None
+        self.is_done = False
+        reader.seek(log_reader.offset, self._end)
+
+    def next(self, most_rows: int, most_bytes: int, *, whole: bool) -> Columns:
+        """Build the next chunk, empty at the end. Rows before a fault come first, and it next, unless `whole`."""
+        if self._fault is not None:
+            fault, self._fault, self.is_done = self._fault, None, True
+            raise fault
+        reader = self._reader
+        self._most_bytes = most_bytes
+        reader.begin(most_rows, most_bytes)
+        try:
+            self._fill()
+        except KStoreError as fault:
+            if whole or reader.rows == 0:
+                self.is_done = True
+                raise
+            self._fault = fault
+        if self.is_done:
+            return reader.finish(max(reader.next_offset, min(self._end, self._view.log_end_offset)))
+        return reader.finish()
+
+    def _fill(self) -> None:
+        """Read until the chunk is full or nothing is left."""
+        while True:
+            error = None
+            self._reader.mark()
+            if self._view.guard.version == self._seen:
+                try:
+                    stop = self._step()
+                except fs.MissingFileError as gone:  # renamed meanwhile; `recheck` says why
+                    error = CorruptRecordError(f"the file has gone: {gone}", path=gone.filename)
+                    error.__cause__ = gone
+                except CorruptRecordError as fault:
+                    error = fault
+            moved = self._view.guard.version != self._seen
+            if not moved:
+                self._accept()
+            if moved or error is not None:
+                self._ask(error, moved)
+            elif stop == "full":
+                return
+            elif stop == "past":
+                self.is_done = True
+                return
+
+    def _step(self) -> str:
+        """Take in some of the segment we are in, or go to the next one; why it ended, as `Reader.read` says."""
+        view, reader = self._view, self._reader
+        if self._segment is None:
+            return self._enter(view.segments)
+        segment = self._segment
+        # In this order: a segment that has one after it is sealed, and its size is its last.
+        following = view.segments.after(segment.base_offset)
+        end = view.readable_bytes(segment)
+        if self._position < end or reader.is_amid:
+            most = offset_limit(view, segment)
+            pause = min(self._position + self._stride, end)
+            if isinstance(reader, _table.BatchTable):
+                pause = min(self._position + self._stride * TABLE_STRIDES, end)
+                reader.divide(self._borders(segment, self._position, pause))
+            elif self._position >= self._divided:
+                reader.sample(pause, end, most)
+                if reader.chunk_spacing:
+                    borders = self._chunk_borders(segment, reader, pause, end)
+                    self._divided = borders[-1] if len(borders) > 2 else pause
+                    reader.divide(borders)
+            stop = reader.read(pause, end, self._bytes_ahead(segment, end) if reader.is_estimating else 0, most)
+            if stop == "alone":
+                data = None
+                if not reader.is_amid:
+                    data = self._kept(self._sound(segment, next(self._file.pieces(reader.position, end))[0], end, most))
+                stop = reader.read_slowly(data)
+            position, header, *_ = reader.last_batch
+            if position >= 0:
+                piece = ReadPiece(segment, position, header, reader.position, self._file)
+                view.check_piece(self._previous, piece)
+                if self._log_reader.options.durable:
+                    view.check_durable(self._end)
+                self._previous = piece
+            self._position = reader.position
+            return stop
+        if following is None:
+            view.check_end()
+            if reader.least < min(self._promised, self._end) and self._position == view.readable_bytes(segment):
+                raise CorruptRecordError(
+                    f"the batches end at offset {reader.least}, and those of the log at {self._promised}",
+                    path=segment.path,
+                    position=self._position,
+                )
+            return "past"
+        self._open_at(following, 0, max(reader.least, following.base_offset))
+        self._leave_out(following)
+        return "end"
+
+    def _enter(self, segments: SegmentList) -> str:
+        """Find the segment and the batch to begin with."""
+        if not segments.items:
+            self._view.check_end()
+            return "past"
+        offset = self._reader.next_offset
+        # An offset below the first segment is in a gap, or was deleted: then `recheck` raises.
+        segment = segments.items[max(segments.floor(offset), 0)]
+        end = self._view.readable_bytes(segment)
+        if offset >= self._view.log_end_offset:
+            self._open_at(segment, end, offset)
+        else:
+            self._open_at(segment, *segment.start(offset, end))
+            if self._position < end:
+                self._pass_over(segment, offset, end)
+        self._leave_out(segment)
+        return "end"
+
+    def _pass_over(self, segment: Segment, offset: int, end: int) -> None:
+        """Skip to the batch that holds `offset`, by headers alone, if all batches before it are sound."""
+        most = offset_limit(self._view, segment)
+        least = self._reader.least
+        try:
+            batch = _scan.find_batch(
+                self._file.fd, self._position, end, offset, least=least, most=most, path=segment.path
+            )
+        except CorruptRecordError:
+            return  # the read that comes next raises it
+        if batch is not None and batch.base_offset <= offset and batch.magic >= 2 and batch.position > self._position:
+            self._open_at(segment, batch.position, batch.base_offset)
+
+    def _open_at(self, segment: Segment, position: int, least: int) -> None:
+        self._segment, self._position, self._divided = segment, position, 0
+        self._file = segment.file  # held: its descriptor must outlive the reading, also if the segment is closed
+        self._reader.open(self._file.fd, position, segment.path, segment.base_offset, least)
+
+    def _leave_out(self, segment: Segment) -> None:
+        """Leave out the aborted transactions of a segment."""
+        self._filter = self._log_reader.aborted_in(segment, self._reader.next_offset, self._end)
+        self._reader.leave_out(self._filter)
+
+    def _sound(self, segment: Segment, data: memoryview, end: int, most: int) -> memoryview:
+        """The part of a piece whose batches follow one another; raises the error of the first batch if it does not."""
+        at, reader = self._reader.position, self._reader
+        piece = ReadPiece(segment, at, bytes(data[:HEADER_BYTES]), at + len(data), self._file)
+        sound, _, _ = chain(self._view, piece, data, reader.least)
+        if sound == 0:
+            raise misplaced(self._view, piece, data, at, reader.least)
+        return data[:sound]
+
+    def _kept(self, data: memoryview) -> memoryview:
+        """The whole batches before the first aborted one; the first batch is not aborted."""
+        if self._filter is None:
+            return data
+        kept = self._filter.kept(data)
+        return data[: kept[0][1]] if kept and kept[0][0] == 0 else data
+
+    def _bytes_ahead(self, segment: Segment, end: int) -> int:
+        """About how many bytes are left to read, as far as the chunk has room for them."""
+        segments = self._view.segments
+        ahead = end - self._position
+        for number in range(segments.floor(segment.base_offset) + 1, len(segments.items)):
+            following = segments.items[number]
+            if following.base_offset >= self._end or ahead >= self._most_bytes:
+                break
+            ahead += self._view.readable_bytes(following)
+        return ahead
+
+    def _borders(self, segment: Segment, position: int, pause: int) -> list[int]:
+        """Positions where batches begin, if the index is right, spread over `[position, pause)`."""
+        index = segment.offset_index
+        parts = min((pause - position) // TABLE_PART_BYTES, TABLE_PARTS, index.entries)
+        if parts < 2:
+            return []
+        return [index.entry(slot * index.entries // parts)[1] for slot in range(parts)]
+
+    def _chunk_borders(self, segment: Segment, reader: _read.Reader, pause: int, end: int) -> list[int]:
+        """Positions where batches begin, if the index is right, from here on: borders of chunks of about equal size.
+
+        Their number is a multiple of that of the threads.
+        """
+        index, position, spacing = segment.offset_index, reader.position, reader.chunk_spacing
+        borders = [position]
+        try:
+            first, entries = index.entries_below(reader.next_offset), index.entries
+            if entries - first < 2 or pause - position <= spacing:
+                return []
+            size = index.entry(entries - 1)[1] - index.entry(first)[1]
+            step = max((entries - first) * spacing // max(size, 1), 1)
+            first -= index.entry(first)[1] > position  # the first batch of a file has no entry
+            count = min((pause - position) * (entries - first) // max(end - position, 1), entries - first)
+            parts = -(-count // step)
+            parts += -parts % reader.threads
+            while parts >= _read.MAX_BORDERS:
+                parts -= reader.threads
+                count = parts * step
+            for part in range(1, parts + 1):  # the larger chunks first: they are read side by side
+                slot = first + part * (count // parts) + min(part, count % parts)
+                following = index.entry(slot)[1] if slot < entries else end
+                if not borders[-1] < following <= pause:
+                    break
+                borders.append(following)
+        except IndexError:  # the index has been cut meanwhile
+            return []
+        return borders
+
+    def _accept(self) -> None:
+        """Count what was read as given: the guard has not moved."""
+        position, _, base, crc = self._reader.last_batch
+        if position >= 0:
+            self._base, self._crc = base, crc
+            self._stride = min(2 * self._stride, MOST_STRIDE_BYTES)
+
+    def _ask(self, error: CorruptRecordError | None, moved: bool) -> None:
+        """Call `recheck` for the last record that was accepted; raises, or goes on with the log as it is now."""
+        reader = self._reader
+        if moved:
+            reader.back()
+            self._stride = max(self._stride // 8, LEAST_STRIDE_BYTES)
+        seen, self._seen = self._seen, self._view.guard.version
+        position = ReaderPosition(reader.next_offset, seen, self._base, self._crc)
+        following = self._log_reader.recheck(position, error)
+        if following is not None:
+            self._log_reader = following
+            self._promised = min(self._promised, self._view.data_end_offset)
+        reader.seek(reader.next_offset, self._end)
+        self._segment = self._previous = None
+
+
+class _End:
+    """The log end that a stream took at its beginning; lives as long as a stream that ends there."""
+
+    __slots__ = ("__weakref__", "offset")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+
+_handing_over = ForkLock()
+
+
+class ColumnReads(Reads):
+    """What can be read of a `Log` as columns; see there about threads."""
+
+    _end_handed_over: weakref.ref[_End] | None = None
+
+    def read_columns(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+    ) -> Columns:
+        """Read the records of `[offset, end_offset)` into columns, at most `max_records` and `max_bytes` of them.
+
+        Where it starts and ends and what it raises is as with `read`; the answer's `next_offset` says where to go on,
+        and is the end when nothing is left. `max_bytes` counts records as a batch holds them before compression; one
+        record is given whatever its size. `columns` are by default offset, timestamp, key and value; there are also
+        headers, partition_leader_epoch, producer_id, producer_epoch, base_sequence, sequence, base_offset,
+        timestamp_type (0 the producer's, 1 the log's, -1 none), compression (by number), is_transactional and
+        is_tombstone (whether the value is null). Only what is asked for is built. `layout` is how keys and values lie
+        in memory: "binary", with 32-bit offsets, for which reading stops below 2 GiB; "large_binary"; or "view", where
+        uncompressed values are not copied (several engines import views, but have few functions for them). Long
+        stretches are read by so many `threads`, by default as many as there are cores and at most 4, which share the
+        work of one answer and keep its order.
+        """
+        reader = _columns_reader(self._view, columns, layout, threads)
+        source = self._source(reader, offset, end_offset, start_timestamp, isolation, durable)
+        return source.next(*_limits(max_records, max_bytes, columns, layout, NO_LIMIT), whole=True)
+
+    def iter_columns(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+    ) -> Iterator[Columns]:
+        """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
+
+        Without either, chunks are of up to 4 MiB, of whole batches where these are smaller, and as many are read at
+        once as there are `threads`, of compressed batches twice as many. Holds the memory of these beside the chunks
+        that the caller keeps. Otherwise as `read_columns`; rows before a fault come first. One iterator belongs to one
+        thread at a time.
+        """
+        in_chunks = max_records is None and max_bytes is None
+        reader = _columns_reader(self._view, columns, layout, threads, in_chunks=in_chunks)
+        source = self._source(reader, offset, end_offset, start_timestamp, isolation, durable)
+        return _chunks(source, *_limits(max_records, max_bytes, columns, layout, CHUNK_BYTES))
+
+    def batch_table(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+    ) -> Columns:
+        """Read the headers of the batches that reach into `[offset, end_offset)`: one row each, control batches too.
+
+        Columns: base_offset, last_offset, count, position and size_bytes in its file, segment_base_offset,
+        base_timestamp, max_timestamp, partition_leader_epoch, magic, compression (by number), timestamp_type (0 the
+        producer's, 1 the log's, -1 none), is_transactional, is_control, producer_id, producer_epoch, base_sequence,
+        delete_horizon_ms (-1: none) and crc. A compressed message of the old formats keeps its base offset and its
+        count inside; both are -1 here. No checksum is looked at. Raises as `read_batches` does for a broken frame.
+        """
+        table = _table.BatchTable(threads=_read.DEFAULT_THREADS)
+        source = self._source(table, offset, end_offset, start_timestamp, isolation, durable)
+        return source.next(NO_LIMIT, NO_LIMIT, whole=True)
+
+    def __arrow_c_schema__(self) -> object:
+        """Describe the record batches of `__arrow_c_stream__` to Arrow."""
+        return _columns.schema_capsule(_columns.fields_of(_columns.DEFAULT_COLUMNS, "binary"))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Give the whole log as an Arrow stream of offset, timestamp, key and value, each time anew.
+
+        `polars.DataFrame(log)`, `duckdb.sql('select "offset" from log')`, `pandas.DataFrame.from_arrow(log)` and
+        `pyarrow.RecordBatchReader.from_stream(log)` call this, some of them several times for one query. So as long as
+        a stream of the log is open, every further one ends where it does; after that the next takes the log end as it
+        is then. A `requested_schema` may have any of the columns that `read_columns` knows, bytes in any layout or as
+        strings; what cannot be had so is a `ValueError`.
+        """
+        fields = _columns.fields_of(_columns.COLUMN_NAMES, "binary", requested_schema)
+        if requested_schema is None:
+            fields = _columns.fields_of(_columns.DEFAULT_COLUMNS, "binary")
+        layout: Layout = next((_columns.layout_of(text) for name, text in fields if name in ("key", "value")), "binary")
+        names = tuple(name for name, _ in fields)
+        end = self._handed_over()
+        chunks = self.iter_columns(end_offset=end.offset, columns=names, layout=layout)
+        return _stream.stream_capsule(chunks, fields, end)
+
+    def _handed_over(self) -> _End:
+        """The end that all streams have that are open at the same time."""
+        with _handing_over.mutex:
+            end = None if self._end_handed_over is None else self._end_handed_over()
+            if end is None:
+                end = _End(self.log_end_offset)  # type: ignore[attr-defined]
+                self._end_handed_over = weakref.ref(end)
+            return end
+
+    def _source(
+        self,
+        reader: _read.Reader | _table.BatchTable,
+        offset: int | None,
+        end_offset: int | None,
+        start_timestamp: int | datetime | None,
+        isolation: Isolation,
+        durable: bool,
+    ) -> _Source:
+        """Begin to read into `reader`."""
+        options = read_options(end_offset, isolation, durable)
+        return _Source(self._open_reader(offset, start_timestamp, options), reader)
+
+
+def read_kept(log: ColumnReads, offsets: NDArray[int64], end_offset: int, columns: tuple[str, ...]) -> list[Columns]:
+    """Read the records at these offsets, which rise and are below `end_offset`, into one `Columns` or more.
+
+    One that is not in the log is left out. Raises as `read_columns` does.
+    """
+    start = int(offsets[0]) if len(offsets) else end_offset
+    reader = _columns_reader(log._view, columns, "binary", 1)
+    reader.keep_only(offsets)
+    source = log._source(reader, start, end_offset, None, "read_uncommitted", False)
+    limits = _limits(None, None, columns, "binary", NO_LIMIT)
+    chunks = [source.next(*limits, whole=True)]
+    while not source.is_done:
+        chunks.append(source.next(*limits, whole=True))
+    return chunks
+
+
+def _columns_reader(
+    view: View, columns: Sequence[str] | None, layout: Layout, threads: int | None, *, in_chunks: bool = False
+) -> _read.Reader:
+    names = _names(columns)
+    count = _read.DEFAULT_THREADS if threads is None else arguments.integer("threads", threads, low=1)
+    if layout not in _columns.LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; {', '.join(map(repr, _columns.LAYOUTS))} are allowed")
+    return _read.Reader(
+        names,
+        layout,
+        max_decompressed_bytes=view.max_decompressed_bytes,
+        threads=min(count, _read.MAX_THREADS),
+        in_chunks=in_chunks,
+    )
+
+
+def _chunks(source: _Source, most_rows: int, most_bytes: int) -> Iterator[Columns]:
+    while not source.is_done:
+        columns = source.next(most_rows, most_bytes, whole=False)
+        if len(columns) == 0:
+            return
+        yield columns
+
+
+def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
+    if columns is None:
+        return _columns.DEFAULT_COLUMNS
+    return checked_columns(columns, _columns.COLUMN_NAMES, "known")
+
+
+def _limits(
+    max_records: int | None, max_bytes: int | None, columns: Sequence[str] | None, layout: Layout, default_bytes: int
+) -> tuple[int, int]:
+    rows = NO_LIMIT if max_records is None else arguments.integer("max_records", max_records, low=1)
+    size = default_bytes if max_bytes is None else arguments.integer("max_bytes", max_bytes, low=1)
+    if layout == "binary":
+        size = min(size, _columns.MAX_BINARY_BYTES)
+    if columns is not None and "headers" in columns:
+        size = min(size, _read.MAX_HEADER_BYTES)
+    return rows, size

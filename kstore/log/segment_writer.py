@@ -1,0 +1,157 @@
+"""Writes segments for a bulk load, outside of any log: batches in, three files for each segment out.
+
+The files are byte for byte those that a `Log` with the same configuration has after a clean close, without the files
+that only an open log needs: no snapshot of producers, no epochs, no checkpoint, no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from errno import EIO
+from itertools import pairwise
+from typing import NamedTuple
+
+from kstore.config.log import LogConfig
+from kstore.disk import fs, openfiles
+from kstore.errors import LogClosedError, StorageError
+from kstore.log.segments.segment import Segment
+from kstore.log.writing import active_segment
+from kstore.log.writing._appender import Appender, Code
+from kstore.log.writing._gate import Gate
+
+WRITE_BACK_BYTES = 1 << 20  # after so many appended bytes the system begins to write the file to the disk
+
+
+class WrittenSegment(NamedTuple):
+    """A sealed segment: offsets `[base_offset, next_offset)`, the size of its log, its greatest timestamp."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    max_timestamp: int
+
+
+class SegmentWriter:
+    """Appends batches without a producer to new segments in a directory, from offset 0 on, and seals them.
+
+    Rolls where a log with this configuration would. The first batch makes the first files. An `openfiles.Holder` of
+    the segment that is written: another thread may park it at any time. For the rest not thread-safe.
+    """
+
+    listed = False
+
+    def __init__(self, directory: str, config: LogConfig) -> None:
+        config.check_for_writing()
+        self.directory = directory
+        self.config = config
+        self._segments: list[Segment] = []
+        self._appender = Appender()
+        active_segment.configure(self._appender, config)
+        self._gate = Gate(threading.Lock(), self._appender, check=self._make_ready, stopped=lambda: self._closed)
+        self._closed = False
+        self._unwritten = 0  # bytes since the last write-back began
+        self._seen_end = 0
+        fs.register(self)
+
+    def append(self, batches: bytearray | memoryview) -> None:
+        """Append whole v2 batches, and give each its offset; after an error the files are of no use."""
+        with self._gate:
+            taken = 0
+            rolled = False
+            while taken < len(batches):
+                code, size = self._appender.commit(batches, taken, False, rolled)
+                taken += size
+                rolled = code != Code.DONE
+                if code == Code.BUSY:
+                    raise StorageError(EIO, "a failed write could not be taken back", self.directory)
+                if rolled:
+                    self._roll()
+            self._unwritten += taken
+            if self._unwritten >= WRITE_BACK_BYTES:
+                self._unwritten = 0
+                fs.start_writing(self._segments[-1].file.fd)
+
+    def seal(self) -> list[WrittenSegment]:
+        """Give the files their last form, and end the writing; what was written. `flush` puts it on the disk."""
+        if self._segments:
+            with self._gate:
+                self._seal_active()
+        self._closed = True
+        borders = [*(segment.base_offset for segment in self._segments), self._appender.next_offset]
+        return [
+            WrittenSegment(base_offset, next_offset, segment.size_bytes, segment.maximum[0])
+            for segment, (base_offset, next_offset) in zip(self._segments, pairwise(borders), strict=True)
+        ]
+
+    def flush(self) -> None:
+        """Put the sealed files on the disk, with their names."""
+        for segment in self._segments:
+            segment.flush()
+        fs.sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Close the files, sealed or not. Idempotent."""
+        self._closed = True
+        self._appender.busy = True
+        self._appender.detach()
+        for segment in self._segments:
+            segment.close()
+
+    def _make_ready(self) -> None:
+        """Called where the gate is entered."""
+        if self._closed:
+            raise LogClosedError(f"{self.directory}: the segments are sealed or closed")
+        if not self._segments:
+            self._begin(0)
+        elif self._appender.parked:
+            active_segment.resume(self._appender, self._segments[-1])
+            self._pin()
+
+    def _begin(self, base_offset: int) -> None:
+        segment = active_segment.new_segment(self.directory, base_offset, self.config)
+        active_segment.create_files(segment, self.config, self._appender.now())
+        self._segments.append(segment)
+        active_segment.attach(self._appender, segment, base_offset)
+        active_segment.limit(self._appender, segment, self.config)
+        self._pin()
+
+    def _roll(self) -> None:
+        self._seal_active()
+        self._begin(self._appender.next_offset)
+
+    def _seal_active(self) -> None:
+        segment = self._segments[-1]
+        active_segment.settle(self._appender, segment)
+        self._appender.detach()  # sealing closes descriptors, and no append may write to their numbers
+        segment.seal()
+
+    def _pin(self) -> None:
+        self._segments[-1].pinned = True
+        self._seen_end = self._appender.next_offset
+        openfiles.opened(self, active_segment.DESCRIPTORS)
+
+    # `openfiles.Holder`
+
+    def holds(self) -> int:
+        """The descriptors that the active segment is written through."""
+        return active_segment.DESCRIPTORS if self._appender.attached else 0
+
+    def was_used(self) -> bool:
+        """Whether batches were appended since this was last asked."""
+        end, seen = self._appender.next_offset, self._seen_end
+        self._seen_end = end
+        return end > seen
+
+    def let_go(self) -> None:
+        """Park, unless batches are being appended."""
+        self._gate.attempt(self._park_locked)
+
+    def _park_locked(self) -> None:
+        if self._appender.attached:
+            active_segment.park(self._appender, self._segments[-1], unsynced=True)
+
+    def _after_fork(self) -> None:
+        """Be closed in a forked child: its descriptors are closed there, and their numbers may mean other files."""
+        self._closed = True
+        self._appender.busy = True
+        self._appender.detach()

@@ -1,0 +1,595 @@
+"""From a directory of leftovers to a sound list of segments (SEMANTICS 8).
+
+`leftovers` decides what interrupted deletions and swaps mean, without I/O: a writer carries it out, a
+read-only log applies it in memory. `load` is the writer's way in. The hardest rule: what lies below the
+recovery point was flushed, so a fault there is an error and never a cut.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
+
+from kstore.config.log import LogConfig
+from kstore.disk import fs
+from kstore.errors import CorruptRecordError
+from kstore.files import _scan, names
+from kstore.files._index import OFFSET_ENTRY_BYTES, OffsetEntries
+from kstore.files.epochs import LeaderEpochCache
+from kstore.files.logfile import open_log
+from kstore.files.txnindex import AbortedTxn
+from kstore.log.segments.producers import DEFAULT_EXPIRY, Expiry, ProducerState, replay_segment
+from kstore.log.segments.roll import draw_jitter
+from kstore.log.segments.segment import NO_ENTRIES, Segment, below_recovery_point
+
+logger = logging.getLogger("kstore")
+
+
+@dataclass(slots=True)
+class Recovery:
+    """The result of opening a log for writing."""
+
+    clean: bool = True
+    """Whether no segment had to be scanned."""
+
+    cut_bytes: int = 0
+    """Bytes that were cut from the end."""
+
+    cut_from_offset: int | None = None
+    """The offset from which on records were cut; None where nothing was cut."""
+
+    cut_reason: str | None = None
+    """What was wrong with the first batch that was cut, in words."""
+
+    segments_dropped: list[int] = field(default_factory=list)
+    """Base offsets of the segments that were removed, since they lay behind a cut."""
+
+    indexes_rebuilt: list[int] = field(default_factory=list)
+    """Base offsets of the segments whose indexes were built anew."""
+
+    leftovers_removed: list[str] = field(default_factory=list)
+    """Names of files that an interrupted deletion or swap had left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """How interrupted work is finished: names to remove, then (name, final name) to rename."""
+
+    remove: tuple[str, ...]
+    rename: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A sound log: its segments, its marks, its caches, and the files whose deletion is still due."""
+
+    segments: list[Segment]
+    next_offset: int
+    log_start_offset: int
+    recovery_point: int
+    epochs: LeaderEpochCache
+    producers: ProducerState
+    recovery: Recovery
+    deleted_paths: list[str]
+
+
+def start_above_end(log_start_offset: int, end_offset: int, path: str) -> CorruptRecordError:
+    """Make the error of a log start above records that were flushed: nothing of what follows them could be read."""
+    return CorruptRecordError(
+        f"the log ends at offset {end_offset}, below its log start {log_start_offset}, and what is in it was flushed; "
+        f"nothing was dropped; see `kstore repair`",
+        path=path,
+    )
+
+
+def leftovers(entries: Iterable[str], swap_next_offset: Callable[[str], int]) -> Leftovers:
+    """Decide about `.deleted`, `.cleaned` and `.swap` files (SEMANTICS 8.4 to 8.7); `swap_next_offset` reads a
+    `.log.swap`.
+
+    A `.txnindex.tmp` is what a recovery that was interrupted left of a transaction index.
+    """
+    entries = sorted(entries)
+    remove = [name for name in entries if name.endswith(".deleted") and not name.endswith(".checkpoint.deleted")]
+    remove += [name for name in entries if name.endswith(names.TXN_INDEX + ".tmp")]
+    cleaned = [name for name in entries if name.endswith(".cleaned") and names.parse_offset(name) is not None]
+    swaps = [name for name in entries if name.endswith(".swap") and names.parse_offset(name) is not None]
+    if cleaned:
+        least = min(_offset(name) for name in cleaned)
+        remove += [name for name in swaps if _offset(name) >= least]
+        swaps = [name for name in swaps if _offset(name) < least]
+    remove += cleaned
+    logs = [name for name in swaps if name.endswith(names.LOG + ".swap")]
+    if logs:
+        low = min(_offset(name) for name in logs)
+        high = max(swap_next_offset(name) for name in logs)
+        gone = set(remove) | set(swaps)
+        remove += [
+            name
+            for name in entries
+            if name not in gone and (offset := names.parse_offset(name)) is not None and low <= offset < high
+        ]
+        if low == high and names.txn_index_name(low) in entries:
+            remove.append(names.txn_index_name(low))  # of an old segment, of which no batch is left
+    return Leftovers(tuple(remove), tuple((name, name.removesuffix(".swap")) for name in swaps))
+
+
+def _offset(name: str) -> int:
+    offset = names.parse_offset(name)
+    assert offset is not None
+    return offset
+
+
+def next_offset_of_file(path: str, base_offset: int) -> int:
+    """Read one past the last offset of a `.log` file; its base offset when it holds nothing."""
+    fd = open_log(path)
+    try:
+        last = _scan.last_offset(fd, 0, fs.size(fd), path=path)
+    finally:
+        fs.close(fd)
+    return base_offset if last is None else last.last_offset + 1
+
+
+def load(
+    directory: str,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    marked_clean: bool,
+    now_ms: int,
+    expiry: Expiry = DEFAULT_EXPIRY,
+    seen: Seen | None = None,
+) -> Loaded:
+    """Bring a partition directory into a sound state and hand back its segments, the last one active.
+
+    `recovery_point` and `log_start_offset` are those of the checkpoint files; `seen` is what `look` has found since the
+    directory was locked. Raises `CorruptRecordError`, with nothing cut, for a fault below the recovery point and for a
+    log that ends below it, whatever the mark of a clean shutdown says; and `StorageError`.
+    """
+    recovery = Recovery()
+    files = _clear_leftovers(directory, recovery, fs.listdir(directory) if seen is None else seen.entries)
+    bases = sorted(file.offset for file in files if file.kind == names.LOG)
+    with_log = set(bases)
+    indexed: dict[str, set[int]] = {names.OFFSET_INDEX: set(), names.TIME_INDEX: set(), names.TXN_INDEX: set()}
+    for file in files:
+        if file.kind in indexed and file.offset in with_log:
+            indexed[file.kind].add(file.offset)
+    orphans = [str(file) for file in files if file.kind in indexed and file.offset not in with_log]
+    room, interval = config.segment_index_bytes, config.index_interval_bytes
+    segments = [Segment(directory, base, max_index_bytes=room, index_interval_bytes=interval) for base in bases]
+    for segment in segments:
+        segment.created_ms = now_ms
+        segment.jitter_ms = draw_jitter(config)
+    epochs = LeaderEpochCache.open(os.path.join(directory, names.LEADER_EPOCH_CHECKPOINT))
+    snapshots = [file.offset for file in files if file.kind == names.SNAPSHOT]
+    producers = ProducerState(directory, snapshots, expiry)
+    loader = _Loader(
+        directory,
+        config,
+        segments=segments,
+        epochs=epochs,
+        producers=producers,
+        recovery=recovery,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        now_ms=now_ms,
+        with_txn_index=indexed[names.TXN_INDEX],
+    )
+    unindexed = with_log - indexed[names.OFFSET_INDEX]
+    if not segments:
+        loader.refuse_end(log_start_offset, directory)
+    is_indexed = bool(segments) and segments[-1].base_offset not in unindexed
+    if marked_clean:
+        clean = not is_indexed or loader.ends_whole()
+    else:
+        is_known_open = seen is not None and seen.is_open
+        clean = bool(segments) and not unindexed and not is_known_open and loader.looks_closed()
+    for number, segment in enumerate(segments):
+        if segment.base_offset in unindexed:
+            # Where the log is scanned anyhow, no segment is kept behind a gap (unlike SEMANTICS 8.19).
+            doubtful = not clean and number >= loader.first_to_recover()
+            loader.recover(number, loaded=number, drop_later=doubtful)
+            continue
+        if segment.base_offset not in indexed[names.TIME_INDEX]:
+            segment.time_index.create_empty()
+        if segment.base_offset in indexed[names.TXN_INDEX] and not segment.txn_index.looks_sound(segment.base_offset):
+            loader.recover(number, loaded=number, drop_later=not clean and number >= loader.first_to_recover())
+    if not clean and segments:
+        loader.recover_from_recovery_point(now_ms)
+    elif loader.doubts_last:
+        # The mark says that the log is whole, but not its indexes, and appends go on from their last entries.
+        loader.recover(len(segments) - 1, loaded=len(segments))
+    return loader.finish(orphans, clean=clean, now_ms=now_ms)
+
+
+class Seen(NamedTuple):
+    """The result of `look`: what `load` need not find out again."""
+
+    needs_nothing: bool
+    """Whether `load` would find the log as a close leaves it, or a directory in which no log was begun."""
+
+    is_open: bool
+    """Whether the last segments were looked at, and are not as a close leaves them."""
+
+    entries: list[str]
+    """The names in the directory."""
+
+
+def look(directory: str, recovery_point: int, log_start_offset: int) -> Seen:
+    """Look at a log that no mark of a clean shutdown vouches for. Changes nothing. Raises `StorageError`."""
+    entries = fs.listdir(directory)
+    files = [file for file in map(names.parse_file_name, entries) if file is not None]
+    bases = [file.offset for file in files if file.kind == names.LOG]
+    if any(file.state for file in files):
+        return Seen(False, False, entries)
+    if not bases:
+        return Seen(not files and recovery_point <= log_start_offset, False, entries)
+    indexed = {file.offset for file in files if file.kind == names.OFFSET_INDEX}
+    if recovery_point < log_start_offset or not indexed.issuperset(bases):
+        return Seen(False, False, entries)
+    with_txn_index = {file.offset for file in files if file.kind == names.TXN_INDEX}
+    segments = [Segment(directory, base, max_index_bytes=0) for base in sorted(bases)[-2:]]
+    try:
+        is_closed = _ends_closed(segments, recovery_point, with_txn_index)
+    finally:
+        for segment in segments:
+            segment.close()
+    return Seen(is_closed, not is_closed, entries)
+
+
+def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) -> bool:
+    """Whether a log that was shut down in order is as long as its marks say, and its last stretch is sound.
+
+    A store calls this for all its logs, so little is read: the last entry of the last offset index, and the batches
+    behind it. False where more has to be read, as `load` does. Raises `StorageError`.
+    """
+    entries = fs.listdir(directory)
+    logs = [name for name in entries if name.endswith(names.LOG)]
+    if not logs:
+        return recovery_point <= log_start_offset
+    last = max(logs)
+    base = names.parse_offset(last)
+    if base is None or any(name.endswith((names.SWAP, names.CLEANED)) for name in entries):
+        return False
+    path = f"{directory}/{last}"
+    try:
+        position = _last_indexed(f"{directory}/{names.index_name(base)}")
+    except fs.MissingFileError:
+        return False
+    log = open_log(path)
+    try:
+        size = fs.size(log)
+        if position is None or position > size:
+            return False
+        flushed_end = recovery_point if recovery_point > log_start_offset else -1
+        scan = _scan.scan(
+            log, position, size, base, index_interval_bytes=NO_ENTRIES, flushed_end=flushed_end, path=path
+        )
+    finally:
+        fs.close(log)
+    end_offset = base if scan.next_offset is None else scan.next_offset
+    return scan.reason is None and end_offset >= max(recovery_point, log_start_offset)
+
+
+def _last_indexed(path: str) -> int | None:
+    """The position in the last entry of an offset index, 0 for none; None for a file that a close would have left
+    otherwise."""
+    index = fs.open(path)
+    try:
+        size = fs.size(index)
+        entry = (
+            fs.pread(index, OFFSET_ENTRY_BYTES, max(size - OFFSET_ENTRY_BYTES, 0))
+            if size
+            else bytes(OFFSET_ENTRY_BYTES)
+        )
+    finally:
+        fs.close(index)
+    if size % OFFSET_ENTRY_BYTES or len(entry) < OFFSET_ENTRY_BYTES or (size and not any(entry)):
+        return None
+    _, position = OffsetEntries(entry, 0).last
+    return position
+
+
+def _whole_end(last: Segment, flushed_end: int) -> int | None:
+    """One past the last offset of a segment whose indexes fit it and whose last stretch is sound, else None."""
+    if not last.indexes_look_trimmed():
+        return None
+    end_offset = _sound_end(last, flushed_end)
+    return None if end_offset is None or not _fits_time_index(last, end_offset) else end_offset
+
+
+def _sound_end(last: Segment, flushed_end: int) -> int | None:
+    """One past the last offset behind the last index entry; None if a batch there is unsound (see `_scan.scan`)."""
+    position, least = last.start(last.offset_index.last[0], last.size_bytes)
+    scan = last.scan_flushed(position, last.size_bytes, flushed_end, after=least)
+    if scan.reason is not None:
+        return None
+    return last.base_offset if scan.next_offset is None else scan.next_offset
+
+
+def _fits_time_index(last: Segment, next_offset: int) -> bool:
+    """Whether the time index has its closing entry (SEMANTICS 2.9), and none beyond the end."""
+    if last.time_index.entries and last.time_index.last[1] >= next_offset:
+        return False
+    try:
+        return last.has_closing_entry(last.size_bytes)
+    except CorruptRecordError:
+        return False
+
+
+def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_index: Container[int]) -> bool:
+    """Whether a log's last segment is as a close leaves it, and ends at the recovery point.
+
+    `with_txn_index` are the bases of the segments that have an index of aborted transactions. If the last segment is
+    empty, the one before it has to be so, too: a crash may have come before the sync of the roll.
+    """
+    last = segments[-1]
+    if last.base_offset == recovery_point and not all(each.indexes_look_trimmed() for each in segments[-2:-1]):
+        return False
+    if last.base_offset in with_txn_index and not last.txn_index.looks_sound(last.base_offset, recovery_point):
+        return False  # the index has an entry for a marker that was lost
+    return _whole_end(last, recovery_point) == recovery_point
+
+
+def _clear_leftovers(directory: str, recovery: Recovery, entries: list[str]) -> list[names.FileName]:
+    """Carry out what `leftovers` decides; the files of segments and snapshots that are left."""
+    unfinished = leftovers(entries, lambda name: next_offset_of_file(os.path.join(directory, name), _offset(name)))
+    for name in unfinished.remove:
+        fs.unlink(os.path.join(directory, name))
+    for name, final in unfinished.rename:
+        fs.rename(os.path.join(directory, name), os.path.join(directory, final))
+    recovery.leftovers_removed += unfinished.remove
+    if unfinished.remove or unfinished.rename:
+        fs.sync_directory(directory)
+        entries = fs.listdir(directory)
+    parsed = map(names.parse_file_name, entries)
+    return [file for file in parsed if file is not None and not file.state]
+
+
+class _Loader:
+    """The state of one `load`."""
+
+    def __init__(
+        self,
+        directory: str,
+        config: LogConfig,
+        *,
+        segments: list[Segment],
+        epochs: LeaderEpochCache,
+        producers: ProducerState,
+        recovery: Recovery,
+        recovery_point: int,
+        log_start_offset: int,
+        now_ms: int,
+        with_txn_index: set[int],
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.segments = segments
+        self.epochs = epochs
+        self.recovery = recovery
+        self.recovery_point = recovery_point
+        self.log_start_offset = log_start_offset
+        self.producers = producers
+        self.now_ms = now_ms
+        self.with_txn_index = with_txn_index
+        self.deleted_paths: list[str] = []
+        self.next_offset: int | None = None
+        self.doubts_last = False
+        self._rebuilt: set[int] = set()
+
+    @property
+    def flushed_end(self) -> int:
+        """The recovery point, which lies in no gap; -1 where it is the log start, which may lie in one."""
+        return self.recovery_point if self.recovery_point > self.log_start_offset else -1
+
+    def looks_closed(self) -> bool:
+        """Whether the last segment's files are as a close leaves them and end at the recovery point."""
+        if not _ends_closed(self.segments, self.recovery_point, self.with_txn_index):
+            return False
+        self.next_offset = self.recovery_point
+        return True
+
+    def ends_whole(self) -> bool:
+        """Whether the last segment of a log that was shut down in order ends with a whole batch.
+
+        Raises `CorruptRecordError` where it ends too early. Where its indexes do not fit it, `doubts_last` says so.
+        """
+        last = self.segments[-1]
+        self.doubts_last = not last.indexes_look_trimmed()
+        if not self.doubts_last:
+            end_offset = _sound_end(last, self.flushed_end)
+            if end_offset is None:
+                return False
+            self.refuse_end(end_offset, last.path, last.size_bytes)
+            self.doubts_last = not _fits_time_index(last, end_offset)
+            self.next_offset = None if self.doubts_last else end_offset
+        return True
+
+    def refuse_end(self, end_offset: int, path: str, position: int = 0) -> None:
+        """Raise `CorruptRecordError` for a log that ends below its recovery point."""
+        if end_offset < self.recovery_point:
+            reason = "the file ends" if self.segments else "no segment is here"
+            raise below_recovery_point(reason, end_offset, self.recovery_point, path, position)
+
+    def recover(self, number: int, *, loaded: int, drop_later: bool = False) -> int:
+        """Recover one segment, its epochs and its producers (SEMANTICS 8.14); the number of bytes that were cut.
+
+        The last two of the `loaded` segments that Kafka knows by then are those that get snapshots. With `drop_later`
+        the segments after one that loses bytes go (SEMANTICS 8.9), and before it does: a crash in between must not
+        leave them behind a gap, which would look like a sound one.
+        """
+        segment = self.segments[number]
+        is_last = number == len(self.segments) - 1
+        following = self.recovery_point if is_last else self.segments[number + 1].base_offset
+        checked = segment.check(
+            index_interval_bytes=self.config.index_interval_bytes,
+            latest_epoch=-1 if self.epochs.latest_epoch is None else self.epochs.latest_epoch,
+            flushed_below=min(self.recovery_point, following),
+            flushed_end=self.flushed_end if is_last else -1,
+            is_last=is_last,
+        )
+        self._rebuild_producers(segment.base_offset, known=loaded, clean=False)
+        recovered = segment.recover(
+            checked, is_last=is_last, before_cut=lambda: self._drop_after(number) if drop_later else None
+        )
+        self.epochs.enter(recovered.epochs)
+        aborted: list[tuple[int, int, int, int]] = []
+        if recovered.has_producers:  # otherwise a second read of the file would find nothing
+            aborted = replay_segment(self.producers.table, segment, segment.base_offset, segment.size_bytes)
+        if aborted or segment.base_offset in self.with_txn_index:
+            self.with_txn_index.add(segment.base_offset)
+            segment.txn_index.replace(AbortedTxn(0, *transaction) for transaction in aborted)
+        self.producers.end_offset = recovered.next_offset
+        self.producers.take_snapshot()
+        if segment.base_offset not in self._rebuilt:
+            self._rebuilt.add(segment.base_offset)
+            self.recovery.indexes_rebuilt.append(segment.base_offset)
+        if recovered.cut_bytes:
+            self.recovery.clean = False
+            self.recovery.cut_bytes += recovered.cut_bytes
+            self.recovery.cut_from_offset = recovered.next_offset
+            self.recovery.cut_reason = recovered.reason
+            cut = recovered.cut_bytes, recovered.next_offset, recovered.reason
+            logger.warning("%s: cut %d bytes from offset %d on: %s", segment.path, *cut)
+        return recovered.cut_bytes
+
+    def first_to_recover(self) -> int:
+        """The number of the segment that holds the recovery point."""
+        return max(bisect_right(self.segments, self.recovery_point, key=attrgetter("base_offset")) - 1, 0)
+
+    def recover_from_recovery_point(self, now_ms: int) -> None:
+        """Recover the segment that holds the recovery point and all after it, until one loses bytes (SEMANTICS 8.9).
+
+        Also the segment that ends at the recovery point, if a crash came before the sync of its roll. (Kafka leaves the
+        indexes of that one as they are.)
+        """
+        self.recovery.clean = False
+        first = self.first_to_recover()
+        if (
+            first > 0
+            and self.segments[first].base_offset == self.recovery_point
+            and not self.segments[first - 1].indexes_look_trimmed()
+        ):
+            first -= 1
+        for number in range(first, len(self.segments)):
+            if self.recover(number, loaded=len(self.segments), drop_later=True):
+                break
+
+    def _drop_after(self, number: int) -> None:
+        """Drop the segments after this one, the last first, so that a crash in between leaves no gap."""
+        later = self.segments[number + 1 :]
+        for segment in reversed(later):
+            self._drop(segment)
+            logger.warning("%s: dropped, the log ends before it", segment.path)
+        self.recovery.segments_dropped += [segment.base_offset for segment in later]
+        del self.segments[number + 1 :]
+        if later:
+            fs.sync_directory(self.directory)
+
+    def finish(self, orphans: Sequence[str], *, clean: bool, now_ms: int) -> Loaded:
+        """Settle the marks in the order of SEMANTICS 8.10 to 8.13; `orphans` are names of index files without a log
+        (SEMANTICS 8.8)."""
+        had_segments = bool(self.segments)
+        next_offset = self.next_offset
+        if next_offset is None:
+            next_offset = self.segments[-1].read_next_offset() if self.segments else self.log_start_offset
+        if self.segments:
+            self._refuse_start_above(next_offset)
+        for name in orphans:
+            fs.unlink(os.path.join(self.directory, name))
+            self.recovery.leftovers_removed.append(name)
+        if next_offset < self.log_start_offset and self.segments:
+            logger.warning("%s: ends at %d, below its log start %d: starting anew there", self.directory, next_offset,
+                           self.log_start_offset)  # fmt: skip
+            for segment in self.segments:
+                self._drop(segment)
+                self.recovery.segments_dropped.append(segment.base_offset)
+            self.segments.clear()
+            self.epochs.clear_and_flush()
+            self.producers.reset(self.log_start_offset, self.log_start_offset)
+            had_segments = False
+        if not self.segments:
+            segment = Segment(
+                self.directory,
+                self.log_start_offset,
+                max_index_bytes=self.config.segment_index_bytes,
+                index_interval_bytes=self.config.index_interval_bytes,
+            )
+            segment.create(
+                preallocate_bytes=self.config.effective_segment_bytes if self.config.preallocate else 0,
+                now_ms=now_ms,
+                jitter_ms=draw_jitter(self.config),
+            )
+            if self.log_start_offset > 0:  # soon only the file's name may say where the log starts
+                fs.sync_directory(self.directory)
+            self.segments.append(segment)
+            next_offset = self.log_start_offset
+        else:
+            self.segments[-1].activate()
+        recovery_point = next_offset if clean and had_segments else min(self.recovery_point, next_offset)
+        self.epochs.truncate_from_end(next_offset)
+        log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        self.epochs.truncate_from_start(self.log_start_offset)
+        self._warn_of_missing_start()
+        with suppress(fs.FullDiskError):  # a later write stores it; until then the recovery point in its file stays
+            self.epochs.flush()
+        self.producers.remove_stray([segment.base_offset for segment in self.segments])
+        self._rebuild_producers(next_offset, clean=clean, log_start_offset=log_start_offset)
+        return Loaded(
+            segments=self.segments,
+            next_offset=next_offset,
+            log_start_offset=log_start_offset,
+            recovery_point=max(recovery_point, log_start_offset),
+            epochs=self.epochs,
+            producers=self.producers,
+            recovery=self.recovery,
+            deleted_paths=self.deleted_paths,
+        )
+
+    def _refuse_start_above(self, end_offset: int) -> None:
+        """Refuse a log whose start lies above its end, unless nothing in it has been flushed (SEMANTICS 8.11).
+
+        A writer lowers the recovery point before it raises a log start above the data, as for a log that begins anew.
+        """
+        first = self.segments[0].base_offset
+        if end_offset < self.log_start_offset and self.recovery_point > first:
+            raise start_above_end(self.log_start_offset, end_offset, self.segments[-1].path)
+
+    def _warn_of_missing_start(self) -> None:
+        """Warn where the log has begun below its first segment. As in Kafka it begins at that segment (SEMANTICS 8.13).
+
+        Retention writes the log start first, so the epochs begin there by now; but on a full disk, and in a broker that
+        dies in the same minute, the epochs may be behind.
+        """
+        first = self.segments[0].base_offset
+        entries = self.epochs.entries
+        if entries and entries[0].offset < first:
+            logger.warning("%s: begins at offset %d, and its leader epochs at %d: a first segment is missing, or a "
+                           "crash came at its deletion", self.directory, first, entries[0].offset)  # fmt: skip
+
+    def _rebuild_producers(
+        self, end_offset: int, *, known: int | None = None, clean: bool, log_start_offset: int | None = None
+    ) -> None:
+        if log_start_offset is None:
+            log_start_offset = self.log_start_offset
+        if self.producers.is_empty_at(end_offset, log_start_offset):
+            return
+        self.producers = self.producers.anew()
+        self.producers.rebuild(
+            log_start_offset,
+            end_offset,
+            self.segments,
+            known=known,
+            clean=clean,
+            now_ms=self.now_ms,
+        )
+
+    def _drop(self, segment: Segment) -> None:
+        self.deleted_paths += segment.mark_deleted() + self.producers.mark_deleted(segment.base_offset)

@@ -1,0 +1,52 @@
+"""When a new segment is started: the limits of a segment, without I/O (SEMANTICS 2.2).
+
+`limits` turns a configuration and a segment into the thresholds that the compiled appender compares with.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kstore.config.log import LogConfig
+
+
+# By the appender's codes -2, -3, ...: the order in which the rule is tried.
+REASONS = ("size", "time", "offset_index_full", "time_index_full", "offset_range")
+
+
+@dataclass(frozen=True, slots=True)
+class RollLimits:
+    """Thresholds above which the active segment is rolled.
+
+    `segment_bytes` holds the segment and the bytes to come, `wait_ms` the time since its first batch, the entry
+    counts are those at which an index is full (one slot of the time index is kept for the closing entry,
+    SEMANTICS 3.3).
+    """
+
+    segment_bytes: int
+    wait_ms: int
+    offset_entries: int
+    time_entries: int
+
+
+def draw_jitter(config: LogConfig) -> int:
+    """Draw by how many milliseconds one segment's time limit is shortened: `[0, min(jitter, segment.ms) - 1]`
+    (SEMANTICS 2.6)."""
+    most = min(config.segment_jitter_ms, config.segment_ms)
+    return random.randrange(most) if most > 0 else 0
+
+
+def limits(config: LogConfig, *, jitter_ms: int, max_offset_entries: int, max_time_entries: int) -> RollLimits:
+    """Compute the limits of one segment; `max_*_entries` are what its index files have room for."""
+    wait_ms = config.segment_ms
+    if "compact" in config.cleanup_policy:
+        wait_ms = min(wait_ms, config.max_compaction_lag_ms)
+    return RollLimits(
+        segment_bytes=config.effective_segment_bytes,
+        wait_ms=wait_ms - jitter_ms,
+        offset_entries=max_offset_entries,
+        time_entries=max_time_entries - 1,
+    )

@@ -1,0 +1,33 @@
+"""The gate of a log: everything that changes the log, but for the fast path of `append`, holds it."""
+
+from collections.abc import Callable
+from threading import Lock
+from types import TracebackType
+
+from typing_extensions import disjoint_base
+
+from kstore.log.writing._appender import Appender
+
+@disjoint_base
+class Gate:
+    """The log's mutex and the appender's `busy` flag as one: inside of `with gate:` no other thread changes the log.
+
+    Entering calls `check()`; an error of it is raised, and the mutex released. Leaving calls `failed(error)` first
+    where the block raised; then the appender stays busy if `stopped()` says so, and the mutex is released.
+    """
+
+    def __init__(
+        self,
+        mutex: Lock,
+        appender: Appender,
+        *,
+        check: Callable[[], object],
+        stopped: Callable[[], bool],
+        failed: Callable[[BaseException], object] | None = None,
+    ) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def attempt(self, action: Callable[[], object]) -> bool:
+        """Call `action()` inside of the gate, without `check`, if no thread is inside; whether it was called."""

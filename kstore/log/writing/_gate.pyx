@@ -1,0 +1,60 @@
+"""The gate of a log: everything that changes the log, but for the fast path of `append`, holds it.
+
+Compiled, so that no interrupt (a signal's handler that raises) can come between taking the mutex and the `with` block,
+or between the block and the release of the mutex.
+"""
+
+from kstore.log.writing._appender cimport Appender
+
+
+cdef class Gate:
+    """The log's mutex and the appender's `busy` flag as one: inside of `with gate:` no other thread changes the log.
+
+    Entering calls `check()`; an error of it is raised, and the mutex released. Leaving calls `failed(error)` first
+    where the block raised; then the appender stays busy if `stopped()` says so, and the mutex is released.
+    """
+
+    cdef object mutex, check, stopped, failed
+    cdef Appender appender
+
+    def __init__(self, mutex, Appender appender, *, check, stopped, failed=None):
+        self.mutex = mutex
+        self.appender = appender
+        self.check = check
+        self.stopped = stopped
+        self.failed = failed
+
+    def __enter__(self):
+        self.mutex.acquire()
+        self.appender.busy = True
+        try:
+            self.check()
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, kind, error, trace):
+        try:
+            if error is not None and self.failed is not None:
+                self.failed(error)
+        finally:
+            self._leave()
+
+    def attempt(self, action):
+        """Call `action()` inside of the gate, without `check`, if no thread is inside; whether it was called."""
+        if not self.mutex.acquire(False):
+            return False
+        self.appender.busy = True
+        try:
+            action()
+        finally:
+            self._leave()
+        return True
+
+    cdef int _leave(self) except -1:
+        # An interrupt in `stopped` leaves the appender busy. The next append then enters this gate, which asks again.
+        try:
+            self.appender.busy = self.stopped()
+        finally:
+            self.mutex.release()
+        return 0

@@ -1,0 +1,136 @@
+"""Group commit: the turn to sync a log, and the threads that wait for it.
+
+One thread at a time has the turn. The others sleep, each on a lock of its own. The thread that gives the turn back
+wakes those whose records the sync has covered, and one more to sync for the rest; no other thread wakes. Compiled, so
+that no interrupt (a signal's handler that raises) comes between two steps, and the GIL is the lock. The hardest rule: a
+thread that was woken and leaves without taking the turn calls `give` all the same, so that the next one is woken.
+"""
+
+from libc.stdint cimport int64_t
+
+from _thread import allocate_lock, get_ident
+from time import perf_counter
+
+GATHERING_SHARE = 0.5  # of the last sync's time: the longest that a sync waits for the threads that the last one served
+LONGEST_GATHERING = 0.001  # threads that append again are back within microseconds
+
+
+cdef class _Waiter:
+    # A thread that sleeps until `target` is on the disk, or until it has the turn if it wants to be alone.
+    cdef int64_t target
+    cdef bint alone
+    cdef object thread, sleep
+
+    def __cinit__(self, int64_t target, bint alone):
+        self.target = target
+        self.alone = alone
+        self.thread = get_ident()
+        self.sleep = allocate_lock()
+        self.sleep.acquire()
+
+
+cdef class Turn:
+    """The turn to sync one log. Thread-safe; a thread that has the turn must not ask for it again."""
+
+    cdef object holder  # the thread that has the turn, or None
+    cdef list waiting
+    cdef _Waiter called  # was woken to take the turn and has not taken it yet
+    cdef Py_ssize_t expected  # how many threads waited at the end of the last sync: they may be back soon
+    cdef Py_ssize_t awaited  # with so many waiting, the gathering thread is woken; 0 when no thread gathers
+    cdef object gathered
+    cdef double began, took
+
+    def __cinit__(self):
+        self.waiting = []
+
+    @property
+    def waiters(self):
+        """How many threads sleep until it is their turn or their records are on the disk."""
+        return len(self.waiting)
+
+    def take_or_wait(self, int64_t target):
+        """Take the turn: True; or sleep until it may be had, or a sync has covered `target`: False."""
+        if self.holder is None:
+            self.holder = get_ident()
+            self.began = perf_counter()
+            return True
+        self._sleep(_Waiter(target, False))
+        return False
+
+    def take(self):
+        """Wait for the turn and take it; threads that call this get it in the order of their calls."""
+        if self.holder is None:
+            self.holder = get_ident()
+        else:
+            self._sleep(_Waiter(0, True))
+        self.began = perf_counter()
+
+    cdef int _sleep(self, _Waiter waiter) except -1:
+        self.waiting.append(waiter)
+        if self.awaited and len(self.waiting) >= self.awaited:
+            self.awaited = 0
+            self.gathered.release()
+        try:
+            waiter.sleep.acquire()
+        except BaseException:
+            # Interrupted. If it was woken already, its call of `give` wakes another.
+            if waiter in self.waiting:
+                self.waiting.remove(waiter)
+            raise
+        finally:
+            if self.called is waiter:
+                self.called = None
+        return 0
+
+    def gather(self):
+        """With the turn: wait shortly for as many threads as the last sync served, so that this sync serves them all.
+
+        They have just been woken, and are about to append again. Without other threads there is no waiting, and once
+        they stay away there is none after that.
+        """
+        cdef double longest = min(self.took * GATHERING_SHARE, LONGEST_GATHERING)
+        if len(self.waiting) < self.expected and longest > 0:
+            self.gathered = allocate_lock()
+            self.gathered.acquire()
+            self.awaited = self.expected
+            try:
+                self.gathered.acquire(True, longest)
+            finally:
+                self.awaited = 0
+        self.began = perf_counter()
+
+    def give(self, int64_t covered):
+        """Give back the turn, if this thread has it, and wake the threads whose target is at or below `covered`; how
+        many these were.
+
+        Without the turn: wake a waiting thread to take it, if no thread has it.
+        """
+        cdef _Waiter waiter, first = None
+        cdef list left
+        cdef Py_ssize_t served = 0
+        if self.holder is not None:
+            if self.holder != get_ident():
+                return 0
+            self.holder = None
+            self.took = perf_counter() - self.began
+            self.expected = len(self.waiting)
+        if not self.waiting:
+            return 0
+        left = []
+        for waiter in self.waiting:
+            if not waiter.alone and waiter.target <= covered:
+                waiter.sleep.release()
+                served += 1
+            elif first is None and self.called is None:
+                first = waiter
+            else:
+                left.append(waiter)
+        self.waiting = left
+        # Woken last: its sync covers records that the others append until then.
+        if first is not None:
+            if first.alone:
+                self.holder = first.thread
+            else:
+                self.called = first
+            first.sleep.release()
+        return served

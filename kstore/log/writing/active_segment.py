@@ -1,0 +1,118 @@
+"""The appender and the segment that it appends to: what each of the two takes from the other.
+
+A log's `Writer` and a `SegmentWriter` go through these functions; both call them with their gate held.
+"""
+
+from __future__ import annotations
+
+from kstore.config.log import LogConfig
+from kstore.disk import openfiles
+from kstore.log.segments.roll import draw_jitter, limits
+from kstore.log.segments.segment import Segment
+from kstore.log.writing._appender import Appender
+
+DESCRIPTORS = 3  # the log, the offset index, the time index
+
+
+def new_segment(directory: str, base_offset: int, config: LogConfig) -> Segment:
+    """Make the object of a segment; its files are not there yet."""
+    return Segment(
+        directory,
+        base_offset,
+        max_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+    )
+
+
+def create_files(segment: Segment, config: LogConfig, now_ms: int) -> None:
+    """Make the files of a new, empty segment."""
+    segment.create(
+        preallocate_bytes=config.effective_segment_bytes if config.preallocate else 0,
+        now_ms=now_ms,
+        jitter_ms=draw_jitter(config),
+    )
+
+
+def configure(appender: Appender, config: LogConfig) -> None:
+    """Give the appender the rules for single records."""
+    appender.configure(
+        max_message_bytes=config.max_message_bytes,
+        before_max_ms=config.message_timestamp_before_max_ms,
+        after_max_ms=config.message_timestamp_after_max_ms,
+        log_append_time=config.message_timestamp_type == "LogAppendTime",
+        key_required="compact" in config.cleanup_policy,
+        plain=config.compression_type in ("producer", "uncompressed"),
+    )
+
+
+def limit(appender: Appender, segment: Segment, config: LogConfig) -> None:
+    """Give the appender the limits above which the segment is rolled."""
+    of_segment = limits(
+        config,
+        jitter_ms=segment.jitter_ms,
+        max_offset_entries=segment.offset_index.max_entries,
+        max_time_entries=segment.time_index.max_entries,
+    )
+    appender.limit(
+        segment_bytes=of_segment.segment_bytes,
+        wait_ms=of_segment.wait_ms,
+        offset_entries=of_segment.offset_entries,
+        time_entries=of_segment.time_entries,
+        index_interval_bytes=segment.index_interval_bytes,
+    )
+
+
+def attach(appender: Appender, segment: Segment, next_offset: int) -> None:
+    """Have the appender write to a segment, from `next_offset` on."""
+    timestamp, offset = segment.maximum
+    first_timestamp = segment.first_timestamp()
+    file = segment.file
+    appender.attach(
+        log_fd=file.fd,
+        offset_fd=segment.offset_index.fd,
+        time_fd=segment.time_index.fd,
+        base_offset=segment.base_offset,
+        size=segment.size_bytes,
+        next_offset=next_offset,
+        offset_entries=segment.offset_index.entries,
+        time_entries=segment.time_index.entries,
+        last_time_entry=segment.time_index.last[0],
+        max_timestamp=timestamp,
+        max_timestamp_offset=offset,
+        first_timestamp=-1 if first_timestamp is None else first_timestamp,
+        created_ms=segment.created_ms,
+        offset_index=segment.offset_index,
+        time_index=segment.time_index,
+        log=file,
+    )
+
+
+def settle(appender: Appender, segment: Segment) -> None:
+    """Copy what the appender counts into the segment."""
+    segment.size_bytes = appender.size
+    segment.maximum = (appender.max_timestamp, appender.max_timestamp_offset)
+
+
+def park(appender: Appender, segment: Segment, *, unsynced: bool) -> None:
+    """Give up the descriptors, maps and buffers of both; `unsynced` says that the log has bytes to be synced.
+
+    The segment keeps the `.log` file, and syncs it before it closes it (`Segment.let_go`).
+    """
+    assert segment.file is not None  # opened again where the segment had let go while the appender was resuming
+    segment.unsynced = unsynced
+    appender.park()
+    segment.pinned = False
+    openfiles.opened(segment)
+    segment.offset_index.park()
+    segment.time_index.park()
+
+
+def resume(appender: Appender, segment: Segment) -> None:
+    """Give a parked appender new descriptors of the segment's files."""
+    try:
+        file = segment.file
+        appender.resume(log_fd=file.fd, offset_fd=segment.offset_index.fd, time_fd=segment.time_index.fd, log=file)
+    except BaseException:
+        segment.offset_index.park()
+        segment.time_index.park()
+        raise

@@ -1,0 +1,129 @@
+"""Whether a log is being cleaned: one cleaning at a time, and none while its files change otherwise (SEMANTICS 7.1).
+
+A truncation, a deletion, a close pauses the cleaning of the log: one that runs is aborted, and the pause begins when
+it has ended. The hardest rule: a pause is taken before the gate, since a cleaning needs the gate to end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from kstore.errors import KStoreError, LogClosedError
+from kstore.types import CompactionStats
+
+
+class CleaningAbortedError(KStoreError):
+    """A cleaning was aborted, or could not begin, since the log is cleaned or paused by another thread."""
+
+
+class State(Enum):
+    """How a log stands to its cleaner (SEMANTICS 7.1)."""
+
+    NONE = "none"
+    IN_PROGRESS = "in progress"
+    ABORTED = "aborted"
+    PAUSED = "paused"
+
+
+class Cleaning:
+    """The state of one log's cleaning. Thread-safe.
+
+    `check_usable` raises for a log that is closed or refuses writes; it takes no lock.
+    """
+
+    failure: BaseException | None
+    """Why the last cleaning failed; None since one has succeeded."""
+
+    last: tuple[int, CompactionStats] | None
+    """When the last round ended, in milliseconds, and what it did; None before one has ended since the opening."""
+
+    def __init__(self, check_usable: Callable[[], object]) -> None:
+        self.failure = None
+        self.last = None
+        self._check_usable = check_usable
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._cleaner: int | None = None  # the thread of the cleaning that runs
+        self._pauses = 0
+
+    @property
+    def state(self) -> State:
+        """What the log's cleaning does now."""
+        if self._cleaner is not None:
+            return State.ABORTED if self._pauses else State.IN_PROGRESS
+        return State.PAUSED if self._pauses else State.NONE
+
+    @property
+    def pauses(self) -> int:
+        """How many pauses are in force or wait for a cleaning to end."""
+        return self._pauses
+
+    @contextmanager
+    def running(self, *, wait: bool = False) -> Iterator[None]:
+        """For a block that cleans the log, or must not run beside a cleaning.
+
+        Raises `CleaningAbortedError` where the state is not *none*; with `wait` waits until it is. Raises `KStoreError`
+        in the thread that cleans the log already. The failure of the block is kept in `failure`, unless it was aborted.
+        """
+        with self._lock:
+            me = threading.get_ident()
+            self._refuse_own()
+            while self._cleaner is not None or self._pauses:
+                if not wait:
+                    raise CleaningAbortedError(f"the log's cleaning is {self.state.value}")
+                self._changed.wait()
+            self._check_usable()
+            self._cleaner = me
+        try:
+            yield
+        except (CleaningAbortedError, LogClosedError):
+            raise
+        except Exception as error:
+            self.failure = error
+            raise
+        else:
+            self.failure = None
+        finally:
+            with self._lock:
+                self._cleaner = None
+                self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise `CleaningAbortedError` where a pause waits for this cleaning to end (SEMANTICS 7.8), or what
+        `check_usable` raises."""
+        if self._pauses:
+            raise CleaningAbortedError("the cleaning was aborted: the log is changed otherwise, or closed")
+        self._check_usable()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """For a block in which no cleaning may run: aborts the one that runs, and waits until it has ended.
+
+        Pauses nest, also those of several threads. Raises `KStoreError` in the thread that cleans the log itself.
+        """
+        with self._lock:
+            self._refuse_own()
+            self._pauses += 1
+            try:
+                while self._cleaner is not None:
+                    self._changed.wait()
+            except BaseException:
+                self._resume()
+                raise
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._resume()
+
+    def _refuse_own(self) -> None:
+        """Refuse to let the cleaning wait for its own end."""
+        if self._cleaner == threading.get_ident():
+            raise KStoreError("this thread is cleaning the log; what the cleaning calls must not change the log")
+
+    def _resume(self) -> None:
+        self._pauses -= 1
+        self._changed.notify_all()

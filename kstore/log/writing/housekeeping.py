@@ -1,0 +1,476 @@
+"""The work that a writable log owes to the disk: syncs, checkpoint lines, unlinks; and when each is due.
+
+`Housekeeping` belongs to one `Writer`; it changes no records. Syncs run beside appends and take no lock of the log. A
+`Housekeeper` has due work done and writes the checkpoint lines: housekeepers.py has those of a log that is open by
+itself, and a store has its own. The hardest rule: the recovery point rises only after everything below it, names
+included, is on the disk, and is written to its file only after that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from errno import EMFILE, ENFILE
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kstore.base.numbers import NEVER
+from kstore.base.timings import Timings
+from kstore.disk import fs
+from kstore.errors import StorageError
+from kstore.log.writing._turn import Turn
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from kstore.config.log import LogConfig
+    from kstore.files.epochs import LeaderEpochCache
+    from kstore.log.segments.producers import ProducerState
+    from kstore.log.segments.segment import Segment
+    from kstore.log.viewing.view import SegmentList
+    from kstore.log.writing._appender import Appender
+
+logger = logging.getLogger("kstore")
+
+NOTHING_OPENED = (EMFILE, ENFILE)  # a file could not be opened, so no sync of it has failed
+
+
+class Gap(NamedTuple):
+    """Offsets that no record has, after a truncation inside of a batch (SEMANTICS 11.4)."""
+
+    start: int  # one past the last record
+    end: int  # the log end offset at the truncation
+
+
+class Housekeeper(Protocol):
+    """Has the due work of a writable log done."""
+
+    timings: Timings
+
+    def attend(self, housekeeping: Housekeeping) -> int:
+        """Hear that work may be due; returns when the next append has to call `housekeep`, `NEVER` for not at all."""
+
+    def write_marks(self, housekeeping: Housekeeping, *, keep_start: bool = False) -> None:
+        """Bring `housekeeping.marks(keep_start)` into the checkpoint files, durably.
+
+        The marks are read under the lock that orders the writes, so that the last write has the last values.
+        """
+
+    def housekeep(self, housekeeping: Housekeeping) -> None:
+        """Do the work that is due by the clock, in the calling thread."""
+
+    def first_dirty(self, partition: tuple[str, int]) -> int | None:
+        """The partition's line of the cleaner's checkpoint: below it the log is clean; None without one."""
+
+    def write_first_dirty(self, partition: tuple[str, int], offset: int | None) -> None:
+        """Set the partition's line of the cleaner's checkpoint, or take it out (None), durably."""
+
+    def stop(self, housekeeping: Housekeeping) -> None:
+        """Forget a log that is being closed: no work of it begins after this has returned."""
+
+
+class Owner(Protocol):
+    """The members of a `Writer` that this module uses."""
+
+    appender: Appender
+    config: LogConfig
+    directory: str
+    epochs: LeaderEpochCache
+    failure: BaseException | None
+    partition: tuple[str, int]
+    producers: ProducerState
+    root: str
+    segments: SegmentList
+
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def full(self) -> StorageError | None: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    def fail(self, error: BaseException) -> None: ...
+    def flushed(self) -> None: ...
+    def found_room(self) -> None: ...
+    def gate(self) -> AbstractContextManager[object]: ...
+    def now(self) -> int: ...
+    def refuse_if_unusable(self) -> None: ...
+    def report(self, error: BaseException) -> None: ...
+
+
+class Housekeeping:
+    """The work that one writable log owes. `flush` may be called from any thread.
+
+    `recovery_point` is the offset below which every record is on the disk, with the names of its files. The active
+    segment's indexes are synced later, before the recovery point is written to its file: above the point in the file
+    recovery makes indexes anew, and to sync three files takes three times as long as one. `gap` is what a
+    truncation inside of a batch has left at the end of the log.
+    """
+
+    def __init__(self, writer: Owner, recovery_point: int, housekeeper: Housekeeper) -> None:
+        self.writer = writer
+        self.housekeeper = housekeeper
+        self.recovery_point = recovery_point
+        self._indexed = recovery_point  # the offset below which the indexes are on the disk, too
+        self._opened_at = recovery_point
+        self._marks_wait = False  # the last write of the checkpoint lines found no room
+        self.gap: Gap | None = None
+        self._start_line = 0  # while a truncation lowers the log start: the higher one, which its file may still say
+        self._unlinks: list[tuple[int, list[str]]] = []
+        self._names_made = 1  # how often directory entries were made
+        self._names_synced = 0  # value of `_names_made` at the last sync of the directories
+        self._start_made = 0  # value of `_names_made` when segments were last deleted at the log start
+        self._start_point = recovery_point  # the recovery point before that deletion
+        self._turn = Turn()
+        self._flushed_ms = self._expired_ms = writer.now()
+        self._watches_producers = len(writer.producers.table) > 0
+        self.roll_to_flush = False  # after a roll, until everything below the new segment is flushed
+
+    # Syncs.
+
+    def owe_names(self) -> None:
+        """Note that directory entries have been made that no sync has covered."""
+        self._names_made += 1
+
+    def flush(self, offset: int | None = None, *, indexes: bool = False) -> None:
+        """Put every record below `offset` (None: the log end) on the disk, the directory's names included
+        (SEMANTICS 12.2).
+
+        With `indexes` the active segment's indexes, too; those of other segments always. Concurrent callers share a
+        sync.
+        When a sync fails the log refuses writes from then on. A batch or a segment must end at `offset`, which becomes
+        the recovery point: an opening takes one inside of a gap for damage.
+
+        One sync that begins after the call is enough, however fast other threads append and roll.
+        """
+        writer = self.writer
+        names = self._names_made
+        target = writer.log_end_offset if offset is None else offset
+        turn = self._turn
+        try:
+            while not self.has_flushed(target, indexes=indexes, names=names):
+                if turn.take_or_wait(target):
+                    if self.has_flushed(target, indexes=indexes, names=names):  # another thread has, meanwhile
+                        turn.give(self.recovery_point)
+                    else:
+                        turn.gather()
+                        self.sync(writer.log_end_offset if offset is None else target, indexes=indexes)
+                        self.housekeeper.timings.callers.observe(1 + turn.give(self.recovery_point))
+        finally:
+            turn.give(self.recovery_point)
+
+    @property
+    def owes_anything(self) -> bool:
+        """Whether a flush has anything to do."""
+        return self.recovery_point < self.writer.log_end_offset or self._names_synced != self._names_made
+
+    def has_flushed(self, target: int, *, indexes: bool, names: int = 0) -> bool:
+        """Whether everything below `target` is on the disk, and the first `names` changes of directories.
+
+        The names of the segments that hold records below `target` always are, by the recovery point's rule.
+        """
+        writer = self.writer
+        writer.refuse_if_unusable()
+        point = self._indexed if indexes else self.recovery_point
+        return (point >= target or point >= writer.log_end_offset) and self._names_synced >= names
+
+    def flush_indexes(self) -> None:
+        """Sync the indexes of flushed records, before a checkpoint promises both."""
+        if self._indexed < self.recovery_point:
+            self.flush(self.recovery_point, indexes=True)
+        self.write_later()
+
+    def sync(self, target: int, *, indexes: bool = True) -> None:
+        """Sync the segments from the recovery point's to that of `target`; for one thread at a time."""
+        writer = self.writer
+        segments, names_made = writer.segments, self._names_made
+        begun = perf_counter()
+        try:
+            # The segment that ends at the recovery point too: it may have been sealed since.
+            first = max(segments.floor(min(self.recovery_point, target) - 1), 0)
+            for segment in segments.items[first:]:
+                if segment.base_offset < target or (segment is segments.items[-1] and target >= writer.log_end_offset):
+                    self._sync_segment(segment, indexes=indexes or segment is not segments.items[-1])
+            writer.producers.sync()
+            if names_made != self._names_synced:
+                fs.sync_directory(writer.directory)
+                fs.sync_directory(writer.root)
+        except StorageError as error:
+            if error.errno not in NOTHING_OPENED:
+                writer.fail(error)
+            writer.report(error)
+            raise
+        self.housekeeper.timings.sync.observe(perf_counter() - begun)
+        self._names_synced = names_made
+        if self.gap is not None and segments.bases[-1] >= self.gap.end:
+            self.gap = None  # the last segment's name says the log's end
+        target = min(target, writer.log_end_offset)
+        self.recovery_point = max(self.recovery_point, target)
+        self._indexed = max(self._indexed, target if indexes else min(target, segments.bases[-1]))
+        self._flushed_ms = writer.now()
+        self.set_due()
+        writer.flushed()
+
+    def took_in(self, end_offset: int) -> None:
+        """Sync names and snapshots of a log that is on the disk up to `end_offset`, and raise the recovery point."""
+        writer, names_made = self.writer, self._names_made
+        try:
+            writer.producers.sync()
+            fs.sync_directory(writer.directory)
+        except StorageError as error:
+            writer.fail(error)
+            writer.report(error)
+            raise
+        self._names_synced = max(self._names_synced, names_made)
+        self.recovery_point = max(self.recovery_point, end_offset)
+        self._indexed = max(self._indexed, end_offset)
+        self.roll_to_flush = True  # to have the checkpoint written
+        self.set_due()
+        writer.flushed()
+
+    def _sync_segment(self, segment: Segment, *, indexes: bool) -> None:
+        try:
+            if indexes:
+                segment.flush()
+            else:
+                segment.flush_log()
+        except fs.MissingFileError:
+            if segment in self.writer.segments.items:
+                raise
+            # Retention has deleted it meanwhile, below a log start that is on the disk.
+
+    @contextmanager
+    def cutting(self, offset: int, *, keep_start: bool = False) -> Iterator[None]:
+        """For a block that cuts records: no sync runs meanwhile, and the recovery point is lowered to `offset` before,
+        in its file, too.
+
+        With `keep_start` the log start is in its file, too, as for a moment no segment's name may say it.
+        """
+        try:
+            self._turn.take()
+            self._start_line = max(self._start_line, self.writer.log_start_offset)
+            self.recovery_point = min(self._safe_recovery_point(), offset)
+            self._indexed = min(self._indexed, self.recovery_point)
+            self.write_checkpoints(keep_start=keep_start)
+            yield
+        finally:
+            self._turn.give(self.recovery_point)
+
+    @contextmanager
+    def dropping(self) -> Iterator[None]:
+        """For a block that deletes segments at the log start; a power cut may bring them back until the next sync.
+
+        Until then the log start keeps its line, and the recovery point in its file does not rise.
+        """
+        if self._names_synced >= self._start_made:
+            self._start_point = self.recovery_point
+        self._start_made = NEVER
+        try:
+            yield
+        finally:
+            self.owe_names()
+            self._start_made = self._names_made
+
+    def start_at(self, offset: int) -> None:
+        """Note that the log starts at `offset` now: below it no sync is owed."""
+        self.recovery_point = max(self.recovery_point, offset)
+        self._indexed = max(self._indexed, offset)
+
+    # Checkpoints.
+
+    @property
+    def data_end(self) -> int:
+        """One past the last record, or the log end where segments begin there: below it in the gap of a truncation."""
+        gap, end = self.gap, self.writer.appender.next_offset
+        return gap.start if gap is not None and gap.end == end else end
+
+    def _safe_recovery_point(self) -> int:
+        """The recovery point; inside of a gap, the start of the gap, where an opening finds the end of the log if all
+        above is
+        lost."""
+        gap, recovery_point = self.gap, self.recovery_point
+        return min(recovery_point, gap.start) if gap is not None and recovery_point <= gap.end else recovery_point
+
+    def marks(self, keep_start: bool = False) -> tuple[int, int | None]:
+        """The marks for the checkpoint files (SEMANTICS 12.7): the recovery point, and the log start.
+
+        A log start that the first segment's name says, durably, has no line (None), unless with `keep_start`. A
+        recovery point below the log start is written as 0: all below the start is deleted, so there is no promise, and
+        an opening that finds the log ending below its start may begin anew there (SEMANTICS 8.11). While the log
+        start comes down either start may be in the file, so the recovery point is compared with the higher one.
+        """
+        writer = self.writer
+        start = writer.log_start_offset
+        recovery_point = min(self._safe_recovery_point(), self._indexed)
+        if writer.epochs.lacks_entries:
+            recovery_point = min(recovery_point, self._opened_at)  # recovery finds the entries again above it
+        may_come_back = self._names_synced < self._start_made
+        if may_come_back:
+            recovery_point = min(recovery_point, self._start_point)
+        if recovery_point < max(start, self._start_line):
+            recovery_point = 0
+        is_told = not keep_start and not may_come_back and writer.segments.bases[:1] == (start,)
+        return recovery_point, None if is_told else start
+
+    def write_checkpoints(self, *, keep_start: bool = False) -> None:
+        """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed
+        (SEMANTICS 12.7).
+
+        A log start that has come down is written first, and the recovery point after it.
+        """
+        start = self.writer.log_start_offset
+        try:
+            self.housekeeper.write_marks(self, keep_start=keep_start)
+            before, self._start_line = self._start_line, start
+            if before > start:
+                self.housekeeper.write_marks(self, keep_start=keep_start)
+        except StorageError as error:
+            self._marks_wait = isinstance(error, fs.FullDiskError)
+            self.writer.report(error)
+            raise
+        if self._marks_wait:
+            self._marks_wait = False
+            self.writer.found_room()
+
+    def write_later(self) -> None:
+        """Write the producers' snapshot and the leader epochs that found no room before; a disk still full is no
+        error."""
+        writer = self.writer
+        if writer.producers.owes_snapshot or writer.epochs.lacks_entries:
+            with writer.gate(), suppress(fs.FullDiskError):
+                writer.producers.write_later()
+                writer.epochs.flush()
+
+    # Work that is due later.
+
+    def unlink_later(self, paths: list[str]) -> None:
+        """Unlink renamed files when `file.delete.delay.ms` has passed (SEMANTICS 6.13)."""
+        if paths:
+            self._unlinks.append((self.writer.now() + self.writer.config.file_delete_delay_ms, paths))
+            self.set_due()
+
+    def set_due(self) -> None:
+        """Tell housekeeper and appender when work is next due, by the clock and by the number of records
+        (SEMANTICS 12.4)."""
+        writer = self.writer
+        every = writer.config.flush_messages
+        writer.appender.flush_at = NEVER if every >= NEVER else self.recovery_point + every
+        writer.appender.due_ms = self.housekeeper.attend(self)
+
+    @property
+    def due_ms(self) -> int:
+        """When work is next due by the clock (SEMANTICS 12.5, 6.13), `NEVER` for nothing; a roll's flush is due at
+        once."""
+        due = min((due_ms for due_ms, _ in self._unlinks), default=NEVER)
+        if self._watches_producers:
+            due = min(due, self._expired_ms + self.writer.producers.expiry.check_ms)
+        flush_ms = self.writer.config.flush_ms
+        return due if flush_ms >= NEVER else min(due, self._flushed_ms + flush_ms)
+
+    def run_due(self) -> None:
+        """Do the work that is due by the clock: delayed unlinks, the flush after a roll, timed flushes."""
+        now = self.writer.now()
+        try:
+            self._unlink(now)
+            self.write_later()
+            self.flush_rolled()
+            self.flush_timed()
+            self._expire_producers(now)
+        finally:
+            self.set_due()
+
+    def housekeep(self) -> None:
+        """Have the housekeeper do the due work now, in this thread."""
+        self.housekeeper.housekeep(self)
+
+    def before_append(self) -> None:
+        """Have due work done before an append of this thread; on a full disk the append itself fails, and not this."""
+        writer = self.writer
+        appender = writer.appender
+        if appender.now() >= appender.due_ms:
+            was_full = writer.full is not None
+            try:
+                self.housekeep()
+            except fs.FullDiskError as error:
+                if not was_full:
+                    logger.warning("%s: housekeeping waits for room on the disk: %s", writer.directory, error)
+
+    def unlink_now(self) -> None:
+        """Unlink at once the files that wait for `file.delete.delay.ms`, to make room on a full disk."""
+        self._unlink(NEVER)
+        self.set_due()
+
+    def _unlink(self, now: int) -> None:
+        for entry in list(self._unlinks):
+            due_ms, paths = entry
+            if due_ms <= now:
+                try:
+                    for path in paths:
+                        fs.unlink(path)
+                except StorageError as error:
+                    self.writer.report(error)
+                    raise
+                with suppress(ValueError):  # another thread has removed it
+                    self._unlinks.remove(entry)
+
+    def watch_producers(self) -> None:
+        """Check from now on whether producers have expired (SEMANTICS 9.21)."""
+        if not self._watches_producers:
+            self._watches_producers = True
+            self.set_due()
+
+    def _expire_producers(self, now: int) -> None:
+        if now >= self._expired_ms + self.writer.producers.expiry.check_ms:
+            self._expired_ms = now
+            if self._watches_producers:
+                with self.writer.gate():
+                    self.writer.producers.expire(now)
+                    self._watches_producers = len(self.writer.producers.table) > 0
+
+    def flush_timed(self) -> int | None:
+        """Flush when the last flush is `flush.ms` ago (SEMANTICS 12.5); the milliseconds until the next, None for
+        never."""
+        writer = self.writer
+        flush_ms = writer.config.flush_ms
+        if flush_ms >= NEVER:
+            return None
+        left = self._flushed_ms + flush_ms - writer.now()
+        if left <= 0:
+            if writer.log_end_offset > self.recovery_point:
+                self.flush()
+            self._flushed_ms = writer.now()
+            left = flush_ms
+        return left
+
+    def flush_after_roll(self) -> None:
+        """Have everything below the new segment flushed and the recovery point written (SEMANTICS 2.12), after this
+        append."""
+        self.roll_to_flush = True
+        self.set_due()
+
+    def flush_rolled(self) -> None:
+        """Flush everything below the newest segment if a roll asked for it.
+
+        A roll that comes meanwhile is left to the next call. Otherwise appends that roll as fast as the disk syncs
+        would
+        keep the housekeeper from its other work.
+        """
+        if self.roll_to_flush:
+            self.roll_to_flush = False
+            try:
+                self.flush(max(self.writer.segments.bases, default=0), indexes=True)
+                self.write_checkpoints()
+            except BaseException:
+                self.roll_to_flush = True
+                raise
+
+    def stop(self) -> None:
+        """Wait for the housekeeper's work on this log, and allow no other sync afterwards."""
+        self.housekeeper.stop(self)
+        self._turn.take()
+
+    def release(self) -> None:
+        """Wake the threads that wait for a sync of a log that is closed now."""
+        self._turn.give(self.recovery_point)
