@@ -1,0 +1,339 @@
+"""`Administration`: topics are created, extended, deleted and configured.
+
+The hardest rule: what is being created or deleted is written into the file of topics first, so that an opening after a
+crash can finish it.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from errno import EBADMSG
+from typing import Any
+
+from kstore.base import arguments
+from kstore.config import cautions
+from kstore.config.log import TOPIC_NAMES, ConfigSource, LogConfig
+from kstore.config.settings import check_known, text
+from kstore.disk import fs
+from kstore.errors import InconsistentTopicIdError, InvalidTopicError, KStoreError, StorageError, TopicExistsError
+from kstore.files import checkpoint, names
+from kstore.files.topics import MAX_PARTITIONS, TopicRecord
+from kstore.log.log import configure
+from kstore.store import catalog
+from kstore.store.catalog import Entry
+from kstore.store.coordinator.groups import GroupCoordinator
+from kstore.store.coordinator.internaltopics import TRANSACTIONS_TOPIC
+from kstore.store.coordinator.transactions import TransactionCoordinator
+from kstore.store.manager import LogManager
+from kstore.store.metadata import Metadata, id_on_disk
+from kstore.store.readers import Logs
+from kstore.store.topicfile import TopicFile
+from kstore.store.topics.routes import Routes
+
+logger = logging.getLogger("kstore")
+
+
+class Administration:
+    """Changes the topics of a store. Thread-safe."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        logs: Logs,
+        topic_file: TopicFile,
+        routes: Routes,
+        groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
+    ) -> None:
+        """`routes`, `groups` and `transactions` forget the topics that are deleted."""
+        self._metadata = metadata
+        self._logs = logs
+        self._topic_file = topic_file
+        self._routes = routes
+        self._groups = groups
+        self._transactions = transactions
+
+    # Settings.
+
+    def update_topic_config(self, topic: str, config: Mapping[str, object]) -> None:
+        """Change settings of one topic; see `Store.update_topic_config`."""
+        manager, metadata = self._logs.leading(), self._metadata
+        if not isinstance(config, Mapping):
+            raise TypeError(f"config must be a mapping of settings, not {type(config).__name__}")
+        with metadata.changing:
+            partitions = metadata.catalog.partitions(topic)
+            merged = {**metadata.overrides(topic), **config}
+            overrides = self._checked({name: value for name, value in merged.items() if value is not None}, config)
+            self._caution(topic, overrides, metadata.config_of(topic))
+            record = metadata.table.topics.get(topic)
+            count = max(max(partitions) + 1, 0 if record is None else record.partitions)
+            self._topic_file.record(topic, TopicRecord(self._ensure_topic_id(topic), count, overrides, "live"))
+            metadata.forget_config(topic)
+            self._configure_logs(manager, partitions.values())
+
+    def update_config(self, config: ConfigSource, settings: Mapping[str, object]) -> None:
+        """Change the store's settings for this opening; see `Store.update_config`."""
+        manager, metadata = self._logs.writing(), self._metadata
+        with metadata.changing:
+            named = LogConfig.resolve(config, settings)
+            before = metadata.config
+            changed = before.replace(**{name: getattr(named, name) for name in named.explicit})
+            changed.check_for_writing()
+            # The settings of a topic that is refused are not known: what it has stays.
+            refused = {topic for topic in metadata.table.topics if metadata.refusal(topic) is not None}
+            for topic in metadata.table.topics.keys() - refused:
+                changed.for_topic(metadata.overrides(topic)).check_for_writing()
+            earlier = before.warnings(metadata.broker)
+            cautions.issue(warning for warning in changed.warnings(metadata.broker) if warning not in earlier)
+            metadata.config = changed
+            metadata.forget_config()
+            known = (entry for entry in metadata.catalog.entries() if entry.topic not in refused)
+            self._configure_logs(manager, known)
+
+    def _caution(self, topic: str, overrides: Mapping[str, str], before: LogConfig) -> None:
+        """Warn of what a topic's new settings bring about; not of what held before, or holds for the whole store."""
+        config, broker = self._metadata.config, self._metadata.broker
+        earlier = {*before.warnings(broker), *config.warnings(broker)}
+        warnings = config.for_topic(overrides).warnings(broker)
+        cautions.issue(f"topic {topic}: {warning}" for warning in warnings if warning not in earlier)
+
+    def _configure_logs(self, manager: LogManager, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            log = entry.log
+            if log is not None and not log.closed:
+                configure(log, self._metadata.config_of(entry.topic))
+        manager.wake_flush(0)
+
+    def _checked(self, overrides: Mapping[str, object], named: Mapping[str, object]) -> dict[str, str]:
+        """A topic's settings as text; each is known and in range, and together they fit the store's."""
+        check_known(named, TOPIC_NAMES)
+        resolved = self._metadata.config.for_topic(overrides)
+        resolved.check_for_writing()
+        texts = resolved.to_kafka()
+        return {name: text for name, text in texts.items() if name in overrides}
+
+    # Topics.
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int,
+        config: Mapping[str, object] | None = None,
+        topic_id: uuid.UUID | str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        exist_ok: bool = False,
+    ) -> uuid.UUID:
+        """Make a topic; see `Store.create_topic`."""
+        manager, metadata = self._logs.leading(), self._metadata
+        names.check_topic(topic)
+        arguments.one_of("config", config, Mapping)
+        if settings:
+            config = {**(config or {}), **LogConfig(**settings).to_kafka()}
+        if topic == names.METADATA_TOPIC:
+            raise InvalidTopicError(f"{topic} is the broker's own log of metadata")
+        partitions = arguments.integer("partitions", partitions, 1, MAX_PARTITIONS)
+        names.partition_name(topic, partitions - 1)
+        if isinstance(topic_id, str):
+            topic_id = checkpoint.parse_topic_id(topic_id)
+        with metadata.changing:
+            other = metadata.catalog.colliding(topic)
+            if exist_ok and other == topic:
+                return self._existing(topic, partitions, config or {}, topic_id)
+            if other is not None:
+                raise TopicExistsError(
+                    f"topic {topic} exists"
+                    if other == topic
+                    else f"topic {topic} differs from {other} in '.' and '_' alone"
+                )
+            if manager.disks.any_offline and topic in metadata.table.topics:
+                raise TopicExistsError(f"topic {topic} exists, or is not wholly deleted, where a directory is offline")
+            overrides = self._checked(config or {}, config or {})
+            manager.partitions.refuse_files_in_the_way(topic, range(partitions))
+            self._caution(topic, overrides, metadata.config)
+            record = TopicRecord(topic_id or checkpoint.new_topic_id(), partitions, overrides, "creating")
+            self._topic_file.record(topic, record)
+            try:
+                self._make_partitions(manager, topic, record)
+            except BaseException:
+                self._unmake(manager, topic)
+                raise
+        return record.topic_id
+
+    def _existing(
+        self, topic: str, partitions: int, config: Mapping[str, object], topic_id: uuid.UUID | None
+    ) -> uuid.UUID:
+        """The id of a topic that is there; refuse one that differs from what the caller would have made."""
+        metadata = self._metadata
+        count = metadata.partition_count(topic)
+        if count != partitions:
+            raise TopicExistsError(f"topic {topic} exists with {count} partitions, not with {partitions}")
+        self._checked(config, config)
+        before, asked = metadata.config_of(topic), metadata.config.for_topic(config)
+        others = [
+            f"{row.name} is {text(getattr(before, row.attribute))}, not {text(getattr(asked, row.attribute))}"
+            for row in LogConfig.settings
+            if row.name in config and getattr(before, row.attribute) != getattr(asked, row.attribute)
+        ]
+        if others:
+            raise TopicExistsError(f"topic {topic} exists with other settings: {'; '.join(others)}")
+        found = self._ensure_topic_id(topic)
+        if topic_id not in (None, found):
+            raise InconsistentTopicIdError(f"topic {topic} exists with the id {found}, not with {topic_id}")
+        return found
+
+    def _ensure_topic_id(self, topic: str) -> uuid.UUID:
+        """A topic's id; one from before there were ids gets one, that of its record if there is any."""
+        partitions = self._metadata.catalog.partitions(topic)
+        topic_id = id_on_disk(partitions)
+        if topic_id is None:
+            record = self._metadata.table.topics.get(topic)
+            topic_id = checkpoint.new_topic_id() if record is None else record.topic_id
+            _write_topic_id(partitions.values(), topic_id)
+        return topic_id
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Give a topic partitions up to `total`; see `Store.add_partitions`."""
+        manager, metadata = self._logs.leading(), self._metadata
+        with metadata.changing:
+            partitions = metadata.catalog.partitions(topic)
+            total = arguments.integer("total", total, 1, MAX_PARTITIONS)
+            names.partition_name(topic, total - 1)
+            record = metadata.table.find(topic)
+            # Some partitions may be in a directory that is offline.
+            count = max(max(partitions) + 1, 0 if record is None else record.partitions)
+            if total <= count:
+                raise ValueError(f"topic {topic} has {count} partitions; a total of {total} adds none")
+            manager.partitions.refuse_files_in_the_way(topic, range(count, total))
+            topic_id = id_on_disk(partitions) or checkpoint.new_topic_id()
+            record = TopicRecord(topic_id, total, dict(metadata.overrides(topic)), "creating")
+            self._topic_file.record(topic, record)
+            self._make_partitions(manager, topic, record, count)
+
+    def copy_topic(
+        self, topic: str, topic_id: uuid.UUID, count: int, numbers: Iterable[int], config: Mapping[str, object]
+    ) -> None:
+        """Bring a topic to what its leader has: its id, these settings, a count of partitions, these of them here.
+
+        What is there already stays; the same call after a crash does the rest. Only for a follower.
+        """
+        manager, metadata = self._logs.writing(), self._metadata
+        names.check_topic(topic)
+        if topic == names.METADATA_TOPIC:
+            raise InvalidTopicError(f"{topic} is the broker's own log of metadata")
+        numbers = sorted(set(numbers))
+        count = arguments.integer("count", count, max([0, *numbers]) + 1, MAX_PARTITIONS)
+        names.partition_name(topic, count - 1)
+        with metadata.changing:
+            present = metadata.partitions(topic)
+            if not present:
+                other = metadata.catalog.colliding(topic)
+                if other is not None:
+                    raise TopicExistsError(f"topic {topic} differs from {other} in '.' and '_' alone")
+                if manager.disks.any_offline and topic in metadata.table.topics:
+                    raise TopicExistsError(f"topic {topic} may be where a directory is offline")
+            _write_topic_id(present.values(), topic_id)
+            record = TopicRecord(topic_id, count, self._checked(config, config), "live")
+            missing = [number for number in numbers if number not in present]
+            manager.partitions.refuse_files_in_the_way(topic, missing)
+            if present or len(metadata.paths) > 1 or record.config:
+                self._topic_file.record(topic, record)
+            made = manager.partitions.make(topic, missing, topic_id, metadata.catalog.entries)
+            metadata.forget_config(topic)
+            metadata.catalog.add(made)
+            self._configure_logs(manager, present.values())
+
+    def _make_partitions(self, manager: LogManager, topic: str, record: TopicRecord, first: int = 0) -> None:
+        """Make the directories that are missing from `first` on, then record the topic as live."""
+        metadata = self._metadata
+        present = metadata.partitions(topic)
+        missing = [number for number in range(first, record.partitions) if number not in present]
+        _write_topic_id(present.values(), record.topic_id)
+        entries = manager.partitions.make(topic, missing, record.topic_id, metadata.catalog.entries)
+        self._topic_file.record(topic, replace(record, state="live"))
+        metadata.forget_config(topic)
+        metadata.catalog.add(entries)
+
+    def _unmake(self, manager: LogManager, topic: str) -> None:
+        """Delete what was made of a topic, as far as the disk allows; the next opening deletes the rest."""
+        try:
+            manager.delete(entry for entry in catalog.look(manager.disks.roots).entries if entry.topic == topic)
+            self._topic_file.record(topic, None, may_wait=True)
+        except KStoreError:
+            logger.exception("topic %s could not be taken back", topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic; see `Store.delete_topic`."""
+        self._logs.leading()
+        with self._metadata.changing:
+            topic_id = id_on_disk(self._metadata.catalog.partitions(topic))
+            if topic == TRANSACTIONS_TOPIC:
+                self._transactions.forget_all()
+            self.remove_topic(topic)
+            self._groups.forget_topic(topic, topic_id)
+
+    def remove_topic(self, topic: str) -> None:
+        """Delete a topic's partitions and its record, in a follower too; groups keep their positions in it."""
+        manager, metadata = self._logs.writing(), self._metadata
+        with metadata.changing:
+            partitions = metadata.catalog.partitions(topic)
+            topic_id = id_on_disk(partitions) or checkpoint.new_topic_id()
+            record = TopicRecord(topic_id, max(partitions) + 1, dict(metadata.overrides(topic)), "deleting")
+            is_full = False
+            try:
+                self._topic_file.record(topic, record)
+            except fs.FullDiskError:
+                is_full = True
+            whole = manager.delete(partitions.values(), at_once=is_full)
+            metadata.catalog.remove(topic)
+            metadata.forget_config(topic)
+            self._routes.forget(topic)
+            self._topic_file.record(topic, None if whole else record, may_wait=True)
+
+    def finish_interrupted(self) -> None:
+        """Finish what a crash interrupted: topics that were being created or deleted.
+
+        A topic whose record may be that of a former topic, since no id of its partitions can be read, is refused.
+        """
+        manager, metadata = self._logs.writing(), self._metadata
+        for topic, record in list(metadata.table.topics.items()):
+            present = metadata.partitions(topic)
+            try:
+                topic_id = id_on_disk(present)
+            except StorageError as error:
+                if error.errno != EBADMSG:
+                    raise
+                _refuse(present.values(), error)
+                continue
+            if topic_id is not None and topic_id != record.topic_id:
+                continue
+            if record.state == "creating" and not manager.disks.any_offline:
+                logger.info("topic %s: making the partitions that a crash left out", topic)
+                try:
+                    self._make_partitions(manager, topic, record)
+                except fs.FullDiskError as error:
+                    logger.error("topic %s: partitions are left out until an opening finds room: %s", topic, error)
+            elif record.state == "deleting":
+                logger.info("topic %s: deleting what a crash left of it", topic)
+                whole = manager.delete(present.values())
+                metadata.catalog.remove(topic)
+                manager.partitions.forget(topic, record.partitions)
+                if whole:
+                    self._topic_file.record(topic, None, may_wait=True)
+
+
+def _refuse(entries: Iterable[Entry], error: StorageError) -> None:
+    for entry in entries:
+        if entry.failure is None:
+            entry.failure = error
+            logger.error("%s: refused: %s", entry.path, error)
+
+
+def _write_topic_id(entries: Iterable[Entry], topic_id: uuid.UUID) -> None:
+    """Write a topic's id into those of its partitions that have none."""
+    for entry in entries:
+        if fs.exists(entry.path):  # a partition that is missing is refused
+            checkpoint.ensure_partition_metadata(entry.path, topic_id)

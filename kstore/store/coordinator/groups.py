@@ -1,0 +1,331 @@
+"""`GroupCoordinator`: consumer groups' positions in `__consumer_offsets`, as a broker's coordinator keeps them.
+
+`codec.coordinator.groups` has the records' bytes, `groupstate` what a partition holds. The hardest rule: a record is
+what a broker of 4.3.0 would have written, so that a broker can go on from it, and kstore from a broker's.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kstore.base import arguments
+from kstore.base.numbers import INT_MAX
+from kstore.codec._pack import encode_batch
+from kstore.codec.coordinator import groups
+from kstore.codec.coordinator.groups import Position
+from kstore.errors import KStoreError, LogClosedError, ReadOnlyError
+from kstore.files import names
+from kstore.store.coordinator.consumer import Consumer, ConsumerOptions, Positions, ReadPositions
+from kstore.store.coordinator.groupstate import OffsetsPartition
+from kstore.store.coordinator.internaltopics import OFFSETS_TOPIC, InternalTopics
+from kstore.store.metadata import Metadata
+from kstore.store.readers import Logs
+from kstore.store.topics.read import TopicReader
+
+if TYPE_CHECKING:
+    import uuid
+
+    from kstore.log.log import Log
+    from kstore.store.topics.numbered import SequenceNumbers
+
+logger = logging.getLogger("kstore")
+
+RECORD_BYTES = 32  # the most bytes of a record beside its key and value
+_MINUTE_MS = 60_000
+
+Place = tuple[str, int]
+
+
+class CommittedOffset(int):
+    """A committed position: the offset to go on from, as a number, and the other fields of the commit."""
+
+    metadata: str
+    """The text that was committed with the offset."""
+
+    leader_epoch: int
+    """The leader epoch of the last record that was read; -1 where it is not known."""
+
+    commit_timestamp: int
+    """When the position was committed, in milliseconds."""
+
+    @classmethod
+    def of(cls, position: Position) -> CommittedOffset:
+        """Make one of a record's contents."""
+        committed = cls(position.offset)
+        committed.metadata = position.metadata
+        committed.leader_epoch = position.leader_epoch
+        committed.commit_timestamp = position.commit_timestamp
+        return committed
+
+
+class GroupCoordinator:
+    """The consumer groups of a store. Thread-safe."""
+
+    def __init__(self, metadata: Metadata, logs: Logs, internal: InternalTopics, reader: TopicReader) -> None:
+        self._metadata = metadata
+        self._logs = logs
+        self._internal = internal
+        self._reader = reader
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._partitions: dict[int, OffsetsPartition] = {}
+
+    def commit(self, positions: Positions, *, sync: bool = False) -> None:
+        """Write down where a group goes on; see `Store.commit_offsets`."""
+        self._logs.leading()
+        positions = self._checked(positions)
+        if not positions.offsets:
+            return
+        log = self._internal.log_to_write(OFFSETS_TOPIC, positions.group)
+        partition = self._partition_of(log)
+        with partition.writing:
+            now_ms = self._logs.writing().now()
+            self._append(log, self._rows(positions, now_ms), now_ms)
+        if sync:
+            log.flush()
+
+    def commit_in_transaction(
+        self, positions: Positions, numbers: SequenceNumbers, enter: Callable[[list[Place]], None]
+    ) -> None:
+        """Write positions down in a transaction; they hold when it is committed."""
+        positions = self._checked(positions)
+        if not positions.offsets:
+            return
+        log = self._internal.log_to_write(OFFSETS_TOPIC, positions.group)
+        enter([(OFFSETS_TOPIC, log.partition)])
+        now_ms = self._logs.writing().now()
+        for records in in_batches(log, self._rows(positions, now_ms), now_ms):
+            batch = encode_batch(
+                records,
+                producer_id=numbers.producer_id,
+                producer_epoch=numbers.producer_epoch,
+                base_sequence=0,  # the log does not check a coordinator's sequence numbers
+                transactional=True,
+            )
+            log.append_batch(batch, origin="coordinator")
+
+    def _checked(self, positions: Positions) -> Positions:
+        group, offsets, metadata, topic_ids = positions
+        if isinstance(offsets, ReadPositions):
+            topic_ids = offsets.topic_ids
+        offsets = check_offsets(group, offsets, metadata, self._metadata.broker.offset_metadata_max_bytes)
+        return Positions(group, offsets, metadata, topic_ids)
+
+    def committed_offsets(
+        self, group: str, topic_id: Callable[[str], uuid.UUID | None] | None = None
+    ) -> dict[Place, CommittedOffset]:
+        """Where a group goes on; see `Store.committed_offsets`. `topic_id` says the ids of another store's topics."""
+        check_group(group)
+        log = self._internal.log(OFFSETS_TOPIC, group)
+        if log is None:
+            return {}
+        positions = self._partition_of(log).positions(group)
+        ids = {} if topic_id is None else {topic: topic_id(topic) for topic, _ in positions}
+        return {
+            place: CommittedOffset.of(position)
+            for place, position in sorted(positions.items())
+            if not self._is_of_former_topic(place[0], position, ids)
+        }
+
+    def delete_offsets(self, group: str, partitions: Iterable[Place] | None = None) -> None:
+        """Forget a group's positions; see `Store.delete_offsets`."""
+        self._logs.leading()
+        check_group(group)
+        wanted = None if partitions is None else {check_place(place) for place in partitions}
+        log = self._internal.log(OFFSETS_TOPIC, group)
+        if log is None:
+            return
+        partition = self._partition_of(log)
+        with partition.writing:
+            positions = partition.positions(group)
+            deleted = [place for place in positions if wanted is None or place in wanted]
+            whole = len(deleted) == len(positions) and partition.has_record(group)
+            self._append_tombstones(log, group, deleted, whole)
+
+    def groups(self) -> tuple[str, ...]:
+        """The names of the groups that have committed positions, sorted."""
+        logs = self._internal.logs(OFFSETS_TOPIC)
+        return tuple(sorted(name for log in logs for name in self._partition_of(log).groups()))
+
+    def consumer(self, options: ConsumerOptions, reader: TopicReader | None = None) -> Consumer:
+        """Read topics on behalf of a group of this store; see `Store.consumer`. `reader` has another store's topics."""
+        check_group(options.group)
+        try:
+            if reader is None:
+                self._logs.writing()
+            else:
+                self._logs.leading()
+        except ReadOnlyError as error:
+            if reader is not None:
+                raise
+            raise ReadOnlyError(f"{error}, or give positions=, a store for what the group commits") from None
+        consumer = Consumer(reader or self._reader, self, options)
+        self._consumers.add(consumer)
+        return consumer
+
+    # Reading the logs.
+
+    def _partition_of(self, log: Log) -> OffsetsPartition:
+        partition = self._partitions.get(log.partition)
+        if partition is None or partition.log is not log:
+            with self._metadata.changing:
+                partition = self._partitions.get(log.partition)
+                if partition is None or partition.log is not log:
+                    partition = self._partitions[log.partition] = OffsetsPartition(log)
+        return partition
+
+    def _rows(self, positions: Positions, now_ms: int) -> list[tuple[bytes, bytes]]:
+        ids = dict(positions.topic_ids)
+        return [
+            (
+                groups.offset_key(positions.group, topic, number),
+                groups.offset_value(Position(offset, -1, positions.metadata, now_ms, self._id_of(topic, ids))),
+            )
+            for (topic, number), offset in positions.offsets.items()
+        ]
+
+    def _id_of(self, topic: str, ids: dict[str, uuid.UUID | None]) -> uuid.UUID | None:
+        if topic not in ids:
+            ids[topic] = self._metadata.topic_id(topic)
+        return ids[topic]
+
+    def _is_of_former_topic(self, topic: str, position: Position, ids: dict[str, uuid.UUID | None]) -> bool:
+        if topic not in ids and self._metadata.refusal(topic) is not None:
+            return False  # its id cannot be read, so nobody knows
+        now = self._id_of(topic, ids)
+        return position.topic_id is not None and now is not None and position.topic_id != now
+
+    @staticmethod
+    def _append(log: Log, rows: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
+        """Append records as a broker's coordinator does: uncompressed, sequences from 0, no producer."""
+        for records in in_batches(log, rows, now_ms):
+            log.append_batch(encode_batch(records, base_sequence=0), origin="coordinator")
+
+    def _append_tombstones(self, log: Log, group: str, places: Iterable[Place], whole: bool) -> None:
+        rows: list[tuple[bytes, bytes | None]] = [(groups.offset_key(group, *place), None) for place in places]
+        if whole:
+            rows.append((groups.group_key(group), None))
+        self._append(log, rows, self._logs.writing().now())
+
+    def expire_offsets(self) -> None:
+        """Forget the positions that have outlived `offsets.retention.minutes`."""
+        manager = self._logs.writing()
+        retention_ms = self._metadata.broker.offsets_retention_minutes * _MINUTE_MS
+        in_use = {consumer.group for consumer in self._consumers if not consumer.closed}
+        for log in self._internal.logs(OFFSETS_TOPIC):
+            partition = self._partition_of(log)
+            try:
+                with partition.writing:
+                    for group, places, whole in list(partition.expired(manager.now(), retention_ms, in_use)):
+                        self._append_tombstones(log, group, places, whole)
+                        logger.info("group %s: %d committed positions have expired", group, len(places))
+                manager.failures.pop(f"offsets {log.path}", None)
+            except LogClosedError:
+                continue
+            except KStoreError as error:
+                if manager.note(f"offsets {log.path}", error):
+                    logger.error("%s: its positions do not expire: %s", log.path, error)
+
+    def forget_all(self) -> None:
+        """Read all groups again when they are next needed."""
+        self._partitions.clear()
+
+    def pull_back(self) -> None:
+        """Set positions above the log end of their partition to it, when another leader takes over.
+
+        That leader's records are lost here, and the group has not read those that come at their offsets.
+        """
+        for log in self._internal.logs(OFFSETS_TOPIC):
+            try:
+                partition = self._partition_of(log)
+                with partition.writing:
+                    for group in partition.groups():
+                        self._pull_back(log, group, partition.positions(group))
+            except KStoreError as error:
+                logger.error("%s: its positions stay, also where they are above a log's end: %s", log.path, error)
+
+    def _pull_back(self, log: Log, group: str, positions: Mapping[Place, Position]) -> None:
+        ids: dict[str, uuid.UUID | None] = {}
+        rows: list[tuple[bytes, bytes | None]] = []
+        for (topic, number), position in positions.items():
+            where = self._metadata.catalog.by_topic.get(topic, {}).get(number)
+            if where is None or self._is_of_former_topic(topic, position, ids):
+                continue
+            end = self._logs.log(where).log_end_offset
+            if position.offset > end:
+                logger.warning("group %s: %s-%d: position %d set to %d", group, topic, number, position.offset, end)
+                value = groups.offset_value(position._replace(offset=end))
+                rows.append((groups.offset_key(group, topic, number), value))
+        self._append(log, rows, self._logs.writing().now())
+
+    def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> None:
+        """Forget all groups' positions in a topic that is deleted; where that fails, their topic id outdates them.
+
+        Those in a topic of that name with another id, in another store, stay.
+        """
+        for log in self._internal.logs(OFFSETS_TOPIC):
+            try:
+                partition = self._partition_of(log)
+                for group in partition.groups():
+                    deleted = [
+                        place
+                        for place, position in partition.positions(group).items()
+                        if place[0] == topic and position.topic_id in (topic_id, None)
+                    ]
+                    if deleted:
+                        self.delete_offsets(group, deleted)
+            except KStoreError as error:
+                logger.error("%s: positions in topic %s are kept: %s", log.path, topic, error)
+
+
+def in_batches(
+    log: Log, rows: Sequence[tuple[bytes, bytes | None]], now_ms: int
+) -> Iterator[list[tuple[bytes, bytes | None, int, None]]]:
+    """Records of so many rows as a batch each holds: all of a call in one, unless they take more than half of it."""
+    most = min(log.config.max_message_bytes, log.config.effective_segment_bytes) // 2
+    records: list[tuple[bytes, bytes | None, int, None]] = []
+    size = 0
+    for key, value in rows:
+        taken = len(key) + len(value or b"") + RECORD_BYTES
+        if records and size + taken > most:
+            yield records
+            records, size = [], 0
+        records.append((key, value, now_ms, None))
+        size += taken
+    if records:
+        yield records
+
+
+def check_group(group: object) -> None:
+    """Refuse a value that is no group's name."""
+    if not isinstance(group, str):
+        raise TypeError(f"group must be a str, not {type(group).__name__}")
+    if not group:
+        raise ValueError("group is empty; a group has a name")
+    groups.text_bytes("group", group)
+
+
+def check_place(place: object) -> Place:
+    """Check a `(topic, partition)`; `TypeError` and `ValueError` for another value."""
+    if not isinstance(place, tuple) or len(place) != 2:
+        raise TypeError(f"a partition is named by (topic, partition), not by {place!r:.60}")
+    topic, number = place
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is a str, not {type(topic).__name__}")
+    return names.check_topic(topic), arguments.integer("partition", number, 0, INT_MAX)
+
+
+def check_offsets(group: object, offsets: object, metadata: object, most: int) -> dict[Place, int]:
+    """Check the positions to commit; refuse all of them if one is wrong."""
+    check_group(group)
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets must be a mapping of (topic, partition) to offsets, not {type(offsets).__name__}")
+    if not isinstance(metadata, str):
+        raise TypeError(f"metadata must be a str, not {type(metadata).__name__}")
+    if len(metadata) > most:
+        raise ValueError(f"metadata has {len(metadata)} characters; offset.metadata.max.bytes allows {most}")
+    return {
+        check_place(place): arguments.integer(f"the offset of {place}", offset, 0) for place, offset in offsets.items()
+    }

@@ -1,0 +1,97 @@
+"""The records of `__transaction_state` for each transactional id, and the store's entry for one.
+
+A partition is read once, when the store is opened or the id is first needed: no other process writes it while the
+store has the lock, and from then on the entries are what it says. The hardest rule: an entry's state is what its log
+holds; it changes when the record is in, and not before.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kstore.codec.coordinator import transactions
+from kstore.codec.coordinator.groups import SchemaError
+from kstore.codec.coordinator.transactions import Status, TransactionState
+from kstore.errors import CorruptRecordError, KStoreError
+
+if TYPE_CHECKING:
+    from kstore.log.log import Log
+
+__all__ = ["FIRST_PRODUCER_ID", "TransactionEntry", "draw_producer_id", "read_states"]
+
+FIRST_PRODUCER_ID = 1 << 62
+"""Where the producer ids of stores begin: brokers allocate theirs from 0 on, in blocks."""
+
+_COMMITS = Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT
+
+
+def draw_producer_id() -> int:
+    """A producer id that no other producer has: one of 2^62, drawn at random."""
+    return FIRST_PRODUCER_ID + secrets.randbelow(FIRST_PRODUCER_ID)
+
+
+class TransactionEntry:
+    """A transactional id: its state, its log, and its present producer. `lock` guards all of it."""
+
+    __slots__ = ("_end", "key", "lock", "log", "owner", "state", "transactional_id")
+
+    def __init__(self, transactional_id: str, log: Log, state: TransactionState | None) -> None:
+        self.transactional_id = transactional_id
+        self.key = transactions.transaction_key(transactional_id)
+        self.log = log
+        self.state = state
+        self._end = log.log_end_offset  # the id's records below it have been read
+        self.lock = threading.RLock()
+        self.owner: weakref.ref[object] | None = None
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether a producer of this process has it."""
+        return self.owner is not None and self.owner() is not None
+
+    def write(self, state: TransactionState) -> None:
+        """Write a state down; from then on it holds, also when an interrupt comes before this returns."""
+        self._write(state.to_bytes(), state)
+
+    def remove(self) -> None:
+        """Write a tombstone: nothing is known of the id from then on."""
+        self._write(None, None)
+
+    def was_committed(self, producer_id: int, epoch: int) -> bool:
+        """Whether the records tell of a commit whose markers have this epoch."""
+        for record in self.log.read():
+            if record.key == self.key and record.value is not None:
+                state = transactions.parse_transaction(record.value)
+                if (state.producer_id, state.producer_epoch) == (producer_id, epoch) and state.status in _COMMITS:
+                    return True
+        return False
+
+    def _write(self, value: bytes | None, state: TransactionState | None) -> None:
+        try:
+            self._end = self.log.append(value, self.key) + 1
+            self.state = state
+        except BaseException:
+            with suppress(KStoreError):
+                # Other ids may have written to the log meanwhile, this one cannot.
+                start = max(self._end, self.log.log_start_offset)
+                if any(record.key == self.key for record in self.log.read(start)):
+                    self.state = state
+            raise
+
+
+def read_states(log: Log) -> dict[str, TransactionState]:
+    """The last state of each id in one partition; `CorruptRecordError` for what is none."""
+    states = {}
+    for key, record in log.latest().items():
+        try:
+            name = transactions.parse_transactional_id(key)
+            if name is not None and record.value is not None:
+                states[name] = transactions.parse_transaction(record.value)
+        except SchemaError as error:
+            what = f"{log.path} has a record that tells no transaction, of key {key[:60]!r}: {error}"
+            raise CorruptRecordError(what, path=log.path) from None
+    return states

@@ -1,0 +1,468 @@
+"""`TransactionCoordinator`: transactional ids and their transactions, as a broker's coordinator keeps them.
+
+Each step is a record of `__transaction_state`, in the order and with the contents of Kafka's transaction version 2:
+Ongoing with every new partition before anything is written there, then PrepareCommit or PrepareAbort with an epoch that
+is one higher, the markers in all partitions, CompleteCommit or CompleteAbort. The hardest rule: once a Prepare is
+written, the transaction ends that way, by this process or a later opening; before that it is aborted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from errno import EIO
+from typing import TypeVar
+
+from kstore.base import arguments
+from kstore.codec.coordinator import transactions
+from kstore.codec.coordinator.transactions import Status, TransactionState
+from kstore.disk import fs
+from kstore.errors import InvalidProducerEpochError, InvalidTxnStateError, KStoreError, LogClosedError, StorageError
+from kstore.files import checkpoint, names
+from kstore.files._snapshot import SnapshotError, parse_snapshot
+from kstore.log.log import Log, writer_of
+from kstore.store.catalog import Entry
+from kstore.store.coordinator.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
+from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
+from kstore.store.metadata import Metadata
+from kstore.store.readers import Logs
+
+logger = logging.getLogger("kstore")
+
+T = TypeVar("T")
+
+VERSION = 2
+LAST_EPOCH = 2**15 - 1
+Place = tuple[str, int]
+
+# Looked up once: a transaction asks several times.
+_ONGOING = Status.ONGOING
+_PREPARE_COMMIT, _PREPARE_ABORT = Status.PREPARE_COMMIT, Status.PREPARE_ABORT
+_COMPLETE_COMMIT, _COMPLETE_ABORT = Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT
+
+
+class TransactionCoordinator:
+    """The transactional ids of a store. Thread-safe; `TransactionEntry.lock` guards one id."""
+
+    def __init__(self, metadata: Metadata, logs: Logs, internal: InternalTopics) -> None:
+        self.ids: dict[str, TransactionEntry] = {}
+        self._between = threading.Lock()
+        self._metadata = metadata
+        self._logs = logs
+        self._internal = internal
+        self._unread: dict[int, KStoreError] = {}  # partitions whose ids are not known, and why
+        fs.register(self)
+
+    def _after_fork(self) -> None:
+        """Give every id a new lock: in a child process the thread that held the old one does not exist."""
+        self._between = threading.Lock()
+        for entry in list(self.ids.values()):
+            entry.lock = threading.RLock()
+
+    # At an opening.
+
+    def recover(self) -> None:
+        """Read the ids; end transactions that were decided, or whose record was lost in a crash of the machine."""
+        for number, entry in self._internal.partitions(TRANSACTIONS_TOPIC).items():
+            try:
+                self._read_ids(self._logs.log(entry))
+            except KStoreError as error:
+                self._unread[number] = error
+                logger.error("%s: its transactions are not known: %s", entry.path, error)
+        self._complete_prepared()
+        self._end_hanging()
+
+    def _read_ids(self, log: Log) -> None:
+        states = read_states(log)
+        with self._metadata.changing:
+            self._unread.pop(log.partition, None)
+            for name, state in states.items():
+                self.ids.setdefault(name, TransactionEntry(name, log, state))
+
+    def _complete_prepared(self) -> None:
+        for entry in list(self.ids.values()):
+            with entry.lock:
+                state = entry.state
+                if state is None or not state.status.is_prepared:
+                    continue
+                logger.info("transaction of %s: completing the %s", entry.transactional_id, state.status.name)
+                try:
+                    self.complete(entry, only_open=True)
+                except KStoreError as error:
+                    logger.error("transaction of %s: not completed: %s", entry.transactional_id, error)
+
+    def _end_hanging(self) -> None:
+        """End transactions of stores that no id has: a crash of the machine took the records of the ids.
+
+        After a crash the logs that were not closed cleanly are open. A snapshot tells the state of the others.
+        """
+        entries_of = {entry.state.producer_id: entry for entry in self.ids.values() if entry.state is not None}
+        newest: dict[int, int] = {}
+        for where in self._metadata.catalog.entries():
+            if where.failure is not None or self._unread:
+                continue
+            try:
+                log = self._logs.log(where) if where.log is None and self._was_left_open(where) else where.log
+                if log is not None:
+                    self._end_hanging_in(log, entries_of, newest)
+            except KStoreError as error:
+                logger.error("%s: transactions without a transactional id are not ended: %s", where.path, error)
+        for producer_id, entry in entries_of.items():
+            self._catch_up(entry, newest.get(producer_id, -1))
+
+    def _was_left_open(self, where: Entry) -> bool:
+        """Whether the last close of a log, which was not changed since, left a store's transaction open.
+
+        The end of that transaction may have been written after it, and lost.
+        """
+        directory = self._logs.writing().disks.directories[where.root]
+        if where.trusted or directory.offline is not None:
+            return False
+        end = directory.mark(checkpoint.RECOVERY_POINTS, where.key)
+        try:
+            entries = parse_snapshot(fs.read_file(f"{where.path}/{names.snapshot_name(end or 0)}"))
+        except (fs.MissingFileError, SnapshotError):
+            return False
+        return any(entry.producer_id >= FIRST_PRODUCER_ID and entry.current_txn_first_offset >= 0 for entry in entries)
+
+    @staticmethod
+    def _end_hanging_in(log: Log, entries_of: dict[int, TransactionEntry], newest: dict[int, int]) -> None:
+        """End them in one log; `newest` gets the epochs of all producers of stores."""
+        for info in log.producer_states():
+            if info.producer_id < FIRST_PRODUCER_ID:
+                continue
+            epoch = info.producer_epoch
+            entry = entries_of.get(info.producer_id)
+            if info.current_txn_first_offset >= 0 and (entry is None or not _is_known(entry, log, epoch)):
+                commit = entry is not None and entry.was_committed(info.producer_id, epoch + 1)
+                verb = "committing" if commit else "aborting"
+                logger.warning(
+                    "%s: %s a transaction of producer %d without a transactional id", log.path, verb, info.producer_id
+                )
+                epoch = min(epoch + 1, LAST_EPOCH)
+                coordinator_epoch = max(info.coordinator_epoch, 0)
+                log.append_marker(info.producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch)
+            newest[info.producer_id] = max(epoch, newest.get(info.producer_id, -1))
+
+    def _catch_up(self, entry: TransactionEntry, epoch: int) -> None:
+        """A crash of the machine has taken the newest states of an id: its logs would refuse the epochs that it has.
+
+        A transaction that the id has as ongoing had ended: its markers that are missing are aborts.
+        """
+        with entry.lock:
+            state = entry.state
+            if state is None or state.producer_epoch >= epoch or state.status.is_prepared:
+                return
+            logger.warning(
+                "transaction of %s: its epoch was %d, its logs know %d",
+                entry.transactional_id,
+                state.producer_epoch,
+                epoch,
+            )
+            try:
+                # A commit that is complete must not seem to be one of this epoch (`was_committed`).
+                status = Status.EMPTY if state.status.is_complete else state.status
+                entry.write(state._replace(producer_epoch=epoch, status=status))
+                if state.status == _ONGOING:
+                    self.end(entry, commit=False, sync=False, fence=True)
+            except KStoreError as error:
+                logger.error("transaction of %s: its epoch stays: %s", entry.transactional_id, error)
+
+    def _entry(self, transactional_id: str) -> TransactionEntry:
+        """The entry of an id, made if there is none."""
+        entry = self.ids.get(transactional_id)
+        if entry is None:
+            log = self._internal.log_to_write(TRANSACTIONS_TOPIC, transactional_id)
+            if log.partition in self._unread:
+                self._read_ids(log)
+            with self._metadata.changing:
+                entry = self.ids.setdefault(transactional_id, TransactionEntry(transactional_id, log, None))
+        return entry
+
+    # Steps.
+
+    def begin(self, transactional_id: str, timeout_ms: int, owner: object) -> TransactionEntry:
+        """Give an id to a producer: fence the earlier producer, and abort its open transaction (KIP-360, KIP-890)."""
+        while True:
+            entry = self._entry(transactional_id)
+            with entry.lock:
+                if self.ids.get(transactional_id) is entry:  # it has not expired meanwhile
+                    self._begin_locked(entry, timeout_ms, owner)
+                    return entry
+
+    def _begin_locked(self, entry: TransactionEntry, timeout_ms: int, owner: object) -> None:
+        entry.owner = None  # also when a step below raises
+        if entry.state is not None and entry.state.status.is_prepared:
+            self.complete(entry, only_open=True)
+        if entry.state is not None and entry.state.status == Status.ONGOING:
+            self.end(entry, commit=False, sync=False, fence=True)
+        state = entry.state
+        now_ms = self._logs.writing().now()
+        if state is None:
+            producer_id = previous = draw_producer_id()
+            epoch, version = 0, 0
+        else:
+            previous, version = state.producer_id, state.client_version
+            if state.producer_epoch >= LAST_EPOCH - 1:
+                producer_id, epoch = draw_producer_id(), 0
+            else:
+                producer_id, epoch = state.producer_id, state.producer_epoch + 1
+        entry.write(
+            TransactionState(
+                producer_id,
+                epoch,
+                timeout_ms,
+                Status.EMPTY,
+                last_update_ms=now_ms,
+                previous_producer_id=previous,
+                client_version=version,
+            )
+        )
+        entry.owner = weakref.ref(owner)
+
+    def add_partitions(self, entry: TransactionEntry, places: Iterable[Place]) -> None:
+        """Write down that the transaction goes to these partitions too, before anything is written there."""
+        state = entry.state
+        assert state is not None
+        now_ms = self._logs.writing().now()
+        entry.write(
+            TransactionState(
+                state.producer_id,
+                state.producer_epoch,
+                state.timeout_ms,
+                _ONGOING,
+                partitions=(*state.partitions, *places),
+                last_update_ms=now_ms,
+                start_ms=state.start_ms if state.status is _ONGOING else now_ms,
+                previous_producer_id=state.producer_id,
+                client_version=VERSION,
+            )
+        )
+
+    def end(self, entry: TransactionEntry, *, commit: bool, sync: bool, fence: bool = False) -> None:
+        """Decide a transaction that is ongoing, then do it everywhere.
+
+        With `sync` what it has written is on the disk before the decision is, and that before any marker.
+        """
+        state = entry.state
+        assert state is not None
+        next_id = -1
+        epoch = state.producer_epoch
+        if fence:
+            epoch = min(epoch + 1, LAST_EPOCH)
+        elif epoch >= LAST_EPOCH - 1:
+            next_id = draw_producer_id()
+        if sync:
+            for log in self._logs_of(state):
+                log.flush()
+        now_ms = self._logs.writing().now()
+        entry.write(
+            TransactionState(
+                state.producer_id,
+                min(epoch + 1, LAST_EPOCH),
+                state.timeout_ms,
+                _PREPARE_COMMIT if commit else _PREPARE_ABORT,
+                partitions=state.partitions,
+                last_update_ms=now_ms,
+                start_ms=state.start_ms,
+                previous_producer_id=state.producer_id,
+                next_producer_id=next_id,
+                client_version=VERSION,
+            )
+        )
+        if sync:
+            entry.log.flush()
+        self.complete(entry, sync=sync, now_ms=None if sync else now_ms)
+
+    def complete(
+        self, entry: TransactionEntry, *, sync: bool = False, only_open: bool = False, now_ms: int | None = None
+    ) -> None:
+        """Write the markers of a transaction that is decided, then that it is done.
+
+        With `only_open` those alone that are missing: an earlier life may have written the others.
+        """
+        state = entry.state
+        assert state is not None
+        if now_ms is None:
+            now_ms = self._logs.writing().now()
+        commit = state.status is _PREPARE_COMMIT
+        coordinator_epoch = max(writer_of(entry.log).appender.leader_epoch, 0)
+        logs = self._logs_of(state)
+        for log in logs:
+            if only_open and not _is_open(log, state):
+                continue
+            _append_marker(log, state, commit, coordinator_epoch, now_ms)
+        if sync:
+            for log in logs:
+                log.flush()
+        rotated = state.next_producer_id != -1
+        entry.write(
+            TransactionState(
+                state.next_producer_id if rotated else state.producer_id,
+                0 if rotated else state.producer_epoch,
+                state.timeout_ms,
+                _COMPLETE_COMMIT if commit else _COMPLETE_ABORT,
+                last_update_ms=self._logs.writing().now() if sync else now_ms,
+                start_ms=state.start_ms,
+                previous_producer_id=state.producer_id,
+                client_version=state.client_version,
+            )
+        )
+
+    def _logs_of(self, state: TransactionState) -> list[Log]:
+        """The logs of a transaction; topics that were deleted since have nothing to end."""
+        logs = []
+        for topic, number in state.partitions:
+            where = self._metadata.catalog.by_topic.get(topic, {}).get(number)
+            if where is not None:
+                log = where.log
+                logs.append(self._logs.log(where) if log is None or log.closed else log)
+            elif self._logs.writing().disks.any_offline:
+                raise StorageError(EIO, "the partition may be in a directory that is offline", f"{topic}-{number}")
+        return logs
+
+    def between_ends(self, look: Callable[[], T]) -> T:
+        """Call `look` while no transaction is between its decision and its last marker; what it gave.
+
+        The ends of all logs that it takes then belong together: a transaction has ended in all of its partitions
+        below them, with all of its records, or it has not been decided. It is called again if an id came up meanwhile.
+        """
+        with ExitStack() as held:
+            held.enter_context(self._between)  # two that take the ids' locks in another order would wait for each other
+            known: set[TransactionEntry] = set()
+            while True:
+                while new := set(self.ids.values()) - known:
+                    for entry in new:
+                        held.enter_context(entry.lock)
+                    known |= new
+                seen = look()
+                if known.issuperset(self.ids.values()):
+                    return seen
+
+    # Housekeeping.
+
+    def forget_all(self) -> None:
+        """Forget all transactional ids, whose topic is to be deleted; `InvalidTxnStateError` while any is in use."""
+        for entry in list(self.ids.values()):
+            if entry.is_owned or (entry.state is not None and not entry.state.status.is_complete):
+                name = entry.transactional_id
+                raise InvalidTxnStateError(f"{name} is in use, or its transaction not done: {TRANSACTIONS_TOPIC} stays")
+        self.ids.clear()
+        # They are read again, should the deletion break off.
+        self._unread = {number: KStoreError("deleted") for number in self._internal.partitions(TRANSACTIONS_TOPIC)}
+
+    def abort_timed_out(self) -> None:
+        """Abort the transactions that are open longer than their timeout; complete those that could not be before."""
+        manager = self._logs.writing()
+        now_ms = manager.now()
+        for entry in list(self.ids.values()):
+            state = entry.state
+            if state is None or not (state.status.is_prepared or _is_over(state, now_ms)):
+                continue  # without waiting for the lock
+            name = f"transaction of {entry.transactional_id}"
+            with entry.lock:
+                state = entry.state
+                try:
+                    if state is not None and state.status.is_prepared:
+                        self.complete(entry, only_open=True)
+                    elif state is not None and _is_over(state, now_ms):
+                        if name not in manager.failures:  # else it is tried again
+                            logger.warning(
+                                "%s: aborted, it is open for %d ms and its timeout is %d",
+                                name,
+                                now_ms - state.start_ms,
+                                state.timeout_ms,
+                            )
+                        entry.owner = None
+                        self.end(entry, commit=False, sync=False, fence=True)
+                    manager.failures.pop(name, None)
+                except LogClosedError:
+                    return
+                except KStoreError as error:
+                    if manager.note(name, error):
+                        logger.error("%s: not ended: %s", name, error)
+
+    def expire_ids(self) -> None:
+        """Forget the transactional ids that were not used for `transactional.id.expiration.ms`."""
+        now_ms = self._logs.writing().now()
+        least_ms = self._metadata.broker.transactional_id_expiration_ms
+        for name, entry in list(self.ids.items()):
+            if not _is_expired(entry, now_ms, least_ms):
+                continue  # without waiting for the lock
+            with entry.lock:
+                if _is_expired(entry, now_ms, least_ms):
+                    if entry.state is not None:
+                        entry.remove()
+                    self.ids.pop(name, None)
+
+
+def check_transactional_id(transactional_id: object) -> str:
+    """Refuse a value that is no transactional id."""
+    if not isinstance(transactional_id, str):
+        raise TypeError(f"transactional_id must be a str, not {type(transactional_id).__name__}")
+    if not transactional_id:
+        raise ValueError("transactional_id is empty; without one leave it out")
+    transactions.transaction_key(transactional_id)
+    return transactional_id
+
+
+def check_timeout(timeout_ms: int, most_ms: int) -> int:
+    """Take a transaction's timeout, up to `transaction.max.timeout.ms`."""
+    return arguments.integer("transaction_timeout_ms", timeout_ms, 1, max(most_ms, 1))
+
+
+def fenced(entry: TransactionEntry) -> InvalidProducerEpochError:
+    """Why a producer may not go on."""
+    state = entry.state
+    return InvalidProducerEpochError(
+        f"the producer of {entry.transactional_id} is fenced: another has taken the id since, or its transaction was "
+        f"aborted after its timeout of {0 if state is None else state.timeout_ms} ms"
+    )
+
+
+def _append_marker(log: Log, state: TransactionState, commit: bool, coordinator_epoch: int, now_ms: int) -> None:
+    """Append a marker as `Log.append_marker` does, without checking each argument again."""
+    writer = writer_of(log)
+    producer = state.producer_id, state.producer_epoch
+    if commit:
+        table, version = writer.producers.table, state.client_version
+        if writer.appender.append_commit(table, now_ms, *producer, coordinator_epoch, version) >= 0:
+            return
+    log.append_marker(
+        *producer, commit=commit, coordinator_epoch=coordinator_epoch, transaction_version=state.client_version
+    )
+
+
+def _is_expired(entry: TransactionEntry, now_ms: int, least_ms: int) -> bool:
+    state = entry.state
+    if entry.is_owned:
+        return False
+    return state is None or (state.status.is_complete and state.last_update_ms + least_ms <= now_ms)
+
+
+def _is_over(state: TransactionState, now_ms: int) -> bool:
+    return state.status == Status.ONGOING and state.start_ms + state.timeout_ms < now_ms
+
+
+def _is_open(log: Log, state: TransactionState) -> bool:
+    """Whether a transaction that is decided has not ended in a log; one with its marker's epoch came after it."""
+    info = writer_of(log).producer_info(state.producer_id)
+    if info is None or info.current_txn_first_offset < 0:
+        return False
+    return state.client_version < VERSION or _is_before(info.producer_epoch, state)
+
+
+def _is_known(entry: TransactionEntry, log: Log, epoch: int) -> bool:
+    """Whether the transaction of this epoch that is open in a log is the one that its id tells of."""
+    state = entry.state
+    if state is None or state.status.is_complete or (log.topic, log.partition) not in state.partitions:
+        return False
+    return _is_before(epoch, state) if state.status.is_prepared else epoch == state.producer_epoch
+
+
+def _is_before(epoch: int, decided: TransactionState) -> bool:
+    """Whether a transaction of this epoch is the one that was decided, or an earlier one."""
+    return epoch < decided.producer_epoch or epoch == LAST_EPOCH

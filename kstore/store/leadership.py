@@ -1,0 +1,288 @@
+"""`Leadership`: a store as a follower, how a replicator changes it, and how it becomes a leader.
+
+A store whose directories have a role file (`files.role`) is a follower: clients read it, and every change of theirs
+raises `NotLeaderError`. The replicator changes it through `follower_of(store)`:
+
+    follower = follower_of(store)            # ReplicationError for a leader
+    with follower.changing(): ...            # the store becomes no leader inside; ReplicationError for a leader
+    follower.role                            # FollowerRole(source, topics)
+    follower.copy_topic("orders", topic_id, count=3, numbers=[0, 1, 2], config={"segment.bytes": "1048576"})
+    follower.delete_topic("orders")
+    partition = follower.partition("orders", 0)
+    partition.log                            # the open `Log`: marks, reads
+    partition.epochs                         # the `LeaderEpochCache`: latest, find_end_offset(epoch, log_end_offset)
+    partition.append(batches, leader_epoch=None)
+    partition.truncate_to(offset)
+    partition.truncate_fully_and_start_at(offset, log_start_offset=None)
+    partition.move_log_start(offset)         # up, never down; offset <= log end offset
+    partition.mark_high_watermark(offset)    # of the leader; its line in the checkpoint is min(that, own end)
+
+`copy_topic` makes a topic or brings it to these settings, and makes the partitions of `numbers` that are missing; a
+topic of another id is an `InconsistentTopicIdError`. The hardest rule: a crash at any step of `become_leader` leaves a
+follower, or a leader that has its new epochs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from errno import EIO, EOVERFLOW
+from typing import TYPE_CHECKING, Protocol
+
+from kstore.base.numbers import INT_MAX
+from kstore.base.weak import weak_method
+from kstore.errors import ReplicationError, StorageError
+from kstore.files import checkpoint
+from kstore.files.epochs import LeaderEpochCache
+from kstore.files.role import FollowerRole, remove_role
+from kstore.log.log import Log, append_as_follower, begin_epoch, writer_of
+from kstore.log.writing import deletion, truncation
+from kstore.log.writing._turn import Turn
+from kstore.store.administration import Administration
+from kstore.store.catalog import Entry
+from kstore.store.coordinator.groups import GroupCoordinator
+from kstore.store.coordinator.transactions import TransactionCoordinator
+from kstore.store.manager import LogManager
+from kstore.store.metadata import Metadata
+from kstore.store.readers import Logs
+from kstore.types import AppendInfo
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+Place = tuple[str, int]
+
+
+class FollowerPartition:
+    """One partition of a follower, as its replicator changes it. One thread at a time changes it."""
+
+    def __init__(self, follower: Follower, topic: str, partition: int) -> None:
+        self._follower = follower
+        self.topic = topic
+        self.number = partition
+
+    @property
+    def log(self) -> Log:
+        """The log, opened if it is not; `UnknownTopicOrPartitionError`, and what keeps it from being opened."""
+        return self._follower.log(self.topic, self.number)
+
+    @property
+    def epochs(self) -> LeaderEpochCache:
+        """The leader epochs of the log."""
+        return writer_of(self.log).epochs
+
+    def append(self, batches: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
+        """Append fetched batches; see `Log.append_as_follower`."""
+        return append_as_follower(self.log, batches, leader_epoch)
+
+    def truncate_to(self, offset: int) -> bool:
+        """Cut the log; see `Log.truncate_to`."""
+        return truncation.truncate_to(writer_of(self.log), offset)
+
+    def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
+        """Empty the log; see `Log.truncate_fully_and_start_at`."""
+        truncation.restart(writer_of(self.log), offset, offset if log_start_offset is None else log_start_offset)
+
+    def move_log_start(self, offset: int) -> None:
+        """Raise the log start to the leader's (SEMANTICS 10.23), whatever the cleanup policy; a lower one is passed
+        over. `OffsetOutOfRangeError` above the log end."""
+        writer = writer_of(self.log)
+        if offset > writer.log_start_offset:
+            deletion.raise_start(writer, offset)
+
+    def mark_high_watermark(self, offset: int) -> None:
+        """Note the leader's high watermark, for the next writing of the checkpoint (SEMANTICS 10.23)."""
+        self._follower.mark_high_watermark(self.topic, self.number, offset)
+
+
+class Follower:
+    """A follower, as its replicator changes it. Thread-safe; one thread at a time changes one partition."""
+
+    def __init__(self, metadata: Metadata, logs: Logs, administration: Administration) -> None:
+        self._metadata = metadata
+        self._logs = logs
+        self._administration = administration
+        self._turn = Turn()  # of the replicator, or of the thread that makes this a leader: in the order of their calls
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """For a block that changes the follower: it becomes no leader meanwhile. `ReplicationError` once it is one."""
+        with self.alone():
+            self.check()
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For a block in which no replicator changes the follower."""
+        try:
+            self._turn.take()
+            yield
+        finally:
+            self._turn.give(0)
+
+    @property
+    def role(self) -> FollowerRole:
+        """Whose follower it is; `ReplicationError` once it is a leader."""
+        role = self._metadata.role
+        if role is None:
+            raise ReplicationError(f"{', '.join(self._metadata.paths)}: a leader, which nothing is replicated to")
+        return role
+
+    def check(self) -> None:
+        """Raise `ReplicationError` once the store is a leader."""
+        _ = self.role
+
+    def partition(self, topic: str, partition: int) -> FollowerPartition:
+        """One partition; it stays usable while its topic is there."""
+        self.log(topic, partition)
+        return FollowerPartition(self, topic, partition)
+
+    def log(self, topic: str, partition: int) -> Log:
+        """The open log of a partition, as long as this is a follower."""
+        self.check()
+        return self._logs.writing().log(self._metadata.catalog.find(topic, partition))
+
+    def copy_topic(
+        self,
+        topic: str,
+        topic_id: uuid.UUID,
+        *,
+        count: int,
+        numbers: Iterable[int],
+        config: Mapping[str, object],
+    ) -> None:
+        """Make a topic, or bring it to `count` partitions, those of `numbers` here, and to the settings of `config`.
+
+        `config` has the topic's own settings under Kafka's names; others that it had are gone. Durable when this
+        returns. Raises `InconsistentTopicIdError`, `TopicExistsError`, `ConfigError`, `StorageError`.
+        """
+        self.check()
+        self._administration.copy_topic(topic, topic_id, count, numbers, config)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic; `UnknownTopicOrPartitionError`."""
+        self.check()
+        self._administration.remove_topic(topic)
+
+    def mark_high_watermark(self, topic: str, partition: int, offset: int) -> None:
+        """Note a partition's high watermark; see `FollowerPartition.mark_high_watermark`."""
+        entry = self._metadata.catalog.find(topic, partition)
+        watermarks = self._logs.writing().disks.directories[entry.root].watermarks
+        if watermarks is not None:
+            watermarks[entry.key] = offset
+
+
+class Leadership:
+    """Whether a store is a leader, and the change from follower to leader. Thread-safe."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        logs: Logs,
+        administration: Administration,
+        groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
+    ) -> None:
+        self._metadata = metadata
+        self._logs = logs
+        self._groups = groups
+        self._transactions = transactions
+        self.follower = Follower(metadata, logs, administration)
+
+    # The coordinators, which write in a leader alone.
+
+    def recover(self) -> None:
+        """End the transactions that were decided before a crash, if this is a leader."""
+        if self._metadata.role is None:
+            self._transactions.recover()
+
+    def schedule(self, manager: LogManager) -> None:
+        """Schedule the coordinators' tasks, if this is a leader."""
+        if self._metadata.role is not None:
+            return
+        broker = self._metadata.broker
+        for name, task, every_ms in (
+            ("offsets", self._groups.expire_offsets, broker.offsets_retention_check_interval_ms),
+            (
+                "transactions",
+                self._transactions.abort_timed_out,
+                broker.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            ),
+            (
+                "transactional ids",
+                self._transactions.expire_ids,
+                broker.transaction_remove_expired_transaction_cleanup_interval_ms,
+            ),
+        ):
+            manager.scheduler.every(name, weak_method(task), every_ms, every_ms)
+
+    # Becoming a leader.
+
+    def become_leader(self) -> dict[Place, int]:
+        """Make the store a leader; see `Store.become_leader`."""
+        manager, metadata = self._logs.writing(), self._metadata
+        # A batch of the old leader's must not come behind the beginning of a new epoch.
+        with self.follower.alone(), metadata.changing:
+            metadata.refuse_if_closed()
+            _refuse_unready(manager, metadata)
+            entries = metadata.catalog.entries()
+            epochs = {entry.key: _next_epoch(manager, entry) for entry in entries}
+            for root, directory in manager.disks.directories.items():
+                # From here on an opening as a leader has these epochs, also where a log's own file has lost them.
+                directory.write_leader_epochs({entry.key: epochs[entry.key] for entry in entries if entry.root == root})
+            for entry in entries:
+                begin_epoch(manager.log(entry), epochs[entry.key])
+            if metadata.role is not None:
+                for root in manager.disks.roots:
+                    remove_role(root)
+                self._lead(manager)
+            else:
+                self._groups.pull_back()
+        return epochs
+
+    def _lead(self, manager: LogManager) -> None:
+        """Let the coordinators go on where the leader's were, then admit clients."""
+        manager.take_role(None)
+        self._groups.forget_all()
+        try:
+            self._transactions.recover()
+            self._groups.pull_back()
+        finally:
+            self._metadata.role = None
+            self.schedule(manager)
+
+
+def _refuse_unready(manager: LogManager, metadata: Metadata) -> None:
+    """Raise `StorageError` where a partition could not be given its epoch: no client may append to it then."""
+    for root, why in manager.disks.failures().items():
+        raise StorageError(EIO, f"the store cannot become a leader, since a directory of it is offline: {why}", root)
+    for entry in metadata.catalog.entries():
+        if entry.failure is not None:
+            what = "the store cannot become a leader before the partition is repaired or deleted"
+            raise StorageError(EIO, f"{what}: {entry.failure}", entry.path)
+
+
+def _next_epoch(manager: LogManager, entry: Entry) -> int:
+    """The epoch after the newest that a log has had; what the log has is on the disk then."""
+    log = manager.log(entry)
+    log.flush()
+    latest = writer_of(log).epochs.latest_epoch
+    least = manager.disks.directories[entry.root].mark(checkpoint.LEADER_EPOCHS, entry.key)
+    epoch = max(latest or 0, least or 0) + 1
+    if epoch > INT_MAX:
+        raise StorageError(EOVERFLOW, f"leader epoch {epoch - 1} is the last; {INT_MAX} is allowed", entry.path)
+    return epoch
+
+
+class HasLeadership(Protocol):
+    """A `Store`."""
+
+    _leadership: Leadership
+
+
+def follower_of(store: HasLeadership) -> Follower:
+    """The follower that an open store is, for its replicator; `ReplicationError` for a leader."""
+    follower = store._leadership.follower
+    follower.check()
+    return follower

@@ -1,0 +1,523 @@
+"""`LogManager`: the locked directories of a store that writes, the logs open in them, and their housekeeping.
+
+A log is opened when it is first needed. After a crash the logs that were not closed cleanly are recovered at once, in
+parallel (SEMANTICS 8.2). One scheduler does retention, flushes, checkpoints and deletions with Kafka's periods
+(SEMANTICS 13.4), and the cleaner has threads of its own. The hardest rule: a directory gets the marker of a clean
+shutdown only if every log in it was closed cleanly (SEMANTICS 13.5).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
+from copy import copy
+from errno import EIO
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from kstore.base.numbers import NEVER
+from kstore.base.threads import Workers
+from kstore.base.weak import weak_method
+from kstore.disk import fs
+from kstore.errors import (
+    CorruptRecordError,
+    KStoreError,
+    LogClosedError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from kstore.files import checkpoint, names
+from kstore.files.role import FollowerRole
+from kstore.log.log import Log, abandon, fail, open_hosted, set_role, writer_of
+from kstore.log.segments import recovery
+from kstore.log.segments.producers import Expiry
+from kstore.store.catalog import Entry, is_deleted
+from kstore.store.cleaning.cleaner import Cleaner
+from kstore.store.disks import Disks
+from kstore.store.logdir import LogDirectory
+from kstore.store.metadata import Metadata
+from kstore.store.partitions import DELETION, PartitionDirectories
+from kstore.store.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from kstore.base.stats import StoreStats
+    from kstore.log.writing.housekeeping import Housekeeping
+
+logger = logging.getLogger("kstore")
+
+T = TypeVar("T")
+
+FLUSH = "flush"
+RETENTION = "retention"
+RECOVERY_POINTS = "recovery point checkpoint"
+LOG_STARTS = "log start checkpoint"
+HIGH_WATERMARKS = "high watermark checkpoint"
+LEFTOVERS = "leftovers"
+IN_APPENDS = frozenset((FLUSH, RETENTION, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, DELETION, LEFTOVERS))
+"""The tasks that an append may run where there is no background thread: they take no lock that its caller may hold."""
+_FALLBACK_MS = 60_000  # a task that nothing has woken earlier runs once a minute
+
+
+class LogManager:
+    """The directories of a store, locked for writing, and the logs in them. Thread-safe."""
+
+    def __init__(self, metadata: Metadata, clock: Callable[[], int] | None) -> None:
+        """Lock the directories; one that cannot be used is offline, as long as another one can.
+
+        Raises `LogLockedError` for one that another process or log has locked, and `StorageError` when none can be
+        used.
+        """
+        broker = metadata.broker
+        self.broker = broker
+        self.scheduler = Scheduler(clock)
+        self._metadata = metadata
+        self.closed = False
+        self.failures: dict[str, str] = {}
+        self._clock = clock
+        self._expiry = Expiry(broker.producer_id_expiration_ms, broker.producer_id_expiration_check_interval_ms)
+        self._open: dict[Entry, Log] = {}
+        self._distrusted: set[Entry] = set()
+        self._not_in_order: set[str] = set()  # the roots in which a log could not be opened
+        self._follows: FollowerRole | None = None
+        self._stands_in = False  # no thread could be started: callers run the tasks that are due
+        self.disks = Disks(metadata.paths, self._lock, weak_method(self._fail_logs))
+        self.partitions = PartitionDirectories(
+            self.disks,
+            self.scheduler,
+            weak_method(self.now),
+            cordoned=broker.cordoned_log_dirs,
+            delay_ms=metadata.config.file_delete_delay_ms,
+        )
+        self.cleaner = Cleaner(metadata, self, clock=clock)
+        fs.register(self)
+
+    def _lock(self, root: str) -> LogDirectory:
+        stand_in, due = weak_method(self.stand_in), weak_method(self.due_in_appends)
+        return LogDirectory(
+            root,
+            hurry=weak_method(self.wake_flush),
+            now=weak_method(self.now),
+            due_in_appends=lambda: NEVER if (due_ms := due()) is None else due_ms,
+            stand_in=lambda: stand_in(IN_APPENDS),
+        )
+
+    def _fail_logs(self, directory: LogDirectory, error: StorageError) -> None:
+        """Have the logs in a directory that went offline refuse writes."""
+        for entry, log in list(self._open.items()):
+            if entry.root == directory.path:
+                fail(log, error)
+
+    def _after_fork(self) -> None:
+        """Be closed in a child process; the logs, locks and the scheduler are told themselves."""
+        self.closed = True
+
+    def writing(self) -> LogManager:
+        """This manager, for a change of the store; `LogClosedError` once the store is closed."""
+        self._metadata.refuse_if_closed()
+        return self
+
+    def leading(self) -> LogManager:
+        """This manager, for a client's change; `NotLeaderError` in a follower, `LogClosedError` once it is closed."""
+        self._metadata.refuse_if_closed()
+        self._metadata.refuse_if_follower()
+        return self
+
+    def take_role(self, follows: FollowerRole | None) -> None:
+        """Have the logs be those of a follower, or of a leader (None); before one is opened, or once all are."""
+        self._follows = follows
+        for directory in self.disks.directories.values():
+            directory.watermarks = None if follows is None else {}
+        for log in self.open_logs:
+            with suppress(LogClosedError):
+                set_role(log, follows)
+
+    def now(self) -> int:
+        """Milliseconds since the epoch, by the store's clock."""
+        return time.time_ns() // 1_000_000 if self._clock is None else self._clock()
+
+    # Opening logs.
+
+    def recover(self, entries: Iterable[Entry], progress: Callable[[int, int], None] | None) -> None:
+        """Open the logs that no clean shutdown left in order, and with them do what recovery does (SEMANTICS 8.9).
+
+        Where there was one, of each log the end is looked at: the mark of it says that no recovery is due, and not that
+        the files are long enough. As many at a time for each directory as `num.recovery.threads.per.data.dir` says.
+        What cannot be opened is refused alone: its entry has the error. One whose recovery finds no room on the disk is
+        tried again when it is next needed.
+        """
+        work: dict[bool, dict[str, list[Entry]]] = {True: {}, False: {}}
+        for entry in entries:
+            entry.trusted = self.disks.directories[entry.root].was_clean and entry not in self._distrusted
+            if entry.failure is None:
+                work[entry.trusted].setdefault(entry.root, []).append(entry)
+        for _ in self._in_parallel(self._recover_one, work[True]):
+            pass
+        total = sum(map(len, work[False].values()))
+        for done, _ in enumerate(self._in_parallel(self._recover_one, work[False]), 1):
+            if progress is not None:
+                progress(done, total)
+
+    def distrust(self, entry: Entry, offset: int) -> None:
+        """Have a log recovered from `offset` on, durably said: what stands there is new."""
+        self._distrusted.add(entry)
+        self.disks.directories[entry.root].lower(entry.key, offset)
+
+    def _recover_one(self, entry: Entry) -> None:
+        directory = self.disks.directories[entry.root]
+        recovery_point = directory.mark(checkpoint.RECOVERY_POINTS, entry.key) or 0
+        log_start_offset = directory.mark(checkpoint.LOG_STARTS, entry.key) or 0
+        try:
+            if entry.trusted:
+                if not recovery.reaches_its_end(entry.path, recovery_point, log_start_offset):
+                    self.log(entry)
+                return
+            seen = recovery.look(entry.path, recovery_point, log_start_offset)
+            if seen.needs_nothing:  # it is not opened, and would be marked as left in order with its high watermark
+                directory.bound_high_watermark(entry.key, max(recovery_point, log_start_offset))
+            else:
+                self.log(entry, seen)
+        except fs.FullDiskError as error:
+            logger.error("%s: not opened for want of room: %s", entry.path, error)
+        except KStoreError as error:
+            entry.failure = error
+            logger.error("%s: refused: %s", entry.path, error)
+
+    def _in_parallel(self, act: Callable[[Entry], T], work: dict[str, list[Entry]]) -> Iterator[T]:
+        """Do something to many partitions, with threads of its own for each directory; the results as they come."""
+        if sum(map(len, work.values())) < 2:
+            yield from (act(entry) for entries in work.values() for entry in entries)
+            return
+        threads = self.broker.num_recovery_threads_per_data_dir
+        pools = [Workers(threads, "kstore-logs") for _ in work]
+        try:
+            for results in [pool.map(act, entries) for pool, entries in zip(pools, work.values(), strict=True)]:
+                yield from results
+        finally:
+            for pool in pools:
+                pool.shutdown(cancel=True)
+
+    def log(self, entry: Entry, seen: recovery.Seen | None = None) -> Log:
+        """The open log of a partition, opened if it is not; `seen` is what a look at its directory has found just now.
+
+        Raises what kept it from being opened before, and `StorageError` in a directory that is offline.
+        """
+        log = entry.log
+        if log is not None and not log.closed:
+            return log
+        with entry.opening:
+            log = entry.log
+            if log is not None and not log.closed:
+                return log
+            if self.closed:
+                self._metadata.refuse_if_closed()
+                raise LogClosedError("the store is closed")
+            if entry.failure is not None:
+                raise copy(entry.failure)  # an append notes in its copy what it has stored
+            directory = self.disks.directories[entry.root]
+            directory.refuse_if_offline()
+            try:
+                log = self._open_hosted(entry, directory, seen)
+            except fs.FullDiskError as error:
+                entry.waits = error
+                raise
+            except BaseException as error:
+                self._not_in_order.add(entry.root)
+                if isinstance(error, CorruptRecordError):
+                    entry.failure = error
+                raise
+            entry.trusted, entry.waits = False, None
+            entry.log = log
+            self._open[entry] = log
+            return log
+
+    def _open_hosted(self, entry: Entry, directory: LogDirectory, seen: recovery.Seen | None) -> Log:
+        return open_hosted(
+            entry.path,
+            self._metadata.config_of(entry.topic),
+            housekeeper=directory,
+            clock=self._clock,
+            recovery_point=directory.mark(checkpoint.RECOVERY_POINTS, entry.key) or 0,
+            log_start_offset=directory.mark(checkpoint.LOG_STARTS, entry.key) or 0,
+            marked_clean=entry.trusted,
+            expiry=self._expiry,
+            on_storage_error=partial(weak_method(self.disks.take_offline), directory),
+            follows=self._follows,
+            leader_epoch=-1 if (least := directory.mark(checkpoint.LEADER_EPOCHS, entry.key)) is None else least,
+            seen=seen,
+        )
+
+    @property
+    def open_logs(self) -> list[Log]:
+        """The logs that are open."""
+        return [log for log in list(self._open.values()) if not log.closed]
+
+    def _all_housekeeping(self, directory: LogDirectory) -> list[Housekeeping]:
+        found = []
+        for entry, log in list(self._open.items()):
+            if entry.root == directory.path and not log.closed:
+                try:
+                    found.append(writer_of(log).housekeeping)
+                except LogClosedError:  # just now
+                    continue
+        return found
+
+    # Housekeeping (SEMANTICS 13.4).
+
+    def schedule(self, *, background: bool) -> None:
+        """Schedule the tasks, and with `background` start a thread that runs them."""
+        broker, scheduler = self.broker, self.scheduler
+        delay = broker.log_initial_task_delay_ms
+        scheduler.every(FLUSH, weak_method(self._flush_due), _FALLBACK_MS, 0)
+        scheduler.every(DELETION, weak_method(self.partitions.remove_due), _FALLBACK_MS, 0)
+        scheduler.every(RETENTION, weak_method(self._retain), broker.log_retention_check_interval_ms, delay)
+        scheduler.every(
+            RECOVERY_POINTS, weak_method(self._checkpoint), broker.log_flush_offset_checkpoint_interval_ms, delay
+        )
+        scheduler.every(
+            LOG_STARTS, weak_method(self._checkpoint), broker.log_flush_start_offset_checkpoint_interval_ms, delay
+        )
+        scheduler.once(LEFTOVERS, weak_method(self._clear_leftovers), delay)
+        interval = broker.replica_high_watermark_checkpoint_interval_ms
+        scheduler.every(HIGH_WATERMARKS, weak_method(self._checkpoint_high_watermarks), interval, interval)
+        self.cleaner.start(scheduler, background=background, delay_ms=delay)
+        if background and not scheduler.start():
+            self._stand_in_from_now_on(True)
+
+    def run_due(self) -> None:
+        """Do what is due by the clock, in this thread."""
+        self.scheduler.run_due()
+        self.cleaner.run_due()
+
+    # Without a thread.
+
+    def _stand_in_from_now_on(self, stands_in: bool) -> None:
+        self._stands_in = stands_in
+        for log in self.open_logs:
+            with suppress(LogClosedError):
+                writer_of(log).housekeeping.set_due()
+
+    def due_in_appends(self) -> int:
+        """When an append has something to do: never, unless no background thread could be started."""
+        return self.scheduler.due_among(IN_APPENDS) if self._stands_in else NEVER
+
+    def stand_in(self, names: Container[str] | None = None) -> None:
+        """Do what is due, of the tasks of these `names`, where no background thread can be started; try that first.
+
+        Without names the calling thread holds no lock of the store.
+        """
+        if not self._stands_in or self.scheduler.due_among(names) > self.now():
+            return
+        if self.scheduler.start():
+            self._stand_in_from_now_on(False)
+        else:
+            self.scheduler.run_due(names)
+
+    def wake_flush(self, delay_ms: int) -> None:
+        """Run the logs' due work in so many milliseconds at the latest."""
+        self.scheduler.hurry(FLUSH, delay_ms)
+
+    def _flush_due(self) -> int | None:
+        waits = [
+            wait
+            for directory in self.disks.live()
+            if (wait := self.disks.guarded(directory, directory.run_due)) is not None
+        ]
+        return min(waits, default=None)
+
+    def _checkpoint(self) -> None:
+        for directory in self.disks.live():
+            all_housekeeping = self._all_housekeeping(directory)
+            self.disks.guarded(directory, partial(directory.write_all_marks, all_housekeeping))
+
+    def _checkpoint_high_watermarks(self) -> None:
+        for directory in self.disks.live():
+            all_housekeeping = self._all_housekeeping(directory)
+            self.disks.guarded(directory, partial(directory.write_high_watermarks, all_housekeeping))
+
+    def _retain(self) -> None:
+        """One pass of retention over the logs that the cleaner's passes leave out (SEMANTICS 6.17, 6.18)."""
+        self.retain(lambda entry: not self.cleaner.retains(entry))
+
+    def retain(self, is_wanted: Callable[[Entry], bool]) -> None:
+        """Run retention on those logs."""
+        entries = filter(is_wanted, self._metadata.catalog.entries())
+        self._each(RETENTION, lambda entry: self._may_retire(entry) and self.log(entry).apply_retention(), entries)
+
+    def _clear_leftovers(self) -> None:
+        """Open the logs in which an earlier life left files to be deleted: that removes them (SEMANTICS 6.15)."""
+        entries = self._metadata.catalog.entries()
+        self._each(LEFTOVERS, lambda entry: self._has_leftovers(entry) and self.log(entry), entries)
+
+    def _each(self, task: str, act: Callable[[Entry], object], entries: Iterable[Entry]) -> None:
+        """Do something to each of these logs that is in service; one that fails is noted and stops no other."""
+        for entry in entries:
+            directory = self.disks.directories.get(entry.root)
+            if directory is None or directory.offline is not None or entry.failure is not None:
+                continue
+            name = f"{task} {entry.topic}-{entry.partition}"
+            try:
+                act(entry)
+                self.failures.pop(name, None)
+            except LogClosedError:
+                pass
+            except Exception as error:
+                if is_deleted(entry):  # while we were at it
+                    self.failures.pop(name, None)
+                    continue
+                if self.note(name, error):
+                    logger.exception("%s: %s failed", entry.path, task)
+
+    def note(self, name: str, error: Exception) -> bool:
+        """Keep what went wrong in a pass for `stats`; whether to log it, since the last pass had no such failure."""
+        text = f"{type(error).__name__}: {error}"
+        before, self.failures[name] = self.failures.get(name), text
+        return before != text
+
+    def forget_failure(self, name: str) -> None:
+        """Forget what `note` has kept."""
+        self.failures.pop(name, None)
+
+    @staticmethod
+    def _has_leftovers(entry: Entry) -> bool:
+        return entry.log is None and any(name.endswith(names.DELETED) for name in fs.listdir(entry.path))
+
+    def _may_retire(self, entry: Entry) -> bool:
+        """Whether retention has anything to do with a log; one that is not open is looked at from outside first."""
+        if entry.log is not None and not entry.log.closed:
+            return True
+        config = self._metadata.config_of(entry.topic)
+        by_rule = config.deletes and (config.retention_ms >= 0 or config.retention_bytes >= 0)
+        if not by_rule and not self.disks.directories[entry.root].mark(checkpoint.LOG_STARTS, entry.key):
+            return False
+        with Log.open(entry.path, "r", config=config, clock=self._clock) as log:
+            return bool(log.plan_retention())
+
+    def flush(self) -> None:
+        """Flush every log that has something to flush."""
+        first: KStoreError | None = None
+        for log in self.open_logs:
+            try:
+                housekeeping = writer_of(log).housekeeping
+                if housekeeping.owes_anything:
+                    housekeeping.flush()
+            except LogClosedError:  # just now: it was flushed, or deleted
+                continue
+            except KStoreError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def add_stats(self, stats: StoreStats) -> None:
+        """Add what `Store.stats` says of a store that writes."""
+        in_tasks = {**self.scheduler.failures, **self.cleaner.failures}
+        failures = {name: failure.error for name, failure in in_tasks.items()}
+        for directory in self.disks.directories.values():
+            failures |= {f"{FLUSH} {name}": text for name, text in directory.failures.items()}
+        full = {root: str(error) for root in self.disks.roots if (error := self.full(root)) is not None}
+        timings = {root: directory.timings for root, directory in self.disks.directories.items()}
+        stats["offline"] = self.disks.failures()
+        stats["full"] = full
+        stats["failures"] = failures | self.failures
+        stats["tasks"] = {**self.scheduler.schedule, **self.cleaner.schedule}
+        stats["to_be_removed"] = self.partitions.to_be_removed
+        stats["sync_seconds"] = {root: timing.sync.stats() for root, timing in timings.items()}
+        stats["sync_callers"] = {root: timing.callers.stats() for root, timing in timings.items()}
+        stats["task_seconds"] = {name: seconds.stats() for name, seconds in self.scheduler.seconds.items()}
+        stats["cleaning_seconds"] = self.cleaner.seconds.stats()
+
+    def full(self, root: str) -> StorageError | None:
+        """Why a write in a directory has waited for room since, None where none does."""
+        found = [self.disks.directories[root].full]
+        for entry, log in list(self._open.items()):
+            if entry.root == root and not log.closed:
+                with suppress(LogClosedError):  # just now
+                    found.append(writer_of(log).full)
+        return next((error for error in found if error is not None), None)
+
+    def delete(self, entries: Iterable[Entry], *, at_once: bool = False) -> bool:
+        """Close the logs of partitions, rename their directories, durably, and remove them later (SEMANTICS 6.16).
+
+        Says whether that was all of them: what is in a directory that is offline, or fails now, has to wait for an
+        opening with it. In a full one, and with `at_once`, they are removed now: that makes room. May be repeated after
+        an interrupt.
+        """
+        entries = list(entries)
+        full = [root for root in self.disks.roots if at_once or self.full(root) is not None]
+        for entry in entries:
+            with entry.opening:
+                log, entry.log = self._open.pop(entry, None), None
+                entry.failure = UnknownTopicOrPartitionError(f"{entry.topic}-{entry.partition} has been deleted")
+                if log is not None:
+                    abandon(log)
+            gone = f" {entry.topic}-{entry.partition}"
+            for name in [name for name in self.failures if name.endswith(gone)]:
+                self.failures.pop(name, None)
+        return self.partitions.delete(entries, at_once=full)
+
+    # Closing (SEMANTICS 13.5).
+
+    def stop(self) -> None:
+        """Begin no more housekeeping by itself, and wait for what is being done."""
+        self._stands_in = False
+        self.cleaner.stop()
+        self.scheduler.stop()
+
+    def abandon(self) -> None:
+        """Leave everything as the death of the process would, and give the locks back."""
+        self.stop()
+        self.closed = True
+        for log in self.open_logs:
+            abandon(log)
+        self.disks.release()
+
+    def close(self) -> None:
+        """Close every log, write the checkpoints, mark what was left in order, give the locks back.
+
+        Raises the first error there was, after all that could be done.
+        """
+        self.stop()
+        self.closed = True
+        self._checkpoint_high_watermarks()
+        entries = self._metadata.catalog.entries()
+        refused = {entry.root for entry in entries if entry.failure is not None or entry.waits is not None}
+        refused |= self._not_in_order
+        errors: list[Exception] = []
+        work: dict[str, list[Entry]] = {}
+        for entry in list(self._open):
+            work.setdefault(entry.root, []).append(entry)
+        for root, error in self._in_parallel(self._close_one, work):
+            if error is not None:
+                refused.add(root)
+                errors.append(error)
+        for root, directory in self.disks.directories.items():
+            try:
+                directory.close(clean=root not in refused)
+            except Exception as error:  # the locks of the others are given back all the same
+                errors.append(error)
+        if errors:
+            raise _as_kstore_error(errors[0])
+
+    def _close_one(self, entry: Entry) -> tuple[str, Exception | None]:
+        with entry.opening:
+            log = entry.log
+            if log is None or log.closed:
+                return entry.root, None
+            try:
+                failed = log.failed
+                with self.disks.directories[entry.root].deferring(write=False):
+                    log.close()
+                return entry.root, failed
+            except Exception as error:  # no error keeps the other logs from being closed
+                logger.error("%s: not closed cleanly: %s", entry.path, error)
+                return entry.root, error
+
+
+def _as_kstore_error(error: Exception) -> KStoreError:
+    """The error itself, or a `StorageError` for one that no log should raise."""
+    if isinstance(error, KStoreError):
+        return error
+    made = StorageError(EIO, f"not closed cleanly: {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

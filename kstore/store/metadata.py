@@ -1,0 +1,254 @@
+"""What a store knows of its topics: their partitions, the file of topics, and the settings that hold for each.
+
+The hardest rule: settings and a partition count belong to a topic's id, so those of a former topic of the same name do
+not count.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from errno import EBADMSG
+
+from kstore.config.broker import BrokerConfig
+from kstore.config.log import LogConfig
+from kstore.disk import fs
+from kstore.errors import CorruptRecordError, StorageError, closed
+from kstore.files import checkpoint, names
+from kstore.files.role import FollowerRole, read_roles
+from kstore.files.topics import TopicTable, cleaned_topics, inherited_config, missing_partitions, read_topics
+from kstore.store.catalog import Catalog, Entry, Watch
+
+
+class Metadata:
+    """The topics of a store that writes. `changing` is held while topics are created, changed or deleted.
+
+    Reading takes no lock. Thread-safe.
+    """
+
+    def __init__(self, paths: tuple[str, ...], config: LogConfig, broker: BrokerConfig) -> None:
+        self.paths = paths
+        self.config = config  # of topics that have no settings of their own
+        self.broker = broker
+        self.catalog = Catalog()
+        self.table = TopicTable()
+        self.passed_over: list[str] = []
+        self.closed = False
+        self.opened_in = 0  # the process that it belongs to, in a child forked from it
+        self.role: FollowerRole | None = None  # None: a leader
+        self.changing = threading.RLock()
+        self._roots: Sequence[str] = paths
+        self._configs: dict[str, LogConfig] = {}
+        self._compacted: dict[str, bool] = {}
+        self._cleaned: tuple[frozenset[str] | None] | None = None
+        fs.register(self)
+
+    def load(self, catalog: Catalog, roots: Sequence[str]) -> None:
+        """Take the partitions that a look has found, and read the file of topics in these directories."""
+        self._roots = roots
+        self.catalog = catalog
+        self.table = read_topics(roots)
+
+    def close(self) -> None:
+        """Refuse every later question."""
+        self.closed = True
+
+    def refuse_if_closed(self) -> None:
+        """Raise `LogClosedError` once the store is closed."""
+        if self.closed:
+            raise closed(f"the store at {', '.join(self.paths)}", self.opened_in)
+
+    def refuse_if_follower(self) -> None:
+        """Raise `NotLeaderError` in a follower."""
+        if self.role is not None:
+            raise self.role.refusal(", ".join(self.paths))
+
+    def _after_fork(self) -> None:
+        """Be closed in a child process, where the thread that held the lock may not exist."""
+        self.closed, self.opened_in = True, fs.opener()
+        self.changing = threading.RLock()
+
+    # Partitions.
+
+    def current(self) -> Catalog:
+        """The topics and partitions as they are now."""
+        self.refuse_if_closed()
+        return self.catalog
+
+    def current_role(self) -> FollowerRole | None:
+        """Whose follower the store is now, None for a leader."""
+        return self.role
+
+    def partitions(self, topic: str) -> Mapping[int, Entry]:
+        """The partitions of a topic as known, none of one that is not here."""
+        return self.catalog.partitions(topic) if topic in self.catalog else {}
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has, those included that are on a disk that is missing; 0 without a topic."""
+        entries = self.partitions(topic)
+        if not entries:
+            return 0
+        record = self.table.topics.get(topic)
+        if record is None or record is not self.table.find(topic, id_on_disk(entries)):
+            return max(entries) + 1
+        return max(max(entries) + 1, record.partitions)
+
+    def topic_id(self, topic: str) -> uuid.UUID | None:
+        """The id that a topic's partitions have; None without a topic, and for one from before there were ids."""
+        return id_on_disk(self.partitions(topic))
+
+    def find_missing(self, roots: Sequence[str]) -> list[Entry]:
+        """The partitions of topics that a checkpoint file names and that no directory holds, each refused.
+
+        A partition without a checkpoint line may never have held anything. It may be in a directory that is not open
+        now, or belong to a topic that a broker has deleted.
+        """
+        # A partition that was missing before is looked for again.
+        by_topic = {
+            topic: {
+                number: entry for number, entry in entries.items() if not isinstance(entry.failure, CorruptRecordError)
+            }
+            for topic, entries in self.catalog.by_topic.items()
+        }
+        present = {(topic, number) for topic, entries in by_topic.items() for number in entries}
+        here = {topic for topic, entries in by_topic.items() if entries}
+        missing = []
+        for topic, number, root, offset in missing_partitions(roots, self.table.topics, present, here):
+            record = self.table.topics.get(topic)
+            if record is not None and topic in here and not self._is_current(topic):
+                continue
+            entry = Entry(topic, number, root)
+            partitions = "other partitions" if record is None else f"{record.partitions} partitions"
+            entry.failure = CorruptRecordError(
+                f"the partition's directory is missing: topic {topic} has {partitions}, and "
+                f"the checkpoint files know of offset {offset} in this one; see `kstore repair`",
+                path=entry.path,
+            )
+            missing.append(entry)
+        return missing
+
+    def _is_current(self, topic: str) -> bool:
+        """Whether a topic's record is its own; not known, so False, where no partition's id can be read."""
+        return self.refusal(topic) is None and self.table.find(topic, self.topic_id(topic)) is not None
+
+    def refusal(self, topic: str) -> StorageError | None:
+        """Why it is not known whether a topic's record is its own: the ids of all its partitions are malformed."""
+        try:
+            self.topic_id(topic)
+        except StorageError as error:
+            if error.errno != EBADMSG:
+                raise
+            return error
+        return None
+
+    # Settings.
+
+    def config_of(self, topic: str) -> LogConfig:
+        """The settings that hold for a topic: its own over the store's over the defaults (SEMANTICS 13.11)."""
+        configs = self._configs
+        config = configs.get(topic)
+        if config is None:
+            self.catalog.partitions(topic)
+            config = configs[topic] = self.config.for_topic(self.overrides(topic))
+        return config
+
+    def overrides(self, topic: str) -> Mapping[str, str]:
+        """A topic's own settings, else those that a broker's topic brings along (`topics.inherited_config`)."""
+        if self._cleaned is None:
+            self._cleaned = (cleaned_topics(self._roots),)
+        inherited = inherited_config(topic, self._cleaned[0])
+        record = self.table.find(topic)
+        if record is not None and (record.config or inherited):
+            record = self.table.find(topic, self.topic_id(topic))
+        return inherited if record is None else record.config
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether a cleaner may drop records of a topic: its own settings or the store's have the policy `compact`.
+
+        A line in the cleaner's checkpoint is not enough, as a broker leaves it when it takes the policy away; it only
+        protects the topic from retention (`overrides`).
+        """
+        told = self._compacted.get(topic)
+        if told is None:
+            told = self._compacted[topic] = self.config_of(topic).compacts and self._says_compact(topic)
+        return told
+
+    def _says_compact(self, topic: str) -> bool:
+        if self.config.compacts or topic in names.INTERNAL_TOPICS:
+            return True
+        record = self.table.find(topic)
+        record = None if record is None else self.table.find(topic, self.topic_id(topic))
+        return record is not None and "cleanup.policy" in record.config
+
+    def forget_config(self, topic: str | None = None) -> None:
+        """Work out a topic's settings anew when they are next needed; those of all topics without one."""
+        if topic is None:
+            self._configs, self._compacted = {}, {}
+        else:
+            self._configs.pop(topic, None)
+            self._compacted.pop(topic, None)
+
+
+class WatchedMetadata(Metadata):
+    """The topics of a store that only reads: they follow what another process does to the directories."""
+
+    def __init__(self, paths: tuple[str, ...], config: LogConfig, broker: BrokerConfig) -> None:
+        super().__init__(paths, config, broker)
+        self._watch = Watch(paths)
+        self._watch.refresh()
+        self._table_looks = self._watch.looks  # the look of the watch after which the table was read
+        self.load(self._watch.catalog, paths)
+        self.passed_over = self._watch.passed_over
+        self._refuse_missing()
+
+    def current(self) -> Catalog:
+        self.refuse_if_closed()
+        self._watch.refresh()
+        if self._watch.looks != self._table_looks:
+            self.table = read_topics(self.paths)
+            self.forget_config()
+            self._refuse_missing()
+            self._table_looks = self._watch.looks
+        return self.catalog
+
+    def current_role(self) -> FollowerRole | None:
+        return read_roles(self.paths)
+
+    def config_of(self, topic: str) -> LogConfig:
+        if not self.closed:
+            self.current()  # the process that writes may have changed settings
+        return super().config_of(topic)
+
+    def _refuse_missing(self) -> None:
+        """Refuse the partitions that are missing, if a second look misses them too."""
+        refused = {entry.key: entry for entry in self.catalog.entries() if entry.failure is not None}
+        if {entry.key for entry in self.find_missing(self.paths)} == refused.keys():
+            return
+        self._watch.look_again()
+        self.table = read_topics(self.paths)
+        missing = self.find_missing(self.paths)
+        still_missing = {entry.key for entry in missing}
+        self.catalog.drop(entry for key, entry in refused.items() if key not in still_missing)
+        self.catalog.add(missing)
+
+
+def id_on_disk(partitions: Mapping[int, Entry]) -> uuid.UUID | None:
+    """The topic id in the first sound `partition.metadata` of these partitions; None where there is no such file.
+
+    Raises `StorageError` where all files that there are are malformed.
+    """
+    malformed: StorageError | None = None
+    for entry in partitions.values():
+        try:
+            metadata = checkpoint.read_partition_metadata(entry.path)
+        except StorageError as error:
+            if error.errno != EBADMSG:
+                raise
+            malformed = malformed or error
+            continue
+        if metadata is not None:
+            return metadata.topic_id
+    if malformed is not None:
+        raise malformed
+    return None

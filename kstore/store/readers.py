@@ -1,0 +1,61 @@
+"""`LogReaders`: the logs of a store that only reads, each opened when it is first needed."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import NoReturn, Protocol
+
+from kstore.errors import ReadOnlyError
+from kstore.log.log import Log, open_to_read
+from kstore.store.catalog import Entry
+from kstore.store.manager import LogManager
+from kstore.store.metadata import Metadata
+
+
+class Logs(Protocol):
+    """The logs of a store: a `LogManager`, or the `LogReaders` of a store that only reads."""
+
+    def log(self, entry: Entry) -> Log:
+        """The open log of a partition, opened if it is not."""
+
+    def writing(self) -> LogManager:
+        """The manager, for a change; `LogClosedError` if the store is closed, `ReadOnlyError` if it only reads."""
+
+    def leading(self) -> LogManager:
+        """The manager, for a change by a client; also `NotLeaderError` if the store is a follower."""
+
+
+class LogReaders:
+    """The logs of a store that only reads. Thread-safe."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def log(self, entry: Entry) -> Log:
+        """The open log of a partition, opened if it is not."""
+        log = entry.log
+        if log is None or log.closed:
+            with entry.opening:
+                log = entry.log
+                if log is None or log.closed:
+                    self._metadata.refuse_if_closed()
+                    if entry.failure is not None:
+                        raise copy(entry.failure)
+                    log = entry.log = open_to_read(entry.path, self._metadata.config_of(entry.topic))
+        return log
+
+    def writing(self) -> NoReturn:
+        """Refuse: this store changes nothing."""
+        self._metadata.refuse_if_closed()
+        paths = ", ".join(self._metadata.paths)
+        raise ReadOnlyError(f"the store at {paths} is open with mode='r' and changes nothing; open it with mode='a'")
+
+    def leading(self) -> NoReturn:
+        """Refuse: this store changes nothing."""
+        self.writing()
+
+    def close(self) -> None:
+        """Close every log that is open."""
+        for entry in self._metadata.catalog.entries():
+            if entry.log is not None:
+                entry.log.close()

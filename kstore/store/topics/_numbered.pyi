@@ -1,0 +1,76 @@
+"""A producer's sequence numbers, and the append of one numbered record in one step."""
+
+from datetime import datetime
+from types import TracebackType
+from typing import Any, final
+
+from typing_extensions import Buffer, disjoint_base
+
+from kstore.log.writing.writer import Writer
+from kstore.store.topics.routes import Route
+from kstore.types import RecordMetadata
+
+@final
+class PartitionSequence:
+    """The sequence numbers of one partition. `doubtful` while it is open whether the last one given is in the log."""
+
+    sequence: int
+    doubtful: bool
+    @property
+    def writer(self) -> Writer | None: ...
+    def attach(self, writer: Writer) -> None:
+        """Append to the log of this writer from now on."""
+
+@disjoint_base
+class Sequences:
+    """The numbers of one producer id and epoch, by `(topic, partition)`.
+
+    While `busy` a thread uses them under their owner's lock, and `append` appends nothing.
+    """
+
+    busy: bool
+    def __init__(
+        self, producer_id: int, producer_epoch: int, *, transactional: bool, metadata: type[RecordMetadata]
+    ) -> None: ...
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+    @property
+    def transactional(self) -> bool: ...
+    @property
+    def partitions(self) -> dict[tuple[str, int], PartitionSequence]: ...
+    def append(
+        self,
+        taken: list[Any] | None,
+        route: Route,
+        topic: str,
+        partition: int | None,
+        value: Buffer | None,
+        key: Buffer | None,
+        timestamp: int | datetime | None,
+    ) -> RecordMetadata | int:
+        """Append one record in one step: its metadata, else the partition that it is to go to, where more is to be done.
+
+        `route` is the topic's. `taken[0]`, if there is such a list, becomes the place and sequence number of a record
+        that is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
+        """
+
+@final
+class SequenceLock:
+    """The lock on `Sequences`, reentrant: while it is held they are `busy`; once it is closed they stay so.
+
+    Compiled, so that no interrupt comes between taking the lock and setting `busy`.
+    """
+
+    def __init__(self, sequences: Sequences) -> None: ...
+    def acquire(self) -> None:
+        """Take the lock."""
+    def release(self) -> None:
+        """Give it back."""
+    def close(self) -> None:
+        """Append nothing without the lock any more."""
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

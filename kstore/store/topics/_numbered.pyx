@@ -1,0 +1,134 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""A producer's sequence numbers, and the append of one numbered record in one step.
+
+`Sequences` counts each partition's records for one producer id and epoch. The usual append (an open log that knows the
+producer, a plain record) takes no lock: the whole step holds the GIL. The hardest rule: a number is counted in the same
+step that puts its record into the log, so that nothing can come between the two.
+"""
+
+cimport cython
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from kstore.log.segments._producers cimport ProducerTable
+from kstore.log.writing._appender cimport SLOW, Appender, Stamp
+
+import threading
+
+
+@cython.final
+cdef class PartitionSequence:
+    """The sequence numbers of one partition. `doubtful` while it is open whether the last one given is in the log."""
+
+    cdef readonly object writer
+    cdef Appender appender
+    cdef object producers
+    cdef public int32_t sequence
+    cdef public bint doubtful
+
+    def attach(self, writer):
+        """Append to the log of this writer from now on."""
+        self.appender = writer.appender
+        self.producers = writer.producers
+        self.writer = writer
+
+
+cdef object _new = tuple.__new__
+
+
+cdef class Sequences:
+    """The numbers of one producer id and epoch, by `(topic, partition)`.
+
+    While `busy` a thread uses them under their owner's lock, and `append` appends nothing.
+    """
+
+    cdef readonly int64_t producer_id
+    cdef readonly int16_t producer_epoch
+    cdef readonly bint transactional
+    cdef readonly dict partitions
+    cdef public bint busy
+    cdef type _metadata
+
+    def __init__(self, int64_t producer_id, int16_t producer_epoch, *, bint transactional, type metadata not None):
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.transactional = transactional
+        self.partitions = {}
+        self._metadata = metadata
+
+    def append(self, list taken, route, topic, partition, value, key, timestamp):
+        """Append one record in one step: its metadata, else the partition that it is to go to, where more is to be done.
+
+        `route` is the topic's. `taken[0]`, if there is such a list, becomes the place and sequence number of a record
+        that is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
+        """
+        cdef int64_t stamp = 0, offset
+        if partition is None:
+            partition = route.router.route(key, value)
+        elif type(partition) is not int:
+            return partition
+        place = (topic, partition)
+        sequence = self.partitions.get(place)
+        if sequence is None or self.busy:
+            return partition
+        offset = self._append(<PartitionSequence> sequence, taken, place, value, key, timestamp, &stamp)
+        if offset < 0:
+            return partition
+        return _new(self._metadata, (topic, partition, offset, stamp))
+
+    cdef int64_t _append(self, PartitionSequence partition, list taken, object place, object value, object key,
+                         object timestamp, int64_t *stamp) except? -99:
+        cdef Stamp numbers = Stamp(self.producer_id, self.producer_epoch, partition.sequence, self.transactional,
+                                   &self.busy)
+        cdef int64_t offset
+        cdef object table, mine
+        if partition.doubtful or partition.writer is None:
+            return SLOW
+        table = partition.producers.table
+        mine = None if taken is None else (place, partition.sequence)
+        offset = partition.appender._append_numbered(<ProducerTable?> table, value, key, timestamp, &numbers, stamp)
+        if offset >= 0:
+            # In the same step: nothing in these lines runs Python code.
+            partition.sequence = <int32_t> ((<int64_t> numbers.sequence + 1) & 0x7fffffff)
+            if taken is not None:
+                taken[0] = mine
+            partition.appender._tell()
+        return offset
+
+
+@cython.final
+cdef class SequenceLock:
+    """The lock on `Sequences`, reentrant: while it is held they are `busy`; once it is closed they stay so.
+
+    Compiled, so that no interrupt comes between taking the lock and setting `busy`.
+    """
+
+    cdef object _lock
+    cdef Sequences _sequences
+    cdef int _depth
+    cdef bint _closed
+
+    def __init__(self, Sequences sequences not None):
+        self._lock = threading.RLock()
+        self._sequences = sequences
+
+    def acquire(self):
+        """Take the lock."""
+        self._lock.acquire()
+        self._depth += 1
+        self._sequences.busy = True
+
+    def release(self):
+        """Give it back."""
+        self._depth -= 1
+        self._sequences.busy = self._closed or self._depth > 0
+        self._lock.release()
+
+    def close(self):
+        """Append nothing without the lock any more."""
+        self._closed = self._sequences.busy = True
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, kind, error, trace):
+        self.release()

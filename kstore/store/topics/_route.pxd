@@ -1,0 +1,31 @@
+# cython: language_level=3
+"""Where records go, for the module that splits columns."""
+
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+
+cdef class Router:
+    cdef readonly int32_t partitions
+    cdef readonly int64_t sticky_bytes
+    cdef tuple _available
+    cdef uint64_t _random
+    cdef int32_t _sticky               # -1: to be drawn
+    cdef int64_t _added                # bytes, to the sticky partition
+
+    cdef int32_t sticky(self) except -1
+    cdef void add(self, int64_t size, int64_t enough) noexcept
+
+
+cdef class BaseSplitter:
+    cdef Router _router
+    cdef int32_t _partitions
+    cdef uint64_t _inverse
+    cdef object _make
+    cdef int64_t _limit_bytes
+    cdef int64_t _max_bytes
+    cdef int64_t _sticky_bytes
+    cdef int32_t _only                 # the partition of every record; -1: as routed
+    cdef list _packers                 # by partition, None without a record
+    cdef bint _busy
+
+    cdef int _enter(self) except -1

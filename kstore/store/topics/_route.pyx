@@ -1,0 +1,438 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""Which partition of a topic a record goes to.
+
+Owns Kafka's default partitioner and the splitting of records over one packer for each partition; encoding is `_pack`'s.
+Hardest rule: a record's own code (buffers, iterators) may do anything, and memory stays bounded, also where many
+partitions are filled at once.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from kstore.store.topics._consume cimport ConsumerRecord
+from kstore._core cimport Record, as_bytes, not_bytes
+from kstore.codec._pack cimport Packer
+
+import secrets
+
+from kstore.errors import RecordTooLargeError
+
+cdef extern from "murmur2.h" nogil:
+    uint32_t ks_murmur2(const uint8_t *p, size_t n) noexcept
+    int32_t ks_partition_of(const uint8_t *key, size_t n, int32_t partitions) noexcept
+    uint64_t ks_inverse(int32_t partitions) noexcept
+    int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t partitions, uint64_t inverse) noexcept
+
+cdef enum:
+    LONE_BATCH_BYTES = 70          # of a batch of one record without a key, less its value, to the byte or two
+
+cdef const char *NO_HEADERS = b"\x00"
+
+
+# ---- The default partitioner (FORMAT 13).
+
+
+def murmur2(key, /):
+    """Kafka's hash of a serialized key, signed as Kafka's `Utils.murmur2` gives it; any buffer."""
+    cdef bytes held = as_bytes(key, "key")
+    return <int32_t> ks_murmur2(<const uint8_t *> PyBytes_AS_STRING(held), <size_t> PyBytes_GET_SIZE(held))
+
+
+def partition_of(key, int32_t partitions, /):
+    """The partition of `partitions` that Kafka's default partitioner sends a serialized key to; an empty key has one."""
+    cdef bytes held = as_bytes(key, "key")
+    if partitions < 1:
+        raise ValueError(f"partitions is {partitions}; a topic has at least 1")
+    return ks_partition_of(<const uint8_t *> PyBytes_AS_STRING(held), <size_t> PyBytes_GET_SIZE(held), partitions)
+
+
+@cython.final
+cdef class Router:
+    """Says where the next record of a topic goes, as Kafka's default partitioner does.
+
+    A key is hashed over all `partitions`. Records without one stick to a partition until `sticky_bytes` were given to
+    it; then another is drawn, uniformly, from `available` (default: all; the same one may be drawn again). The draw
+    repeats with `seed`. Thread-safe.
+    """
+
+    def __init__(self, int32_t partitions, *, int64_t sticky_bytes, seed=None, available=None):
+        cdef tuple numbers = None if available is None else tuple(available)
+        if partitions < 1:
+            raise ValueError(f"partitions is {partitions}; a topic has at least 1")
+        if numbers is not None and not numbers:
+            raise ValueError("no partition is available")
+        for number in numbers or ():
+            if not 0 <= number < partitions:
+                raise ValueError(f"available has {number}; partitions are 0 to {partitions - 1}")
+        self.partitions = partitions
+        self.sticky_bytes = sticky_bytes
+        self._available = numbers
+        self._random = secrets.randbits(64) if seed is None else seed & 0xffffffffffffffff
+        self._sticky = -1
+
+    def route(self, key, value, /):
+        """The partition of one record that is a batch of its own."""
+        cdef Py_buffer view
+        cdef Py_ssize_t size = 0
+        cdef int32_t partition
+        if type(key) is bytes:
+            return ks_partition_of(<const uint8_t *> PyBytes_AS_STRING(key), <size_t> PyBytes_GET_SIZE(key),
+                                   self.partitions)
+        if key is not None:
+            return partition_of(key, self.partitions)
+        if type(value) is bytes:
+            size = PyBytes_GET_SIZE(value)
+        elif value is not None and not isinstance(value, str):
+            try:
+                PyObject_GetBuffer(value, &view, PyBUF_SIMPLE)
+            except TypeError:
+                raise not_bytes(value, "value") from None
+            size = view.len
+            PyBuffer_Release(&view)
+        partition = self.sticky()
+        self.add(LONE_BATCH_BYTES + size, self.sticky_bytes)
+        return partition
+
+    cdef int32_t sticky(self) except -1:
+        cdef uint64_t z
+        cdef uint32_t count
+        if self._sticky < 0:
+            self._random += <uint64_t> 0x9e3779b97f4a7c15          # splitmix64: any seed will do
+            z = self._random
+            z = (z ^ (z >> 30)) * <uint64_t> 0xbf58476d1ce4e5b9
+            z = (z ^ (z >> 27)) * <uint64_t> 0x94d049bb133111eb
+            z = (z ^ (z >> 31)) >> 32
+            count = <uint32_t> (self.partitions if self._available is None else len(self._available))
+            self._sticky = <int32_t> ((z * count) >> 32)
+            if self._available is not None:
+                self._sticky = self._available[self._sticky]
+        return self._sticky
+
+    cdef void add(self, int64_t size, int64_t enough) noexcept:
+        """Count what went to the sticky partition."""
+        self._added += size
+        if self._added >= enough:
+            self._sticky = -1
+            self._added = 0
+
+
+# ---- Splitting records over packers.
+
+
+cdef class BaseSplitter:
+    """What a splitter of records and one of columns have in common: a router, and a packer for each partition.
+
+    `make(partition)` gives a new `Packer` when a partition gets its first record. Batches fill up as the packers say; once
+    `limit_bytes` of them are finished they are `ready`, and when all buffers together hold `max_bytes`, the open batches
+    are closed early, however many partitions there are. Records without a key stick to a partition for `sticky_bytes`;
+    with `partition` all records go there. Not thread-safe: a second call at the same time, or from code that a first call
+    runs, is a `RuntimeError`.
+    """
+
+    def __init__(self, Router router not None, make, *, int64_t limit_bytes, int64_t max_bytes, int64_t sticky_bytes,
+                 partition=None):
+        self._router = router
+        self._partitions = router.partitions
+        self._inverse = ks_inverse(router.partitions)
+        self._make = make
+        self._limit_bytes = limit_bytes
+        self._max_bytes = max_bytes
+        self._sticky_bytes = sticky_bytes
+        self._only = -1 if partition is None else partition
+        if self._only >= router.partitions:
+            raise ValueError(f"partition {partition} of a topic with {router.partitions}")
+        self._packers = [None] * router.partitions
+
+    cdef int _enter(self) except -1:
+        if self._busy:
+            raise RuntimeError("this splitter is at work: it was called from another thread, or from a record's code")
+        self._busy = True
+        return 0
+
+
+@cython.final
+cdef class Splitter(BaseSplitter):
+    """Packs one iterable's records for all partitions of a topic."""
+
+    cdef list _ready                   # partitions with finished batches
+    cdef readonly int64_t records
+    """Records taken in."""
+    cdef int64_t _finished             # bytes, in all packers
+    cdef int64_t _held                 # with open batches
+    cdef int64_t _reserved             # with room to grow
+    # A closed batch that is too large once compressed names its record: numbers of those in each open batch.
+    cdef int64_t **_numbers
+    cdef int32_t *_room
+    cdef int32_t *_counts
+    cdef int32_t _current
+
+    def __cinit__(self, *args, **kwargs):
+        self._ready = []
+
+    def __dealloc__(self):
+        if self._numbers != NULL:
+            for i in range(self._router.partitions):
+                PyMem_RawFree(self._numbers[i])
+        PyMem_RawFree(self._numbers)
+        PyMem_RawFree(self._room)
+        PyMem_RawFree(self._counts)
+
+    def pack(self, iterator):
+        """Take records until enough batches are `ready`; False once `iterator` has ended.
+
+        Takes and raises what `Packer.pack` does, records counted over all partitions. What was ready is to be taken
+        away first. A refused record drops every open batch; the finished ones stay `ready`.
+        """
+        cdef PyObject *item
+        if iter(iterator) is not iterator:
+            raise TypeError(f"{type(iterator).__name__} is no iterator: wrap it in iter(...)")
+        if self._finished and not self._busy:
+            raise RuntimeError(f"{self._finished} bytes of finished batches have not been taken away")
+        self._enter()
+        try:
+            for record in iterator:
+                self._take(record)
+                if self._finished >= self._limit_bytes:
+                    return True
+                if self._held >= self._max_bytes:
+                    self._close_all()
+                    return True
+            self._close_all()
+            return False
+        except RecordTooLargeError as error:
+            failure = self._renumbered(error)
+            self._drop_all()
+            raise failure from None
+        except BaseException:
+            self._drop_all()
+            raise
+        finally:
+            self._busy = False
+
+    @property
+    def ready(self):
+        """(partition, packer) of each partition with finished batches; give each to `taken` when they are stored."""
+        return [(partition, self._packers[partition]) for partition in self._ready]
+
+    def taken(self, int32_t partition):
+        """Forget the finished batches of a partition, and give memory back if there is too much of it."""
+        cdef Packer packer = self._packers[partition]
+        cdef Py_ssize_t capacity = packer._capacity
+        cdef Py_ssize_t finished = packer.finished
+        cdef void *data
+        packer.clear()
+        self._ready.remove(partition)
+        self._finished -= finished
+        self._held -= finished
+        if self._reserved > 2 * self._max_bytes:
+            if packer._used == 0:
+                PyMem_RawFree(packer.data)
+                packer.data = NULL
+                packer._capacity = 0
+            else:
+                data = PyMem_RawRealloc(packer.data, <size_t> packer._used)
+                if data != NULL:
+                    packer.data = <uint8_t *> data
+                    packer._capacity = packer._used
+            self._reserved += packer._capacity - capacity
+
+    cdef Packer _packer(self, int32_t partition):
+        """The partition's packer, made now if need be: that may open a log, or fail."""
+        cdef Packer packer = self._make(partition)
+        if packer._codec != 0 and self._numbers == NULL:
+            self._make_room_for_numbers()
+        if self._packers[partition] is None:          # else the code that makes packers called us
+            self._packers[partition] = packer
+            self._reserved += packer._capacity
+        return self._packers[partition]
+
+    cdef int _make_room_for_numbers(self) except -1:
+        cdef size_t count = <size_t> self._router.partitions
+        self._room = <int32_t *> PyMem_RawMalloc(count * sizeof(int32_t))
+        self._counts = <int32_t *> PyMem_RawMalloc(count * sizeof(int32_t))
+        self._numbers = <int64_t **> PyMem_RawMalloc(count * sizeof(int64_t *))
+        if self._room == NULL or self._counts == NULL or self._numbers == NULL:
+            PyMem_RawFree(self._numbers)
+            self._numbers = NULL
+            raise MemoryError
+        memset(self._room, 0, count * sizeof(int32_t))
+        memset(self._counts, 0, count * sizeof(int32_t))
+        memset(self._numbers, 0, count * sizeof(int64_t *))
+        return 0
+
+    cdef int _take(self, object item) except -1:
+        """Route one record and pack it."""
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef Record record
+        cdef ConsumerRecord consumed
+        cdef Py_ssize_t size
+        if type(item) is tuple:
+            size = len(<tuple> item)
+            if size == 2:
+                key = <PyObject *> (<tuple> item)[0]
+                value = <PyObject *> (<tuple> item)[1]
+                if type(<object> value) is bytes and (type(<object> key) is bytes or <object> key is None):
+                    return self._put(key, value)
+                return self._add(<object> key, <object> value, None, None)
+            if size == 4:
+                return self._add((<tuple> item)[0], (<tuple> item)[1], (<tuple> item)[2], (<tuple> item)[3])
+        elif type(item) is bytes:
+            return self._put(<PyObject *> None, <PyObject *> item)
+        elif type(item) is Record:
+            record = <Record> item
+            return self._add(record.key, record.value, record.timestamp, record.headers)
+        elif type(item) is ConsumerRecord:
+            consumed = <ConsumerRecord> item
+            return self._add(consumed.key, consumed.value, consumed.timestamp, consumed.headers)
+        elif isinstance(item, tuple):
+            return self._take(tuple(item))
+        elif item is not None:
+            return self._add(None, item, None, None)
+        shape = f"tuple of {len(item)}" if isinstance(item, tuple) else type(item).__name__
+        raise TypeError(
+            f"record {self.records} is {shape}: bytes, (key, value), (key, value, timestamp, headers) or Record is wanted")
+
+    cdef inline int _put(self, PyObject *key, PyObject *value) except -1:
+        """One record of bytes and nothing else: no code but ours runs in here."""
+        cdef int32_t partition
+        cdef const char *key_data = NULL
+        cdef Py_ssize_t key_size = -1
+        if key != <PyObject *> None:
+            key_data = PyBytes_AS_STRING(<object> key)
+            key_size = PyBytes_GET_SIZE(<object> key)
+        if self._only >= 0:
+            partition = self._only
+        elif key_size < 0:
+            partition = self._router.sticky()
+        else:
+            partition = ks_partition_by(<const uint8_t *> key_data, <size_t> key_size, self._partitions, self._inverse)
+        self._current = partition
+        if PyList_GET_ITEM(self._packers, partition) == <PyObject *> None:
+            self._packer(partition)
+        # An argument is borrowed where a variable would be counted.
+        return self._put_into(<Packer> PyList_GET_ITEM(self._packers, partition), key_data, key_size,
+                              PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value))
+
+    cdef inline int _put_into(self, Packer packer, const char *key, Py_ssize_t key_size, const char *value,
+                              Py_ssize_t value_size) except -1:
+        cdef Py_ssize_t used = packer._used
+        cdef Py_ssize_t finished = packer.finished
+        cdef Py_ssize_t capacity = packer._capacity
+        packer.records = self.records
+        packer._append(key, key_size, value, value_size, packer.now_ms, NO_HEADERS, 1)
+        self._account(packer, used, finished, capacity, key_size < 0)
+        return 0
+
+    cdef int _add(self, object key, object value, object timestamp, object headers) except -1:
+        """One record of any form: the record's own code may run in here."""
+        cdef Packer packer
+        cdef int32_t partition = self._only
+        cdef Py_ssize_t used, finished, capacity
+        if key is not None:
+            key = as_bytes(key, f"key of record {self.records}")
+        if partition < 0:
+            if key is None:
+                partition = self._router.sticky()
+            else:
+                partition = ks_partition_of(<const uint8_t *> PyBytes_AS_STRING(key), <size_t> PyBytes_GET_SIZE(key),
+                                            self._router.partitions)
+        self._current = partition
+        if self._packers[partition] is None:
+            self._packer(partition)
+        packer = <Packer> self._packers[partition]
+        packer.enter()
+        try:
+            used, finished, capacity = packer._used, packer.finished, packer._capacity
+            packer.records = self.records
+            packer.add(value, key, timestamp, headers)
+        finally:
+            packer.leave()
+        self._account(packer, used, finished, capacity, key is None)
+        return 0
+
+    cdef inline int _account(self, Packer packer, Py_ssize_t used, Py_ssize_t finished, Py_ssize_t capacity,
+                             bint keyless) except -1:
+        """Count one record that was packed; the sizes are those before it."""
+        self.records += 1
+        self._held += packer._used - used
+        self._reserved += packer._capacity - capacity
+        if packer.finished != finished:
+            self._finished += packer.finished - finished
+            if finished == 0:
+                self._ready.append(self._current)
+        if keyless and self._only < 0:
+            # The first one of a batch brings the batch's header along.
+            self._router.add(packer._used - packer.finished - (0 if packer._count == 1 else used - finished),
+                             self._sticky_bytes)
+        if packer._codec != 0:
+            self._note_number(packer)
+        return 0
+
+    cdef int _note_number(self, Packer packer) except -1:
+        cdef int32_t partition = self._current
+        cdef int32_t count = packer._count
+        cdef int32_t room
+        cdef void *grown
+        if count > self._room[partition]:
+            room = max(64, 2 * self._room[partition])
+            grown = PyMem_RawRealloc(self._numbers[partition], <size_t> room * sizeof(int64_t))
+            if grown == NULL:
+                raise MemoryError
+            self._numbers[partition] = <int64_t *> grown
+            self._room[partition] = room
+        self._numbers[partition][count - 1] = self.records - 1
+        self._counts[partition] = count
+        return 0
+
+    cdef object _renumbered(self, error):
+        """The refusal of a record, by its number among all: a packer that closes a batch counts its own."""
+        cdef Packer packer = self._packers[self._current]
+        cdef int64_t place
+        if packer._codec == 0 or packer._used != packer.finished:       # the record that was being added
+            return error
+        place = packer._closing - (self.records - self._counts[self._current])
+        number = self._numbers[self._current][place]
+        return RecordTooLargeError(str(error).replace(f"record {packer._closing}:", f"record {number}:", 1))
+
+    cdef int _close_all(self) except -1:
+        cdef Packer packer
+        cdef Py_ssize_t used, finished, capacity
+        cdef int32_t partition
+        for partition in range(self._router.partitions):
+            if self._packers[partition] is None:
+                continue
+            packer = <Packer> self._packers[partition]
+            if packer._count == 0:
+                continue
+            used, finished, capacity = packer._used, packer.finished, packer._capacity
+            self._current = partition
+            packer.records = self.records
+            packer.close_batch()
+            self._held += packer._used - used
+            self._reserved += packer._capacity - capacity
+            self._finished += packer.finished - finished
+            if finished == 0:
+                self._ready.append(partition)
+        return 0
+
+    cdef int _drop_all(self) except -1:
+        """Drop the open batches, and count anew what is there."""
+        cdef Packer packer
+        self._finished = self._held = self._reserved = 0
+        self._ready = []
+        for partition, packer in enumerate(self._packers):
+            if packer is not None:
+                packer.drop_open()
+                self._finished += packer.finished
+                self._held += packer.finished
+                self._reserved += packer._capacity
+                if packer.finished:
+                    self._ready.append(partition)
+        return 0
