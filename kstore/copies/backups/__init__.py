@@ -1,0 +1,1 @@
+"""Backups: a store's segments in an object store, as of any moment of the last days."""

@@ -1,0 +1,258 @@
+"""What a backup is made of: an open store, or directories that another process writes, as of one look at them.
+
+The hardest rule: nothing up to the ends of a look can be cut by a crash of the machine any more. The ends of an open
+store are of one moment, between two transactions; those of a directory that another process writes are of the moments
+at which each partition was flushed, and the look says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from kstore.base.times import is_settled
+from kstore.copies.backups.contents import EpochStart, PartitionKey, TopicState
+from kstore.disk import fs
+from kstore.errors import KStoreError, StorageError
+from kstore.files import checkpoint, epochs, gaps, loads, names, topics
+from kstore.log.log import writer_of
+from kstore.store import catalog
+from kstore.store.catalog import Entry
+from kstore.store.logdir import LogDirectory
+from kstore.store.manager import LogManager
+from kstore.store.store import Store, between_transactions
+
+_FIRST, _LAST = "__consumer_offsets", "__transaction_state"
+
+
+class PartitionLook(NamedTuple):
+    """One partition as of a look; of two looks that are equal nothing has changed between them."""
+
+    topic: str
+    partition: int
+    path: str
+    log_start_offset: int
+    end_offset: int
+    high_watermark: int
+    cleaned_offset: int
+    epochs: tuple[EpochStart, ...]
+    layout: object
+    """Equal as long as no segment has come, gone or been replaced."""
+
+    @property
+    def key(self) -> PartitionKey:
+        """Topic and number."""
+        return self.topic, self.partition
+
+
+@dataclass(slots=True)
+class Look:
+    """A look at all partitions, in the order in which they are backed up."""
+
+    partitions: list[PartitionLook] = field(default_factory=list)
+    unknown: dict[PartitionKey, str] = field(default_factory=dict)
+    """Partitions that cannot be seen now, and why; what the backup has of them stays."""
+    is_whole: bool = True
+    """Whether partitions that are in neither are gone; not while a directory is missing."""
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    loads: str = ""
+    together: bool = True
+    """Whether the ends of the partitions are of one moment."""
+
+
+class Source(Protocol):
+    """Where the partitions of a backup are."""
+
+    def look(self) -> Look:
+        """Look at all partitions."""
+
+    def bases(self, look: PartitionLook) -> tuple[int, ...]:
+        """The base offsets of a partition's segments, sorted."""
+
+    def topic_id(self, look: PartitionLook) -> str:
+        """The id of a partition's topic; empty where there is none."""
+
+
+class _Source:
+    """What both kinds of sources read out of the directories."""
+
+    def bases(self, look: PartitionLook) -> tuple[int, ...]:
+        """The base offsets of a partition's segments, sorted."""
+        parsed = map(names.parse_file_name, fs.listdir(look.path))
+        return tuple(sorted(file.offset for file in parsed if file and file.kind == names.LOG and not file.state))
+
+    def topic_id(self, look: PartitionLook) -> str:
+        """The id of a partition's topic; empty where there is none."""
+        metadata = checkpoint.read_partition_metadata(look.path)
+        return "" if metadata is None else checkpoint.format_topic_id(metadata.topic_id)
+
+
+class StoreSource(_Source):
+    """The partitions of a store that is open for writing. For one thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._metadata = store._metadata
+        self.roots: Sequence[str] = store.paths
+
+    def look(self) -> Look:
+        """Look at all partitions, and have the disk keep what was seen."""
+        store = self._store
+        manager = store._logs.writing()
+        ends = between_transactions(store, self._ends)
+        store.flush()
+        look = Look(loads=read_loads(self.roots), is_whole=not manager.disks.any_offline)
+        for entry in in_order(self._metadata.current().entries()):
+            try:
+                look.partitions.append(self._look_at(manager, entry, ends.get(entry)))
+            except KStoreError as error:
+                look.unknown[entry.key] = str(error)
+        for name, record in self._metadata.table.topics.items():
+            if record.state == "live":
+                topic_id = checkpoint.format_topic_id(record.topic_id)
+                look.topics[name] = TopicState(topic_id, record.partitions, dict(record.config))
+        return look
+
+    def _ends(self) -> dict[Entry, int]:
+        ends = {}
+        for entry in in_order(self._metadata.current().entries()):
+            log = entry.log
+            if log is not None and not log.closed:
+                ends[entry] = log.log_end_offset
+        return ends
+
+    def _look_at(self, manager: LogManager, entry: Entry, end: int | None) -> PartitionLook:
+        if entry.failure is not None:
+            raise entry.failure
+        directory = manager.disks.directories[entry.root]
+        directory.refuse_if_offline()
+        log = entry.log
+        if log is None or log.closed:
+            recovery_point = directory.mark(checkpoint.RECOVERY_POINTS, entry.key)
+            if recovery_point is not None and end is None:
+                return self._look_at_closed(directory, entry, recovery_point)
+            log = manager.log(entry)
+        writer = writer_of(log)
+        layout = writer.segments
+        durable = writer.housekeeping.recovery_point
+        end = min(durable, writer.log_end_offset if end is None else end)
+        cleaned = directory.mark(checkpoint.CLEANER_OFFSETS, entry.key)
+        return PartitionLook(
+            *entry.key,
+            path=entry.path,
+            log_start_offset=writer.log_start_offset,
+            end_offset=end,
+            high_watermark=end,
+            cleaned_offset=-1 if cleaned is None else cleaned,
+            epochs=tuple(EpochStart(*found) for found in writer.epochs.entries),
+            layout=(layout, writer),
+        )
+
+    @staticmethod
+    def _look_at_closed(directory: LogDirectory, entry: Entry, end: int) -> PartitionLook:
+        cleaned = directory.mark(checkpoint.CLEANER_OFFSETS, entry.key)
+        return PartitionLook(
+            *entry.key,
+            path=entry.path,
+            log_start_offset=directory.mark(checkpoint.LOG_STARTS, entry.key) or 0,
+            end_offset=end,
+            high_watermark=end,
+            cleaned_offset=-1 if cleaned is None else cleaned,
+            epochs=read_epochs(entry.path),
+            layout=("closed", entry),
+        )
+
+
+class DirectorySource(_Source):
+    """The partitions of directories that another process may write, up to the recovery points that it has told."""
+
+    def __init__(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
+        self.roots: Sequence[str] = catalog.real_paths(paths)
+        for root in self.roots:
+            catalog.refuse_partition(root)
+            if not fs.exists(root):
+                raise fs.MissingFileError(2, "no such log directory", root)
+
+    def look(self) -> Look:
+        """Look at all partitions."""
+        closed = self._are_closed()
+        marks = {root: _Marks(root) for root in self.roots}
+        listing = catalog.look(self.roots)
+        table = topics.read_topics(self.roots)
+        look = Look(loads=read_loads(self.roots))
+        for name, record in table.topics.items():
+            if record.state == "live":
+                topic_id = checkpoint.format_topic_id(record.topic_id)
+                look.topics[name] = TopicState(topic_id, record.partitions, dict(record.config))
+        for entry in in_order(listing.entries):
+            if entry.key in listing.doubles:
+                look.unknown[entry.key] = "it is in more than one log directory"
+                continue
+            try:
+                look.partitions.append(self._look_at(entry, marks[entry.root]))
+            except (KStoreError, OSError) as error:
+                look.unknown[entry.key] = str(error)
+        look.together = closed and self._are_closed()
+        return look
+
+    def _are_closed(self) -> bool:
+        """Whether the process that wrote the directories last has shut down cleanly."""
+        return all(checkpoint.find_clean_marker(root) is not None for root in self.roots)
+
+    @staticmethod
+    def _look_at(entry: Entry, marks: _Marks) -> PartitionLook:
+        changed_ns = fs.stat(entry.path).st_mtime_ns
+        end = marks.ends.get(entry.key, 0)
+        return PartitionLook(
+            *entry.key,
+            path=entry.path,
+            log_start_offset=marks.starts.get(entry.key, 0),
+            end_offset=end,
+            high_watermark=min(marks.watermarks.get(entry.key, end), end),
+            cleaned_offset=marks.cleaned.get(entry.key, -1),
+            epochs=read_epochs(entry.path),
+            layout=changed_ns if is_settled(changed_ns) else object(),
+        )
+
+
+class _Marks:
+    """The checkpoint files of one directory, the recovery points first: what they say was flushed by then."""
+
+    def __init__(self, root: str) -> None:
+        was_closed = checkpoint.find_clean_marker(root) is not None
+        self.ends: Mapping[PartitionKey, int] = checkpoint.read_offsets(root, checkpoint.RECOVERY_POINTS)
+        if was_closed:
+            self.ends = {**self.ends, **checkpoint.flushed_high_watermarks(root)}
+        self.starts = checkpoint.read_offsets(root, checkpoint.LOG_STARTS)
+        self.watermarks = checkpoint.read_offsets(root, checkpoint.HIGH_WATERMARKS)
+        self.cleaned = checkpoint.read_offsets(root, checkpoint.CLEANER_OFFSETS)
+
+
+def in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """Partitions in the order in which their ends are taken: no group has then read what is not there."""
+    return sorted(entries, key=lambda entry: (entry.topic != _FIRST, entry.topic == _LAST))
+
+
+def read_epochs(path: str) -> tuple[EpochStart, ...]:
+    """The leader epochs in a partition's directory."""
+    cache = epochs.LeaderEpochCache.open(os.path.join(path, names.LEADER_EPOCH_CHECKPOINT), create=False)
+    return tuple(EpochStart(*entry) for entry in cache.entries)
+
+
+def read_gaps(path: str) -> tuple[tuple[int, int], ...]:
+    """The gaps that a partition's directory names."""
+    return tuple(gaps.read_gaps(path))
+
+
+def read_loads(roots: Iterable[str]) -> str:
+    """The text of the first file of bulk loads that are done; empty without one."""
+    for root in roots:
+        try:
+            return fs.read_file(os.path.join(root, loads.LOADS_FILE), most_bytes=loads.MAX_LOADS_BYTES).decode()
+        except fs.MissingFileError:
+            continue
+        except (UnicodeDecodeError, StorageError):
+            return ""
+    return ""

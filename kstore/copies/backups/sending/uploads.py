@@ -1,0 +1,352 @@
+"""`Uploads`: sealed segments on their way to the object store, in threads beside the rounds.
+
+A job reads its files once for their checksums, and once more to send them. The hardest rule: a file that goes in parts
+goes under a name that the manifest has announced with its length and checksum, so that no writer that comes later gives
+the name to other bytes while a request of this one may still be on its way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple
+
+from kstore._core import crc32c
+from kstore.base.threads import Workers
+from kstore.copies.backups import keys
+from kstore.copies.backups.contents import Chunk, SealedSegment, StoredFile
+from kstore.copies.backups.manifest import Intent
+from kstore.copies.backups.objects import PART_BYTES, Objects
+from kstore.copies.backups.sending import changes, segments
+from kstore.copies.backups.sending.changes import Sent, Wanted
+from kstore.copies.backups.sending.segments import ChangedMeanwhileError
+from kstore.disk import fs
+from kstore.errors import BackupError, CorruptRecordError, KStoreError
+from kstore.files import names
+
+THREADS = 4
+
+NO_FILE = StoredFile("", 0, 0)
+"""Stands for a snapshot that there is none of."""
+
+
+class _Large(NamedTuple):
+    """A file that goes in parts, under the name that its `Intent` announces."""
+
+    path: str
+    file: StoredFile
+    intent: Intent
+
+
+class _Job:
+    """A segment, a snapshot, or a stretch. Its own thread changes it; the writer's looks at `is_running` first."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.files: list[StoredFile] = []
+        self.large: list[_Large] = []
+        self.stretch = Sent([])
+        self.is_hashed = False  # waits for its intents to be announced
+        self.is_sent = False
+        self.error: KStoreError | None = None
+        self.is_running = False
+
+
+class Uploads:
+    """The uploads of one writer. For the writer's thread; the work is done by others."""
+
+    def __init__(
+        self, objects: Objects, generation: int, is_taken: Callable[[str], bool], announced: tuple[Intent, ...]
+    ) -> None:
+        """`is_taken` says of a key whether something else has it, or is going to be deleted under it.
+
+        `announced` are the uploads that an earlier writer did not finish: their names are for the same bytes alone.
+        """
+        self._objects = objects
+        self._generation = generation
+        self._is_taken = is_taken
+        self._numbers = itertools.count(1)
+        self._jobs: dict[Hashable, _Job] = {}
+        self._wanted: set[Hashable] = set()
+        self._pool = Workers(THREADS, "kstore-backup")
+        self._closed = False
+        self._beside: dict[str, bytes] = {}  # small files that are on their way
+        self._open_ended = {intent.key: intent for intent in announced}  # a request may still be on its way
+        self.changed = threading.Event()
+        """Set when an upload has come further."""
+        self.errors: list[KStoreError] = []
+
+    def finished(self, wanted: Wanted) -> SealedSegment | StoredFile | Sent | None:
+        """What has been uploaded for a want; None while it is not, and then it will be."""
+        key = _key(wanted)
+        self._wanted.add(key)
+        job = self._jobs.get(key)
+        if job is None:
+            job = self._jobs[key] = _Job(wanted)
+            self._run(job, self._hash if wanted.stretch is None else self._send_stretch)
+            return None
+        if job.is_running or not job.is_sent:
+            return None
+        if wanted.stretch is not None:
+            return job.stretch
+        if wanted.target is None:
+            return job.files[0] if job.files else NO_FILE
+        return SealedSegment(
+            wanted.target.base_offset,
+            wanted.target.end_offset,
+            wanted.target.inode,
+            wanted.target.modified_ns,
+            tuple(job.files),
+        )
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether something is being read or sent."""
+        return bool(self._beside) or any(job.is_running for job in self._jobs.values())
+
+    def intents(self) -> list[Intent]:
+        """What the next manifest has to announce, and what is announced and may be on its way."""
+        found = dict(self._open_ended)
+        for job in list(self._jobs.values()):
+            found |= {large.intent.key: large.intent for large in job.large if job.is_hashed}
+        return list(found.values())
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something waits to be announced."""
+        return any(job.is_hashed and not job.is_running and job.error is None for job in self._jobs.values())
+
+    def announced(self, intents: tuple[Intent, ...]) -> None:
+        """Send what waited for these to be announced."""
+        known = set(intents)
+        for job in self._jobs.values():
+            if job.is_hashed and not job.is_running and known.issuperset(large.intent for large in job.large):
+                job.is_hashed = False
+                self._open_ended |= {large.intent.key: large.intent for large in job.large}
+                self._run(job, self._send)
+
+    def recorded(self, key: str) -> None:
+        """The backup has this file: it is no longer on its way."""
+        self._open_ended.pop(key, None)
+
+    def names(self) -> set[str]:
+        """The names of what was sent and that a round may still count; only while nothing is in flight."""
+        found = set()
+        for job in self._jobs.values():
+            look, target, stretch = job.wanted.look, job.wanted.target, job.wanted.stretch
+            base = job.wanted.snapshot_offset if target is None else target.base_offset
+            suffixed = [(base, file.kind, file.suffix) for file in job.files]
+            if stretch is not None:
+                suffixed += [(stretch.base_offset, names.LOG, chunk.suffix) for chunk in job.stretch.chunks]
+            found |= {str(keys.FileKey(look.topic, look.partition, *each)) for each in suffixed}
+        return found
+
+    def put_beside(self, key: str, text: bytes) -> None:
+        """Send a small file that no round names; a later text of the same file replaces it."""
+        is_known = key in self._beside
+        self._beside[key] = text
+        if not is_known:
+            self._submit_beside(key)
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether such files are on their way."""
+        return bool(self._beside)
+
+    def _submit_beside(self, key: str) -> None:
+        def run() -> None:
+            try:
+                while not self._closed:
+                    text = self._beside[key]
+                    if not self._objects.put_new(key, text):
+                        self._objects.put_parts(key, [text])
+                    if self._beside[key] is text:
+                        break
+            except KStoreError as error:
+                self.errors.append(error)
+            finally:
+                self._beside.pop(key, None)
+                self.changed.set()
+
+        self._pool.submit(run)
+
+    def begin_look(self) -> None:
+        """Forget what failed, so that it is tried again, and what no round has asked for since the last look."""
+        for key, job in list(self._jobs.items()):
+            if job.is_running:
+                continue
+            if job.error is not None:
+                if not isinstance(job.error, (ChangedMeanwhileError, fs.MissingFileError)):
+                    self.errors.append(job.error)
+                del self._jobs[key]
+            elif key not in self._wanted:
+                del self._jobs[key]
+        self._wanted.clear()
+
+    def close(self) -> None:
+        """Wait for what is being sent; what has not begun is not."""
+        self._closed = True
+        self._pool.shutdown(cancel=True)
+
+    def _run(self, job: _Job, work: Callable[[_Job], None]) -> None:
+        job.is_running = True
+
+        def run() -> None:
+            try:
+                if not self._closed:
+                    work(job)
+            except KStoreError as error:
+                job.error = error
+            except OSError as error:
+                job.error = BackupError(str(error))
+            finally:
+                job.is_running = False
+                self.changed.set()
+
+        self._pool.submit(run)
+
+    def _hash(self, job: _Job) -> None:
+        """Read the files; the small ones are sent at once."""
+        look, target = job.wanted.look, job.wanted.target
+        base = job.wanted.snapshot_offset if target is None else target.base_offset
+        kinds = keys.KINDS if target is not None else (names.SNAPSHOT,)
+        for kind in kinds:
+            path = os.path.join(look.path, names.file_name(base, kind))
+            try:
+                size = fs.stat(path, follow=False).st_size
+            except fs.MissingFileError:
+                if kind == names.LOG:
+                    raise
+                continue
+            plain = keys.FileKey(look.topic, look.partition, base, kind)
+            if size <= PART_BYTES:
+                job.files.append(self._put_small(plain, segments.read_whole(path, size), job.wanted.like))
+            elif self._objects.parts_are_new and not _has_size(job.wanted.like, kind, size):
+                job.files.append(self._put_large_once(plain, path, size))
+            else:
+                file = StoredFile(kind, size, segments.checksum(path, size))
+                same = _same(job.wanted.like, file)
+                if same is not None:
+                    job.files.append(same)
+                    continue
+                intent = Intent(str(plain), file.length, file.crc)
+                if self._is_taken(intent.key) or self._open_ended.get(intent.key, intent) != intent:
+                    file = file._replace(suffix=self._suffix())
+                    intent = intent._replace(key=str(plain._replace(suffix=file.suffix)))
+                job.large.append(_Large(path, file, intent))
+        if target is not None and not segments.is_same_file(segments.log_path(look.path, base), target):
+            raise ChangedMeanwhileError(f"{look.path}: segment {base} is another file by now")
+        job.is_hashed, job.is_sent = bool(job.large), not job.large
+
+    def _send(self, job: _Job) -> None:
+        for path, file, intent in job.large:
+            crc = 0
+
+            def parts(path: str = path, length: int = file.length) -> Iterator[bytes]:
+                nonlocal crc
+                for part in segments.read_parts(path, length):
+                    crc = crc32c(part, crc)
+                    yield part
+
+            self._objects.put_parts(intent.key, parts())
+            if crc != file.crc:
+                raise ChangedMeanwhileError(f"{path} has changed while it was sent")
+            job.files.append(file)
+        target = job.wanted.target
+        if target is not None:
+            path = segments.log_path(job.wanted.look.path, target.base_offset)
+            if not segments.is_same_file(path, target):
+                raise ChangedMeanwhileError(f"{path} is another file by now")
+        job.files.sort(key=lambda file: keys.KINDS.index(file.kind))
+        job.is_sent = True
+
+    def _send_stretch(self, job: _Job) -> None:
+        """Send the batches of a stretch as one object, under a name that no other writer builds."""
+        look, stretch = job.wanted.look, job.wanted.stretch
+        assert stretch is not None
+        with segments.Tail(look.path, *stretch[:2], stretch.end_offset, stretch.after) as tail:
+            if tail.left_bytes >= changes.BESIDE_BYTES:
+                chunks: list[Chunk] = []
+                suffix = self._suffix()
+                key = keys.FileKey(look.topic, look.partition, stretch.base_offset, names.LOG, suffix)
+                self._objects.put_parts(str(key), _checked_parts(tail, chunks, suffix))
+                tail.refuse_another_file()
+                job.stretch = Sent(chunks, tail.place)
+        job.is_sent = True
+
+    def _put_large_once(self, key: keys.FileKey, path: str, size: int) -> StoredFile:
+        """Send a file in parts, reading it once, where an object in parts can be one that was not there."""
+        suffix = self._suffix() if self._is_taken(str(key)) else ""
+        while True:
+            crc = 0
+
+            def parts() -> Iterator[bytes]:
+                nonlocal crc
+                crc = 0
+                for part in segments.read_parts(path, size):
+                    crc = crc32c(part, crc)
+                    yield part
+
+            if self._objects.put_new_parts(str(key._replace(suffix=suffix)), parts()):
+                return StoredFile(key.kind, size, crc, suffix)
+            if self._objects.size(str(key._replace(suffix=suffix))) == size:
+                there = 0
+                for piece in self._objects.stream(str(key._replace(suffix=suffix)), 0, size):
+                    there = crc32c(piece, there)
+                if there == crc:  # an earlier attempt, whose answer was lost
+                    return StoredFile(key.kind, size, crc, suffix)
+            suffix = self._suffix()
+
+    def _put_small(self, key: keys.FileKey, data: bytes, like: SealedSegment | None) -> StoredFile:
+        file = StoredFile(key.kind, len(data), crc32c(data))
+        same = _same(like, file)
+        if same is not None:
+            return same
+        if not self._is_taken(str(key)):
+            if self._objects.put_new(str(key), data):
+                return file
+            if self._objects.size(str(key)) == len(data):
+                found = self._objects.read(str(key), most_bytes=PART_BYTES)
+                if found is not None and found.data == data:  # an earlier attempt, whose answer was lost
+                    return file
+        while True:
+            suffix = self._suffix()
+            if self._objects.put_new(str(key._replace(suffix=suffix)), data):
+                return file._replace(suffix=suffix)
+
+    def _suffix(self) -> str:
+        return keys.suffix_of(self._generation, next(self._numbers))
+
+
+def _checked_parts(tail: segments.Tail, chunks: list[Chunk], suffix: str) -> Iterator[bytes]:
+    """The bytes of whole batches, up to a damaged one, where a round reads on and tells of it; `chunks` gets theirs."""
+    at = 0
+    try:
+        while (stretch := tail.check()) is not None:
+            crc = 0
+            for part in tail.read(stretch):
+                crc = crc32c(part, crc)
+                yield part
+            chunks.append(stretch._replace(crc=crc, at=at, suffix=suffix))
+            at += stretch.length
+    except CorruptRecordError:
+        return
+
+
+def _key(wanted: Wanted) -> Hashable:
+    part = None if wanted.stretch is None else wanted.stretch[:2]  # its end goes up from look to look
+    return wanted.look.key, wanted.topic_id, wanted.target, wanted.snapshot_offset, part
+
+
+def _has_size(like: SealedSegment | None, kind: str, size: int) -> bool:
+    """Whether the backup has a file of this kind and size, which may be the same."""
+    found = None if like is None else like.file(kind)
+    return found is not None and found.length == size
+
+
+def _same(like: SealedSegment | None, file: StoredFile) -> StoredFile | None:
+    """The file that the backup has with this content."""
+    found = None if like is None else like.file(file.kind)
+    return found if found is not None and found[:3] == file[:3] else None

@@ -1,0 +1,101 @@
+"""The last batch that two logs have in common, found by comparing batches at the same offsets.
+
+Leader epochs do not tell everything: a leader of kstore's that crashed goes on in its epoch, and then has other records
+at offsets that a follower has copied before. A batch's header has a CRC of its records, so two batches with equal
+headers are the same. In a compacted log either side may have dropped records of a batch, or all of it: there batches
+are the same if the records are that both still have. Views are read, nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kstore import _core
+from kstore.codec import header
+from kstore.files import _scan
+from kstore.log.segments.segment import Segment
+from kstore.log.viewing.view import View
+
+_FIRST_STEP = 16
+_STEP_FACTOR = 16
+_BYTES = header.HEADER_BYTES
+
+
+class Found(NamedTuple):
+    """A batch in a log's file, with the first 61 bytes of it."""
+
+    segment: Segment
+    place: _scan.BatchPlace
+    head: bytes
+
+    @property
+    def records(self) -> int:
+        """How many records it says to have."""
+        return header.RECORDS_COUNT.of(self.head) if self.place.magic >= 2 else 1
+
+
+def batches_from(view: View, offset: int, end_offset: int) -> Iterator[Found]:
+    """The batches that hold offsets of `[offset, end_offset)`, in order; only headers are read."""
+    segments = view.segments
+    for segment in segments.items[max(segments.floor(offset), 0) :]:
+        if segment.base_offset >= end_offset:
+            return
+        end = view.readable_bytes(segment)
+        place = segment.find_batch(offset, end)
+        while place is not None:
+            if place.base_offset >= end_offset:
+                return
+            yield Found(segment, place, segment.file.read(place.position, min(_BYTES, place.size_bytes)))
+            position = place.position + place.size_bytes
+            place = _scan.header_at(segment.file.fd, position, end, path=segment.path) if position < end else None
+
+
+def find_at(view: View, offset: int) -> Found | None:
+    """The batch that holds `offset`, None where none does."""
+    found = next(batches_from(view, offset, offset + 1), None)
+    return found if found is not None and found.place.base_offset <= offset <= found.place.last_offset else None
+
+
+def has_batches(view: View, offset: int, end_offset: int) -> bool:
+    """Whether a batch holds offsets of `[offset, end_offset)`."""
+    return offset < end_offset and next(batches_from(view, offset, end_offset), None) is not None
+
+
+def find_last_common(leader: View, own: View, start_offset: int, end_offset: int, *, compacted: bool) -> int | None:
+    """One past the last batch of `[start_offset, end_offset)` that both logs have; None where they have none there.
+
+    Where two logs once differ, all that follows differs: so the search goes back from the end, in growing steps.
+    """
+    step, upper = 1, end_offset
+    while upper > start_offset:
+        lower = max(upper - step, start_offset)
+        theirs = {found.place.base_offset: found for found in batches_from(leader, lower, upper)}
+        common = None
+        for found in batches_from(own, lower, upper):
+            other = theirs.get(found.place.base_offset)
+            if other is not None and found.place.last_offset < end_offset and _are_same(other, found, compacted):
+                common = found.place.last_offset + 1
+        if common is not None:
+            return common
+        step, upper = max(step * _STEP_FACTOR, _FIRST_STEP), lower
+    return None
+
+
+def _are_same(leader: Found, own: Found, compacted: bool) -> bool:
+    if leader.head == own.head:
+        return True
+    if not compacted or leader.place.magic != 2 or own.place.magic != 2:
+        return False
+    theirs, ours = header.read_header(leader.head), header.read_header(own.head)
+    if (theirs.last_offset, theirs.leader_epoch, theirs[9:12]) != (ours.last_offset, ours.leader_epoch, ours[9:12]):
+        return False
+    a, b = _records(leader), _records(own)
+    shared = a.keys() & b.keys()
+    return bool(shared) and all(a[offset] == b[offset] for offset in shared)
+
+
+def _records(found: Found) -> dict[int, tuple[object, ...]]:
+    data = found.segment.file.read(found.place.position, found.place.size_bytes)
+    [batch] = _core.decode_batches(data, path=found.segment.path, position=found.place.position)
+    return {each.offset: (each.timestamp, each.key, each.value) for each in batch}

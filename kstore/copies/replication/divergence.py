@@ -1,0 +1,116 @@
+"""Where a follower's log leaves its leader's: by leader epochs alone, as pure functions (SEMANTICS 10.9, 10.20 to
+10.22).
+
+Nothing is read or cut here. The hardest rule: an epoch's end is the start of the next higher one, on both sides; so
+the follower gives up whatever either of them did not have when that epoch ended.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kstore.errors import OffsetOutOfRangeError
+from kstore.files.epochs import NO_EPOCH, NO_OFFSET, EpochEntry, LeaderEpochCache
+from kstore.log.viewing.view import out_of_range
+
+
+class Truncation(NamedTuple):
+    """What a follower does with an answer: it truncates to `offset`, and asks again unless it is `complete`."""
+
+    offset: int
+    complete: bool
+
+
+class Restart(NamedTuple):
+    """How a follower goes on whose next offset the leader does not have.
+
+    It truncates to `offset`; `fully` says that it drops every record and starts anew there. `drops_epochs` says that
+    it truncates to its own end: no record goes, but leader epochs do that begin there.
+    """
+
+    offset: int
+    fully: bool
+    drops_epochs: bool = False
+
+
+class Ends(NamedTuple):
+    """A log as its epochs know it: where it starts and ends, and its high watermark."""
+
+    epochs: LeaderEpochCache
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+
+
+def find_diverging(leader: Ends, fetch_offset: int, last_fetched_epoch: int | None) -> EpochEntry | None:
+    """Check a follower's fetch as a leader does: the diverging epoch and its end offset, None where it may read on
+    (SEMANTICS 10.9, 10.20).
+
+    `last_fetched_epoch` is the follower's latest epoch, None where it has none. Raises `OffsetOutOfRangeError` for an
+    offset outside of the leader's log, and for an epoch of which it does not know the end.
+    """
+    start, end = leader.log_start_offset, leader.log_end_offset
+    if last_fetched_epoch is not None and fetch_offset >= start:
+        known = leader.epochs.find_end_offset(last_fetched_epoch, end)
+        if known.epoch == NO_EPOCH or known.offset == NO_OFFSET:
+            raise OffsetOutOfRangeError(
+                f"the leader does not know where leader epoch {last_fetched_epoch} ends; its log starts at {start} and "
+                f"ends at {end}, and its latest epoch is {leader.epochs.latest_epoch}",
+                log_start_offset=start,
+                log_end_offset=end,
+            )
+        if known.epoch < last_fetched_epoch or known.offset < fetch_offset:
+            return known
+    if not start <= fetch_offset <= end:
+        raise out_of_range(fetch_offset, start, end)
+    return None
+
+
+def find_truncation(answer: EpochEntry, follower: Ends) -> Truncation:
+    """Decide where a follower truncates after a leader's answer (SEMANTICS 10.21)."""
+    end = follower.log_end_offset
+    if answer.offset == NO_OFFSET:
+        return Truncation(follower.high_watermark, True)
+    if answer.epoch == NO_EPOCH:
+        return Truncation(min(answer.offset, end), True)
+    own = follower.epochs.find_end_offset(answer.epoch, end)
+    if own.offset == NO_OFFSET:
+        return Truncation(min(answer.offset, end), True)
+    if own.epoch != answer.epoch:
+        return Truncation(min(own.offset, end), False)
+    return Truncation(min(own.offset, answer.offset, end), True)
+
+
+def find_restart(leader: Ends, log_end_offset: int) -> Restart:
+    """Decide how a follower goes on that ends at `log_end_offset`, outside of the leader's log (SEMANTICS 10.22)."""
+    if leader.log_end_offset < log_end_offset:
+        return Restart(leader.log_end_offset, False)
+    if leader.log_start_offset > log_end_offset:
+        return Restart(leader.log_start_offset, True)
+    return Restart(log_end_offset, False)
+
+
+def find_common_end(leader: Ends, follower: Ends) -> Restart:
+    """Decide where a follower truncates and goes on so that the leader gives it records: all steps of the protocol.
+
+    The answer's `offset` is the follower's own end where nothing is cut.
+    """
+    epochs, end = LeaderEpochCache("", follower.epochs.entries), follower.log_end_offset
+    own_end, known = end, len(epochs.entries)
+    while True:
+        try:
+            diverging = find_diverging(leader, end, epochs.latest_epoch)
+        except OffsetOutOfRangeError:
+            restart = find_restart(leader, end)
+            if restart.fully:
+                return restart
+            if restart.offset == end:
+                break
+            end = restart.offset  # the epochs below it may differ as well
+        else:
+            if diverging is None:
+                break
+            # Each answer is below the end, or about a lower epoch than the follower's latest.
+            end = find_truncation(diverging, follower._replace(epochs=epochs, log_end_offset=end)).offset
+        epochs.truncate_from_end(end)
+    return Restart(end, False, end == own_end and len(epochs.entries) < known)

@@ -1,0 +1,207 @@
+"""`replicate`: a store that follows another one, in a directory of its own.
+
+`rounds` does the copying; here it is begun, run once or in a thread, watched and ended. The hardest rule: all that
+would be refused is refused before the target's first byte changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Self, Unpack
+
+from kstore.base import arguments, threads
+from kstore.base.closing import Closing
+from kstore.config.log import ConfigSource
+from kstore.copies.replication import refusals
+from kstore.copies.replication.leader import LeaderStore
+from kstore.copies.replication.rounds import Rounds
+from kstore.errors import ReplicationError
+from kstore.files import names, role
+from kstore.files.role import FollowerRole
+from kstore.store import catalog
+from kstore.store.store import Paths, Store
+
+if TYPE_CHECKING:
+    from kstore.base.stats import ReplicationStats
+    from kstore.config.keywords import StoreSettings
+
+logger = logging.getLogger("kstore")
+
+FIRST_PAUSE, LONGEST_PAUSE, IDLE_PAUSE, LONGEST_IDLE_PAUSE = 0.0005, 0.005, 0.02, 0.1
+IDLE_SECONDS = 1.0  # without a change, after which the pauses grow beyond `LONGEST_PAUSE`
+GONE_PAUSE = 0.2
+LOOK_SHARE = 9  # a pause is at least so many times the processor time of a look that found nothing
+IDLE_SHARE = 399  # the same after `IDLE_SECONDS`, as long as that is below `LONGEST_IDLE_PAUSE`
+
+
+def replicate(
+    source: Paths,
+    target: Paths,
+    *,
+    topics: str | Iterable[str] | None = None,
+    follow: bool = False,
+    save_truncated: str | os.PathLike[str] | None = None,
+    clock: Callable[[], int] | None = None,
+    config: ConfigSource = None,
+    **settings: Unpack[StoreSettings],
+) -> Replication:
+    """Make the store at `target` a follower of the one at `source`: the same batches, offsets and leader epochs.
+
+    The source may be a store or a broker's `log.dirs`, and is only read, also while another process writes it. The
+    target is made if it is missing. Its topics, their ids, settings and partitions, its log starts and its internal
+    topics become the source's; `topics` names those to copy (None: all). This returns once all that the source had is
+    copied; with `follow` a thread goes on until `close`. What the follower has and the leader has not is cut, as
+    Kafka's followers cut it (SEMANTICS 10.20 to 10.23), and counted in `stats`; `save_truncated` names a directory in
+    which it is kept.
+
+    The target is a follower from then on: clients may read it and not change it, until `Store.become_leader`. `config`
+    and `settings` are those of the target's store, which deletes and compacts by itself: give it the source's. `clock`
+    stands in for the system's.
+
+    Raises `ReplicationError`, before anything is changed, for a source that is the target, lies in it or follows it,
+    for a target with other data, and for one with newer leader epochs than the source's, as it was made leader since.
+    `LogLockedError` while another process has the target. A partition that cannot be copied does not stop the others:
+    `stats` says why, and without `follow` its error is raised once the others are done.
+    """
+    arguments.one_of("save_truncated", save_truncated, str, os.PathLike)
+    selected = None if topics is None else tuple([topics] if isinstance(topics, str) else topics)
+    for topic in selected or ():
+        names.check_topic(topic)
+    targets = catalog.real_paths(target)
+    sources = catalog.real_paths(source)
+    refusals.refuse_same(sources, targets)
+    leader = LeaderStore(sources)
+    try:
+        refusals.refuse(leader, targets, selected)
+        role.follow(targets, FollowerRole(leader.paths, selected))
+        store = Store.open(targets, config=config, clock=clock, **settings)
+    except BaseException:
+        leader.close()
+        raise
+    try:
+        kept = None if save_truncated is None else os.path.abspath(os.fspath(save_truncated))
+        now = clock or (lambda: time.time_ns() // 1_000_000)
+        rounds = Rounds(leader, store, selected, now, kept)
+        replication = Replication(leader, store, rounds)
+        if follow:
+            replication._start()
+        else:
+            rounds.copy_once()
+    except BaseException:
+        store.close()
+        leader.close()
+        raise
+    return replication
+
+
+class Replication(Closing):
+    """A follower that is kept open; made by `replicate`. Any method may be called from any thread."""
+
+    store: Store
+    """The target, open as a follower. It is closed with this object. `become_leader` of it ends the following first."""
+
+    def __init__(self, leader: LeaderStore, store: Store, rounds: Rounds) -> None:
+        self.store = store
+        self._leader = leader
+        self._rounds = rounds
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._ended = threading.Condition()
+        self._failure: Exception | None = None
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="kstore-follower", daemon=True)
+        if not threads.start(self._thread):
+            raise ReplicationError("no thread could be started to follow with; replicate without follow=True")
+
+    def _run(self) -> None:
+        pause, changed_at = FIRST_PAUSE, time.monotonic()
+        try:
+            while not self._closing.is_set():
+                used = time.thread_time()
+                busy = self._rounds.sweep()
+                used, now = time.thread_time() - used, time.monotonic()
+                with self._ended:
+                    self._ended.notify_all()
+                if self._rounds.is_gone:
+                    pause = GONE_PAUSE
+                elif busy:
+                    pause, changed_at = FIRST_PAUSE, now
+                    if self._rounds.has_backlog:
+                        continue
+                else:
+                    is_idle = now - changed_at > IDLE_SECONDS
+                    least = max(LOOK_SHARE * used, min(IDLE_SHARE * used, LONGEST_IDLE_PAUSE) if is_idle else 0)
+                    pause = max(min(pause * 1.5, IDLE_PAUSE if is_idle else LONGEST_PAUSE), least)
+                self._closing.wait(pause)
+        except ReplicationError as error:
+            self._failure = error
+            logger.warning("%s follows no longer: %s", self.store.paths[0], error)
+        except Exception as error:
+            self._failure = error
+            logger.exception("%s follows no longer", self.store.paths[0])
+        finally:
+            with self._ended:
+                self._closing.set()
+                self._ended.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has closed the target's store."""
+        return self.store.closed
+
+    def stats(self) -> ReplicationStats:
+        """How far behind the follower is; text and numbers only, fit for JSON. docs/metrics.md has each key.
+
+        `source` is "followed" (a process writes it), "no writer" or "gone". `partitions` has for each partition
+        `log_start_offset`, `log_end_offset`, `leader_log_end_offset`, the lag as `lag_records`, `lag_bytes` and
+        `lag_ms` (since when the follower has not had all), `truncations` (each with `offset`, `end_offset`, `records`
+        and the files in `saved`) and `failure`, "" without one. `failures` has the topics that are not copied, and
+        `failure` says why nothing is copied any more, "" else.
+        """
+        return {
+            "source": self._leader.presence(),
+            "source_paths": list(self._leader.paths),
+            "target_paths": list(self.store.paths),
+            "following": self._thread is not None and not self._closing.is_set(),
+            "failure": "" if self._failure is None else str(self._failure),
+            "partitions": self._rounds.partitions(),
+            "failures": self._rounds.failures(),
+        }
+
+    def wait_caught_up(self, timeout: float | None = None) -> bool:
+        """Wait until the follower has all that the source has now; False after `timeout` seconds, when a partition
+        cannot be copied and the others are done, and when following has ended."""
+        seconds = None if timeout is None else arguments.seconds("timeout", timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        if self._thread is None:
+            return self._rounds.is_complete
+        ticket = self._rounds.ask()
+        with self._ended:
+            while not self._rounds.answered(ticket):
+                left = None if deadline is None else deadline - time.monotonic()
+                if self._closing.is_set() or (left is not None and left <= 0):
+                    return False
+                self._ended.wait(left)
+        return self._rounds.is_complete
+
+    def close(self) -> None:
+        """End following, and close both stores: all that was copied is on the disk when this returns. Idempotent."""
+        self._closing.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        try:
+            self._rounds.close()
+            self.store.close()
+        finally:
+            self._leader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<kstore.Replication of {', '.join(self._leader.paths)} to {', '.join(self.store.paths)}>"

@@ -1,0 +1,236 @@
+"""`restore`: a directory of logs from a backup, as of a time, or up to some offsets.
+
+The steps, each durable before the next: the mark that a restore is under way, the segments' files, all other files, the
+mark that all are there, one opening and closing of the store, and the mark goes. The hardest rule: until the last step
+no store opens the directory, and the same call again goes on wherever an earlier one was stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kstore.base import arguments
+from kstore.copies.backups.contents import BackupState, PartitionKey
+from kstore.copies.backups.local import LocalObjects
+from kstore.copies.backups.objects import Objects
+from kstore.copies.backups.opening import open_objects, url_of
+from kstore.copies.restores import finish
+from kstore.copies.restores.fetch import Fetcher, find_cut
+from kstore.copies.restores.plan import PartitionPlan, Plan, plan
+from kstore.copies.restores.state import History
+from kstore.disk import fs
+from kstore.errors import BackupError
+from kstore.files.marks import restores
+from kstore.files.marks.restores import Progress
+from kstore.types import Restored, RestoredPartition
+
+THREADS = 8
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def restore(
+    url: str,
+    directory: str | os.PathLike[str],
+    *,
+    until: datetime | int | None = None,
+    offsets: Mapping[tuple[str, int], int] | None = None,
+    topics: str | Iterable[str] | None = None,
+    dry_run: bool = False,
+    options: Mapping[str, Any] | None = None,
+    threads: int = THREADS,
+    progress: Callable[[int, int], object] | None = None,
+) -> Restored:
+    """Restore a backup into a directory that is empty or missing; what is there then.
+
+    Without more, all that the backup has. `until` (a `datetime` with a time zone, or milliseconds since the epoch)
+    takes the last round that had been backed up by then, whatever the records' own timestamps are. `offsets` cuts
+    partitions: `{("orders", 0): 1000}` ends that log before offset 1000, at the start of its batch; without `until`
+    all others are as of the first round that had these offsets and is kept. `topics` restores some topics, and always
+    the internal ones, since groups and transactions are in them.
+
+    Transactions that are open at the cut end as after a crash, and positions of groups above the end of a log that is
+    cut come down to it. `dry_run` writes nothing and says what would be there. `options` are obstore's for the URL.
+    `threads` files are fetched at once, each in parts of 8 MiB; `progress(done, total)` is called with bytes, from any
+    of the threads.
+
+    The same call again goes on where an earlier one was stopped: files that are whole are not fetched again. Until it
+    is done `Store.open` and `Log.open` refuse the directory. Raises `BackupError` for a directory that holds anything
+    else, for another restore that is not finished there, for a time or offset that the backup does not have, and for
+    objects that are missing or altered; `UnknownTopicOrPartitionError`; `LogLockedError` and `StorageError`.
+    """
+    started = time.monotonic()
+    arguments.path("directory", directory)
+    threads = arguments.integer("threads", threads, 1, 256)
+    until_ms = None if until is None else _milliseconds(until)
+    cuts = _offsets(offsets)
+    chosen = None if topics is None else tuple(sorted({topics} if isinstance(topics, str) else set(topics)))
+    choices = _digest(until_ms, sorted((*key, offset) for key, offset in cuts.items()), chosen)
+    root = os.path.realpath(os.fspath(directory))
+    marked = restores.read_progress(root) if fs.exists(root) else None
+    source = _digest(url_of(url))
+    if marked is not None and marked.complete and (marked.choices, marked.source) == (choices, source) and not dry_run:
+        state = finish.read_state(root)
+        if state is not None:  # all is there: the backup is not asked for anything
+            found = plan(state, cuts, chosen)
+            finish.refuse_others(root, found, complete=True)
+            return _restored(url_of(url), marked.backup, found, _opened(root, found), 0, started, dry_run=False)
+    with open_objects(url, options) as objects:
+        if isinstance(objects, LocalObjects) and os.path.commonpath([objects.path, root]) in (objects.path, root):
+            raise BackupError(f"{root} and the backup {objects.path} lie in one another; another directory is needed")
+        history = History.read(objects)
+        backup = history.manifest.backup
+        _refuse_contents(root)
+        found = plan(_state(history, until_ms, cuts, root, choices, marked), cuts, chosen)
+        if dry_run:
+            return _restored(objects.url, backup, found, _foreseen(objects, found), 0, started, dry_run=True)
+        fs.make_directories(root)
+        with fs.lock_root(root, shared=False):
+            _refuse_contents(root)
+            if restores.read_progress(root) != marked:
+                raise BackupError(f"another restore into {root} has begun meanwhile")
+            complete = marked is not None and marked.complete
+            finish.refuse_others(root, found, complete)
+            mark = Progress(backup, found.state.number, choices, False, source)
+            try:
+                fetched = 0 if complete else _write(objects, root, found, mark, threads, progress)
+            except BackupError:
+                history.refuse_outdated(found.state)
+                raise
+        return _restored(objects.url, backup, found, _opened(root, found), fetched, started, dry_run=False)
+
+
+def _opened(root: str, found: Plan) -> dict[PartitionKey, tuple[int, int]]:
+    """Open the store once, and take the marks away: the last steps; each partition's `[start, end)`."""
+    spans = finish.open_once(root, found)
+    finish.remove_state(root)
+    restores.remove_progress(root)
+    return spans
+
+
+def _write(
+    objects: Objects,
+    root: str,
+    found: Plan,
+    mark: Progress,
+    threads: int,
+    progress: Callable[[int, int], object] | None,
+) -> int:
+    """All files of the directory, durably; the number of bytes that were fetched."""
+    restores.write_progress(root, mark)
+    finish.make_directories(root, found)
+    fetcher = Fetcher(objects, root, found.files, progress)
+    fetcher.fetch(threads)
+    finish.write_small_files(root, found)
+    finish.write_state(root, found.state)
+    restores.write_progress(root, mark._replace(complete=True))
+    return fetcher.fetched_bytes
+
+
+def _state(
+    history: History,
+    until_ms: int | None,
+    cuts: Mapping[PartitionKey, int],
+    root: str,
+    choices: str,
+    marked: Progress | None,
+) -> BackupState:
+    """The state that the choices mean; the one that a restore which was interrupted, as `marked`, had begun with."""
+    backup = history.manifest.backup
+    if marked is not None:
+        if (marked.backup, marked.choices) != (backup, choices):
+            what = "with other choices" if marked.backup == backup else f"of another backup, {marked.backup}"
+            raise BackupError(
+                f"a restore {what} into {root} is not finished; go on with that one, or remove the directory"
+            )
+        return history.at_round(marked.round)
+    if until_ms is not None:
+        return history.at_time(until_ms)
+    return history.reaching(cuts) if cuts else history.newest()
+
+
+def _refuse_contents(root: str) -> None:
+    """Raise `BackupError` for a directory that is neither empty nor that of a restore which was interrupted."""
+    if not fs.exists(root):
+        return
+    found = [name for name in fs.listdir(root) if name not in (fs.LOCK_FILE, f"{restores.RESTORE_FILE}.tmp")]
+    if found and restores.RESTORE_FILE not in found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise BackupError(
+            f"{root} is not empty: it holds {found[0]!r}{more}; a restore writes into an empty directory alone"
+        )
+
+
+def _foreseen(objects: Objects, found: Plan) -> dict[PartitionKey, tuple[int, int]]:
+    """Where the partitions would begin and end; of those that are cut inside of a file its headers are read."""
+    spans = {}
+    for partition in found.partitions:
+        start, end = partition.state.log_start_offset, partition.end_offset
+        if partition.cut is not None:
+            end = find_cut(objects, partition.last_log.parts, partition.cut, partition.bases[-1])[1]
+        spans[partition.key] = max(start, partition.bases[0]) if end > start else start, max(start, end)
+    return spans
+
+
+def _restored(
+    url: str,
+    backup: str,
+    found: Plan,
+    spans: Mapping[PartitionKey, tuple[int, int]],
+    fetched: int,
+    started: float,
+    *,
+    dry_run: bool,
+) -> Restored:
+    def partition_of(partition: PartitionPlan) -> RestoredPartition:
+        start, end = spans[partition.key]
+        files = tuple((file.path.partition("/")[2], file.bytes) for file in partition.files)
+        return RestoredPartition(start, end, sum(size for _, size in files), files)
+
+    partitions = {partition.key: partition_of(partition) for partition in found.partitions}
+    return Restored(
+        url=url,
+        backup=backup,
+        round=found.state.number,
+        time_ms=found.state.time_ms,
+        caught_up=found.state.caught_up,
+        together=found.state.together,
+        partitions=partitions,
+        files=sum(len(partition.files) for partition in partitions.values()),
+        bytes=sum(partition.bytes for partition in partitions.values()),
+        fetched_bytes=fetched,
+        dry_run=dry_run,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _milliseconds(until: datetime | int) -> int:
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise ValueError(f"until is {until}, without a time zone; datetime.astimezone() gives it one")
+        return (until - _EPOCH) // timedelta(milliseconds=1)
+    return arguments.integer("until", until, 0)
+
+
+def _offsets(offsets: Mapping[tuple[str, int], int] | None) -> dict[PartitionKey, int]:
+    if offsets is None:
+        return {}
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets must be a mapping of (topic, partition) to an offset, not {type(offsets).__name__}")
+    cuts = {}
+    for key, offset in offsets.items():
+        if not isinstance(key, tuple) or len(key) != 2 or not isinstance(key[0], str):
+            raise TypeError(f"offsets has the key {key!r}; a (topic, partition) is needed")
+        cuts[key[0], arguments.integer("offsets' partition", key[1], 0)] = arguments.integer("offsets", offset, 0)
+    return cuts
+
+
+def _digest(*chosen: object) -> str:
+    """A digest of what was chosen, so that a restore goes on with nothing else."""
+    return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:32]
