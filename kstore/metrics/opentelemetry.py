@@ -1,0 +1,99 @@
+"""The way to OpenTelemetry: observable instruments of a meter, whose callbacks a reader calls."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from kstore.base import optional
+from kstore.metrics.exported import Exported, Labelled
+from kstore.metrics.families import FAMILIES, Family
+
+if TYPE_CHECKING:
+    from kstore.base.stats import HistogramStats
+    from kstore.metrics.samples import Source
+
+_instruments: weakref.WeakKeyDictionary[Any, Instruments] = weakref.WeakKeyDictionary()
+
+
+class Instruments:
+    """The instruments of one provider, for all that is exported to it.
+
+    Each has a callback of its own. The first of a round takes all samples, and the others get theirs of the same look.
+    OpenTelemetry has no histogram that is observed: of ours, the count, the sum and the buckets are counters.
+    """
+
+    def __init__(self, library: Any, provider: Any) -> None:
+        self.exported = Exported()
+        self._observation = library.Observation
+        self._taken: dict[str, list[Labelled]] = {}
+        self._lock = threading.Lock()
+        meter = provider.get_meter("kstore")
+        for family in FAMILIES:
+            if family.kind == "gauge":
+                self._make(meter.create_observable_gauge, family, family.name, family.ucum, _value)
+            elif family.kind == "counter":
+                self._make(meter.create_observable_counter, family, family.name, family.ucum, _value)
+            else:
+                create = meter.create_observable_counter
+                self._make(create, family, f"{family.name}.count", "1", _count)
+                self._make(create, family, f"{family.name}.sum", family.ucum, _sum)
+                self._make(create, family, f"{family.name}.bucket", "1", _buckets)
+
+    def _make(self, create: Any, family: Family, name: str, unit: str, observe: Callable[..., Iterable[Any]]) -> None:
+        def callback(_: object) -> Iterable[Any]:
+            return [
+                self._observation(value, labels)
+                for each in self._samples(name, family)
+                for value, labels in observe(each)
+            ]
+
+        create(name, callbacks=[callback], unit=unit, description=family.text)
+
+    def _samples(self, name: str, family: Family) -> list[Labelled]:
+        """The samples of a family, of the look that no instrument of this name has had yet."""
+        with self._lock:
+            if name not in self._taken:
+                by_family: dict[Family, list[Labelled]] = {}
+                for each in self.exported.samples():
+                    by_family.setdefault(each.sample.family, []).append(each)
+                self._taken = {known: by_family.get(of, []) for known, of in _NAMES.items()}
+            return self._taken.pop(name)
+
+
+def _value(each: Labelled) -> Iterable[tuple[float, dict[str, str]]]:
+    value = cast("float", each.sample.value)
+    return [(int(value) if isinstance(value, bool) else value, each.labels)]
+
+
+def _count(each: Labelled) -> Iterable[tuple[float, dict[str, str]]]:
+    return [(cast("HistogramStats", each.sample.value)["count"], each.labels)]
+
+
+def _sum(each: Labelled) -> Iterable[tuple[float, dict[str, str]]]:
+    return [(cast("HistogramStats", each.sample.value)["sum"], each.labels)]
+
+
+def _buckets(each: Labelled) -> Iterable[tuple[float, dict[str, str]]]:
+    stats = cast("HistogramStats", each.sample.value)
+    for bound, count in [*stats["buckets"], (float("inf"), stats["count"])]:
+        yield int(count), {**each.labels, "le": "+Inf" if bound == float("inf") else str(bound)}
+
+
+_NAMES: dict[str, Family] = {
+    f"{family.name}{suffix}": family
+    for family in FAMILIES
+    for suffix in ((".count", ".sum", ".bucket") if family.kind == "histogram" else ("",))
+}
+
+
+def export(source: Source, meter_provider: Any, attributes: Mapping[str, str] | None) -> None:
+    """See `kstore.export_to_opentelemetry`."""
+    library = optional.opentelemetry_metrics("export_to_opentelemetry")
+    provider = library.get_meter_provider() if meter_provider is None else meter_provider
+    instruments = _instruments.get(provider)
+    if instruments is None:
+        instruments = _instruments[provider] = Instruments(library, provider)
+    instruments.exported.add(source, attributes)

@@ -1,0 +1,122 @@
+"""Logs and stores for one test: opened without waiting for the disk, closed and verified at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
+
+from kstore.cli.commands.verify import text
+from kstore.disk import fs
+from kstore.errors import LogClosedError
+from kstore.log.log import Log
+from kstore.store.store import Store
+from kstore.testing.clock import ManualClock
+from kstore.tools.check.verify import verify
+
+Path: TypeAlias = str | os.PathLike[str]
+
+PARTITION = "test-0"
+"""The name of the directory of the log that a test gets."""
+
+# A store checks retention at every move of the clock, and not at Kafka's intervals.
+_AT_ONCE = {"log_retention_check_interval_ms": 1, "log_initial_task_delay_ms": 0}
+
+
+@contextmanager
+def checked_log(directory: Path, clock: ManualClock | None = None, **settings: Any) -> Iterator[Log]:
+    """Open the log `test-0` in `directory`; at the end close it, and verify what is in the directory.
+
+    `settings` are those of `Log.open`, `config` among them. Nothing waits for the disk: what a test writes need not
+    survive the machine. The log does its housekeeping and its retention when the clock is moved. Raises
+    `AssertionError` at the end if `kstore verify` finds an error.
+    """
+    __tracebackhide__ = True  # by pytest
+    with without_syncs(), opened_log(directory, clock or ManualClock(), **settings) as log:
+        yield log
+    assert_sound(directory)
+
+
+@contextmanager
+def checked_store(
+    directory: Path, clock: ManualClock | None = None, *, topics: Mapping[str, int] | None = None, **settings: Any
+) -> Iterator[Store]:
+    """Open a store in `directory` with these topics (names to numbers of partitions), as `checked_log` does a log.
+
+    `settings` are those of `Store.open`. The store has no thread in the background: its housekeeping is done when the
+    clock is moved, and by `run_housekeeping`. Retention is checked each time, unless `settings` say otherwise.
+    """
+    __tracebackhide__ = True
+    with without_syncs(), opened_store(directory, clock or ManualClock(), topics=topics, **settings) as store:
+        yield store
+    assert_sound(directory)
+
+
+@contextmanager
+def opened_log(directory: Path, clock: ManualClock, **settings: Any) -> Iterator[Log]:
+    """Open the log `test-0` in `directory`, and let it follow the clock."""
+
+    def keep_house() -> None:
+        with suppress(LogClosedError):  # the test has closed it
+            log.apply_retention()
+            log.run_housekeeping()
+
+    with Log.open(os.path.join(directory, PARTITION), clock=clock, **settings) as log, clock.followed_by(keep_house):
+        yield log
+
+
+@contextmanager
+def opened_store(
+    directory: Path, clock: ManualClock, *, topics: Mapping[str, int] | None = None, **settings: Any
+) -> Iterator[Store]:
+    """Open a store in `directory`, make the topics that it lacks, and let it follow the clock."""
+
+    def keep_house() -> None:
+        with suppress(LogClosedError):
+            store.run_housekeeping()
+
+    chosen = {"background": False, "clock": clock, **_AT_ONCE, **settings}
+    with Store.open(directory, **chosen) as store, clock.followed_by(keep_house):
+        for topic, partitions in (topics or {}).items():
+            if topic not in store.topics:
+                store.create_topic(topic, partitions)
+        yield store
+
+
+def assert_sound(directory: Path) -> None:
+    """Raise `AssertionError`, with what `kstore verify --records` finds, if anything in `directory` is wrong.
+
+    `directory` is that of a store, or the one that a partition's directory lies in.
+    """
+    __tracebackhide__ = True
+    report = verify([directory], deep=True, threads=1)
+    wrong = [text(finding) for finding in report.findings if finding.severity == "error"]
+    if wrong:
+        raise AssertionError("\n".join((f"{os.fspath(directory)} is not sound at the end of the test:", *wrong)))
+
+
+@contextmanager
+def without_syncs() -> Iterator[None]:
+    """Let no sync of this process wait for the disk while the block runs; power cuts lose more then."""
+    global _users
+    if not _users:
+        _real.update((name, getattr(fs, name)) for name in ("fsync", "fdatasync", "sync_directory"))
+        for name in _real:
+            setattr(fs, name, _do_not_wait)
+    _users += 1
+    try:
+        yield
+    finally:
+        _users -= 1
+        if not _users:
+            for name, function in _real.items():
+                setattr(fs, name, function)
+
+
+_users = 0
+_real: dict[str, Any] = {}
+
+
+def _do_not_wait(what: int | Path, *, missing_ok: bool = False) -> None:
+    """Stand in for a sync of a file or a directory."""

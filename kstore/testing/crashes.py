@@ -1,0 +1,169 @@
+"""A power cut or a kill at each step of a test's work, and what is found afterwards.
+
+The work is done anew for each crash, until the step at which it happens. From then on no change and no sync reaches the
+disk: each is a `StorageError`, and ends the block of the work.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from kstore.disk import fs
+from kstore.log.log import Log
+from kstore.store.store import Store
+from kstore.testing.checked import assert_sound, opened_log, opened_store, without_syncs
+from kstore.testing.clock import ManualClock
+from kstore.testing.plans import DATA_SHORT, KEPT, LOST
+from kstore.testing.recorder import Recorder
+
+How: TypeAlias = Literal["kill", "power", "torn"]
+
+_PLANS = {"kill": KEPT, "power": LOST, "torn": DATA_SHORT}
+_WORDS = {
+    "kill": "the process was killed, and all that it wrote is there",
+    "power": "the power was cut, and only what was synced is there",
+    "torn": "the power was cut, and half of each write that was not synced is there",
+}
+
+_Opening: TypeAlias = Callable[[Path], AbstractContextManager[Any]]
+
+
+class Crashes:
+    """Makes the crashes of a test, one for each step of its work and each way to crash.
+
+    `for crash in crashes():` crashes before the first step of the work, before the second, and so on, and at last
+    after all of them. `how` names the ways: "kill" (all that the process wrote is there), "power" (only what was synced
+    is), "torn" (also half of each write that was not synced). Not thread-safe.
+    """
+
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        """Crashes below `directory`, which exists; the logs and stores of the work follow `clock`."""
+        self._directory = directory
+        self._clock = clock
+
+    def __call__(self, how: How | tuple[How, ...] = ("kill", "power", "torn")) -> Iterator[Crash]:
+        """Give one crash after the other; each is to be used, and its directories are removed for the next."""
+        ways = (how,) if isinstance(how, str) else how
+        for way in ways:
+            if way not in _PLANS:
+                raise ValueError(f"how is {way!r}; {', '.join(map(repr, _PLANS))} are allowed")
+        steps, is_last = 0, False
+        while ways and not is_last:
+            is_last = True
+            for way in ways:
+                crash = Crash(self._directory / f"{way}-{steps}", self._clock, way, steps)
+                fs.make_directory(crash.directory)
+                yield crash
+                is_last &= not crash.interrupted
+                fs.remove_tree(crash.directory, below=self._directory)
+            steps += 1
+
+
+class Crash:
+    """One crash: the work that it ends (`log`, `store` or `work_in`), and what is found then (`reopened`).
+
+    Not thread-safe.
+    """
+
+    def __init__(self, directory: Path, clock: ManualClock, how: How, steps: int) -> None:
+        self.directory = directory
+        """Where the work is done, and what is found lies, as long as this crash is looked at."""
+        self.how = how
+        """The way to crash."""
+        self.steps = steps
+        """How many changes and syncs reach the disk."""
+        self._clock = clock
+        self._opening: _Opening | None = None
+        self._refused: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<kstore.testing.Crash {self.how} after {self.steps} steps>"
+
+    def __str__(self) -> str:
+        step = f"before step {self.steps + 1}, {self._refused}" if self._refused else "after the last step"
+        return f"{step}: {_WORDS[self.how]}"
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the crash came before the end of the work. Raises `RuntimeError` if no work was done."""
+        if self._refused is None:
+            raise RuntimeError(f"{self!r} was not used: do the work in crash.log(), crash.store() or crash.work_in()")
+        return self._refused != ""
+
+    def log(self, **settings: Any) -> AbstractContextManager[Log]:
+        """Open a new log `test-0` for the work, with the settings of `Log.open`.
+
+        Steps are counted from here on, the log's closing at the end of the block included. The block ends without an
+        error where the crash ends it.
+        """
+        return self._crashing(lambda path: opened_log(path, self._clock, **settings))
+
+    def store(self, *, topics: Mapping[str, int] | None = None, **settings: Any) -> AbstractContextManager[Store]:
+        """Open a new store for the work, as `log` does; it has these topics (names to numbers of partitions) already.
+
+        `settings` are those of `Store.open`.
+        """
+        return self._crashing(lambda path: opened_store(path, self._clock, topics=topics, **settings))
+
+    def work_in(self) -> AbstractContextManager[Path]:
+        """Give an empty directory for the work, which opens in it what it wants; else as `log`."""
+        return self._crashing(_nothing_opened)
+
+    @contextmanager
+    def _crashing(self, opening: _Opening) -> Iterator[Any]:
+        if self._refused is not None:
+            raise RuntimeError(f"{self!r} was used before: each crash ends one work")
+        self._opening = opening
+        work = self.directory / "work"
+        fs.make_directory(work)
+        disk = Recorder(work)
+        with disk, _silent(lambda _: not disk.stopped):
+            try:
+                with opening(work) as opened:
+                    disk.stop_after(self.steps)
+                    yield opened
+            except Exception:  # of a machine that has stopped: nobody is told
+                if not disk.stopped:
+                    raise
+        self._refused = disk.stopped
+        disk.crash_image(self.directory / "found", plan=_PLANS[self.how])
+
+    @contextmanager
+    def reopened(self) -> Iterator[Any]:
+        """Open what is found after the crash: the log or the store, or the directory of `work_in`.
+
+        What was opened is closed and verified at the end of the block: `AssertionError` for an error that `kstore
+        verify` finds. An error in the block gets a note which crash it was.
+        """
+        __tracebackhide__ = True
+        if self._opening is None:
+            raise RuntimeError(f"{self!r} was not used: there is nothing to open again")
+        found = self.directory / "found"
+        try:
+            with without_syncs(), self._opening(found) as opened:
+                yield opened
+            if not isinstance(opened, Path):
+                assert_sound(found)
+        except BaseException as error:
+            error.add_note(f"after a crash {self}")
+            raise
+
+
+@contextmanager
+def _silent(shown: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """Drop messages of kstore that are not to be shown: those of a machine that has stopped."""
+    logger = logging.getLogger("kstore")
+    logger.addFilter(shown)
+    try:
+        yield
+    finally:
+        logger.removeFilter(shown)
+
+
+@contextmanager
+def _nothing_opened(path: Path) -> Iterator[Path]:
+    yield path

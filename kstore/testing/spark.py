@@ -1,0 +1,57 @@
+"""A small Spark session for tests, which knows `format("kstore")`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+from kstore.base import optional
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+"""What makes a session start soon, stay on this machine, and hand filters to the data source."""
+
+
+@contextmanager
+def session(directory: str | os.PathLike[str]) -> Iterator[SparkSession]:
+    """Start a session of two tasks at a time, whose own files are in `directory`, and stop it at the end.
+
+    A session that is active already is taken as it is, and goes on. Spark needs Java 17 or newer. Raises `ConfigError`
+    without PySpark.
+    """
+    sql = optional.pyspark("a Spark session", "pyspark.sql")
+    active = sql.SparkSession.getActiveSession()
+    if active is None:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = sql.SparkSession.builder.master("local[2]").appName("kstore-testing")
+        places = {"spark.sql.warehouse.dir": os.path.join(directory, "warehouse")}
+        for name, value in (SETTINGS | places).items():
+            builder = builder.config(name, value)
+        started = builder.getOrCreate()
+    else:
+        started = active
+    if importlib.util.find_spec("pyspark_kstore") is None:  # by which Spark finds the format where kstore is installed
+        from kstore.spark.datasource import KStoreSource
+
+        started.dataSource.register(KStoreSource)
+    try:
+        yield cast("SparkSession", started)
+    finally:
+        if active is None:
+            started.stop()
