@@ -1,8 +1,8 @@
-"""The command line `kstore`: finds the subcommand, loads its file alone, and turns errors into one line.
+"""The command line `kstore`: finds the subcommand, imports its module alone, and prints an error as one line.
 
-Each subcommand is a file here with `run(arguments) -> exit code`; `COMMANDS` says which. Arguments are taken apart by
-argparse, which Python has at hand: nothing else would start faster. Exit codes: 0 when all went well, 2 for a command
-line that cannot be understood, 130 after Ctrl-C, 1 for everything else.
+Each subcommand is a module in `commands` or a room of it, with `run(arguments) -> exit code`. argparse parses the
+arguments: it comes with Python, and no other library starts faster. Exit codes: 0 for success, 2 for a command line
+that cannot be understood, 130 after Ctrl-C, 1 for everything else.
 """
 
 from __future__ import annotations
@@ -10,39 +10,54 @@ from __future__ import annotations
 import difflib
 import importlib
 import io
-import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import TracebackType
 
+from kstore.base.terminal import escaped
+from kstore.cli import output
 from kstore.errors import KStoreError
 
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, str] = {
     "append": "append lines or JSON lines from standard input",
+    "backup": "send a directory of logs to an object store, once or again and again",
+    "become-leader": "let a follower take over, with a new leader epoch",
     "cat": "print the records of a partition or a topic",
-    "config": "list settings, or say what some of them come to and what they will do",
-    "describe": "show what is in a directory of logs, a topic, a partition",
+    "compact": "clean logs by key now, or say what that would do, and why nothing is cleaned",
+    "config": "list settings, or print the values in force, with warnings",
+    "describe": "show the contents of a directory of logs, a topic, a partition",
     "dump": "print log, index and snapshot files as Kafka's dump tool does",
     "export": "write records to a Parquet, Arrow or JSON lines file",
     "ingest": "append the rows of CSV, JSON lines, Parquet or Arrow files",
     "offsets": "print where partitions start, end, or reach a time",
-    "repair": "mend what can be mended, after saying what would be lost",
-    "retain": "delete old segments now, or say which would go and why",
-    "tail": "print the last records, and those to come",
+    "repair": "mend damaged logs, after saying what would be lost",
+    "replicate": "copy a directory of logs, and follow it",
+    "restore": "make a directory of logs out of a backup, as of any moment it has",
+    "retain": "delete old segments now, or say which would be deleted and why",
+    "tail": "print the last records, and new ones as they come",
     "verify": "check everything that can be wrong with logs and their files",
 }
 
+_COPIES = ("backup", "become-leader", "replicate", "restore")
+"""The commands whose modules are in `commands.copies`."""
+
+_READING = ("cat", "config", "describe", "dump", "offsets", "tail")
+"""The commands that only print: they end, with success, when the program that reads their output has closed it. Any
+other goes on with its work, and its exit code says how that went."""
+
 _OWN = ("", "-h", "--help", "help", "--version")
-"""What the command line itself answers."""
+"""The words that need no subcommand."""
 
 _USAGE = "usage: kstore [--help] [--version] [--debug] COMMAND ..."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and give its exit code; 1 for whatever went wrong, 2 for a command that is not there."""
+    """Run the command line and give its exit code: 1 for an error, 2 for an unknown command."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     name, *rest = [word for word in arguments if word != "--debug"] or [""]
@@ -50,19 +65,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         name, rest = rest[0], ["-h"]
     if name not in COMMANDS and name not in _OWN:
         near = difflib.get_close_matches(name, COMMANDS, 1)
-        meant = f"do you mean {near[0]}?" if near else f"there is {', '.join(COMMANDS)}"
-        print(f"kstore: no command {name!r}: {meant}", file=sys.stderr)
+        hint = f"do you mean {near[0]}?" if near else f"there is {', '.join(COMMANDS)}"
+        _complain(f"kstore: no command {name!r}: {hint}")
         return 2
     if sys.stdout is None:
-        print(f"kstore {name}: standard output is closed", file=sys.stderr)
+        _complain(f"kstore {name}: standard output is closed")
         return 1
-    with _buffered():
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show_uncaught
+    with _buffered(), output.guarded(goes_on=name not in _READING and name not in _OWN):
         return _run(name, rest, debug)
+
+
+def _show_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a traceback as Python does, with the risky characters of its messages as escapes."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    print(escaped(text, lines=True), end="", file=sys.stderr)
 
 
 @contextmanager
 def _buffered() -> Iterator[None]:
-    """Buffer standard output where Python was told not to: a write that the system took a part of loses the rest."""
+    """Buffer standard output also where Python was told not to (-u): else a partial write would lose the rest."""
     before = sys.stdout
     raw = getattr(before, "buffer", None)
     if not isinstance(raw, io.RawIOBase):
@@ -73,7 +96,7 @@ def _buffered() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # told by now
+        with suppress(OSError):  # it was reported by the flush before
             sys.stdout.detach()
             buffered.detach()
         sys.stdout = before
@@ -82,7 +105,7 @@ def _buffered() -> Iterator[None]:
 def _run(name: str, arguments: list[str], debug: bool) -> int:
     try:
         with _warnings_in_one_line(name):
-            code = _tell(name) if name in _OWN else importlib.import_module(f"kstore.cli.{name}").run(arguments)
+            code = _print_own(name) if name in _OWN else importlib.import_module(_module(name)).run(arguments)
         sys.stdout.flush()
         return int(code)
     except SystemExit:
@@ -90,66 +113,79 @@ def _run(name: str, arguments: list[str], debug: bool) -> int:
         _flush()
         raise
     except BrokenPipeError:
-        # Whoever read has had enough.
-        _let_go()
-        return 1
+        # The program that read the output has closed it: it has what it wants, as `head` does.
+        output.discard(sys.stdout)
+        output.discard(sys.stderr)
+        return 0
     except (KStoreError, OSError) as error:
         _flush()
         if debug:
             raise
-        print(f"kstore {name}: {_in_one_line(error)}", file=sys.stderr)
+        _complain(f"kstore {name}: {in_one_line(error)}")
         return getattr(error, "exit_code", 1)
     except KeyboardInterrupt:
         _flush()
-        print(f"kstore {name}: interrupted", file=sys.stderr)
+        _complain(f"kstore {name}: interrupted")
         return 130
 
 
-def _tell(name: str) -> int:
+def _module(name: str) -> str:
+    room = "kstore.cli.commands.copies" if name in _COPIES else "kstore.cli.commands"
+    return f"{room}.{name.replace('-', '_')}"
+
+
+def _print_own(name: str) -> int:
     print(f"kstore {_version()}" if name == "--version" else _overview())
     return 0 if name else 2
 
 
 @contextmanager
 def _warnings_in_one_line(name: str) -> Iterator[None]:
-    """Tell of settings that bite together as a tool does, without the line of code that met them."""
+    """Print warnings about settings in one line, without the line of code that issued them."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        print(f"kstore {name}: warning: {message}", file=sys.stderr)
+        print(f"kstore {name}: warning: {escaped(str(message))}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
 
 
-def _in_one_line(error: KStoreError | OSError) -> str:
-    """Say what is wrong as a tool of Unix does: the file, a colon, the reason."""
+def in_one_line(error: KStoreError | OSError) -> str:
+    """Write an error as Unix tools do: the file, a colon, the reason."""
     if isinstance(error, OSError) and error.strerror is not None:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split("\n"))
+        reason = error.strerror + getattr(error, "advice", "")
+        return escaped(reason if error.filename is None else f"{error.filename}: {reason}")
+    return escaped(" ".join(str(error).split("\n")))
+
+
+def _complain(line: str) -> None:
+    """Print a line to standard error, if anything still reads that."""
+    try:
+        print(line, file=sys.stderr)
+    except BrokenPipeError:
+        output.discard(sys.stderr)
 
 
 def _flush() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        _let_go()
-
-
-def _let_go() -> None:
-    """Give up what was not written: the interpreter would flush once more, and complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.discard(sys.stdout)
 
 
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
+    from kstore.columns._native import ZSTD_OF_COLUMNS
+
     try:
-        return version("kstore")
+        number = version("kstore")
     except PackageNotFoundError:
-        return "(a checkout that is not installed)"
+        number = "(a checkout that is not installed)"
+    return f"{number}\nzstd of columns: {ZSTD_OF_COLUMNS}"
 
 
 def _overview() -> str:
-    lines = [_USAGE, "", "commands:", *(f"  {name:10}{what}" for name, what in COMMANDS.items())]
+    lines = [_USAGE, "", "commands:", *(f"  {name:15}{what}" for name, what in COMMANDS.items())]
     return "\n".join([*lines, "", "kstore COMMAND --help tells more about a command, with examples."])

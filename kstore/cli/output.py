@@ -1,30 +1,163 @@
-"""How subcommands print: tables for people, JSON for programs; colours on a terminal alone."""
+"""How subcommands print: tables for people, JSON for programs, colours on a terminal only.
+
+All output goes through the streams that `guarded` installs. The hardest rule: the risky characters of text are always
+escaped, those of records only on a terminal; no control sequence but our own colours reaches a terminal.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TextIO, cast
 
-__all__ = ["columns", "count", "has_colours", "json_line", "painted", "size"]
+from kstore.base.terminal import escaped
+from kstore.errors import KStoreError
+
+__all__ = ["columns", "count", "failures", "guarded", "has_colours", "json_line", "painted", "plain", "size"]
 
 _STYLES = {"bold": "1", "red": "31", "yellow": "33"}
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether colours may be written: a terminal that knows them, and a user who has not asked for none."""
+    """Whether colours may be written: to a terminal that knows them, unless `NO_COLOR` is set."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
 def painted(text: str, style: str) -> str:
-    """Put text on standard output in a style, where that may be."""
-    return f"\033[{_STYLES[style]}m{text}\033[0m" if has_colours(sys.stdout) else text
+    """Put text for standard output in a style, where colours may be written."""
+    if not has_colours(sys.stdout):
+        return text
+    begin = _STYLE if isinstance(sys.stdout, _Guard) else "\033["
+    return f"{begin}{_STYLES[style]}m{text}{begin}0m"
+
+
+_STYLE = f"\033{os.urandom(8).hex()}["  # begins our own styles; random, so that no other text can contain it
+
+
+@contextmanager
+def guarded(*, goes_on: bool = False) -> Iterator[None]:
+    """Escape the risky characters (`terminal.escaped`) that are written to standard output and error in the block.
+
+    When the program that reads one of them has closed it, a write raises `BrokenPipeError`. If the block `goes_on`,
+    what it writes is discarded instead.
+    """
+    before = sys.stdout, sys.stderr
+    guards = [None if stream is None else _Guard(stream, goes_on) for stream in before]
+    sys.stdout, sys.stderr = cast("list[TextIO]", guards)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def discard(stream: Any) -> None:
+    """Discard what is not written yet, and all that follows: the interpreter would flush it at its end, and fail."""
+    with suppress(OSError, ValueError, AttributeError):  # a stream that is closed, or has no descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+def plain(stream: Any) -> Any:
+    """The stream behind a guard, for the progress bar, which moves the cursor and prints no foreign text."""
+    return stream.stream if isinstance(stream, _Guard) else stream
+
+
+class _Guard:
+    """A stream that escapes the text written to it, and otherwise is the stream behind it. Not thread-safe."""
+
+    def __init__(self, stream: TextIO, goes_on: bool = False) -> None:
+        self.stream = stream
+        self._goes_on = goes_on
+        self._bytes: Any = None
+
+    def write(self, text: str) -> int:
+        """Write text; our own styles stay."""
+        first, *styled = text.split(_STYLE)
+        parts = [escaped(first, lines=True)]
+        for part in styled:
+            code, _, rest = part.partition("m")
+            parts.append(f"\033[{code}m{escaped(rest, lines=True)}")
+        encoding = self.stream.encoding or "utf-8"
+        with self._unread():
+            self.stream.write("".join(parts).encode(encoding, "backslashreplace").decode(encoding))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        with self._unread():
+            self.stream.flush()
+
+    @contextmanager
+    def _unread(self) -> Iterator[None]:
+        """Discard what is written where nothing reads it any more, if the program goes on."""
+        try:
+            yield
+        except BrokenPipeError:
+            if not self._goes_on:
+                raise
+            discard(self.stream)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write each."""
+        for line in lines:
+            self.write(line)
+
+    @property
+    def buffer(self) -> Any:
+        """The stream for bytes, which are escaped only on a terminal."""
+        if not self.stream.isatty():
+            return self.stream.buffer
+        if self._bytes is None:
+            self._bytes = _Bytes(self)
+        return self._bytes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class _Bytes:
+    """Writes bytes to a terminal as UTF-8; bytes that are not UTF-8 are escaped. Not thread-safe."""
+
+    def __init__(self, guard: _Guard) -> None:
+        self._guard = guard
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(self, data: bytes) -> int:
+        """Write bytes; a character that is cut at their end is written with the next bytes."""
+        self._guard.write(self._decoder.decode(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Flush the terminal."""
+        self._guard.stream.flush()
+
+
+class OfPartition(Protocol):
+    """What a subcommand did with one partition."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def error(self) -> KStoreError | None: ...
+
+
+def failures(program: str, results: Iterable[OfPartition]) -> int:
+    """Print each partition's error to standard error; the program's exit status."""
+    failed = [result for result in results if result.error is not None]
+    for result in failed:
+        print(escaped(f"{program}: {result.topic}-{result.partition}: {result.error}"), file=sys.stderr)
+    return 1 if failed else 0
 
 
 def count(number: int, noun: str) -> str:
-    """Write how many there are: 1 topic, 2 topics, 2 batches."""
+    """Write a number with its noun: 1 topic, 2 topics, 2 batches."""
     plural = f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"
 

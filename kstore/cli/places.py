@@ -1,26 +1,31 @@
-"""What a path on the command line means: a directory of logs, a topic in one, a partition, a file of one.
+"""What a path on the command line means: a directory of logs, a topic in one, or a partition.
 
-Reads directory names alone. A topic is written `DIR/TOPIC`, a partition `DIR/TOPIC-P`, as its directory is called.
+Reads names of directories and files only. A topic is written `DIR/TOPIC`, a partition `DIR/TOPIC-P`, the name of its
+directory.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kstore import fs, names
-from kstore.catalog import Entry, look
-from kstore.config import LogConfig
+from kstore.config.log import LogConfig
+from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitionError
-from kstore.log import Log
-from kstore.topics import read_topics
+from kstore.files import names
+from kstore.files.topics import read_topics
+from kstore.store.catalog import Entry, look
+
+if TYPE_CHECKING:
+    from kstore.log.log import Log
 
 __all__ = ["Place", "find", "first_offset", "log_bytes", "overrides"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a path names: a `root` with its partitions, or some of them; `topic` and `partition` where one was named."""
+    """What a path names: the partitions `entries` in `root`, with `topic` and `partition` where the path names one."""
 
     root: str
     entries: tuple[Entry, ...]
@@ -43,8 +48,8 @@ def find(path: str, *, may_be_new: bool = False) -> Place:
         if _is_partition(full, name):
             topic, number = names.parse_partition_name(name)[:2]
             return Place(os.path.dirname(full), (Entry(topic, number, os.path.dirname(full)),), topic, number)
-        found = look([full])
-        return Place(full, tuple(_in_order(found.entries)), passed_over=tuple(found.passed_over))
+        contents = look([full])
+        return Place(full, tuple(_in_order(contents.entries)), passed_over=tuple(contents.passed_over))
     root = os.path.dirname(full)
     if fs.exists(root):
         entries = tuple(_in_order(entry for entry in look([root]).entries if entry.topic == name))
@@ -54,12 +59,14 @@ def find(path: str, *, may_be_new: bool = False) -> Place:
         try:
             parsed = names.parse_partition_name(name)
         except InvalidTopicError as error:
-            raise InvalidTopicError(f"{path}: no such topic is there; {path}-0 would be made") from error
+            raise InvalidTopicError(
+                f"{path}: there is no such topic; {path}-0 would name a partition to create"
+            ) from error
         names.check_topic(parsed.topic)
         return Place(root, (), parsed.topic, parsed.partition)
     if not fs.exists(root):
         fs.stat(full)
-    raise UnknownTopicOrPartitionError(f"{path}: no partition, no topic and no directory of logs is there")
+    raise UnknownTopicOrPartitionError(f"{path}: there is no partition, topic or directory of logs of this name")
 
 
 def _is_partition(path: str, name: str) -> bool:
@@ -69,7 +76,7 @@ def _is_partition(path: str, name: str) -> bool:
         return False
     if parsed.suffix:
         return False
-    # A directory of logs may be called data-2: it is one if it has partitions in it, and no segment.
+    # A directory of logs may be named data-2: it has partitions in it, and no segment.
     entries = fs.scandir(path)
     if any(names.parse_file_name(entry.name) is not None for entry in entries):
         return True
@@ -81,24 +88,25 @@ def _in_order(entries: object) -> list[Entry]:
 
 
 def first_offset(place: Place, log: Log, offset: int | None) -> int | None:
-    """Where reading from `offset` on begins: a partition of a whole topic may end before it, or begin after it."""
+    """The offset to read from; for a whole topic it is moved into each partition's offsets."""
     if offset is None or place.partition is not None:
         return offset
     return min(max(offset, log.log_start_offset), log.log_end_offset)
 
 
 def overrides(root: str, topic: str) -> LogConfig:
-    """The settings that a store at `root` keeps for a topic, over the defaults."""
+    """The configuration of a topic: the defaults, and the settings that a store at `root` keeps for it."""
     record = read_topics([root]).find(topic)
     return LogConfig() if record is None else LogConfig().for_topic(record.config)
 
 
 def log_bytes(path: str) -> int:
-    """How many bytes are in the log files of a partition's directory, or in the one at `path`; 0 for anything else."""
+    """The bytes in the log files of a partition's directory, or in the log file at `path`; 0 for anything else."""
     name = names.parse_file_name(os.path.basename(path))
     if name is not None:
         return fs.stat(path).st_size if name.kind == names.LOG else 0
     try:
-        return sum(each.stat().st_size for each in fs.scandir(path) if each.name.endswith(".log"))
-    except OSError:  # it goes while we look: who reads it says so
+        files = (entry for entry in fs.scandir(path) if entry.name.endswith(names.LOG))
+        return sum(file.stat(follow_symlinks=False).st_size for file in files)
+    except OSError:  # deleted meanwhile; the command reports it when it reads the directory
         return 0

@@ -1,8 +1,8 @@
-"""How far a command is, on standard error, for what takes over a second: the one way in which all commands tell.
+"""Shows on standard error how far a command is, once it has taken more than a second.
 
-On a terminal a bar is drawn where rich is installed (the extra `cli`); without it, or where the terminal cannot move
-its cursor, a line is printed every other second. Wherever standard error is no terminal nothing is shown. The hardest
-rule: work that is not shown costs next to nothing, and rich is imported after the first second only.
+On a terminal rich (the extra `cli`) draws a bar. Without rich, or where the terminal cannot move its cursor, a line is
+printed every two seconds. Nothing is shown where standard error is not a terminal. The hardest rule: a bar that is not
+shown costs next to nothing, and rich is imported only after the first second.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LINE_SECONDS = 2.0
 
 
 class Progress:
-    """Shows how far something is: `done` of `total`, which is bytes or a number of `unit`; -1 where it is not known.
+    """Shows how much of `total` is done, in bytes or in `unit`; -1 is a total that is not known.
 
-    Silent for the first second. `aside` is for commands whose results are printed meanwhile: nothing is shown while
-    they go to a terminal, too. A context manager, which clears the bar. Thread-safe.
+    Shows nothing for the first second. `aside` is for commands that print results meanwhile: then nothing is shown
+    while the results go to a terminal too. A context manager, which clears the bar. Thread-safe.
     """
 
     def __init__(self, what: str, total: int = -1, unit: str = "bytes", *, aside: bool = False) -> None:
@@ -44,14 +44,14 @@ class Progress:
         return self
 
     def add(self, count: int) -> None:
-        """Note that so much more is done."""
+        """Note that `count` more is done."""
         if self._is_shown:
             with self._mutex:
                 self._done += count
                 self._show()
 
     def reach(self, done: int, total: int | None = None) -> None:
-        """Note how far it is, and of how much if that is known better now."""
+        """Note how much is done, and a new total if it is given."""
         if self._is_shown:
             with self._mutex:
                 self._done = done
@@ -97,7 +97,7 @@ class Progress:
 
 
 def _bar(what: str, unit: str) -> Any:
-    """A bar of rich, started; None where there is no rich, or no terminal that it could be drawn on."""
+    """Start a bar of rich; None where rich is not installed, or cannot draw on the terminal."""
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return None
     try:
@@ -110,10 +110,10 @@ def _bar(what: str, unit: str) -> Any:
         progress.BarColumn(),
         progress.TextColumn("{task.fields[amount]}"),
         progress.TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(file=output.plain(sys.stderr)),
         auto_refresh=False,
         transient=True,
-        redirect_stdout=False,  # or rich would print results to standard error
+        redirect_stdout=False,  # else rich would print results to standard error
         redirect_stderr=False,
     )
     shown.add_task(what, total=None, amount="")

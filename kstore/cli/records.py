@@ -1,4 +1,4 @@
-"""Records as text: the formats that kcat's users know, and JSON lines."""
+"""Records as text: kcat's format strings, and JSON lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from kstore._core import Record
 from kstore.errors import ConfigError
-from kstore.fulldump import octets
+from kstore.tools.dump.contents import octets
 
 __all__ = ["FIELDS", "Printer", "formatter", "json_of"]
 
@@ -21,7 +21,7 @@ FIELDS = (
 )
 
 Printer: TypeAlias = Callable[[str, int, Record], bytes]
-"""Makes the bytes of one record of a topic's partition."""
+"""Makes the bytes to print for one record: from its topic, its partition, and the record."""
 
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
 _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
@@ -50,7 +50,7 @@ _PARTS: dict[str, Printer] = {
 
 
 def formatter(text: str) -> Printer:
-    """Compile a format; `ConfigError` for a field that there is not."""
+    """Compile a format; `ConfigError` for an unknown field."""
     parts: list[Printer | bytes] = []
     position = 0
     for match in _TOKEN.finditer(text):
@@ -78,7 +78,7 @@ def formatter(text: str) -> Printer:
 
 
 def json_of(topic: str, partition: int, record: Record) -> dict[str, Any]:
-    """A record for a JSON line, under names that stay."""
+    """A record as an object for JSON, under names that do not change."""
     return {
         "topic": topic,
         "partition": partition,
@@ -91,14 +91,14 @@ def json_of(topic: str, partition: int, record: Record) -> dict[str, Any]:
 
 
 def json_line(topic: str, partition: int, record: Record) -> bytes:
-    """A record as `json_of` has it, in a line; put together here, which takes a fraction of the time."""
+    """A record as a JSON line, the same as of `json_of`, in a fraction of the time."""
     timestamp, key, value = record.timestamp, _octets("key", record.key), _octets("value", record.value)
     where = f'{{"topic": {_text(topic)}, "partition": {partition}, "offset": {record.offset}'
     headers = "[]"
     if record.headers:
         headers = json.dumps(json_of(topic, partition, record)["headers"], ensure_ascii=False)
     line = f'{where}, "timestamp": {timestamp}, {key}, {value}, "headers": {headers}}}\n'
-    # A header's name that is not UTF-8 has lone surrogates, which JSON writes as escapes.
+    # Lone surrogates, of a header's name that is not UTF-8, become escapes.
     return line.encode("utf-8", "backslashreplace")
 
 
@@ -112,11 +112,11 @@ def _octets(name: str, data: bytes | None) -> str:
 
 
 def plain(key_separator: str | None) -> Printer:
-    """A line for each record: its value, behind its key and the separator if there is one."""
+    """Print a line for each record: its value, after its key and the separator if there is one."""
     if key_separator is None:
         return lambda _, __, record: (record.value or b"") + b"\n"
-    between = key_separator.encode()
-    return lambda _, __, record: (record.key or b"") + between + (record.value or b"") + b"\n"
+    separator = key_separator.encode()
+    return lambda _, __, record: (record.key or b"") + separator + (record.value or b"") + b"\n"
 
 
 def write(
@@ -127,9 +127,9 @@ def write(
     at_once: bool,
     progress: Callable[[int], object],
 ) -> int:
-    """Write records and tell how many there were; `at_once` as each comes, else by the hundreds.
+    """Write records, and return their number; with `at_once` each by itself, else some hundreds at a time.
 
-    `progress` hears of how many more were written.
+    `progress` is called with the number of records written since the last call.
     """
     count = 0
     pending: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Moments as people write them on a command line, and as they are shown."""
+"""Times on the command line: how users write them, and how they are printed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 
+from kstore.base.times import show
 from kstore.errors import ConfigError
 
 __all__ = ["HELP", "parse", "show"]
@@ -18,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse(text: str, now_ms: int | None = None) -> int:
-    """Read a moment as milliseconds since the epoch; `ConfigError` for what is none."""
+    """Read a time as milliseconds since the epoch; `ConfigError` for anything else."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
@@ -31,13 +32,3 @@ def parse(text: str, now_ms: int | None = None) -> int:
         raise ConfigError(f"{text[:60]!r} is no moment: {HELP}") from None
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
-def show(milliseconds: int | None) -> str:
-    """Write a timestamp in UTC, to the millisecond; nothing for none."""
-    if milliseconds is None or milliseconds < 0:
-        return "-"
-    try:
-        return (_EPOCH + timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-    except OverflowError:
-        return str(milliseconds)

@@ -1,8 +1,8 @@
-"""What a scan may be asked for: options in Spark's spelling, and from them the ranges of offsets that tasks read.
+"""The options of scans and writes in Spark's spelling, and from them the ranges of offsets that tasks read.
 
-The options, their defaults and what beats what are those of Spark's own Kafka source (SPARK.md 4), and a few of ours:
-`columns`, `isolation`, `pushdown`. Nothing here imports Spark or touches a disk: what a partition holds is asked of a
-`Marks`. The hardest rule: whatever is wrong is said here, on the driver, with the option's name and its value.
+The options, their defaults and their precedence are those of Spark's own Kafka source (SPARK 4), and a few of ours:
+`columns`, `isolation`, `pushdown`. Imports neither Spark nor a module that reads a disk: a `Marks` has the offsets of a
+partition. The hardest rule: errors are raised here, on the driver, with the option's name and value.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from kstore.names import INTERNAL_TOPICS
+from kstore.files.names import INTERNAL_TOPICS
 
 logger = logging.getLogger("kstore")
 
 EARLIEST, LATEST = -2, -1
-LONG_MAX, INT_MAX = 2**63 - 1, 2**31 - 1
 
 COLUMN_TYPES = {
     "key": "binary",
@@ -32,7 +32,7 @@ COLUMN_TYPES = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""The columns of a scan and their types as Spark writes them, in the order of Spark's Kafka source."""
+"""The columns of a scan, with Spark's names of their types, in the order of Spark's Kafka source."""
 
 READ_OPTIONS = (
     "subscribe",
@@ -53,15 +53,16 @@ READ_OPTIONS = (
     "isolation",
     "pushdown",
 )
-# What means something with a broker alone, and what streams are for: taken, and passed over.
-PASSED_OVER = (
+# Options that have an effect only with a broker: accepted and ignored.
+IGNORED = (
     "path",
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-# What Spark says of a table in SQL beside its options; those have a prefix then, in some calls beside the plain name.
+# Spark adds these to the options of a table in SQL. It passes the table's own options with a prefix, in some calls also
+# without it.
 OF_TABLES = ("location", "provider", "owner", "comment", "external", "is_managed_location", "collation")
 TABLE_PREFIX = "option."
 OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -77,7 +78,7 @@ WRITE_OPTIONS = (
     "txnVersion",
     "commitTimeout",
 )
-CONFIG_PREFIX = "config."  # settings of Kafka's for a topic that a write makes: config.segment.bytes
+CONFIG_PREFIX = "config."  # Kafka's settings for a topic that a write creates: config.segment.bytes
 DEFAULT_PARTITIONERS = ("DefaultPartitioner", "UniformStickyPartitioner", "BuiltInPartitioner")
 
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -85,7 +86,7 @@ Partition = tuple[str, int]
 
 
 class Marks(Protocol):
-    """What planning asks about one partition; its numbers stand still from the first question on."""
+    """The offsets of one partition, for planning; they are read once and do not change."""
 
     @property
     def start(self) -> int:
@@ -93,7 +94,7 @@ class Marks(Protocol):
 
     @property
     def end(self) -> int:
-        """One past the last record that the isolation lets through."""
+        """One past the last record that the isolation level shows."""
 
     def at_time(self, timestamp: int) -> int | None:
         """The lowest offset whose timestamp is at or after `timestamp`."""
@@ -103,7 +104,7 @@ class Marks(Protocol):
 
 
 class Range(NamedTuple):
-    """What one task reads: the offsets `[start, end)` of a partition."""
+    """The offsets `[start, end)` of a partition that one task reads."""
 
     topic: str
     partition: int
@@ -113,33 +114,33 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Bound:
-    """Where partitions start or end: each at a mark or offset, or at a moment, or all alike."""
+    """Where partitions start or end: a mark, an offset or a time, one for each partition or one for all."""
 
     option: str
     text: str
     everywhere: int | None = None
-    each: Mapping[Partition, int] = field(default_factory=dict)
+    by_partition: Mapping[Partition, int] = field(default_factory=dict)
     is_time: bool = False
 
     def of(self, partition: Partition) -> int:
         """An offset, `EARLIEST`, `LATEST` or a timestamp."""
-        return self.each[partition] if self.everywhere is None else self.everywhere
+        return self.by_partition[partition] if self.everywhere is None else self.everywhere
 
     def check_names(self, chosen: Iterable[Partition]) -> None:
         """Refuse offsets by partition that do not name exactly the partitions that are read."""
         if self.everywhere is not None:
             return
         wanted = set(chosen)
-        missing, beyond = sorted(wanted - self.each.keys()), sorted(self.each.keys() - wanted)
+        missing, beyond = sorted(wanted - self.by_partition.keys()), sorted(self.by_partition.keys() - wanted)
         if missing or beyond:
             wrong = f"does not name {_shown(missing)}" if missing else f"names {_shown(beyond)}, not read here"
-            hint = "; every partition is to be named, -2 is its earliest offset and -1 its latest"
+            hint = "; name every partition: -2 is its earliest offset, -1 its latest"
             raise ConfigError(f"{self.option} {wrong}{'' if self.is_time else hint}: {self.text}")
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A scan's options, parsed. Immutable, and pickled as it is."""
+    """A scan's options, parsed. Immutable; may be pickled."""
 
     strategy: Literal["subscribe", "subscribePattern", "assign"]
     topics: tuple[str, ...] = ()
@@ -157,48 +158,50 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
-        """Take options as Spark hands them over: text, under names whose case does not count.
+        """Parse options as Spark passes them: text, under names whose case does not matter.
 
         Raises `ConfigError` for an unknown name without the prefix `kafka.`, and for a value that is not allowed.
         """
-        given = _Given(options, "scan", READ_OPTIONS, WRITE_OPTIONS)
-        strategy, chosen = given.strategy()
+        reader = _OptionReader(options, "scan", READ_OPTIONS, WRITE_OPTIONS)
+        strategy, chosen = reader.strategy()
         return cls(
             strategy=strategy,
             **chosen,
-            starting=given.starting(),
-            ending=given.ending(),
-            late_start_is_latest=given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+            starting=reader.starting(),
+            ending=reader.ending(),
+            late_start_is_latest=reader.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
             == "latest",
-            fail_on_data_loss=given.truth("failOnDataLoss", default=True),
-            min_partitions=given.number("minPartitions", 1, INT_MAX),
-            max_records=given.number("maxRecordsPerPartition", 1, LONG_MAX),
-            columns=given.columns(),
-            isolation=given.isolation(),
-            pushdown=given.truth("pushdown", default=False),
+            fail_on_data_loss=reader.truth("failOnDataLoss", default=True),
+            min_partitions=reader.number("minPartitions", 1, INT_MAX),
+            max_records=reader.number("maxRecordsPerPartition", 1, LONG_MAX),
+            columns=reader.columns(),
+            isolation=reader.isolation(),
+            pushdown=reader.truth("pushdown", default=False),
         )
 
-    def choose(self, there: Mapping[str, Sequence[int]]) -> list[Partition]:
-        """The partitions to read among those that are there, by topic and number.
+    def choose(self, present: Mapping[str, Sequence[int]]) -> list[Partition]:
+        """The partitions to read, out of those in `present`, by topic and number.
 
         `UnknownTopicOrPartitionError` for one that is missing, or a warning where `failOnDataLoss` is false. A pattern
         does not match the coordinators' own topics, as with Kafka's consumers.
         """
         if self.strategy == "subscribePattern":
             matches = re.compile(self.pattern).fullmatch
-            named = sorted(topic for topic in there if topic not in INTERNAL_TOPICS and matches(topic))
-            return [(topic, number) for topic in named for number in sorted(there[topic])]
+            named = sorted(topic for topic in present if topic not in INTERNAL_TOPICS and matches(topic))
+            return [(topic, number) for topic in named for number in sorted(present[topic])]
         if self.strategy == "subscribe":
-            missing = [topic for topic in self.topics if topic not in there]
-            if missing:
-                self._lost(UnknownTopicOrPartitionError, f"subscribe names {missing[0]!r}, and there {_list(there)}")
-            return [(topic, number) for topic in sorted(self.topics) for number in sorted(there.get(topic, ()))]
-        gone = [(topic, number) for topic, number in self.assigned if number not in there.get(topic, ())]
-        if gone:
-            topic, number = gone[0]
-            has = f"topic {topic} has {list(there[topic])[:20]}" if topic in there else f"there {_list(there)}"
+            absent_topics = [topic for topic in self.topics if topic not in present]
+            if absent_topics:
+                self._lost(
+                    UnknownTopicOrPartitionError, f"subscribe names {absent_topics[0]!r}, and there {_list(present)}"
+                )
+            return [(topic, number) for topic in sorted(self.topics) for number in sorted(present.get(topic, ()))]
+        absent = [(topic, number) for topic, number in self.assigned if number not in present.get(topic, ())]
+        if absent:
+            topic, number = absent[0]
+            has = f"topic {topic} has {list(present[topic])[:20]}" if topic in present else f"there {_list(present)}"
             self._lost(UnknownTopicOrPartitionError, f"assign names {topic}-{number}, and {has}")
-        return sorted(set(self.assigned) - set(gone))
+        return sorted(set(self.assigned) - set(absent))
 
     def plan(
         self,
@@ -209,11 +212,11 @@ class ReadOptions:
     ) -> list[Range]:
         """The ranges that tasks read, in the order of topic, partition and offset; empty ones are left out.
 
-        `earliest`, `latest` and moments become offsets here, so that a task that is tried again reads the same. Where
-        fewer than `minPartitions` (the option, else the argument) come out, larger ranges are cut, at a batch's border
-        where one is near; none is longer than `maxRecordsPerPartition` offsets. Offsets may have gaps: a range's length
-        is no count of records. Raises `OffsetOutOfRangeError` for what is no longer, or not yet, in a log, unless
-        `failOnDataLoss` is false.
+        `earliest`, `latest` and times become offsets here, so that a task that is tried again reads the same. Where
+        there are fewer ranges than `minPartitions` (the option, else the argument), larger ranges are cut, at a batch's
+        border where one is near; none is longer than `maxRecordsPerPartition` offsets. Offsets may have gaps: a range's
+        length is not its number of records. Raises `OffsetOutOfRangeError` for offsets that are no longer, or not yet,
+        in a log, unless `failOnDataLoss` is false.
         """
         self.starting.check_names(chosen)
         self.ending.check_names(chosen)
@@ -236,32 +239,32 @@ class ReadOptions:
 
     def _start(self, topic: str, number: int, mark: Marks) -> int:
         bound = self.starting
-        asked = bound.of((topic, number))
+        bound_value = bound.of((topic, number))
         if bound.is_time:
-            found = mark.at_time(asked)
-            if found is None and not self.late_start_is_latest:
+            first = mark.at_time(bound_value)
+            if first is None and not self.late_start_is_latest:
                 raise ConfigError(
-                    f"{bound.option} is {asked} for {topic}-{number}, which has no record at or after that; "
+                    f"{bound.option} is {bound_value} for {topic}-{number}, which has no record at or after that; "
                     f"startingOffsetsByTimestampStrategy=latest starts at its end instead: {bound.text}"
                 )
-            return mark.end if found is None else min(found, mark.end)
-        return mark.start if asked == EARLIEST else self._inside(bound, asked, topic, number, mark)
+            return mark.end if first is None else min(first, mark.end)
+        return mark.start if bound_value == EARLIEST else self._inside(bound, bound_value, topic, number, mark)
 
     def _end(self, topic: str, number: int, mark: Marks) -> int:
         bound = self.ending
-        asked = bound.of((topic, number))
+        bound_value = bound.of((topic, number))
         if bound.is_time:
-            found = mark.at_time(asked)
-            return mark.end if found is None else min(found, mark.end)
-        return mark.end if asked == LATEST else self._inside(bound, asked, topic, number, mark)
+            first = mark.at_time(bound_value)
+            return mark.end if first is None else min(first, mark.end)
+        return mark.end if bound_value == LATEST else self._inside(bound, bound_value, topic, number, mark)
 
-    def _inside(self, bound: Bound, asked: int, topic: str, number: int, mark: Marks) -> int:
-        if not mark.start <= asked <= mark.end:
+    def _inside(self, bound: Bound, offset: int, topic: str, number: int, mark: Marks) -> int:
+        if not mark.start <= offset <= mark.end:
             self._lost(
                 OffsetOutOfRangeError,
-                f"{bound.option} is {asked} for {topic}-{number}, whose offsets are {mark.start} to {mark.end}",
+                f"{bound.option} is {offset} for {topic}-{number}, whose offsets are {mark.start} to {mark.end}",
             )
-        return min(max(asked, mark.start), mark.end)
+        return min(max(offset, mark.start), mark.end)
 
     def _lost(self, kind: type[Exception], what: str) -> None:
         if self.fail_on_data_loss:
@@ -273,19 +276,19 @@ def split(
     ranges: Sequence[tuple[Range, Callable[[int], int]]], min_partitions: int | None, max_records: int | None
 ) -> Iterator[Range]:
     """Cut ranges: each gets its share of `min_partitions` by its length; no piece is longer than `max_records`."""
-    total = sum(each.end - each.start for each, _ in ranges)
+    total = sum(part.end - part.start for part, _ in ranges)
     counts = [1] * len(ranges)
     if min_partitions is not None and min_partitions > len(ranges):
-        counts = _shares([each.end - each.start for each, _ in ranges], total, min_partitions)
-    for (each, border), count in zip(ranges, counts, strict=True):
-        for start, end in _pieces(each.start, each.end, count, max_records, border):
-            yield each._replace(start=start, end=end)
+        counts = _shares([part.end - part.start for part, _ in ranges], total, min_partitions)
+    for (part, border), count in zip(ranges, counts, strict=True):
+        for start, end in _pieces(part.start, part.end, count, max_records, border):
+            yield part._replace(start=start, end=end)
 
 
 def _shares(sizes: Sequence[int], total: int, wanted: int) -> list[int]:
-    """How many pieces each gets: in proportion, at least one each, `wanted` in all where there are so many offsets."""
+    """How many pieces each range gets: in proportion, at least one; `wanted` in all, if there are so many offsets."""
     counts = [min(max(size * wanted // total, 1), size) for size in sizes]
-    # What rounding has left goes to those whose pieces are the longest.
+    # Rounding leaves some pieces over: they go to the ranges with the longest pieces.
     for _ in range(min(wanted, total) - sum(counts)):
         most = max(range(len(sizes)), key=lambda i: (sizes[i] / counts[i], -i))
         counts[most] += 1
@@ -295,7 +298,7 @@ def _shares(sizes: Sequence[int], total: int, wanted: int) -> list[int]:
 def _pieces(
     start: int, end: int, count: int, most: int | None, border: Callable[[int], int]
 ) -> Iterator[tuple[int, int]]:
-    """Cut `[start, end)` into `count` pieces, or more if `most` wants it; the last takes the rest."""
+    """Cut `[start, end)` into at least `count` pieces, none of which is longer than `most`; the last has the rest."""
     while True:
         step = (end - start) // max(count, 1)
         step = max(step if most is None else min(step, most), 1)
@@ -305,25 +308,25 @@ def _pieces(
         cut = start + step
         near = border(cut)
         if near - start > step // 2:
-            cut = near  # no batch is then decoded by two tasks
+            cut = near  # then no batch is decoded by two tasks
         yield start, cut
         start, count = cut, count - 1
 
 
 def plain(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without what a table in SQL puts before their names."""
-    found = {name: value for name, value in options.items() if not name.lower().startswith(TABLE_PREFIX)}
-    there = {name.lower() for name in found}
+    """The options without the prefix that a table in SQL puts before their names."""
+    bare = {name: value for name, value in options.items() if not name.lower().startswith(TABLE_PREFIX)}
+    bare_names = {name.lower() for name in bare}
     for name, value in options.items():
-        bare = name[len(TABLE_PREFIX) :]
-        if name.lower().startswith(TABLE_PREFIX) and bare.lower() not in there:
-            found[bare] = value
-    return found
+        without_prefix = name[len(TABLE_PREFIX) :]
+        if name.lower().startswith(TABLE_PREFIX) and without_prefix.lower() not in bare_names:
+            bare[without_prefix] = value
+    return bare
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of a write, parsed. Immutable, and pickled as it is."""
+    """The options of a write, parsed. Immutable; may be pickled."""
 
     topic: str | None = None
     partitions: int | None = None
@@ -336,48 +339,48 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
-        """Take options as Spark hands them over; `ConfigError` as with `ReadOptions.parse`.
+        """Parse options as Spark passes them; `ConfigError` as with `ReadOptions.parse`.
 
-        A partitioner other than Kafka's default one is refused: a column `partition` says where rows go instead.
+        A partitioner other than Kafka's default one is refused: use a column `partition` instead.
         """
-        given = _Given(options, "write", WRITE_OPTIONS, READ_OPTIONS)
-        app, version = given.text("txnAppId"), given.number("txnVersion", 0, LONG_MAX)
+        reader = _OptionReader(options, "write", WRITE_OPTIONS, READ_OPTIONS)
+        app, version = reader.text("txnAppId"), reader.number("txnVersion", 0, LONG_MAX)
         if (app is None) != (version is None) or app == "":
             missing = "txnVersion" if version is None else "txnAppId"
             raise ConfigError(f"a transaction has a txnAppId and a txnVersion, and {missing} is missing")
-        partitioner = given.text("kafka.partitioner.class")
+        partitioner = reader.text("kafka.partitioner.class")
         if partitioner is not None and not partitioner.endswith(DEFAULT_PARTITIONERS):
             raise ConfigError(
                 f"kafka.partitioner.class is {partitioner!r}; rows go by Kafka's default one or by a column partition"
             )
         return cls(
-            topic=given.text("topic"),
-            partitions=given.number("partitions", 1, INT_MAX),
-            compression=given.text("compression"),
-            batch_bytes=given.number("batchBytes", 1, INT_MAX),
-            config=given.beginning_with(CONFIG_PREFIX) or None,
-            staging_dir=given.text("stagingDir"),
+            topic=reader.text("topic"),
+            partitions=reader.number("partitions", 1, INT_MAX),
+            compression=reader.text("compression"),
+            batch_bytes=reader.number("batchBytes", 1, INT_MAX),
+            config=reader.beginning_with(CONFIG_PREFIX) or None,
+            staging_dir=reader.text("stagingDir"),
             txn=None if app is None or version is None else (app, version),
-            commit_timeout=given.seconds("commitTimeout"),
+            commit_timeout=reader.seconds("commitTimeout"),
         )
 
 
-class _Given:
-    """Options by name, whatever the case of their letters; what is given and not known is refused at once.
+class _OptionReader:
+    """Options by name, in any case of letters; an unknown name is refused at once.
 
-    One table in SQL has options for both directions: those of the `other` are passed over.
+    A table in SQL has the options of both directions: those of the `other` are ignored.
     """
 
-    def __init__(self, options: Mapping[str, str], direction: str, known: Sequence[str], other: Sequence[str]) -> None:
+    def __init__(self, options: Mapping[str, str], direction: str, own: Sequence[str], other: Sequence[str]) -> None:
         self._values: dict[str, str] = {}
-        taken = {name.lower() for name in (*known, *other, *PASSED_OVER, *OF_TABLES, *OF_STREAMS)}
+        taken = {name.lower() for name in (*own, *other, *IGNORED, *OF_TABLES, *OF_STREAMS)}
         for name, value in plain(options).items():
             low = name.lower()
             if low not in taken and not low.startswith((KAFKA_PREFIX, CONFIG_PREFIX)):
-                hint = next((one for one in known if _alike(one.lower(), low)), None)
+                hint = next((one for one in own if _alike(one.lower(), low)), None)
                 raise ConfigError(
                     f"{name} is no option of a {direction}{f'; {hint} is' if hint else ''}: {value!r} "
-                    f"({', '.join(known)} are known; what begins with 'kafka.' is passed over)"
+                    f"({', '.join(own)} are known; what begins with 'kafka.' is passed over)"
                 )
             if value is None:
                 raise ConfigError(f"{name} has no value")
@@ -390,7 +393,7 @@ class _Given:
         return {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
 
     def seconds(self, name: str) -> float | None:
-        """A number of seconds, perhaps with an s behind it."""
+        """A number of seconds, with or without an s after it."""
         text = self.text(name)
         if text is None:
             return None
@@ -404,11 +407,11 @@ class _Given:
 
     def strategy(self) -> tuple[Any, dict[str, Any]]:
         names = ("subscribe", "subscribePattern", "assign")
-        given = [name for name in names if self.text(name) is not None]
-        if len(given) != 1:
-            what = " and ".join(f"{name}={self.text(name)!r}" for name in given) or "none"
+        set_names = [name for name in names if self.text(name) is not None]
+        if len(set_names) != 1:
+            what = " and ".join(f"{name}={self.text(name)!r}" for name in set_names) or "none"
             raise ConfigError(f"exactly one of {', '.join(names)} is wanted, not {what}")
-        (name,) = given
+        (name,) = set_names
         value = self.text(name) or ""
         if name == "subscribe":
             topics = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
@@ -432,13 +435,13 @@ class _Given:
         return self._bound("ending", "latest", LATEST, "earliest", EARLIEST)
 
     def _bound(self, side: str, default: str, mark: int, wrong: str, wrong_mark: int) -> Bound:
-        """The first of Timestamp, OffsetsByTimestamp and Offsets that is given; the others are not even looked at."""
+        """The first of Timestamp, OffsetsByTimestamp and Offsets that is set; the others are not even parsed."""
         option = f"{side}Timestamp"
         if (text := self.text(option)) is not None:
             return Bound(option, text, _whole(option, text, 0, LONG_MAX), is_time=True)
         option = f"{side}OffsetsByTimestamp"
         if (text := self.text(option)) is not None:
-            return Bound(option, text, each=_by_partition(option, text, low=0), is_time=True)
+            return Bound(option, text, by_partition=_by_partition(option, text, low=0), is_time=True)
         option = f"{side}Offsets"
         text = self.text(option)
         if text is None or text.lower() == default:
@@ -447,13 +450,13 @@ class _Given:
             raise ConfigError(
                 f"{option} is {text!r}, which a batch read cannot have; {default!r} or offsets as JSON can"
             )
-        each = _by_partition(option, text, low=EARLIEST)
-        for (topic, number), offset in each.items():
+        offsets = _by_partition(option, text, low=EARLIEST)
+        for (topic, number), offset in offsets.items():
             if offset == wrong_mark:
                 raise ConfigError(
                     f"{option} is {offset} ({wrong}) for {topic}-{number}, which a batch read cannot have"
                 )
-        return Bound(option, text, each=each)
+        return Bound(option, text, by_partition=offsets)
 
     def truth(self, name: str, *, default: bool) -> bool:
         text = self.text(name)
@@ -497,9 +500,9 @@ class _Given:
 
 
 def _assigned(text: str) -> tuple[Partition, ...]:
-    found = _json("assign", text, '{"topic": [0, 1]}')
+    by_topic = _json("assign", text, '{"topic": [0, 1]}')
     chosen = []
-    for topic, numbers in found.items():
+    for topic, numbers in by_topic.items():
         if not isinstance(numbers, list):
             raise ConfigError(f'assign wants a list of partitions for {topic!r}, as in {{"topic": [0, 1]}}: {text}')
         for number in numbers:
@@ -513,7 +516,7 @@ def _assigned(text: str) -> tuple[Partition, ...]:
 
 def _by_partition(option: str, text: str, *, low: int) -> dict[Partition, int]:
     example = '{"topic": {"0": 23, "1": 42}}'
-    each = {}
+    offsets = {}
     for topic, numbers in _json(option, text, example).items():
         if not isinstance(numbers, dict):
             raise ConfigError(f"{option} wants numbers by partition for {topic!r}, as in {example}: {text}")
@@ -524,18 +527,18 @@ def _by_partition(option: str, text: str, *, low: int) -> dict[Partition, int]:
                 raise ConfigError(
                     f"{option} is {value!r} for {topic}-{number}; whole numbers from {low} on are allowed: {text}"
                 )
-            each[topic, int(number)] = value
-    return each
+            offsets[topic, int(number)] = value
+    return offsets
 
 
 def _json(option: str, text: str, example: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{option} is no JSON like {example} ({error}): {text[:1000]!r}") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise ConfigError(f"{option} is no JSON object like {example}: {text[:1000]!r}")
-    return found
+    return parsed
 
 
 def _whole(option: str, text: str, low: int, high: int) -> int:
@@ -544,14 +547,14 @@ def _whole(option: str, text: str, low: int, high: int) -> int:
     return int(text)
 
 
-def _alike(known: str, given: str) -> bool:
-    """Whether a name may have been meant: one letter more or less, or another separator."""
-    plain = re.sub(r"[^a-z]", "", given)
-    return known == plain or known.rstrip("s") == plain.rstrip("s") or (len(plain) > 5 and known.startswith(plain))
+def _alike(option: str, name: str) -> bool:
+    """Whether a name may be a misspelt option: an s more or less, or another separator."""
+    plain = re.sub(r"[^a-z]", "", name)
+    return option == plain or option.rstrip("s") == plain.rstrip("s") or (len(plain) > 5 and option.startswith(plain))
 
 
-def _list(there: Iterable[str]) -> str:
-    names = sorted(there)
+def _list(topics: Iterable[str]) -> str:
+    names = sorted(topics)
     return f"are {', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else "is no topic at all"
 
 

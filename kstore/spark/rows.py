@@ -1,31 +1,30 @@
-"""What a load may be given: which columns, of which types, and rows that are no record batches yet.
+"""The columns of a load, their types, and rows that are not record batches yet.
 
-Names and types are those of Spark's Kafka sink, and `timestamp`; refusals are in its words. Frames of pandas become
-record batches here, and Python objects blocks of `Row`s. Imports neither Spark nor PyArrow. The hardest rule: what
-could be meant in two ways (a name twice, a moment that would read as none) is refused, not guessed.
+Names and types are those of Spark's Kafka sink, and `timestamp`; the errors have Spark's words. Frames of pandas become
+record batches here, and Python objects blocks of `Row`s. The hardest rule: input with two possible meanings (a name
+twice, a timestamp that would read as none) is refused.
 """
 
 from __future__ import annotations
 
 import datetime
-import importlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kstore import arguments
+from kstore.base import arguments, optional
 from kstore.errors import ConfigError, InvalidColumnError, InvalidTimestampError
 from kstore.spark.options import COLUMN_TYPES
 
-BLOCK_ROWS = 10_000  # of Rows, tuples and bytes, that become columns at a time
+BLOCK_ROWS = 10_000  # rows that are Python objects become columns so many at a time
 BLOCK_BYTES = 16 << 20
 
 _BYTES = ("string", "binary")
 TYPES = {"value": _BYTES, "key": _BYTES} | {
     name: (COLUMN_TYPES[name],) for name in ("headers", "topic", "partition", "timestamp")
 }
-"""The columns that a load takes, and Spark's names of the types that each may have."""
+"""The columns of a load, and Spark's names of the types that each may have."""
 COLUMNS = tuple(TYPES)
 
 Types = Mapping[str, str] | Iterable[tuple[str, str | None]]
@@ -35,29 +34,29 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 def check(types: Types, *, wants_topic: bool) -> None:
-    """Refuse columns that do not fit, by name and Spark's simple type name (None where it is not known yet).
+    """Refuse columns that do not fit: names, with Spark's simple type names (None for one that is not known yet).
 
-    Raises `ConfigError`, also for a known name that is there twice. Columns of other names are left out, as Spark's
-    sink leaves them out.
+    Raises `ConfigError`, also for two columns of one known name. Columns of other names are ignored, as Spark's sink
+    ignores them.
     """
     pairs = list(types.items() if isinstance(types, Mapping) else types)
     check_once(name for name, _ in pairs)
-    known = dict(pairs)
-    if "value" not in known:
+    by_name = dict(pairs)
+    if "value" not in by_name:
         raise no_value()
-    if wants_topic and "topic" not in known:
+    if wants_topic and "topic" not in by_name:
         raise ConfigError(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
         )
     for name, wanted in TYPES.items():
-        found = known.get(name)
-        if found is not None and found.lower().replace(" ", "") not in (*wanted, "void"):
-            raise _wrong_type(name, found)
+        kind = by_name.get(name)
+        if kind is not None and kind.lower().replace(" ", "") not in (*wanted, "void"):
+            raise _wrong_type(name, kind)
 
 
-def check_once(given: Iterable[Any]) -> None:
-    """Refuse names of which a known one is there more than once: nobody could say which column is meant."""
-    for name, count in Counter(given).items():
+def check_once(names: Iterable[Any]) -> None:
+    """Refuse two columns of one known name."""
+    for name, count in Counter(names).items():
         if count > 1 and name in TYPES:
             raise ConfigError(f"there are {count} columns of the name {name!r}, and each may be there once")
 
@@ -67,9 +66,9 @@ def no_value() -> ConfigError:
     return ConfigError("Required attribute 'value' not found.")
 
 
-def _wrong_type(name: str, found: str) -> ConfigError:
-    wanted = " or ".join(each.upper() for each in TYPES[name])
-    return ConfigError(f"{name} attribute unsupported type {found.upper()}. {name} must be a(n) {wanted}.")
+def _wrong_type(name: str, kind: str) -> ConfigError:
+    wanted = " or ".join(allowed.upper() for allowed in TYPES[name])
+    return ConfigError(f"{name} attribute unsupported type {kind.upper()}. {name} must be a(n) {wanted}.")
 
 
 # Record batches.
@@ -89,19 +88,19 @@ def simple_name(pa: Any, kind: Any) -> str:
     if types.is_timestamp(kind):
         return "timestamp_ntz" if kind.tz is None else "timestamp"
     if (types.is_list(kind) or types.is_large_list(kind)) and types.is_struct(kind.value_type):
-        inner = ",".join(f"{each.name}:{simple_name(pa, each.type)}" for each in kind.value_type)
+        inner = ",".join(f"{child.name}:{simple_name(pa, child.type)}" for child in kind.value_type)
         return f"array<struct<{inner}>>"
     return str(kind)
 
 
 def check_stamps(pa: Any, stamps: Any, first: int) -> None:
-    """Refuse a moment before 1970 in an Arrow column of timestamps, whose row 0 is called row `first`.
+    """Refuse a time before 1970 in an Arrow column of timestamps; errors call its row 0 row `first`.
 
-    Kafka has no such times; the last millisecond before 1970 would read as "no timestamp".
+    Kafka has no such times: the last millisecond before 1970 is -1, which means "no timestamp".
     """
     if not pa.types.is_timestamp(stamps.type):
         return
-    pc = importlib.import_module("pyarrow.compute")
+    pc = optional.pyarrow("a column of timestamps", "compute", extra="spark").compute
     numbers = stamps.view(pa.int64())
     least = pc.min(numbers).as_py()
     if least is not None and least < 0:
@@ -109,18 +108,18 @@ def check_stamps(pa: Any, stamps: Any, first: int) -> None:
         raise _too_early(row, f"{numbers[row - first].as_py()} {stamps.type.unit} from 1970 on")
 
 
-def _too_early(row: int, found: str) -> InvalidTimestampError:
+def _too_early(row: int, shown: str) -> InvalidTimestampError:
     return InvalidTimestampError(
-        f"timestamp of row {row} is {found}: Kafka has no times before 1970",
+        f"timestamp of row {row} is {shown}: Kafka has no times before 1970",
         record_errors=((row, "timestamp before 1970"),),
     )
 
 
 def from_pandas(pa: Any, frame: Any) -> Any:
-    """A frame of pandas as a record batch.
+    """Make a record batch of a frame of pandas.
 
-    pandas makes floats of whole numbers that may be missing: a column `partition` of those, or of integers of another
-    width, is taken. Datetimes without a zone are not: they would have to be guessed about.
+    pandas stores whole numbers as floats where some are missing: a column `partition` of floats, or of integers of
+    another width, is allowed. Datetimes without a zone are refused: their zone would be a guess.
     """
     check_once(frame.columns)
     batch = pa.RecordBatch.from_pandas(frame, preserve_index=False)
@@ -140,7 +139,7 @@ def from_pandas(pa: Any, frame: Any) -> Any:
 
 @dataclass(slots=True)
 class Row:
-    """What becomes a record."""
+    """One row: a record, and where it goes."""
 
     value: Any
     key: Any = None
@@ -151,7 +150,7 @@ class Row:
 
 
 def blocks(items: Iterable[Any]) -> Iterator[list[Row]]:
-    """Rows in blocks that are bounded by their number and their bytes."""
+    """Yield rows in blocks of at most `BLOCK_ROWS`, and of about `BLOCK_BYTES`."""
     block: list[Row] = []
     size = 0
     for number, item in enumerate(items):
@@ -166,24 +165,24 @@ def blocks(items: Iterable[Any]) -> Iterator[list[Row]]:
 
 
 def _row(item: Any, number: int) -> Row:
-    """One row; `TypeError` that says what is taken."""
+    """Make one row; a `TypeError` says what a row may be."""
     if isinstance(item, bytes | bytearray | memoryview) or item is None:
         return Row(item)
     if isinstance(item, tuple):
         named = getattr(item, "__fields__", None)
         if named:  # a Row of Spark's
-            found = dict(zip(named, item, strict=True))
-            if len(found) < len(named):
+            fields = dict(zip(named, item, strict=True))
+            if len(fields) < len(named):
                 check_once(named)
-            if "value" not in found:
+            if "value" not in fields:
                 raise no_value()
             return Row(
-                _data("value", found["value"]),
-                _data("key", found.get("key")),
-                _number(found.get("partition")),
-                _stamp(found.get("timestamp"), number),
-                _pairs(found.get("headers")),
-                found.get("topic"),
+                _data("value", fields["value"]),
+                _data("key", fields.get("key")),
+                _number(fields.get("partition")),
+                _stamp(fields.get("timestamp"), number),
+                _pairs(fields.get("headers")),
+                fields.get("topic"),
             )
         if 2 <= len(item) <= 5:
             rest = (*item[2:], None, None, None)
@@ -213,12 +212,12 @@ def _number(partition: Any) -> int | None:
 
 
 def _stamp(timestamp: Any, number: int) -> int | None:
-    """Milliseconds, -1 for none; a datetime without a zone is Spark's, in the zone of this machine."""
+    """Milliseconds, -1 for none; a datetime without a zone comes from Spark, and is in this machine's zone."""
     if isinstance(timestamp, datetime.datetime):
-        found = (timestamp.astimezone(datetime.UTC) - _EPOCH) // _MILLISECOND
-        if found < 0:
+        milliseconds = (timestamp.astimezone(datetime.UTC) - _EPOCH) // _MILLISECOND
+        if milliseconds < 0:
             raise _too_early(number, str(timestamp))
-        return found
+        return milliseconds
     return None if timestamp is None else arguments.whole("timestamp", timestamp)
 
 

@@ -1,9 +1,9 @@
-"""Logs into DataFrames: what to read is decided on the driver, and each task reads its range into Arrow batches.
+"""Logs into DataFrames: the driver decides what to read, and each task reads its range into Arrow batches.
 
-`plan` turns options into ranges of offsets, which stand still from then on; `Scan` goes to the tasks and yields record
-batches of exactly Spark's types, made from columns without an object for each record. Directories are only read
-(`mode="r"`), so that those of a running broker can be scanned where they lie. The hardest rule: a range that can no
-longer be read as it was planned is an error, never a shorter answer, unless `failOnDataLoss` is false.
+`plan` turns options into ranges of offsets, which do not change afterwards. `Scan` is pickled into the tasks and yields
+record batches of exactly Spark's types, made from columns without an object for each record. Directories are only read
+(`mode="r"`), so that those of a running broker can be scanned. The hardest rule: a range that can no longer be read as
+it was planned is an error, never a shorter result, unless `failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from kstore import checkpoint, fs
-from kstore.catalog import Entry, look
+from kstore.base import optional
+from kstore.disk import fs
 from kstore.errors import (
     ConfigError,
     CorruptRecordError,
@@ -28,22 +28,23 @@ from kstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from kstore.log import Log
-from kstore.spark import needs
+from kstore.files import checkpoint
+from kstore.log.log import Log
 from kstore.spark.options import COLUMN_TYPES, Isolation, Range, ReadOptions
+from kstore.store.catalog import Entry, look
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from kstore._columns import Columns
+    from kstore.columns._columns import Columns
 
 logger = logging.getLogger("kstore")
 
-# One record batch on its way to the JVM: as many records or bytes as it takes to make the fixed costs small.
+# One record batch for the JVM: so large that the fixed cost of a batch is small.
 CHUNK_RECORDS, CHUNK_BYTES = 32_768, 4 << 20
-MOST_MS = (2**63 - 1) // 1000  # what fits Spark's microseconds
+MOST_MS = (2**63 - 1) // 1000  # the greatest time that fits Spark's microseconds
 
-# What a log calls the columns that it has; a topic and a partition are the same in every row.
+# The log's names of its columns; topic and partition are not among them, they are the same in every row.
 _IN_LOG = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp"}
 _IN_LOG |= {"timestampType": "timestamp_type", "headers": "headers"}
 
@@ -51,14 +52,14 @@ Roots = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 class Piece(NamedTuple):
-    """What one task reads: offsets `[start, end)` of the partition in a directory. Plain, and pickled as it is."""
+    """The offsets `[start, end)` of the partition in a directory that one task reads. Plain values; may be pickled."""
 
     path: str
     topic: str
     partition: int
     start: int
     end: int
-    topic_id: str | None = None  # of the topic for which it was planned, where its directory tells
+    topic_id: str | None = None  # of the topic when it was planned, if its directory has one
 
     @property
     def name(self) -> str:
@@ -67,7 +68,7 @@ class Piece(NamedTuple):
 
 
 class Filters(NamedTuple):
-    """What a query's own conditions leave: partitions by topic and number, offsets, a least timestamp."""
+    """What a query's conditions select: topics, partitions, offsets, a least timestamp."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -77,7 +78,7 @@ class Filters(NamedTuple):
 
 
 class LogMarks:
-    """What planning asks a log that is open for reading; a `options.Marks`. Not thread-safe."""
+    """The `options.Marks` of a log that is open for reading. Not thread-safe."""
 
     def __init__(self, log: Log, isolation: Isolation) -> None:
         self._log = log
@@ -86,8 +87,8 @@ class LogMarks:
 
     def at_time(self, timestamp: int) -> int | None:
         """The lowest offset whose timestamp is at or after `timestamp`, through the time index."""
-        found = self._log.offset_for_timestamp(timestamp)
-        return None if found is None else found.offset
+        first = self._log.offset_for_timestamp(timestamp)
+        return None if first is None else first.offset
 
     def border(self, offset: int) -> int:
         """The base offset of the batch that holds `offset`, through the offset index; `offset` where none does."""
@@ -99,11 +100,10 @@ class LogMarks:
 
 
 def directories(root: Roots) -> tuple[str, ...]:
-    """The log directories that `root` names: a path, a `file:` URI, or several; `ConfigError` for what is none."""
-    given = [root] if isinstance(root, str | os.PathLike) else list(root)
-    found = []
-    for each in given:
-        path = os.fspath(each)
+    """The log directories that `root` names: a path, a `file:` URI, or several; `ConfigError` for anything else."""
+    paths = []
+    for path_like in [root] if isinstance(root, str | os.PathLike) else list(root):
+        path = os.fspath(path_like)
         if not isinstance(path, str) or not path:
             raise ConfigError(f"a log directory is a path, not {path!r}")
         if "://" in path or path.startswith("file:"):
@@ -111,31 +111,32 @@ def directories(root: Roots) -> tuple[str, ...]:
             if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
                 raise ConfigError(f"{path} is no path of a file system; logs are read and written where files are")
             path = unquote(parts.path)
-        found.append(os.path.abspath(path))
-    if not found:
+        paths.append(os.path.abspath(path))
+    if not paths:
         raise ConfigError("no log directory is given")
-    return tuple(found)
+    return tuple(paths)
 
 
 def plan(
     root: Roots, options: ReadOptions, *, min_partitions: int | None = None, filters: Filters | None = None
 ) -> list[Piece]:
-    """What tasks are to read, in the order of topic, partition and offset; see `ReadOptions.plan`.
+    """The pieces that tasks read, in the order of topic, partition and offset; see `ReadOptions.plan`.
 
-    Raises what that raises, `StorageError` for a directory that is not there, and `CorruptRecordError`.
+    Raises what that raises, `StorageError` for a directory that does not exist, and `CorruptRecordError`.
     """
-    there: dict[str, dict[int, Entry]] = {}
+    entries_of: dict[str, dict[int, Entry]] = {}
     for entry in look(directories(root)).entries:
-        there.setdefault(entry.topic, {})[entry.partition] = entry
-    chosen = options.choose({topic: sorted(numbers) for topic, numbers in there.items()})
+        entries_of.setdefault(entry.topic, {})[entry.partition] = entry
+    chosen = options.choose({topic: sorted(numbers) for topic, numbers in entries_of.items()})
     opened: dict[tuple[str, int], LogMarks] = {}
     ids: dict[tuple[str, int], str | None] = {}
     logs: list[Log] = []
 
     def marks(topic: str, number: int) -> LogMarks:
         if (topic, number) not in opened:
-            path = there[topic][number].path
-            ids[topic, number] = _topic_id(path)  # first, so that a topic that is made anew meanwhile is noticed
+            path = entries_of[topic][number].path
+            # The id is read before the log is opened: a topic that is created again meanwhile is then noticed.
+            ids[topic, number] = _topic_id(path)
             logs.append(Log.open(path, "r"))
             opened[topic, number] = LogMarks(logs[-1], options.isolation)
         return opened[topic, number]
@@ -147,55 +148,55 @@ def plan(
     finally:
         for log in logs:
             log.close()
-    return [Piece(there[each.topic][each.partition].path, *each, ids[each.topic, each.partition]) for each in ranges]
+    return [Piece(entries_of[r.topic][r.partition].path, *r, ids[r.topic, r.partition]) for r in ranges]
 
 
 def _topic_id(path: str) -> str | None:
-    """The id of the topic whose partition is in a directory; None where there is no telling."""
+    """The id of the topic whose partition is in a directory; None where it cannot be read."""
     try:
-        found = checkpoint.read_partition_metadata(path)
-    except StorageError:  # malformed, or out of reach; whoever opens the log is told what is wrong
+        metadata = checkpoint.read_partition_metadata(path)
+    except StorageError:  # opening the log raises it
         return None
-    return None if found is None else checkpoint.format_topic_id(found.topic_id)
+    return None if metadata is None else checkpoint.format_topic_id(metadata.topic_id)
 
 
 def _kept(ranges: Iterable[Range], filters: Filters, marks: Any) -> Iterator[Range]:
-    """What a query's conditions leave of some ranges, and perhaps a little more: Spark looks at every row again."""
-    for each in ranges:
-        if filters.topics is not None and each.topic not in filters.topics:
+    """Yield the parts of the ranges that a query's conditions select, or a little more: Spark tests every row again."""
+    for part in ranges:
+        if filters.topics is not None and part.topic not in filters.topics:
             continue
-        if filters.partitions is not None and each.partition not in filters.partitions:
+        if filters.partitions is not None and part.partition not in filters.partitions:
             continue
-        start, end = each.start, each.end
+        start, end = part.start, part.end
         if filters.least_offset is not None:
             start = max(start, filters.least_offset)
         if filters.end_offset is not None:
             end = min(end, filters.end_offset)
         if filters.least_timestamp is not None and start < end:
-            found = marks(each.topic, each.partition).at_time(filters.least_timestamp)
-            start = end if found is None else max(start, found)
+            first = marks(part.topic, part.partition).at_time(filters.least_timestamp)
+            start = end if first is None else max(start, first)
         if start < end:
-            yield each._replace(start=start, end=end)
+            yield part._replace(start=start, end=end)
 
 
 @dataclass(frozen=True)
 class Scan:
-    """How tasks read their pieces: plain values, pickled as they are. Thread-safe."""
+    """How tasks read their pieces. Plain values; may be pickled. Thread-safe."""
 
     columns: tuple[str, ...]
     isolation: Isolation = "read_uncommitted"
     fail_on_data_loss: bool = True
-    not_null: frozenset[str] = frozenset()  # columns that a schema of the caller's own declares so
+    not_null: frozenset[str] = frozenset()  # columns that the caller's own schema declares not null
 
     def batches(self, piece: Piece) -> Iterator[Any]:
-        """Read a piece into record batches of Spark's types, in the order of offsets, in the memory of one of them.
+        """Read a piece into record batches of Spark's types, in the order of offsets, one in memory at a time.
 
-        Raises `OffsetOutOfRangeError` where records have gone since the planning, `UnknownTopicOrPartitionError` where
-        the partition has, or is another topic's of the same name (or, with `fail_on_data_loss` off, says so to the
-        logger and gives what is left), `CorruptRecordError`, and `InvalidTimestampError` for a moment that Spark's type
-        cannot hold.
+        Raises `OffsetOutOfRangeError` where records were deleted since the planning, and `UnknownTopicOrPartitionError`
+        where the partition was deleted, or now belongs to another topic of the same name. Without `fail_on_data_loss`
+        both are warnings, and the rest is read. Also raises `CorruptRecordError`, and `InvalidTimestampError` for a
+        time that Spark's type cannot hold.
         """
-        make = _Maker(needs.pyarrow("a scan"), self.columns, self.not_null, piece)
+        make = _Maker(optional.pyarrow("a scan", extra="spark"), self.columns, self.not_null, piece)
         offset = piece.start
         try:
             with Log.open(piece.path, "r") as log:
@@ -203,13 +204,13 @@ class Scan:
                     offset = chunk.next_offset
                     yield make.batch(chunk)
         except (fs.MissingFileError, CorruptRecordError) as error:
-            # What is half deleted may look damaged.
+            # A partition that is being deleted may look damaged.
             if fs.exists(piece.path) and not isinstance(error, fs.MissingFileError):
                 raise
             self._lost(UnknownTopicOrPartitionError, piece, offset, "its directory has gone")
 
     def _planned(self, log: Log, piece: Piece, wanted: Sequence[str]) -> Iterator[Columns]:
-        """What a log that is open still has of a piece, as long as it is that of the topic that was planned."""
+        """Read the records of a piece that an open log still has, while it belongs to the topic of the planning."""
         offset = piece.start
         while offset < piece.end:
             if self._is_another(piece, offset):
@@ -222,7 +223,7 @@ class Scan:
                     return
             try:
                 for chunk in self._chunks(log, offset, piece.end, wanted):
-                    if self._is_another(piece, offset):  # after reading: a topic made anew later has not been read yet
+                    if self._is_another(piece, offset):  # checked after the read, which may be of the new topic
                         return
                     offset = chunk.next_offset
                     yield chunk
@@ -236,13 +237,12 @@ class Scan:
                 return
 
     def _is_another(self, piece: Piece, offset: int) -> bool:
-        """Whether the topic was deleted and made anew: then what there is must not be read for it."""
-        found = None if piece.topic_id is None else _topic_id(piece.path)
-        if found is None or found == piece.topic_id:
+        """Whether the topic was deleted and created again: the records of the new one must not be read."""
+        topic_id = None if piece.topic_id is None else _topic_id(piece.path)
+        if topic_id is None or topic_id == piece.topic_id:
             return False
-        self._lost(
-            UnknownTopicOrPartitionError, piece, offset, f"the topic of id {piece.topic_id} has gone, {found} is there"
-        )
+        what = f"the topic of id {piece.topic_id} has gone, {topic_id} is there"
+        self._lost(UnknownTopicOrPartitionError, piece, offset, what)
         return True
 
     def _chunks(self, log: Log, offset: int, end: int, wanted: Sequence[str]) -> Iterator[Columns]:
@@ -253,7 +253,7 @@ class Scan:
             isolation=self.isolation,
             max_records=CHUNK_RECORDS,
             max_bytes=CHUNK_BYTES,
-            threads=1,  # the machine's cores are taken by other tasks
+            threads=1,  # other tasks use the machine's other cores
         )
 
     def _lost(self, kind: type[Exception], piece: Piece, offset: int, what: str) -> None:
@@ -264,13 +264,13 @@ class Scan:
 
 
 class _Maker:
-    """Makes record batches of one partition's columns. Not thread-safe."""
+    """Makes record batches from the columns of one partition. Not thread-safe."""
 
     def __init__(self, pa: Any, columns: Sequence[str], not_null: frozenset[str], piece: Piece) -> None:
         self._pa = pa
         self._piece = piece
         self._schema = arrow_schema(columns, not_null)
-        # A count of rows is known from any column; the offset is the cheapest.
+        # Any column tells the number of rows; the offset is the cheapest.
         self.wanted = tuple(_IN_LOG[name] for name in columns if name in _IN_LOG) or ("offset",)
         self._same = {"topic": pa.array([], pa.string()), "partition": pa.array([], pa.int32())}
 
@@ -292,7 +292,7 @@ class _Maker:
         return columns.column(name)
 
     def _repeated(self, name: str, count: int) -> Any:
-        """A column of one value: built once for the longest batch, and a slice of that for the others."""
+        """A column of one value: built for the longest batch so far, and sliced for the others."""
         if len(self._same[name]) < count:
             value = self._piece.topic if name == "topic" else self._piece.partition
             scalar = self._pa.scalar(value, self._same[name].type)
@@ -310,11 +310,11 @@ class _Maker:
             )
         return pa.array(timestamps * 1000).view(self._schema.field("timestamp").type)
 
-    def _headers(self, chunk: Columns, found: Any) -> Any:
-        """Lists of headers, null where a record has none."""
+    def _headers(self, chunk: Columns, column: Any) -> Any:
+        """Lists of headers, null for a record without any."""
         pa = self._pa
         kind = self._schema.field("headers").type
-        inner = found.values
+        inner = column.values
         fields = kind.value_type
         rows = pa.StructArray.from_arrays(
             [inner.field(0).cast(pa.string()), inner.field(1)], fields=[fields.field(0), fields.field(1)]
@@ -326,8 +326,8 @@ class _Maker:
 
 
 def arrow_schema(columns: Iterable[str], not_null: Iterable[str] = ()) -> Any:
-    """The Arrow schema of a scan's record batches: to the letter the one that Spark expects of these columns."""
-    pa = needs.pyarrow("a scan")
+    """The Arrow schema of a scan's record batches: exactly the one that Spark expects of these columns."""
+    pa = optional.pyarrow("a scan", extra="spark")
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     types = {
         "binary": pa.binary(),
@@ -369,15 +369,15 @@ def scan(
 ) -> DataFrame:
     """Make a DataFrame of the records in the log directory `root`, or in several: one row each, in Arrow batches.
 
-    The arguments are the options of `spark.read.format("kstore")` with underscores (docs/spark.md), and mean the same;
-    mappings stand where an option has JSON. `columns` says which columns to build, and in which order: Spark prunes
-    none for a Python source. What is read is decided now: rows that come later are not in it, however often it is
-    computed. Without `min_partitions` large partitions are cut until every core has something to read. Rows of a
-    partition come in the order of their offsets, within and across tasks, until something shuffles them.
+    The arguments are the options of `spark.read.format("kstore")` with underscores (docs/spark.md), with mappings in
+    place of JSON. `columns` says which columns to build, and in which order: Spark leaves none out for a Python source.
+    The offsets to read are decided now: later records are not in the DataFrame, however often it is computed. Without
+    `min_partitions` large partitions are cut until every core has a range to read. Rows of a partition come in the
+    order of their offsets, within and across tasks, until they are shuffled.
 
     Raises `ConfigError` for an argument, `UnknownTopicOrPartitionError`, `OffsetOutOfRangeError`, `StorageError`.
     """
-    given: dict[str, object] = {
+    arguments: dict[str, object] = {
         "subscribe": subscribe if subscribe is None or isinstance(subscribe, str) else ",".join(subscribe),
         "subscribePattern": subscribe_pattern,
         "assign": _as_json(assign, _listed),
@@ -395,8 +395,8 @@ def scan(
         "maxRecordsPerPartition": max_records_per_partition,
         "isolation": isolation,
     }
-    options = ReadOptions.parse({name: str(value) for name, value in given.items() if value is not None})
-    needs.pyarrow("a scan")
+    options = ReadOptions.parse({name: str(value) for name, value in arguments.items() if value is not None})
+    optional.pyarrow("a scan", extra="spark")
     pieces = plan(root, options, min_partitions=_cores(spark))
     how = Scan(options.columns, options.isolation, options.fail_on_data_loss)
     schema = ddl(options.columns)
@@ -407,7 +407,7 @@ def scan(
 
 
 class _Reading:
-    """The function of `mapInArrow`: numbers of pieces in, their record batches out."""
+    """The function for `mapInArrow`: from the numbers of pieces to their record batches."""
 
     def __init__(self, how: Scan, pieces: tuple[Piece, ...]) -> None:
         self._how = how
@@ -420,10 +420,10 @@ class _Reading:
 
 
 def _cores(spark: SparkSession) -> int | None:
-    """How many tasks run at once, where a session tells."""
+    """How many tasks run at once; None where the session does not say."""
     try:
         return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # a session of Spark Connect has no context, and says so in an error of its own
+    except Exception:  # Spark Connect has no context, and raises an error of its own
         return None
 
 

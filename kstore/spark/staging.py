@@ -1,16 +1,15 @@
-"""What runs in Spark's tasks: rows in, private segment files out, one manifest row for each partition that got any.
+"""What runs in Spark's tasks: rows in, private segment files out, a manifest row for each partition that got rows.
 
-A `Stage` is made on the driver, checks there what can be checked, and is pickled into tasks; it holds no file and no
-lock. Which columns there may be is in rows.py; encoding and files are in attempts.py. The hardest rule: a task attempt
-writes into a directory of its own and nowhere else, so that one that fails, or comes too late, has changed nothing.
+A `Stage` is made on the driver, which checks its arguments, and is pickled into tasks; it holds no file and no lock.
+rows.py says which columns are allowed; attempts.py encodes and writes. The hardest rule: a task attempt writes into a
+directory of its own and nowhere else, so that one that fails, or ends too late, has changed nothing.
 
 Memory: a task holds one record batch of Spark's (64 MiB at the most by Spark's default) and copies of `SLICE_BYTES` of
-it, or a block of rows, beside what attempts.py holds, however much a task sees; docs/spark.md has figures.
+it, or a block of rows, beside what attempts.py holds. That does not grow with the rows; docs/spark.md has figures.
 """
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import os
@@ -22,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from kstore import _columnroute, _route, arguments, fs, loads, names
-from kstore import compression as codecs
-from kstore.adopt import Staged, remove_staged
-from kstore.columnsources import Columns
-from kstore.config import TOPIC_NAMES, LogConfig
+from kstore.base import arguments, optional
+from kstore.codec import compression as codecs
+from kstore.columns.sources import ColumnInput
+from kstore.config.log import TOPIC_NAMES, LogConfig
+from kstore.config.settings import check_known
+from kstore.disk import fs
 from kstore.errors import (
     ConfigError,
     InvalidRecordError,
@@ -34,11 +34,15 @@ from kstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from kstore.settings import check_known
-from kstore.spark import needs
+from kstore.files import loads, names
+from kstore.files.role import read_role
+from kstore.files.topics import MAX_PARTITIONS
 from kstore.spark.attempts import Attempt, Topic
 from kstore.spark.rows import COLUMNS, Row, Types, blocks, check, check_stamps, from_pandas, simple_name
-from kstore.store import MAX_PARTITIONS, Store
+from kstore.store.loads.manifest import TASK_PREFIX, Staged
+from kstore.store.loads.staged_files import remove_job, remove_staged
+from kstore.store.store import Store, partition_count
+from kstore.store.topics import _column_route, _route
 
 MANIFEST = (
     "job string, directory string, task long, topic string, partition int, partitions int, records long, batches long, "
@@ -46,31 +50,30 @@ MANIFEST = (
 )
 """The schema of a manifest, for `df.mapInArrow(stage, MANIFEST)`."""
 
-SUFFIX = ".kstore-staging"
 STALE_SECONDS = 7 * 24 * 3600
-"""What nobody has touched for a week, and no load mentions, is garbage: no job runs that long between two files."""
+"""Staged files that were not changed for a week are deleted if no load names them: no job pauses that long."""
 
 SLICE_BYTES = 8 << 20  # of a record batch at a time
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What every task of a load goes by. Plain values only."""
+    """What all tasks of a load are given. Plain values only."""
 
     root: str
     job: str
     directory: str
     topic: str | None
     topics: Mapping[str, Topic]
-    unknown: Topic | None  # what topics have that are not there yet
+    unknown: Topic | None  # a template of the topics that the commit creates
     compression: str | None
     batch_bytes: int | None
 
 
 class Stage:
-    """A picklable callable that stages what one task sees. Make it with `stage`.
+    """A picklable callable that stages the rows of one task. Make it with `stage`.
 
-    `job` names the load: every attempt of every task stages below `directory`, which is the job's own. Thread-safe.
+    `job` names the load: every attempt of every task stages in the job's own `directory`. Thread-safe.
     """
 
     def __init__(self, plan: _Plan) -> None:
@@ -83,33 +86,33 @@ class Stage:
 
     @property
     def directory(self) -> str:
-        """Where all of its tasks stage."""
+        """The directory in which all of its tasks stage."""
         return self._plan.directory
 
     @property
     def root(self) -> str:
-        """The log directory that it is for."""
+        """The log directory that the load is for."""
         return self._plan.root
 
     def __call__(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Stage the rows of one task; its manifest rows, in kind: record batches, pandas frames, or `Staged`.
+        """Stage the rows of one task; yields its manifest rows in the same kind: record batches, frames, or `Staged`.
 
         `items` are Arrow record batches (mapInArrow), pandas frames (mapInPandas), or rows: tuples `(key, value[,
         partition[, timestamp[, headers]]])`, Spark's Rows by name, or bytes, which are values.
         """
-        found, iterator = _first(items)
-        if found is _NOTHING:
+        first, iterator = _first(items)
+        if first is _NOTHING:
             return
-        kind = _kind(found)
+        kind = _kind(first)
         if kind == "arrow":
             staged = self.write(iterator)
             if staged:
                 yield _manifest_batch(staged)
         elif kind == "pandas":
-            pa = needs.pyarrow("mapInPandas")
+            pa = optional.pyarrow("mapInPandas", extra="spark")
             staged = self.write(from_pandas(pa, frame) for frame in iterator)
             if staged:
-                yield type(found)([asdict(row) for row in staged])
+                yield type(first)([asdict(row) for row in staged])
         else:
             with self._attempt() as attempt:
                 for block in blocks(iterator):
@@ -118,15 +121,15 @@ class Stage:
             yield from staged
 
     def write(self, batches: Iterable[Any]) -> list[Staged]:
-        """Stage Arrow record batches; what was staged, durably. A refused row raises and leaves nothing behind."""
+        """Stage Arrow record batches durably; one row for each partition. A refused row raises and leaves no file."""
         with self._attempt() as attempt:
             iterator = iter(batches)
             while (batch := next(iterator, None)) is not None:
-                # What is at hand is copied into batches of its partitions before any of these is written.
+                # A slice is copied into the batches of all its partitions before any of these is written.
                 step = max(batch.num_rows * SLICE_BYTES // max(batch.nbytes, 1), 1)
                 for start in range(0, batch.num_rows, step):
                     self._append_batch(attempt, batch.slice(start, step), start)
-                batch = None  # the next one need not find it in memory
+                batch = None  # release this batch before the next is fetched
             return attempt.finish()
 
     def check(self, types: Types) -> None:
@@ -137,7 +140,7 @@ class Stage:
 
     def _attempt(self) -> Attempt:
         plan = self._plan
-        task, query, batch = _whoami()
+        task, query, batch = _running_task()
         return Attempt(
             plan.directory,
             plan.job,
@@ -154,18 +157,17 @@ class Stage:
                 "null topic present in the data. Use the topic option for setting a default topic."
             )
         name = str(name)
-        found = self._plan.topics.get(name)
-        if found is None:
+        topic = self._plan.topics.get(name)
+        if topic is None:
             default = self._plan.unknown
             if default is None:
                 raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]!r}, and partitions is not given")
-            found = Topic(names.check_topic(name), default.partitions, default.settings, default.config)
-        return found
+            topic = Topic(names.check_topic(name), default.partitions, default.settings, default.config)
+        return topic
 
     def _append_batch(self, attempt: Attempt, batch: Any, first: int) -> None:
-        """Append a record batch whose row 0 is row `first` of the one that it was cut from."""
-        pa = needs.pyarrow("staging record batches")
-        pc = importlib.import_module("pyarrow.compute")
+        """Append a slice of a record batch, whose row 0 is row `first` of the batch."""
+        pa = optional.pyarrow("staging record batches", "compute", extra="spark")
         self.check([(field.name, simple_name(pa, field.type)) for field in batch.schema if field.name in COLUMNS])
         columns = {name: batch.column(name) for name in COLUMNS if batch.schema.get_field_index(name) >= 0}
         if (stamps := columns.get("timestamp")) is not None:
@@ -174,9 +176,9 @@ class Stage:
             self._append_columns(pa, attempt, self._topic(self._plan.topic), columns)
             return
         topics = columns["topic"]
-        for name in pc.unique(topics):
+        for name in pa.compute.unique(topics):
             topic = self._topic(name.as_py())
-            rows = pc.equal(topics, name)
+            rows = pa.compute.equal(topics, name)
             self._append_columns(
                 pa,
                 attempt,
@@ -185,7 +187,7 @@ class Stage:
             )
 
     def _append_columns(self, pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) -> None:
-        """Append rows of one topic: to the partitions that they name, else by their keys, else in turns."""
+        """Append rows of one topic: to the partitions that they name, else by key, else to the partitions in turn."""
         partitions = columns.get("partition")
         if partitions is None or partitions.null_count == len(partitions):
             attempt.append(topic, _in_step(pa, attempt, columns))
@@ -201,12 +203,12 @@ class Stage:
         borders = [0, *(np.flatnonzero(np.diff(wanted)) + 1).tolist(), len(wanted)]
         keyless = 0
         for start, end in itertools.pairwise(borders):
-            stretch = {name: column.slice(start, end - start) for name, column in columns.items()}
-            number = int(wanted[start])
-            if number == _KEYLESS:
+            rows = {name: column.slice(start, end - start) for name, column in columns.items()}
+            partition = int(wanted[start])
+            if partition == _KEYLESS:
                 keyless = end
                 continue
-            attempt.append(topic, _in_step(pa, attempt, stretch), number)
+            attempt.append(topic, _in_step(pa, attempt, rows), partition)
         if keyless:
             attempt.append(
                 topic, _in_step(pa, attempt, {name: column.slice(0, keyless) for name, column in columns.items()})
@@ -218,12 +220,12 @@ class Stage:
         explicit = any(row.partition is not None for row in rows)
         name = self._plan.topic
         for row in rows:
-            number = row.partition
-            if explicit and number is None and row.key is not None:
+            partition = row.partition
+            if explicit and partition is None and row.key is not None:
                 topic = self._topic(row.topic if name is None else name)
-                number = _route.partition_of(row.key, topic.partitions)
-            groups.setdefault((row.topic if name is None else name, number), []).append(row)
-        for (topic_name, number), group in groups.items():
+                partition = _route.partition_of(row.key, topic.partitions)
+            groups.setdefault((row.topic if name is None else name, partition), []).append(row)
+        for (topic_name, partition), group in groups.items():
             stamps = [row.timestamp for row in group]
             headers = [row.headers for row in group]
             attempt.append(
@@ -231,35 +233,35 @@ class Stage:
                 attempt.columns(
                     [row.value for row in group],
                     [row.key for row in group],
-                    stamps if any(each is not None for each in stamps) else None,
+                    stamps if any(stamp is not None for stamp in stamps) else None,
                     headers if any(headers) else None,
                 ),
-                number,
+                partition,
             )
 
 
-_KEYLESS = -(2**40)  # what no partition column can say
+_KEYLESS = -(2**40)  # no number of 32 bits, so that no partition column has it
 
 
 def _by_key(pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) -> Any:
-    """Where each row's key sends it, `_KEYLESS` without one."""
+    """The partition of each row by its key; `_KEYLESS` without a key."""
     keys = columns.get("key")
     rows = len(columns["value"])
     if keys is None:
         return np.full(rows, _KEYLESS, np.int64)
-    found = np.frombuffer(partitions_of(_plain(pa, keys), topic.partitions, attempt), np.int32).astype(np.int64)
-    return np.where(found < 0, _KEYLESS, found)
+    partitions = np.frombuffer(partitions_of(_plain(pa, keys), topic.partitions, attempt), np.int32).astype(np.int64)
+    return np.where(partitions < 0, _KEYLESS, partitions)
 
 
 def partitions_of(keys: Any, partitions: int, attempt: Attempt | None = None) -> bytes:
-    """Where Kafka's default partitioner sends the keys of an Arrow array: native int32, -1 for a null."""
+    """The partitions of the keys of an Arrow array, by Kafka's default partitioner: native int32, -1 for null."""
     now_ms = 0 if attempt is None else attempt.now_ms
-    parts = [_columnroute.partitions_of(rows, partitions) for rows in Columns(keys, keys, None, None, now_ms)]
+    parts = [_column_route.partitions_of(rows, partitions) for rows in ColumnInput(keys, keys, None, None, now_ms)]
     return b"".join(parts)
 
 
 def _in_step(pa: Any, attempt: Attempt, columns: dict[str, Any]) -> Any:
-    """The columns of an Arrow batch that make a record."""
+    """The columns of an Arrow batch, as `Attempt.append` takes them."""
     parts = {name: column for name, column in columns.items() if name == "value" or not pa.types.is_null(column.type)}
     return attempt.columns(_plain(pa, parts["value"]), parts.get("key"), parts.get("timestamp"), parts.get("headers"))
 
@@ -269,7 +271,7 @@ def _plain(pa: Any, column: Any) -> Any:
 
 
 def _taken(pa: Any, column: Any) -> Any:
-    """A column in a layout whose rows can be taken out of order; Arrow cannot with views."""
+    """The column in a layout that Arrow can filter and reorder, which it cannot do with views."""
     if pa.types.is_binary_view(column.type) or pa.types.is_string_view(column.type):
         return column.cast(pa.large_binary() if pa.types.is_binary_view(column.type) else pa.large_string())
     return column
@@ -281,8 +283,8 @@ _NOTHING = object()  # None is a row: a record without a value
 def _first(items: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
     """The first item, `_NOTHING` without one, and an iterator of all of them."""
     iterator = iter(items)
-    found = next(iterator, _NOTHING)
-    return found, iterator if found is _NOTHING else itertools.chain((found,), iterator)
+    first = next(iterator, _NOTHING)
+    return first, iterator if first is _NOTHING else itertools.chain((first,), iterator)
 
 
 def _kind(item: Any) -> str:
@@ -293,18 +295,16 @@ def _kind(item: Any) -> str:
 
 
 def _manifest_batch(staged: list[Staged]) -> Any:
-    pa = needs.pyarrow("a manifest")
+    pa = optional.pyarrow("a manifest", extra="spark")
     kinds = {"string": pa.string(), "long": pa.int64(), "int": pa.int32()}
-    schema = pa.schema([(name, kinds[kind]) for name, kind in (each.split() for each in MANIFEST.split(", "))])
+    schema = pa.schema([(name, kinds[kind]) for name, kind in (column.split() for column in MANIFEST.split(", "))])
     return pa.RecordBatch.from_pylist([asdict(row) for row in staged], schema=schema)
 
 
-def _whoami() -> tuple[int, str | None, int | None]:
-    """The number of Spark's task, and of a stream its query and batch; 0 where there is no task."""
-    try:
-        context = importlib.import_module("pyspark").TaskContext.get()
-    except ImportError:
-        context = None
+def _running_task() -> tuple[int, str | None, int | None]:
+    """The number of Spark's task, 0 outside of a task; for a stream also its query and micro-batch."""
+    pyspark = optional.pyspark_if_installed()
+    context = None if pyspark is None else pyspark.TaskContext.get()
     if context is None:
         return 0, None, None
     batch = context.getLocalProperty("streaming.sql.batchId")
@@ -332,13 +332,13 @@ def stage(
 ) -> Stage:
     """Make the callable that goes into `df.mapInArrow`, `df.mapInPandas` or `rdd.mapPartitions`.
 
-    `topic` is where all rows go; without it each has a column `topic`. `partitions` is needed for a topic that is not
-    there, and must be the number of its partitions where it is. `config` are settings of Kafka's for a topic that is
-    to be made. `staging_dir` is `<root>.kstore-staging` unless given: on the file system of `root`, and outside of it.
-    Of `columns`, if they are given, it is said here whether they make records.
+    All rows go to `topic`; without it the rows have a column `topic`. `partitions` is needed for a topic that the load
+    creates; for one that exists it must be the number of its partitions. `config` are Kafka's settings for a topic that
+    the load creates. `staging_dir` is `<root>.kstore-staging` by default: on the file system of `root`, and outside of
+    it. `columns` are the names of the columns to come; if they are given, they are checked here.
 
-    Raises `ConfigError` for all that does not fit together, `UnknownTopicOrPartitionError`, and `StorageError` for a
-    directory that a running broker has, or that files cannot be renamed into.
+    Raises `ConfigError` for arguments that do not fit together, `UnknownTopicOrPartitionError`, and `StorageError` for
+    a directory that a running broker has locked, or that files cannot be renamed into.
     """
     if topic is not None:
         names.check_topic(topic)
@@ -365,12 +365,12 @@ def stage(
     if partitions is not None:
         unknown = Topic("", partitions, defaults.to_kafka(), json.dumps(overrides) if overrides else None)
     if topic is not None:
-        found = topics.get(topic)
-        if found is None and unknown is None:
+        existing = topics.get(topic)
+        if existing is None and unknown is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}; partitions=... makes it")
-        if found is not None and partitions is not None and found.partitions != partitions:
-            raise ConfigError(f"topic {topic} has {found.partitions} partitions, and partitions is {partitions}")
-    refuse_broker(paths[0])
+        if existing is not None and partitions is not None and existing.partitions != partitions:
+            raise ConfigError(f"topic {topic} has {existing.partitions} partitions, and partitions is {partitions}")
+    refuse_others(paths[0])
     staging = staging_directory(paths, staging_dir)
     remove_stale(paths, staging)
     job = uuid.uuid4().hex if job is None else names.check_topic(job)
@@ -380,7 +380,7 @@ def stage(
 def _look(
     root: str | os.PathLike[str] | Store, topic: str | None
 ) -> tuple[tuple[str, ...], dict[str, Topic], LogConfig]:
-    """The directories, this topic or all that there are, and what holds for one without settings of its own."""
+    """The directories, this topic or all topics, and the configuration of a topic without settings of its own."""
     if isinstance(root, Store):
         return root.paths, _topics(root, topic), root.config
     path = os.path.realpath(os.fspath(root))
@@ -392,14 +392,20 @@ def _look(
 
 def _topics(store: Store, topic: str | None) -> dict[str, Topic]:
     return {
-        name: Topic(name, store._count_of(name), store.topic_config(name).to_kafka())
+        name: Topic(name, partition_count(store, name), store.topic_config(name).to_kafka())
         for name in store.topics
         if name not in names.INTERNAL_TOPICS and topic in (None, name)
     }
 
 
-def refuse_broker(root: str) -> None:
-    """Raise `StorageError` while a broker runs on a directory: what is staged for it could never be committed."""
+def refuse_others(root: str) -> None:
+    """Refuse a directory that a load could not be committed to.
+
+    `NotLeaderError` for a follower's, `StorageError` for one that a broker runs on.
+    """
+    follows = read_role(root)
+    if follows is not None:
+        raise follows.refusal(root)
     if not fs.exists(f"{root}/meta.properties"):
         return
     try:
@@ -419,15 +425,19 @@ def _is_java(pid: int) -> bool:
 
 
 def staging_directory(paths: Iterable[str], given: str | os.PathLike[str] | None) -> str:
-    """Where tasks stage, as an absolute path; `ConfigError` inside a log directory, `StorageError` elsewhere."""
+    """Where tasks stage, as an absolute path.
+
+    `ConfigError` for one inside of a log directory, `StorageError` for one on another file system.
+    """
     roots = list(paths)
-    path = f"{roots[0]}{SUFFIX}" if given is None else os.path.realpath(os.fspath(given))
+    path = loads.staging_areas(roots)[0] if given is None else os.path.realpath(os.fspath(given))
+    fs.refuse_links(path, below=path)
     for root in roots:
         if path == root or path.startswith(root + os.sep):
             raise ConfigError(
                 f"the staging directory {path} is inside of the log directory {root}: a broker would not start there"
             )
-    if fs.stat(_there(path)).st_dev != fs.stat(_there(roots[0])).st_dev:
+    if fs.stat(_nearest(path)).st_dev != fs.stat(_nearest(roots[0])).st_dev:
         raise StorageError(
             18,
             f"the staging directory is on another file system than the log directory {roots[0]}, and files cannot be "
@@ -437,31 +447,35 @@ def staging_directory(paths: Iterable[str], given: str | os.PathLike[str] | None
     return path
 
 
-def _there(path: str) -> str:
-    """The path, or the nearest directory above it that is there."""
+def _nearest(path: str) -> str:
+    """The path, or the nearest directory above it that exists."""
     while not fs.exists(path):
         path = os.path.dirname(path)
     return path
 
 
 def remove_stale(paths: Iterable[str], staging: str, *, now: float | None = None) -> list[str]:
-    """Remove what jobs have left that nobody has touched for `STALE_SECONDS` and no pending load needs; what went."""
+    """Delete directories of jobs that are older than `STALE_SECONDS` and that no pending load needs; their paths."""
     if not fs.exists(staging):
         return []
     needed = set()
     for root in paths:
         record = loads.read_commit(root) if fs.exists(root) else None
-        needed |= set() if record is None else {os.path.basename(os.path.dirname(each)) for each in record.directories}
+        if record is not None:
+            needed |= {os.path.basename(os.path.dirname(directory)) for directory in record.directories}
     limit = (time.time() if now is None else now) - STALE_SECONDS
-    gone = []
+    removed = []
     for job in fs.scandir(staging):
         if job.name in needed or not job.is_dir(follow_symlinks=False):
             continue
         try:
-            newest = max([fs.stat(job.path).st_mtime, *(fs.stat(each.path).st_mtime for each in fs.scandir(job.path))])
-            if newest < limit:
-                remove_staged([each.path for each in fs.scandir(job.path)] or [f"{job.path}/none"])
-                gone.append(job.path)
-        except StorageError:  # its job removes it just now
+            left = fs.scandir(job.path)
+            paths_of_job = [job.path, *(entry.path for entry in left)]
+            newest = max(fs.stat(path, follow=False).st_mtime for path in paths_of_job)
+            if newest < limit and all(entry.name.startswith(TASK_PREFIX) for entry in left):
+                remove_staged([entry.path for entry in left], [staging])
+                remove_job(job.path, staging)
+                removed.append(job.path)
+        except StorageError:  # the job itself removes it meanwhile
             continue
-    return gone
+    return removed

@@ -1,0 +1,84 @@
+"""What every source of rows shares: which columns make a record, pieces of rows, and errors that name file and row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kstore.base.closing import Closing
+from kstore.errors import InvalidRecordError
+
+__all__ = ["BATCH_BYTES", "BATCH_ROWS", "PIECE_BYTES", "Mapping", "Progress", "Rows", "Source"]
+
+PIECE_BYTES = 8 << 20  # of a text file at a time
+BATCH_BYTES, BATCH_ROWS = 16 << 20, 1 << 17  # of a Parquet or Arrow file at a time
+
+Progress = Callable[[int], object]
+"""Called with the number of bytes that were read since the last call."""
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Which columns make a record, and how text is read."""
+
+    key: str | None = None
+    value: str | None = None
+    """None: the whole row as JSON."""
+    timestamp: str | None = None
+    headers: str | None = None
+    unit: str = "ms"
+    delimiter: str = ""
+    names: tuple[str, ...] = ()
+    """The columns of a CSV file that has no line with their names."""
+    nulls: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that a file must have, each once."""
+        named = (self.key, self.value, self.timestamp, self.headers)
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+
+class Rows(NamedTuple):
+    """Some rows, as `append_columns` takes them; `first` is the number of the first one in its file, from 1 on."""
+
+    first: int
+    size: int
+    values: Any
+    keys: Any
+    timestamps: Any
+    headers: Any
+
+
+class Source(Closing):
+    """One file. A context manager. Not thread-safe."""
+
+    word = "row"
+    """What errors call its rows. The number of a CSV file's line is right while no cell has a line break in it."""
+
+    def __init__(self, name: str, mapping: Mapping) -> None:
+        self.name = name
+        self.mapping = mapping
+
+    def pieces(self) -> Iterator[Rows]:
+        """Read piece by piece; `InvalidRecordError` names the file and the row."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the file."""
+
+    def wrong(self, message: str, row: int | None = None) -> InvalidRecordError:
+        """Make an error about this file, or about a row of it."""
+        where = self.name if row is None else f"{self.name}, {self.word} {row}"
+        return InvalidRecordError(f"{where}: {message}")
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raise for a column that is missing, and for two columns of one name."""
+        for name in names if self.mapping.value is None else self.mapping.columns:
+            if names.count(name) > 1:
+                raise self.wrong(f"there are two columns {name!r}")
+        for name in self.mapping.columns:
+            if name not in names:
+                listed = ", ".join(map(repr, names[:40])) + (", ..." if len(names) > 40 else "")
+                raise self.wrong(f"there is no column {name!r}; there is {listed or 'none'}")

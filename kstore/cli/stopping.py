@@ -1,0 +1,55 @@
+"""Ends a command that runs until it is told to stop, at SIGINT and at SIGTERM, after what it is doing.
+
+A second signal ends the process at once, as without this module.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+__all__ = ["Stopping"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
+
+class Stopping:
+    """A context manager in which SIGINT and SIGTERM are noted. In another thread than the main one nothing is."""
+
+    def __init__(self) -> None:
+        self._heard = threading.Event()
+        self._signal = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until a signal comes; whether one has come."""
+        return self._heard.wait(seconds)
+
+    @property
+    def exit_code(self) -> int:
+        """130 after SIGINT, 0 after SIGTERM, with which service managers end what runs well."""
+        return INTERRUPTED if self._signal == signal.SIGINT else 0
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._signal = self._signal or number
+        self._heard.set()
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._before:
+            number, handler = self._before.popitem()
+            signal.signal(number, handler)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()

@@ -1,0 +1,221 @@
+"""`format("kstore")`: Spark's Python Data Source API over the functions that `ks.scan` and `ks.ingest` call too.
+
+Spark pickles these objects into other processes, so they hold plain values only. The module can be imported without
+Spark, for tools that read the package; its classes cannot be used then. Streams would be a `streamReader` and a
+`streamWriter` beside the two methods of `KStoreSource`. The hardest rule: Spark may call `abort` after a commit that
+took place, and while tasks still write. So it deletes by job, and never files that a commit has decided on.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kstore.errors import ConfigError, LogLockedError
+from kstore.spark.driver import COMMIT_TIMEOUT, commit, discard
+from kstore.spark.options import COLUMN_TYPES, ReadOptions, WriteOptions, plain
+from kstore.spark.scanning import Filters, Piece, Scan, ddl, directories, plan
+from kstore.spark.staging import stage
+from kstore.store.loads.manifest import Staged
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceReader,
+        InputPartition,
+        WriterCommitMessage,
+    )
+    from pyspark.sql.types import StructType
+else:
+    try:
+        from pyspark.sql.datasource import (
+            DataSource,
+            DataSourceArrowWriter,
+            DataSourceReader,
+            InputPartition,
+            WriterCommitMessage,
+        )
+    except ImportError:
+        DataSource = DataSourceArrowWriter = DataSourceReader = InputPartition = WriterCommitMessage = object
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class KStoreSource(DataSource):
+    """Logs in a directory as Spark sees them: the schema and the options of its Kafka source and sink."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "kstore"
+
+    def schema(self) -> str:
+        """The columns of a read that selects none."""
+        return ddl(ReadOptions.parse(self.options).columns)
+
+    def reader(self, schema: StructType) -> Reader:
+        """A reader of the columns of `schema`, which may be the caller's own selection of them."""
+        options = ReadOptions.parse(self.options)
+        # Two classes, because Spark refuses a reader with `pushFilters` while its setting for that is off.
+        return (PushdownReader if options.pushdown else Reader)(self._root(), options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:
+        """A writer that appends; `ConfigError` for `mode("overwrite")`."""
+        if overwrite:
+            raise ConfigError('mode("overwrite") is not for logs: records are appended; write with mode("append")')
+        return Writer(self._root(), WriteOptions.parse(self.options), schema)
+
+    def _root(self) -> str:
+        by_name = {name.lower(): value for name, value in plain(self.options).items()}
+        path = by_name.get("path") or by_name.get("location")
+        if not path:
+            raise ConfigError('the log directory is missing: load("<directory>") or save("<directory>")')
+        return directories(path)[0]
+
+
+@dataclass
+class Part(InputPartition):
+    """The piece that one task reads."""
+
+    piece: Piece
+
+    def __repr__(self) -> str:
+        return f"{self.piece.name} [{self.piece.start}, {self.piece.end})"
+
+
+class Reader(DataSourceReader):
+    """Plans on the driver, and reads in the tasks."""
+
+    def __init__(self, root: str, options: ReadOptions, schema: StructType) -> None:
+        for field in schema.fields:
+            wanted = COLUMN_TYPES.get(field.name)
+            if wanted is None:
+                raise ConfigError(f"the schema has a column {field.name!r}; {', '.join(COLUMN_TYPES)} are known")
+            if field.dataType.simpleString() != wanted:
+                raise ConfigError(f"the schema has {field.name} as {field.dataType.simpleString()}; it is {wanted}")
+        if not schema.fields:
+            raise ConfigError(f"the schema has no column; {', '.join(COLUMN_TYPES)} are known")
+        self._root = root
+        self._options = options
+        self._filters: Filters | None = None
+        self._scan = Scan(
+            tuple(field.name for field in schema.fields),
+            options.isolation,
+            options.fail_on_data_loss,
+            frozenset(field.name for field in schema.fields if not field.nullable),
+        )
+
+    def partitions(self) -> list[InputPartition]:
+        """The pieces to read; of an empty list Spark makes one partition, None."""
+        return [Part(piece) for piece in plan(self._root, self._options, filters=self._filters)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the record batches of one of them."""
+        return self._scan.batches(partition.piece) if isinstance(partition, Part) else iter(())
+
+
+class PushdownReader(Reader):
+    """A reader that skips records that a query's conditions exclude, where names and indexes show it."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Note the conditions that narrow the ranges; Spark evaluates every condition all the same."""
+        self._filters = narrowed(filters)
+        return filters
+
+
+def narrowed(filters: Iterable[Any]) -> Filters:
+    """The topics, partitions, offsets and timestamps that Spark's filters together select.
+
+    A latest timestamp is not used: records need not be in the order of their times.
+    """
+    narrow = Filters()
+    for condition in filters:
+        kind = type(condition).__name__
+        path, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
+        if not path or len(path) != 1 or value is None:
+            continue
+        name = path[0]
+        values = [item for item in value if item is not None] if kind == "In" else [value]
+        if not values:
+            continue
+        if name == "topic" and kind in ("EqualTo", "In"):
+            narrow = narrow._replace(topics=_both(narrow.topics, values))
+        elif name == "partition" and kind in ("EqualTo", "In"):
+            narrow = narrow._replace(partitions=_both(narrow.partitions, values))
+        elif name == "offset":
+            narrow = _offsets(narrow, kind, values)
+        elif name == "timestamp" and kind in ("EqualTo", "GreaterThan", "GreaterThanOrEqual"):
+            least = (value - _EPOCH) // datetime.timedelta(milliseconds=1)
+            narrow = narrow._replace(least_timestamp=_greater(narrow.least_timestamp, least))
+    return narrow
+
+
+def _offsets(narrow: Filters, kind: str, values: list[int]) -> Filters:
+    low, high = min(values), max(values)
+    if kind in ("EqualTo", "In", "GreaterThanOrEqual", "GreaterThan"):
+        narrow = narrow._replace(least_offset=_greater(narrow.least_offset, low + (kind == "GreaterThan")))
+    if kind in ("EqualTo", "In", "LessThanOrEqual", "LessThan"):
+        end = high + (kind != "LessThan")
+        narrow = narrow._replace(end_offset=end if narrow.end_offset is None else min(end, narrow.end_offset))
+    return narrow
+
+
+def _both(one: frozenset[Any] | None, others: list[Any]) -> frozenset[Any]:
+    return frozenset(others) if one is None else one & frozenset(others)
+
+
+def _greater(one: int | None, other: int) -> int:
+    return other if one is None else max(one, other)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """The files that one task has staged."""
+
+    staged: tuple[Staged, ...]
+
+
+class Writer(DataSourceArrowWriter):
+    """Stages in the tasks, commits on the driver's host, in a process of Spark's own."""
+
+    def __init__(self, root: str, options: WriteOptions, schema: StructType) -> None:
+        types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        self._root = root
+        self._options = options
+        self._stage = stage(
+            root,
+            topic=options.topic,
+            partitions=options.partitions,
+            compression=options.compression,
+            batch_bytes=options.batch_bytes,
+            config=options.config,
+            staging_dir=options.staging_dir,
+            columns=[name for name, _ in types],
+        )
+        self._stage.check(types)
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Stage the rows of one task attempt."""
+        return Written(tuple(self._stage.write(iterator)))
+
+    def commit(self, messages: list[Any]) -> None:
+        """Commit the staged files, in the order of the DataFrame's partitions. After an error Spark calls `abort`."""
+        manifest = [row for message in messages if message is not None for row in message.staged]
+        try:
+            commit(
+                self._root,
+                manifest,
+                txn=self._options.txn,
+                staging_dir=self._options.staging_dir,
+                commit_timeout=COMMIT_TIMEOUT if self._options.commit_timeout is None else self._options.commit_timeout,
+            )
+        except LogLockedError as error:
+            error.__notes__ = ["the staged files are removed; ks.ingest keeps them, for the process that has the store"]
+            raise
+
+    def abort(self, messages: list[Any]) -> None:
+        """Delete the job's staged files, except those that a commit has decided on."""
+        discard(self._root, job=self._stage.directory)

@@ -1,0 +1,109 @@
+"""The results of a check: findings, damage, the report of a segment.
+
+Pure: no file is opened here, and nothing is decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from kstore.errors import StorageError
+
+__all__ = ["Damage", "Finding", "Findings", "SegmentReport", "Severity"]
+
+Severity: TypeAlias = Literal["error", "note"]
+
+MAX_FINDINGS = 1000
+"""How many findings of one directory are kept; the others are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault, or one oddity, that a check reports. Immutable.
+
+    An "error" is wrong; a "note" is legal, and worth knowing. `position` is in bytes from the start of the file;
+    `rule` is the rule of docs/rules that is broken, `repair` what `kstore repair` would do.
+    """
+
+    path: str
+    position: int | None
+    offset: int | None
+    rule: str
+    severity: Severity
+    what: str
+    repair: str = ""
+
+
+class Findings(list[Finding]):
+    """The findings of one file or directory, at most `MAX_FINDINGS` of them. Not thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out = 0
+
+    def add(
+        self,
+        path: str,
+        rule: str,
+        what: str,
+        *,
+        position: int | None = None,
+        offset: int | None = None,
+        severity: Severity = "error",
+        repair: str = "",
+    ) -> None:
+        """Keep a finding; where there are too many already, only count it if it is an error."""
+        if len(self) < MAX_FINDINGS:
+            self.append(Finding(path, position, offset, rule, severity, what, repair))
+        else:
+            self.left_out += severity == "error"
+
+    def add_unreadable(self, path: str, rule: str, error: StorageError, repair: str) -> None:
+        """Keep the finding that a file could not be read."""
+        self.add(path, rule, error.strerror or str(error), repair=repair)
+
+    def close(self, path: str) -> None:
+        """Add a finding with the number of errors that were only counted."""
+        if self.left_out:
+            self.append(Finding(path, None, None, "", "error", f"and {self.left_out} more of such errors"))
+            self.left_out = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes `[position, end)` of a log file that are no sound batches; `end` is the file's end if none follows.
+
+    `stop` is the reason, as `_verify.walk` names it. `next_offset` is one past the last offset before them. Immutable.
+    """
+
+    position: int
+    end: int
+    stop: str
+    next_offset: int
+    is_tail: bool
+
+
+@dataclass(slots=True)
+class SegmentReport:
+    """What a check of one segment learned, for the check of the whole log. Not thread-safe."""
+
+    base_offset: int
+    path: str
+    size_bytes: int = 0
+    next_offset: int = 0
+    batches: int = 0
+    records: int = 0
+    max_timestamp: int = -1
+    has_legacy: bool = False
+    is_live: bool = False
+    """Whether an index ends in zeros, as it does while the segment is written to."""
+    damages: list[Damage] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets `[start, end)` between batches of the segment that no batch holds."""
+    last_gap: int = 0
+    """How many offsets no batch holds right before the last batch."""
+    epochs: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Runs of batches of one leader epoch: epoch, first base offset, last base offset, position."""
+    borders: set[int] = field(default_factory=set)
+    """Those of the offsets `borders_at` at which a batch begins, or ends."""

@@ -1,0 +1,71 @@
+"""Checks files that a writer may be changing: a fault is looked for again before it is reported.
+
+A look is a function that reads the files and returns the faults. If no process uses the directory and nothing changed
+meanwhile, one look is enough. Else the writer may have been between two steps, or the look may have read one file
+before a step and another after it: only a fault that several looks in a row see is reported. The hardest rule: a fault
+that is really there is always reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Hashable
+from typing import TypeVar
+
+from kstore.disk import fs
+from kstore.errors import StorageError
+
+__all__ = ["look", "sight"]
+
+T = TypeVar("T")
+
+AGREE = 4
+"""While a process writes, a fault is reported once so many looks in a row have seen it."""
+
+LOOKS = 16
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.08  # seconds; so long a writer on a busy machine waits between two steps
+
+
+def look(
+    once: Callable[[], T],
+    faults: Callable[[T], Collection[Hashable]],
+    directory: str,
+    root: str,
+) -> tuple[T, set[Hashable]]:
+    """Look at `directory` until faults are certain; what the last look gave, and the faults that are still in doubt.
+
+    `faults` gives the faults in the result of a look. `root` is the directory of logs, whose lock a writer holds.
+    """
+    seen: dict[Hashable, int] = {}
+    pause = _FIRST_PAUSE
+    for left in range(LOOKS - 1, -1, -1):
+        written, before = fs.is_locked(root), sight(directory, root)
+        result = once()
+        seen = {fault: seen.get(fault, 0) + 1 for fault in faults(result)}
+        if not seen or all(count >= AGREE for count in seen.values()):
+            return result, set()
+        if not written and not fs.is_locked(root) and sight(directory, root) == before:
+            return result, set()
+        if left:
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+    return result, {fault for fault, count in seen.items() if count < AGREE}
+
+
+def sight(*directories: str) -> object:
+    """The names, sizes and times of everything in directories; it differs after each change."""
+    state: list[object] = []
+    for directory in dict.fromkeys(directories):
+        try:
+            for entry in fs.scandir(directory):
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue  # it was removed meanwhile
+                is_file = not entry.is_dir(follow_symlinks=False)
+                times = (status.st_size, status.st_mtime_ns, status.st_ctime_ns) if is_file else ()
+                state.append((directory, entry.name, status.st_ino, times))
+            state.append(fs.stat(directory).st_ino)
+        except StorageError:
+            state.append((directory, "gone"))
+    return state

@@ -1,0 +1,449 @@
+"""Mends a partition's directory in two steps: from damage to a plan, from the plan to a sound log.
+
+`plan_repair` reads and decides, and changes nothing; `carry_out` does exactly what a plan says. The hardest rule: a
+batch whose bytes are sound is always kept, as long as its offsets are known.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from kstore._core import decode_batches
+from kstore.base.numbers import INT_MAX, LONG_MAX
+from kstore.codec import header
+from kstore.disk import fs
+from kstore.errors import KStoreError, StorageError
+from kstore.files import checkpoint, gaps, names
+from kstore.files.logfile import open_log
+from kstore.tools.check import _verify
+from kstore.tools.check.carry_out import carry_out
+from kstore.tools.check.findings import Damage, Finding
+from kstore.tools.check.index import Rows
+from kstore.tools.check.partition import Marks, Progress, check_partition, read_marks
+from kstore.tools.check.plan import Plan, SegmentPlan
+from kstore.tools.check.segment import read_rows
+
+__all__ = ["plan_repair", "repair"]
+
+_MAX_BATCH_BYTES = 64 << 20
+_FATAL = _verify.Fault.COUNT | _verify.Fault.DELTA | _verify.Fault.CODEC | _verify.Fault.RECORDS | _verify.Fault.OFFSETS
+_ROUNDS = 3
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch that stays, unless `why_not` says why it is cut."""
+
+    position: int
+    size: int
+    base: int
+    span: int
+    count: int
+    epoch: int
+    magic: int
+    max_timestamp: int
+    why_not: str = ""
+
+    @property
+    def next(self) -> int:
+        return self.base + self.span
+
+
+# Deciding
+
+
+def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
+    """Decide what mends a partition's directory; changes nothing. Raises `StorageError` where it cannot be read.
+
+    `progress` is called with the number of bytes that have been checked.
+    """
+    marks = read_marks(directory)
+    checked = check_partition(directory, marks, progress=progress)
+    errors = [finding for finding in checked.findings if finding.severity == "error"]
+    plan = Plan(directory, errors)
+    entries = fs.listdir(directory)
+    files = {name: parsed for name in entries if (parsed := names.parse_file_name(name)) is not None}
+    logs = {file.offset: name for name, file in files.items() if file.kind == names.LOG and not file.state}
+    if errors:
+        logs = _plan_names(plan, files, logs)
+    bases = sorted(logs)
+    wrong = {finding.path for finding in errors}
+    kept: list[list[_Batch]] = []
+    for number, base in enumerate(bases):
+        limit = bases[number + 1] if number + 1 < len(bases) else LONG_MAX
+        path = os.path.join(directory, logs[base])
+        is_last = number + 1 == len(bases)
+        kept.append(_plan_segment(plan, path, base, limit, marks, bool(errors), is_last=is_last))
+    if errors:
+        is_trimmed = bool(checked.segments) and not checked.segments[-1].is_live
+        _plan_offsets(plan, kept, bases, directory, marks, is_trimmed=is_trimmed)
+        _plan_indexes(plan, bases, wrong, directory)
+        rewritten = {segment.base_offset for segment in plan.segments}
+        for base, aborted in checked.aborted.items():
+            if base not in rewritten and os.path.join(directory, names.txn_index_name(base)) in wrong:
+                plan.aborted.append((base, aborted))
+        _plan_epochs(plan, kept, wrong)
+        _plan_leftovers(plan, files, errors, logs)
+        _plan_marks(plan, bases, marks)
+    return plan
+
+
+def _plan_names(plan: Plan, files: dict[str, names.FileName], logs: dict[int, str]) -> dict[int, str]:
+    """Give files the names that they should have; returns the logs by base offset, under their present names."""
+    taken = set(files)
+    for name, file in files.items():
+        if str(file) != name and str(file) not in taken:
+            plan.rename.append((name, str(file)))
+            taken.add(str(file))
+    by_base: dict[int, str] = {}
+    stems = {(file.offset, file.kind) for file in files.values() if not file.state}
+    for base, name in logs.items():
+        first = _first_offset(os.path.join(plan.path, name), base)
+        orphans = [kind for kind in (names.OFFSET_INDEX, names.TIME_INDEX) if (first, kind) in stems]
+        if first is not None and first != base and first not in logs and orphans:
+            plan.rename = [(source, target) for source, target in plan.rename if source != name]
+            plan.rename.append((name, names.log_name(first)))
+            by_base[first] = name
+        elif name != names.log_name(base) and names.log_name(base) in files:
+            continue
+        else:
+            by_base[base] = name
+    return by_base
+
+
+def _first_offset(path: str, base: int) -> int | None:
+    fd = open_log(path)
+    try:
+        data, _, _ = _verify.walk(fd, 0, fs.size(fd), rows=1, path=path)
+    finally:
+        fs.close(fd)
+    return int(numpy.frombuffer(data, _verify.ROW)["base_offset"][0]) if data else None
+
+
+def _plan_segment(
+    plan: Plan, path: str, base: int, limit: int, marks: Marks, is_wrong: bool, *, is_last: bool
+) -> list[_Batch]:
+    """Decide about the batches of one log file; returns those that stay."""
+    rows, damages = read_rows(path, base, limit_offset=limit)
+    fd = open_log(path)
+    try:
+        size = fs.size(fd)
+        segment = SegmentPlan(base, path, size)
+        batches = [_batch(fd, row) for row in rows]
+        if is_wrong:
+            batches = _with_restored(fd, batches, damages, segment)
+            _settle_offsets(batches, base, limit, marks, segment, is_last=is_last)
+            _settle_faults(fd, rows, batches, segment)
+            _settle_epochs(batches, segment)
+        kept = [batch for batch in batches if not batch.why_not]
+        _settle_bytes(segment, batches, damages)
+    finally:
+        fs.close(fd)
+    if is_wrong and (segment.cuts or segment.patches):
+        segment.kept_batches, segment.kept_records = len(kept), sum(batch.count for batch in kept)
+        segment.next_offset = kept[-1].next if kept else base
+        plan.segments.append(segment)
+    plan.kept_batches += len(kept)
+    plan.kept_records += sum(batch.count for batch in kept)
+    plan.kept_bytes += sum(batch.size for batch in kept)
+    return kept
+
+
+def _batch(fd: int, row: Any) -> _Batch:
+    span = int(row["last_offset"]) - int(row["base_offset"]) + 1
+    batch = _Batch(int(row["position"]), int(row["size"]), int(row["base_offset"]), span, int(row["count"]),
+                   int(row["leader_epoch"]), int(row["magic"]), int(row["max_timestamp"]))  # fmt: skip
+    if row["faults"] & _FATAL == _verify.Fault.DELTA:
+        # The CRC does not cover the base offset: if only that is impossible, the rest of the batch is sound.
+        data = fs.pread(fd, header.HEADER_BYTES, batch.position)
+        is_whole = batch.magic == 2 and len(data) == header.HEADER_BYTES
+        if is_whole and (delta := header.LAST_OFFSET_DELTA.of(data)) >= 0:
+            batch.span = delta + 1
+            return batch
+    if row["faults"] & _FATAL:
+        batch.why_not = "its records or its header contradict each other"
+    return batch
+
+
+def _with_restored(fd: int, batches: list[_Batch], damages: list[Damage], segment: SegmentPlan) -> list[_Batch]:
+    """Take back batches whose length or magic alone is wrong: the CRC covers the rest, and holds."""
+    restored = list(batches)
+    for damage in list(damages):
+        size = damage.end - damage.position
+        if not header.HEADER_BYTES <= size <= _MAX_BATCH_BYTES:
+            continue
+        data = fs.pread(fd, size, damage.position)
+        if len(data) < size or not header.crc_holds(data):
+            continue
+        mended = bytearray(data)
+        header.BATCH_LENGTH.put(mended, size - header.LOG_OVERHEAD)
+        header.MAGIC.put(mended, 2)
+        try:
+            (whole,) = decode_batches(mended)
+            records = sum(1 for _ in whole)
+        except (KStoreError, ValueError):
+            continue
+        span = whole.last_offset - whole.base_offset + 1
+        if records != whole.count or not 1 <= span <= INT_MAX:
+            continue
+        if header.size_of(data) != size:
+            why = f"restore the batch's length, {size} bytes in all"
+            segment.patches.append(_patch(damage.position, header.BATCH_LENGTH, size - header.LOG_OVERHEAD, why))
+        if header.MAGIC.of(data) != 2:
+            segment.patches.append(_patch(damage.position, header.MAGIC, 2, "restore the batch's magic, 2"))
+        restored.append(_Batch(damage.position, size, whole.base_offset, span, records, whole.partition_leader_epoch, 2,
+                            whole.max_timestamp))  # fmt: skip
+        damages.remove(damage)
+    return sorted(restored, key=lambda batch: batch.position)
+
+
+def _patch(position: int, field: header.Field, value: int, why: str) -> tuple[int, bytes, str]:
+    """A patch that writes one field of the batch at `position`."""
+    return position + field.at, field.bytes_of(value), why
+
+
+def _settle_offsets(
+    batches: list[_Batch], base: int, limit: int, marks: Marks, segment: SegmentPlan, *, is_last: bool
+) -> None:
+    """Put offsets in order: restore those that the neighbours determine, cut batches that no offset fits."""
+    usable = [batch for batch in batches if not batch.why_not]
+    expected = base
+    for number, batch in enumerate(usable):
+        after = usable[number + 1].base if number + 1 < len(usable) else limit
+        fits = batch.base >= expected and batch.next - 1 - base <= INT_MAX
+        if batch.magic < 2:
+            if not fits or batch.next > limit:
+                batch.why_not = "its offset is not in order"
+                continue
+        elif not fits or batch.next > after:
+            is_end = number + 1 == len(usable) and after == LONG_MAX
+            wanted = _offset_told(batch, expected, expected if is_end else after - batch.span, is_end=is_end)
+            if wanted is not None:
+                _move(batch, wanted, segment)
+            elif not fits or number + 1 == len(usable):
+                batch.why_not = f"offsets {batch.base} to {batch.next - 1} have no place between {expected} and {after}"
+                continue
+        elif number + 1 == len(usable) and is_last and _was_flipped_last(batch, expected, marks):
+            _move(batch, expected, segment)
+        expected = batch.next
+
+
+def _offset_told(batch: _Batch, low: int, high: int, *, is_end: bool) -> int | None:
+    """The offset in `[low, high]` that a batch must have had; None if that cannot be known.
+
+    It is known if a flip of one bit gives one such offset only, or if the neighbours leave room for one offset only.
+    Behind the last batch there is room for any offset: the batch may be an old one that was written twice.
+    """
+    near = [at for bit in range(64) if low <= (at := (batch.base % (1 << 64)) ^ (1 << bit)) <= high]
+    if len(near) == 1:
+        return near[0]
+    return low if low == high and not is_end else None
+
+
+def _was_flipped_last(batch: _Batch, expected: int, marks: Marks) -> bool:
+    """Whether the recovery point of a close shows that the last batch belongs right after the one before it."""
+    return expected + batch.span == marks.recovery_point and _is_one_bit(batch.base ^ expected)
+
+
+def _is_one_bit(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+def _move(batch: _Batch, base: int, segment: SegmentPlan) -> None:
+    why = f"restore the batch's offset, {base} where {batch.base} is written"
+    segment.patches.append(_patch(batch.position, header.BASE_OFFSET, base, why))
+    batch.base = base
+
+
+def _settle_faults(fd: int, rows: Rows, batches: list[_Batch], segment: SegmentPlan) -> None:
+    """Write the records' greatest timestamp into headers that have another one."""
+    wrong = {int(row["position"]) for row in rows[(rows["faults"] & _verify.Fault.TIMESTAMP) != 0]}
+    for batch in batches:
+        if batch.position in wrong and not batch.why_not:
+            data = bytearray(fs.pread(fd, batch.size, batch.position))
+            (whole,) = decode_batches(data, check_crc=False)
+            greatest = max(record.timestamp for record in whole)
+            header.MAX_TIMESTAMP.put(data, greatest)
+            what = f"write max timestamp {greatest}, that of the records, over {batch.max_timestamp}"
+            segment.patches.append(_patch(batch.position, header.CRC, header.computed_crc(data), "write the new CRC"))
+            segment.patches.append(_patch(batch.position, header.MAX_TIMESTAMP, greatest, what))
+
+
+def _settle_epochs(batches: list[_Batch], segment: SegmentPlan) -> None:
+    """Restore a leader epoch that differs from both neighbours', which agree."""
+    path = os.path.join(os.path.dirname(segment.path), names.LEADER_EPOCH_CHECKPOINT)
+    try:
+        entries = [(int(epoch), int(start)) for epoch, start in checkpoint.read_checkpoint(path, 2)]
+    except (StorageError, ValueError):
+        entries = []
+    starts = [start for _, start in entries]
+    kept = [batch for batch in batches if not batch.why_not and batch.magic == 2]
+    for number, batch in enumerate(kept):
+        neighbours = {kept[entry].epoch for entry in (number - 1, number + 1) if 0 <= entry < len(kept)}
+        entry = bisect_right(starts, batch.base) - 1
+        epoch_in_file = entries[entry][0] if entry >= 0 else None
+        is_wrong = batch.epoch < -1 or (epoch_in_file is not None and batch.epoch != epoch_in_file)
+        if is_wrong and epoch_in_file is not None and (neighbours == {epoch_in_file} or not neighbours):
+            wanted = epoch_in_file
+        elif len(neighbours) == 1 and batch.epoch not in neighbours and (batch.epoch < -1 or epoch_in_file is None):
+            wanted = neighbours.pop()
+        else:
+            continue
+        if wanted != batch.epoch:
+            why = f"restore leader epoch {wanted} where {batch.epoch} is written"
+            segment.patches.append(_patch(batch.position, header.LEADER_EPOCH, wanted, why))
+            batch.epoch = wanted
+
+
+def _settle_bytes(segment: SegmentPlan, batches: list[_Batch], damages: list[Damage]) -> None:
+    """Decide which ranges of bytes stay, and which are cut."""
+    reasons = {"torn": "the file ends inside a batch", "crc": "the CRC does not hold"}
+    for damage in damages:
+        why = reasons.get(damage.stop, "no batch can be here")
+        segment.cuts.append((damage.position, damage.end, why))
+    segment.cuts += [(batch.position, batch.position + batch.size, batch.why_not) for batch in batches if batch.why_not]
+    segment.cuts.sort()
+    cuts = [(start, end) for start, end, _ in segment.cuts]
+    segment.patches = sorted(
+        patch for patch in segment.patches if not any(low <= patch[0] < high for low, high in cuts)
+    )
+    at = 0
+    for start, end in [*cuts, (segment.size_bytes, segment.size_bytes)]:
+        if start > at:
+            segment.keep.append((at, start))
+        at = max(at, end)
+
+
+def _plan_offsets(
+    plan: Plan, kept: list[list[_Batch]], bases: list[int], directory: str, marks: Marks, *, is_trimmed: bool
+) -> None:
+    """Find the lost offsets: those of cut batches, and those of missing segments."""
+    cut = {segment.base_offset for segment in plan.segments if segment.cuts}
+    try:
+        known_gaps = gaps.read_gaps(directory)
+    except StorageError:
+        known_gaps = []
+        plan.remove.append(gaps.GAPS_FILE)
+    at = None
+    for base, batches in zip(bases, kept, strict=True):
+        if at is not None and at < base and at >= (marks.cleaner or 0):
+            plan.lost.append((at, base))
+        at = base
+        for batch in batches:
+            if batch.base > at and base in cut and batch.magic == 2:
+                plan.lost.append((at, batch.base))
+            at = max(at, batch.next)
+    plan.lost = [gap for gap in plan.lost if not any(low <= gap[0] and gap[1] <= high for low, high in known_gaps)]
+    plan.end_offset = at if at is not None else marks.log_start or 0
+    plan.start_offset = max(bases[0] if bases else 0, marks.log_start or 0)
+    known_end = _known_end(directory, marks, plan.end_offset, is_trimmed=is_trimmed)
+    if known_end > plan.end_offset:
+        plan.lost.append((plan.end_offset, known_end))
+
+
+def _known_end(directory: str, marks: Marks, end: int, *, is_trimmed: bool) -> int:
+    """The greatest end of the log that a mark or a snapshot still shows.
+
+    After a close, which trims the indexes, a recovery point at the end shows that the log ended there: a snapshot
+    beyond it comes from a truncation inside a batch (SEMANTICS 11.4).
+    """
+    if marks.recovery_point == end and (is_trimmed or marks.has_marker):
+        return end
+    files = (names.parse_file_name(name) for name in fs.listdir(directory))
+    snapshots = [file.offset for file in files if file is not None and file.kind == names.SNAPSHOT and not file.state]
+    return max(marks.recovery_point or 0, marks.high_watermark or 0, *snapshots, end)
+
+
+def _plan_indexes(plan: Plan, bases: list[int], wrong: set[str], directory: str) -> None:
+    rewritten = {segment.base_offset for segment in plan.segments}
+    for base in bases:
+        paths = {os.path.join(directory, name) for name in (names.index_name(base), names.time_index_name(base))}
+        if base not in rewritten and paths & wrong:
+            plan.reindex.append(base)
+
+
+def _plan_epochs(plan: Plan, kept: list[list[_Batch]], wrong: set[str]) -> None:
+    path = os.path.join(plan.path, names.LEADER_EPOCH_CHECKPOINT)
+    try:
+        lines = checkpoint.read_checkpoint(path, 2)
+        before = [(int(epoch), int(start)) for epoch, start in lines]
+    except fs.MissingFileError:
+        return
+    except (StorageError, ValueError):
+        before = None
+    starts_found: list[tuple[int, int]] = []
+    clean: list[tuple[int, int]] = []
+    is_false = before is None or path in wrong
+    starts = [start for _, start in before or ()]
+    for batch in (batch for batches in kept for batch in batches if batch.epoch >= 0):
+        if not starts_found or batch.epoch > starts_found[-1][0]:
+            starts_found.append((batch.epoch, max(batch.base, plan.start_offset)))
+        at = bisect_right(starts, batch.base) - 1
+        if before and at >= 0 and before[at][0] != batch.epoch:
+            is_false = True
+    for epoch, start in starts_found:
+        if clean and start <= clean[-1][1]:
+            clean.pop()
+        clean.append((epoch, start))
+    if is_false and clean != before:
+        plan.epochs = clean
+    elif before and any(start > plan.end_offset for _, start in before):
+        plan.epochs = [entry for entry in before if entry[1] <= plan.end_offset]
+
+
+def _plan_leftovers(plan: Plan, files: dict[str, names.FileName], errors: list[Finding], logs: dict[int, str]) -> None:
+    """Find the files that cannot stay: those with errors, and those that the rewriting makes untrue."""
+    renamed = {source for source, _ in plan.rename}
+    wrong = {os.path.basename(finding.path) for finding in errors}
+    cut_from = min((low for low, _ in plan.lost), default=None)
+    if names.PARTITION_METADATA in wrong:
+        plan.remove.append(names.PARTITION_METADATA)
+    for name, file in sorted(files.items()):
+        if name in renamed:
+            continue
+        is_removed = name != str(file) or (bool(file.state) and name in wrong)
+        if file.kind == names.SNAPSHOT and not file.state:
+            is_behind_cut = cut_from is not None and file.offset > cut_from
+            is_removed = is_removed or name in wrong or file.offset > plan.end_offset
+            is_removed = is_removed or (is_behind_cut and _has_producers(plan.path, name))
+        elif file.kind != names.LOG and not file.state:
+            is_removed = is_removed or file.offset not in logs
+        if is_removed:
+            plan.remove.append(name)
+
+
+def _has_producers(directory: str, name: str) -> bool:
+    return fs.stat(os.path.join(directory, name)).st_size > 10
+
+
+def _plan_marks(plan: Plan, bases: list[int], marks: Marks) -> None:
+    end = plan.end_offset
+    if marks.begins_anew(bases[0] if bases else end, end):
+        return
+    point = marks.recovery_point
+    if point is not None and (point > end or (marks.has_marker and point != end)):
+        plan.marks.append((checkpoint.RECOVERY_POINTS, end))
+    if marks.log_start is not None and marks.log_start > end:
+        plan.marks.append((checkpoint.LOG_STARTS, None))
+    if marks.high_watermark is not None and marks.high_watermark > end:
+        plan.marks.append((checkpoint.HIGH_WATERMARKS, end))
+    if marks.cleaner is not None and marks.cleaner > end:
+        plan.marks.append((checkpoint.CLEANER_OFFSETS, end))
+
+
+def repair(plan: Plan, backup: str, progress: Progress | None = None) -> list[Finding]:
+    """Carry out a plan, then the plans for errors that the mended files still have; returns the errors that are left.
+
+    Further rounds only concern files that can be made again: indexes, snapshots, marks.
+    """
+    for number in range(_ROUNDS):
+        carry_out(plan, backup if not number else f"{backup}/round-{number + 1}")
+        plan = plan_repair(plan.path, progress)
+        if not plan.findings or plan.is_empty or plan.lost_bytes:
+            break
+    return plan.findings

@@ -1,0 +1,251 @@
+"""Checks data directories, partitions and single files without changing a byte: paths to findings.
+
+`partition` checks a partition's directory, `root` the files of a data directory that belong to no partition. Takes no
+lock, so that a directory in use can be checked; what looks wrong while a writer changes it is checked again (`looks`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from kstore.base.numbers import LONG_MAX
+from kstore.base.threads import Workers
+from kstore.disk import fs
+from kstore.errors import InvalidTopicError, KStoreError
+from kstore.files import checkpoint, gaps, loads, names, role, topics
+from kstore.store import catalog
+from kstore.tools.check import looks
+from kstore.tools.check.findings import Finding, Findings
+from kstore.tools.check.partition import PartitionReport, Progress, check_epochs, check_partition, read_marks
+from kstore.tools.check.producers import check_snapshot_file, check_txn_index_file
+from kstore.tools.check.root import check_root
+from kstore.tools.check.segment import check_segment
+
+__all__ = ["Finding", "Report", "targets", "verify"]
+
+
+@dataclass(slots=True)
+class Report:
+    """The findings of a whole check, and counts of what was checked. Not thread-safe."""
+
+    findings: list[Finding] = field(default_factory=list)
+    partitions: int = 0
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    size_bytes: int = 0
+
+    @property
+    def errors(self) -> int:
+        """How many findings say that something is wrong."""
+        return sum(finding.severity == "error" for finding in self.findings)
+
+    def take(self, part: PartitionReport | Findings) -> None:
+        """Add the report of a partition, or findings about other files."""
+        if isinstance(part, Findings):
+            self.findings += part
+            return
+        self.findings += part.findings
+        self.partitions += 1
+        self.segments += len(part.segments)
+        self.batches += sum(segment.batches for segment in part.segments)
+        self.records += sum(segment.records for segment in part.segments)
+        self.size_bytes += sum(segment.size_bytes for segment in part.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing to check: a "root" (its own files), a "partition" or a "file". Immutable."""
+
+    kind: str
+    path: str
+    beside: tuple[str, ...] = ()
+    """Of a root: the other roots of the same check; they may belong to the same store."""
+
+
+def targets(paths: Iterable[str | os.PathLike[str]]) -> list[Target]:
+    """What to check at the paths: data directories, `DIR/TOPIC`, `DIR/TOPIC-P` or files.
+
+    Raises `StorageError` for a path with nothing at it.
+    """
+    chosen: list[Target] = []
+    for path in (os.fspath(path_like).rstrip("/") or "/" for path_like in paths):
+        if not os.path.isdir(path):
+            if fs.exists(path):
+                chosen.append(Target("file", path))
+            else:
+                chosen += _topic(path)
+        elif _is_partition(path):
+            chosen.append(Target("partition", path))
+        else:
+            chosen.append(Target("root", path))
+            chosen += [Target("partition", entry.path) for entry in _entries(path)]
+    roots = tuple(target.path for target in chosen if target.kind == "root")
+    return [replace(target, beside=roots) if target.kind == "root" else target for target in dict.fromkeys(chosen)]
+
+
+def _topic(path: str) -> list[Target]:
+    root, topic = os.path.split(path)
+    partitions = (
+        [entry for entry in _entries(root or ".") if entry.topic == topic] if os.path.isdir(root or ".") else []
+    )
+    if not partitions:
+        raise fs.MissingFileError(2, "no file, directory or topic is there", path)
+    return [Target("partition", os.path.join(root, f"{entry.topic}-{entry.partition}")) for entry in partitions]
+
+
+def _entries(root: str) -> list[catalog.Entry]:
+    return sorted(catalog.look([root]).entries, key=lambda entry: entry.key)
+
+
+def _is_partition(path: str) -> bool:
+    if any(names.parse_file_name(name) is not None for name in fs.listdir(path)):
+        return True
+    try:
+        names.parse_partition_name(os.path.basename(os.path.abspath(path)))
+    except InvalidTopicError:
+        return False
+    return not any(entry.is_dir(follow_symlinks=False) for entry in fs.scandir(path))
+
+
+def verify(
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    deep: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Check everything at the paths, several partitions at a time; the report's `findings` say what is wrong.
+
+    `deep` decompresses batches to check their records, too. `progress` is called with the number of bytes that have
+    been read, from any thread. Raises `StorageError` for a path with nothing at it; a file that cannot be read is a
+    finding.
+    """
+    checked = targets(paths)
+    report = Report()
+    threads = min(threads or min(os.cpu_count() or 1, 8), len(checked))
+    if threads <= 1:
+        for target in checked:
+            report.take(_check(target, deep, progress))
+        return report
+    stopping = threading.Event()
+
+    def count_bytes(size_bytes: int) -> None:
+        if stopping.is_set():
+            raise _Stopped
+        if progress is not None:
+            progress(size_bytes)
+
+    with Workers(threads, "kstore-verify") as pool:
+        try:
+            for part in pool.map(lambda target: _check(target, deep, count_bytes), checked):
+                report.take(part)
+        finally:
+            # After Ctrl-C the threads must not read the rest of terabytes first.
+            stopping.set()
+    return report
+
+
+class _Stopped(Exception):
+    """The check ends early, after an error or Ctrl-C."""
+
+
+def _check(target: Target, deep: bool, progress: Progress | None) -> PartitionReport | Findings:
+    """Check one thing; again, where a writer may have changed it meanwhile."""
+    path = os.path.abspath(target.path)
+    directory = path if target.kind != "file" else os.path.dirname(path)
+    root = path if target.kind == "root" else os.path.dirname(directory)
+    report, doubtful = looks.look(lambda: _check_once(target, deep, progress), _errors, directory, root)
+    if not fs.exists(target.path):
+        gone = Findings()
+        gone.add(target.path, "", "it was removed while it was checked", severity="note")
+        return gone
+    if doubtful:
+        findings = report if isinstance(report, Findings) else report.findings
+        for place, finding in enumerate(findings):
+            if finding in doubtful:
+                what = f"seen once while the files were being written: {finding.what}"
+                findings[place] = replace(finding, what=what, severity="note", repair="")
+    return report
+
+
+def _errors(report: PartitionReport | Findings) -> list[Finding]:
+    findings = report if isinstance(report, Findings) else report.findings
+    return [finding for finding in findings if finding.severity == "error"]
+
+
+def _check_once(target: Target, deep: bool, progress: Progress | None) -> PartitionReport | Findings:
+    findings = Findings()
+    try:
+        if target.kind == "partition":
+            return check_partition(target.path, read_marks(target.path), deep=deep, progress=progress)
+        if target.kind == "root":
+            check_root(target.path, target.beside, findings)
+        else:
+            _check_file(target.path, findings, deep=deep, progress=progress)
+    except (KStoreError, OSError) as error:
+        findings.add(target.path, "", f"cannot be read: {error}")
+    return findings
+
+
+def _check_file(path: str, findings: Findings, *, deep: bool, progress: Progress | None) -> None:
+    """Check one file alone; an index together with its log."""
+    directory, name = os.path.split(os.path.abspath(path))
+    file = names.parse_file_name(name)
+    if file is not None and not file.state and file.kind in (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX):
+        with _only(findings, os.path.join(directory, name), path) as all_findings:
+            files = map(names.parse_file_name, fs.listdir(directory))
+            bases = sorted(log.offset for log in files if log and log.kind == names.LOG and not log.state)
+            if file.offset not in bases:
+                all_findings.add(
+                    os.path.join(directory, name), "SEMANTICS 8.8", "an index without its log", repair="move it away"
+                )
+                return
+            after = bases.index(file.offset) + 1
+            marks = read_marks(directory)
+            check_segment(
+                directory,
+                file.offset,
+                all_findings,
+                is_last=after == len(bases),
+                limit_offset=LONG_MAX if after == len(bases) else bases[after],
+                cleaned_below=marks.cleaner or 0,
+                flushed_below=marks.flushed_below,
+                has_marker=marks.has_marker,
+                deep=deep,
+                progress=progress,
+            )
+    elif file is not None and file.kind == names.SNAPSHOT:
+        check_snapshot_file(path, file.offset, findings)
+    elif file is not None and file.kind == names.TXN_INDEX:
+        check_txn_index_file(path, file.offset, findings)
+    elif name == names.PARTITION_METADATA:
+        checkpoint.read_partition_metadata(directory)
+    elif name == names.LEADER_EPOCH_CHECKPOINT:
+        check_epochs(PartitionReport(directory, findings), 0, is_closed=False)
+    elif name in checkpoint.ROOT_CHECKPOINTS:
+        checkpoint.read_offsets(directory, name)
+    elif name == topics.TOPICS_FILE:
+        topics.read_topics([directory])
+    elif name == loads.LOADS_FILE:
+        loads.read_done([directory])
+    elif name == loads.COMMIT_FILE:
+        loads.read_commit(directory)
+    elif name == role.FOLLOWER_FILE:
+        role.read_role(directory)
+    elif name == gaps.GAPS_FILE:
+        gaps.read_gaps(directory)
+    else:
+        findings.add(path, "FORMAT 1.3", "no file of a log is named so")
+
+
+@contextmanager
+def _only(findings: Findings, path: str, shown: str) -> Iterator[Findings]:
+    """Collect findings, and keep those about the file `path`, under the name `shown`."""
+    collected = Findings()
+    yield collected
+    findings += [replace(finding, path=shown) for finding in collected if finding.path == path]
