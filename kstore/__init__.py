@@ -1,23 +1,196 @@
-"""kstore: Kafka's commit log inside a Python process."""
+"""kstore: Kafka's commit log inside a Python process.
 
-from kstore._columnread import decode_columns as decode_columns
-from kstore._columns import Columns as Columns
-from kstore._consume import ConsumerRecord as ConsumerRecord
-from kstore._core import Record as Record
-from kstore._core import RecordBatch as RecordBatch
-from kstore._core import decode_batches as decode_batches
-from kstore._pack import encode_batch as encode_batch
-from kstore.appends import AppendInfo as AppendInfo
-from kstore.config import LogConfig as LogConfig
-from kstore.consumer import Consumer as Consumer
+`Log` is one partition of a topic, `Store` one or more directories of them. `LogConfig` has the settings, `errors` the
+exceptions. What calls answer are small immutable values, and all of them are here. `kstore.spark` is imported apart.
+"""
+
+import typing as _typing
+
+from kstore import errors
+from kstore.base.terminal import guard_messages as _guard_messages
 from kstore.errors import *  # noqa: F403
-from kstore.groups import CommittedOffset as CommittedOffset
-from kstore.log import Log as Log
-from kstore.producers import Producer as Producer
-from kstore.producers import Transaction as Transaction
-from kstore.producers import TransactionalProducer as TransactionalProducer
-from kstore.reading import FetchResult as FetchResult
-from kstore.reads import TimestampOffset as TimestampOffset
-from kstore.segment import SegmentInfo as SegmentInfo
-from kstore.store import Store as Store
-from kstore.topicwrites import RecordMetadata as RecordMetadata
+
+if _typing.TYPE_CHECKING:
+    from kstore._core import Record, RecordBatch, decode_batches
+    from kstore.base.stats import (
+        AnyStoreStats,
+        BackupLag,
+        BackupStats,
+        CompactionStateStats,
+        FollowerStats,
+        HistogramStats,
+        LogStats,
+        ReplicationStats,
+        StoreStats,
+        TruncationStats,
+    )
+    from kstore.codec._pack import encode_batch
+    from kstore.columns._columns import BinaryColumn, Columns, HeadersColumn
+    from kstore.columns._read import decode_columns
+    from kstore.config.broker import BrokerConfig
+    from kstore.config.log import LogConfig
+    from kstore.copies.backups.upload import Backup, backup
+    from kstore.copies.replication.replicate import Replication, replicate
+    from kstore.copies.restores.restore import restore
+    from kstore.log.compaction.outlook import CompactionOutlook
+    from kstore.log.latest import LogTable
+    from kstore.log.log import Log
+    from kstore.log.segments.producers import KeptBatch, ProducerInfo
+    from kstore.log.segments.recovery import Recovery
+    from kstore.log.segments.retention import Deletion, Outlook
+    from kstore.log.viewing.lookup import FetchResult
+    from kstore.metrics.export import export_to_opentelemetry, export_to_prometheus
+    from kstore.store.coordinator.consumer import Consumer
+    from kstore.store.coordinator.groups import CommittedOffset
+    from kstore.store.coordinator.producers import Producer, Transaction, TransactionalProducer
+    from kstore.store.loads.manifest import Adopted, Staged
+    from kstore.store.store import Store
+    from kstore.store.table import Table
+    from kstore.store.topics._consume import ConsumerRecord
+    from kstore.types import (
+        AppendInfo,
+        CompactionStats,
+        RecordMetadata,
+        Restored,
+        RestoredPartition,
+        SegmentInfo,
+        TimestampOffset,
+    )
+
+__all__ = [
+    "Adopted",
+    "AnyStoreStats",
+    "AppendInfo",
+    "Backup",
+    "BackupLag",
+    "BackupStats",
+    "BinaryColumn",
+    "BrokerConfig",
+    "Columns",
+    "CommittedOffset",
+    "CompactionOutlook",
+    "CompactionStateStats",
+    "CompactionStats",
+    "Consumer",
+    "ConsumerRecord",
+    "Deletion",
+    "FetchResult",
+    "FollowerStats",
+    "HeadersColumn",
+    "HistogramStats",
+    "KeptBatch",
+    "Log",
+    "LogConfig",
+    "LogStats",
+    "LogTable",
+    "Outlook",
+    "Producer",
+    "ProducerInfo",
+    "Record",
+    "RecordBatch",
+    "RecordMetadata",
+    "Recovery",
+    "Replication",
+    "ReplicationStats",
+    "Restored",
+    "RestoredPartition",
+    "SegmentInfo",
+    "Staged",
+    "Store",
+    "StoreStats",
+    "Table",
+    "TimestampOffset",
+    "Transaction",
+    "TransactionalProducer",
+    "TruncationStats",
+    "backup",
+    "decode_batches",
+    "decode_columns",
+    "encode_batch",
+    "export_to_opentelemetry",
+    "export_to_prometheus",
+    "replicate",
+    "restore",
+]
+__all__ += errors.__all__
+
+__version__: str
+"""The version of the installed package."""
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "config", "errors"]
+
+
+_OWNERS = {
+    "kstore._core": ("Record", "RecordBatch", "decode_batches"),
+    "kstore.base.stats": (
+        "AnyStoreStats",
+        "BackupLag",
+        "BackupStats",
+        "CompactionStateStats",
+        "FollowerStats",
+        "HistogramStats",
+        "LogStats",
+        "ReplicationStats",
+        "StoreStats",
+        "TruncationStats",
+    ),
+    "kstore.codec._pack": ("encode_batch",),
+    "kstore.columns._columns": ("BinaryColumn", "Columns", "HeadersColumn"),
+    "kstore.columns._read": ("decode_columns",),
+    "kstore.config.broker": ("BrokerConfig",),
+    "kstore.config.log": ("LogConfig",),
+    "kstore.copies.backups.upload": ("Backup", "backup"),
+    "kstore.copies.replication.replicate": ("Replication", "replicate"),
+    "kstore.copies.restores.restore": ("restore",),
+    "kstore.log.compaction.outlook": ("CompactionOutlook",),
+    "kstore.log.latest": ("LogTable",),
+    "kstore.log.log": ("Log",),
+    "kstore.log.segments.producers": ("KeptBatch", "ProducerInfo"),
+    "kstore.log.segments.recovery": ("Recovery",),
+    "kstore.log.segments.retention": ("Deletion", "Outlook"),
+    "kstore.log.viewing.lookup": ("FetchResult",),
+    "kstore.metrics.export": ("export_to_opentelemetry", "export_to_prometheus"),
+    "kstore.store.coordinator.consumer": ("Consumer",),
+    "kstore.store.coordinator.groups": ("CommittedOffset",),
+    "kstore.store.coordinator.producers": ("Producer", "Transaction", "TransactionalProducer"),
+    "kstore.store.loads.manifest": ("Adopted", "Staged"),
+    "kstore.store.store": ("Store",),
+    "kstore.store.table": ("Table",),
+    "kstore.store.topics._consume": ("ConsumerRecord",),
+    "kstore.types": (
+        "AppendInfo",
+        "CompactionStats",
+        "RecordMetadata",
+        "Restored",
+        "RestoredPartition",
+        "SegmentInfo",
+        "TimestampOffset",
+    ),
+}
+"""Where the names are. A module is imported when the first of its names is used: a program need not wait for all."""
+
+if not _typing.TYPE_CHECKING:  # a checker would take any name for one of the module's
+
+    def __getattr__(name: str) -> object:
+        """Give a public name, and import its module; or give `__version__`, which takes tens of milliseconds."""
+        import importlib
+
+        if name == "__version__":
+            from importlib.metadata import PackageNotFoundError, version
+
+            try:
+                return version("kstore")
+            except PackageNotFoundError:
+                return "0+checkout"  # sources that are not installed
+        for owner, names in _OWNERS.items():
+            if name in names:
+                found = globals()[name] = getattr(importlib.import_module(owner), name)
+                return found
+        if name == "config":
+            return importlib.import_module("kstore.config")
+        raise AttributeError(f"module 'kstore' has no attribute {name!r}")
+
+
+_guard_messages()

@@ -19,6 +19,7 @@ cdef extern from "record.h" nogil:
     enum:
         KS_FINE
         KS_TRAILING_BYTES
+    bint ks_too_far(int64_t stamp, int64_t now, int64_t before_max, int64_t after_max) noexcept
     const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, ks_record *r) noexcept
     const uint8_t *ks_parse_header(const uint8_t *p, const uint8_t *end, const uint8_t **key, int32_t *key_size,
                                    const uint8_t **value, int32_t *value_size, int *fault) noexcept
@@ -56,5 +57,9 @@ cdef class Guard:
 
 
 cdef object fault_text(int fault)
+cdef object outside(int64_t offset, int64_t base_offset, int64_t last_offset)
 cdef object as_bytes(object data, str what)
+cdef str shown(object data)
+cdef str shown_headers(tuple headers)
+cdef object not_bytes(object data, object what)
 cdef bytes record_section(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position)

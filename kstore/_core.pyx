@@ -14,21 +14,23 @@ from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
-from kstore._wire cimport (
+from kstore.codec._wire cimport (
     ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CODEC_MASK, CONTROL_BIT, CRC_AT,
-    DELETE_HORIZON_BIT, HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LOG_OVERHEAD, MAGIC_AT,
-    MAX_TIMESTAMP_AT, MIN_V0_MESSAGE, MIN_V1_MESSAGE, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT,
-    RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT, load16, load32, load64,
+    DELETE_HORIZON_BIT, HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LEGACY_ATTRIBUTES_AT,
+    LEGACY_MAGIC_AT, LEGACY_TIMESTAMP_AT, LOG_OVERHEAD, MAGIC_AT, MAX_TIMESTAMP_AT, MIN_V0_MESSAGE, MIN_V1_MESSAGE,
+    PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT, load16,
+    load32, load64, wrapping_add,
 )
 
-from kstore import compression
+from typing import NamedTuple
+
+from kstore.codec import compression
 from kstore.errors import CorruptRecordError
 
 cdef extern from "crc32c.h" nogil:
     uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
 
 cdef extern from "crc32.h" nogil:
-    void ks_crc32_setup() noexcept
     uint32_t ks_crc32(uint32_t crc, const uint8_t *p, size_t n) noexcept
 
 cdef extern from "record.h" nogil:
@@ -41,8 +43,6 @@ cdef extern from "record.h" nogil:
         KS_BAD_HEADER_COUNT
         KS_NULL_HEADER_KEY
         KS_LENGTH_MISMATCH
-
-ks_crc32_setup()
 
 cdef enum:
     RELEASE_GIL_BYTES = 65536      # below this, giving the lock away costs more than the checksum
@@ -68,6 +68,10 @@ cdef object fault_text(int fault):
     return FAULTS[fault]
 
 
+cdef object outside(int64_t offset, int64_t base_offset, int64_t last_offset):
+    return f"a record at offset {offset}, outside of its batch, which has offsets {base_offset} to {last_offset}"
+
+
 @cython.final
 cdef class Buffer:
     def __cinit__(self, object data not None):
@@ -79,17 +83,25 @@ cdef class Buffer:
         PyBuffer_Release(&self.view)
 
 
+cdef object not_bytes(object data, object what):
+    """The error for `data` that has no bytes, where `what` is to be bytes."""
+    if isinstance(data, str):
+        return TypeError(f"{what} is a str: encode it first, as in text.encode()")
+    from kstore.codec.refusals import way_to_bytes
+    return TypeError(f"{what} must be bytes-like, not {type(data).__name__}{way_to_bytes(data)}")
+
+
 cdef object as_bytes(object data, str what):
     """The bytes of any buffer, copied unless `data` is `bytes`; `str` and what has no buffer is a `TypeError`."""
     cdef Py_buffer view
     if type(data) is bytes:
         return data
     if isinstance(data, str):
-        raise TypeError(f"{what} is a str: encode it first, as in text.encode()")
+        raise not_bytes(data, what)
     try:
         PyObject_GetBuffer(data, &view, PyBUF_FULL_RO)
     except TypeError:
-        raise TypeError(f"{what} is {type(data).__name__}: bytes or another buffer is wanted") from None
+        raise not_bytes(data, what) from None
     try:
         if PyBuffer_IsContiguous(&view, b"C"):
             return PyBytes_FromStringAndSize(<const char *> view.buf, view.len)
@@ -118,6 +130,22 @@ cdef object _crc32c_of(object data, uint32_t value):
 
 
 # ---- Records.
+
+
+cdef str shown(object data):
+    """Bytes or text as Python writes them, on one line; of more than 64 the first 64, and how many there are."""
+    cdef str kind = "characters" if type(data) is str else "bytes"
+    return repr(data) if data is None or len(data) <= 64 else f"{data[:64]!r}... ({len(data)} {kind})"
+
+
+cdef str shown_headers(tuple headers):
+    """A record's headers; of more than 4 the first 4, and how many there are."""
+    if headers is None:                  # of a record that was made without its values
+        return "None"
+    cdef str pairs = ", ".join([f"({shown(name)}, {shown(data)})" for name, data in headers[:4]])
+    if len(headers) > 4:
+        return f"({pairs}, ... {len(headers)} headers)"
+    return f"({pairs},)" if len(headers) == 1 else f"({pairs})"
 
 
 @cython.final
@@ -166,8 +194,8 @@ cdef class Record:
 
     def __repr__(self):
         return (
-            f"Record(offset={self.offset}, timestamp={self.timestamp}, key={self.key!r}, value={self.value!r}, "
-            f"headers={self.headers!r})"
+            f"Record(offset={self.offset}, timestamp={self.timestamp}, key={shown(self.key)}, "
+            f"value={shown(self.value)}, headers={shown_headers(self.headers)})"
         )
 
     def __reduce__(self):
@@ -203,17 +231,16 @@ cdef int _add_members() except -1:
 _add_members()
 
 
-cdef tuple _headers(const ks_record *r):
+cdef tuple _headers(const uint8_t *p, const uint8_t *end, int32_t count):
     """The headers of a record that `ks_parse_record` found sound."""
-    cdef tuple out = PyTuple_New(r.headers_count)
-    cdef const uint8_t *p = r.headers
+    cdef tuple out = PyTuple_New(count)
     cdef const uint8_t *key
     cdef const uint8_t *value
     cdef int32_t key_size, value_size, i
     cdef int fault
-    for i in range(r.headers_count):
-        p = ks_parse_header(p, r.end, &key, &key_size, &value, &value_size, &fault)
-        if p == NULL:          # only if somebody wrote into the buffer meanwhile
+    for i in range(count):
+        p = ks_parse_header(p, end, &key, &key_size, &value, &value_size, &fault)
+        if p == NULL:          # only if another thread wrote into the buffer meanwhile
             raise CorruptRecordError(fault_text(fault))
         pair = (
             PyUnicode_DecodeUTF8(<char *> key, key_size, b"surrogateescape"),
@@ -224,20 +251,17 @@ cdef tuple _headers(const ks_record *r):
     return out
 
 
-cdef inline Record _record(int64_t offset, int64_t timestamp, const ks_record *r):
+cdef inline Record _record(int64_t offset, int64_t timestamp, const uint8_t *key, int32_t key_size,
+                           const uint8_t *value, int32_t value_size, tuple headers):
     cdef Record record = Record.__new__(Record)
     record.offset = offset
     record.timestamp = timestamp
-    if r.key_size >= 0:
-        record.key = PyBytes_FromStringAndSize(<const char *> r.key, r.key_size)
-    if r.value_size >= 0:
-        record.value = PyBytes_FromStringAndSize(<const char *> r.value, r.value_size)
-    record.headers = () if r.headers_count == 0 else _headers(r)
+    if key_size >= 0:
+        record.key = PyBytes_FromStringAndSize(<const char *> key, key_size)
+    if value_size >= 0:
+        record.value = PyBytes_FromStringAndSize(<const char *> value, value_size)
+    record.headers = headers
     return record
-
-
-cdef inline int64_t wrapping_add(int64_t a, int64_t b) noexcept nogil:
-    return <int64_t> (<uint64_t> a + <uint64_t> b)
 
 
 # ---- Batches: framing, checksum, record section.
@@ -246,32 +270,26 @@ cdef inline int64_t wrapping_add(int64_t a, int64_t b) noexcept nogil:
 cdef object _check_frame(const uint8_t *p, Py_ssize_t size, bint check_crc):
     """What is wrong with the whole batch at `p` of `size` bytes, or None; the record section is not looked at."""
     cdef int8_t magic = <int8_t> p[MAGIC_AT]
-    cdef uint32_t crc, found
+    cdef uint32_t crc, computed
     if magic == 2:
         if size < RECORDS_AT:
             return f"batch of {size} bytes: its header alone has {RECORDS_AT}"
         if not check_crc:
             return None
         crc = <uint32_t> load32(p + CRC_AT)
-        found = ks_crc32c(0, p + ATTRIBUTES_AT, <size_t> (size - ATTRIBUTES_AT))
+        computed = ks_crc32c(0, p + ATTRIBUTES_AT, <size_t> (size - ATTRIBUTES_AT))
     elif 0 <= magic < 2:
         if magic == 1 and size < LOG_OVERHEAD + MIN_V1_MESSAGE:
             return f"message of {size - LOG_OVERHEAD} bytes: format 1 has at least {MIN_V1_MESSAGE}"
         if not check_crc:
             return None
         crc = <uint32_t> load32(p + LOG_OVERHEAD)
-        found = ks_crc32(0, p + LEGACY_MAGIC_AT, <size_t> (size - LEGACY_MAGIC_AT))
+        computed = ks_crc32(0, p + LEGACY_MAGIC_AT, <size_t> (size - LEGACY_MAGIC_AT))
     else:
         return f"magic {magic}: 0, 1 and 2 are known"
-    if crc != found:
-        return f"CRC {found:#010x} of the data, {crc:#010x} in the header"
+    if crc != computed:
+        return f"CRC {computed:#010x} of the data, {crc:#010x} in the header"
     return None
-
-
-cdef enum:
-    LEGACY_MAGIC_AT = LOG_OVERHEAD + 4                  # formats 0 and 1: the CRC covers all from here on
-    LEGACY_ATTRIBUTES_AT = LEGACY_MAGIC_AT + 1
-    LEGACY_TIMESTAMP_AT = LEGACY_ATTRIBUTES_AT + 1      # format 1 only
 
 
 cdef bytes record_section(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position):
@@ -288,7 +306,7 @@ cdef bytes _decompress(int codec, bytes data, int64_t limit, int magic, object p
         raise CorruptRecordError(error.reason, path=path, position=position) from error
 
 
-# What a RecordBatch is before it has bytes: nobody gets a pointer to nothing.
+# Header of an empty batch, so that `_p` is never NULL after `__new__`.
 cdef bytes EMPTY_BATCH = (
     bytes(BATCH_LENGTH_AT) + (RECORDS_AT - LOG_OVERHEAD).to_bytes(4, "big") + bytes(MAGIC_AT - LOG_OVERHEAD) + b"\x02"
     + bytes(RECORDS_AT - HEADER_UP_TO_MAGIC)
@@ -448,8 +466,9 @@ cdef class RecordBatch:
         return hash(bytes(self))
 
     def __repr__(self):
+        first = f"base_offset={self.base_offset} " if self.magic == 2 else ""  # looked for inside of an older batch
         return (
-            f"<RecordBatch magic={self.magic} last_offset={self.last_offset} size_bytes={self._size} "
+            f"<RecordBatch {first}last_offset={self.last_offset} magic={self.magic} size_bytes={self._size} "
             f"compression={self.compression}>"
         )
 
@@ -479,7 +498,7 @@ cdef RecordBatch _batch(bytes owner, Py_ssize_t at, Py_ssize_t size, int max_dec
     return batch
 
 
-# ---- Formats 0 and 1 (FORMAT.md 5). Old data, read rarely: plain code, lists.
+# ---- Formats 0 and 1 (FORMAT 5). Old data, read rarely: plain code, lists.
 
 
 cdef list _legacy_records(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position):
@@ -505,9 +524,7 @@ cdef list _legacy_records(const uint8_t *p, Py_ssize_t size, int64_t limit, obje
     records = _inner_messages(inner, path, position)
     if not records:
         raise CorruptRecordError("wrapper message with no message in it", path=path, position=position)
-    if magic == 0:
-        return [record for _, record in records]
-    if outer_offset != 0:            # 0: written by clients that leave offsets to the broker
+    if outer_offset != 0 and magic == 1:            # 0: written by clients that leave offsets to the broker
         shift = outer_offset - (<Record> records[len(records) - 1][1]).offset
         if shift < 0:
             raise CorruptRecordError(
@@ -515,7 +532,11 @@ cdef list _legacy_records(const uint8_t *p, Py_ssize_t size, int64_t limit, obje
                 path=path, position=position)
     for inner_magic, record in records:
         record.offset = wrapping_add(record.offset, shift)
-        if inner_magic == 1 and attributes & TIMESTAMP_TYPE_BIT:
+        if outer_offset != 0 and record.offset > outer_offset:
+            raise CorruptRecordError(
+                f"message at offset {record.offset} in a wrapper message that ends at offset {outer_offset}", path=path,
+                position=position)
+        if magic == 1 and inner_magic == 1 and attributes & TIMESTAMP_TYPE_BIT:
             record.timestamp = outer_timestamp
     return [record for _, record in records]
 
@@ -583,6 +604,15 @@ cdef class Guard:
     """
 
 
+class ReaderPosition(NamedTuple):
+    """Where an iterator stands: the next offset, the guard's version that it saw, and the batch it was given last."""
+
+    next_offset: int
+    seen_version: int
+    base_offset: int  # -1 before the first batch
+    crc: int
+
+
 cdef class _Walk:
     """Chunk by chunk, batch by batch: what both iterators share. Not thread-safe: a second call at once is refused."""
 
@@ -603,6 +633,8 @@ cdef class _Walk:
     cdef Guard _guard
     cdef int64_t _seen
     cdef int _max_decompressed
+    cdef bint _chained                 # chunks say where the batch before ended
+    cdef int64_t _least                # and the offsets of the next one begin
     cdef bint _check_crc
     cdef bint _strict                  # a chunk ends with a whole batch
     cdef bint _done
@@ -629,6 +661,7 @@ cdef class _Walk:
             0x7fffffff)
         self._strict = True
         self._done = False
+        self._chained = False
         self.next_offset = start_offset
         return 0
 
@@ -642,11 +675,15 @@ cdef class _Walk:
         self._done = True
         raise CorruptRecordError(reason, path=self._path, position=self._position(p))
 
+    cdef int _fail_below(self, offset, const uint8_t *p) except -1:
+        """The batch of an old format at `p`, whose header does not say where it begins, begins too low."""
+        return self._fail(f"a message at offset {offset}, and the one before is at {self._least - 1}", p)
+
     cdef int _ask_guard(self, error=None) except -1:
         """Ask whether to go on (None), to go on with other chunks, or (it raises) to end; user code runs in here.
 
-        `recheck(next_offset, seen_version, base_offset, crc, error)` is told the batch that the last record came from
-        (-1 before the first one), and the `CorruptRecordError` that is about to be raised.
+        `recheck(position, error)` gets the iterator's `ReaderPosition`, and the `CorruptRecordError` that is about to be
+        raised.
         """
         cdef int64_t seen = self._seen
         self._seen = self._guard.version
@@ -656,7 +693,7 @@ cdef class _Walk:
             self._given_base = self._opened_base
             self._given_crc = self._opened_crc
         try:
-            chunks = self._recheck(self.next_offset, seen, self._given_base, self._given_crc, error)
+            chunks = self._recheck(ReaderPosition(self.next_offset, seen, self._given_base, self._given_crc), error)
             if chunks is not None:
                 self._recheck = chunks.recheck
                 self._chunks = iter(chunks)
@@ -729,6 +766,7 @@ cdef class _Walk:
                 self._fail(reason, self._p)
             if last < self._start_offset:
                 self._p += left
+                self._least = wrapping_add(last, 1)
                 continue
             return left
         return 0
@@ -747,7 +785,11 @@ cdef class _Walk:
         except StopIteration:
             self._done = True
             return 0
-        buffer, path, position = item
+        self._chained = len(item) == 4
+        if self._chained:
+            buffer, path, position, self._least = item
+        else:
+            buffer, path, position = item
         chunk = Buffer(buffer)
         self._at = position
         self._path = path
@@ -767,6 +809,7 @@ cdef class _Walk:
 cdef class RecordIterator(_Walk):
     """`Record`s of `[start_offset, end_offset)` from an iterator of `(buffer, path, position)`.
 
+    A fourth item says where the batch before the buffer ended, where messages of the old formats must not begin below.
     Each buffer holds whole batches that begin at `position` of `path`; it is held until the next is asked for, and
     records copy what they need. Batches below the start are checked and passed over; control records are passed over
     unless `include_control`. Raises `CorruptRecordError`, and then ends. Not thread-safe: a second call at the same
@@ -781,6 +824,7 @@ cdef class RecordIterator(_Walk):
     cdef int64_t _base_offset
     cdef int64_t _base_timestamp
     cdef int64_t _next_batch_offset
+    cdef uint32_t _last_delta          # greatest offset delta that a record may have
     cdef bint _append_time
     cdef bint _include_control
     cdef list _legacy                  # reversed
@@ -807,6 +851,9 @@ cdef class RecordIterator(_Walk):
                 self._r = q
                 self._left -= 1
                 offset = wrapping_add(self._base_offset, r.offset_delta)
+                if <uint32_t> r.offset_delta > self._last_delta:
+                    self._left = 0
+                    self._fail(outside(offset, self._base_offset, self._next_batch_offset - 1), self._batch)
                 if self._left == 0 and q != self._r_end:
                     self._fail(fault_text(KS_TRAILING_BYTES), self._batch)
                 if offset > self._last_wanted:
@@ -820,9 +867,10 @@ cdef class RecordIterator(_Walk):
                 if not self._append_time:
                     timestamp = wrapping_add(timestamp, r.timestamp_delta)
                 if r.headers_count == 0:
-                    return _record(offset, timestamp, &r)
+                    return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size, ())
                 section = self._section        # headers make objects that may start a collection: hold the bytes
-                return _record(offset, timestamp, &r)
+                headers = _headers(r.headers, r.end, r.headers_count)
+                return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size, headers)
             if self._legacy is not None and len(self._legacy):
                 record = <Record> self._legacy.pop()
                 if (<Record> record).offset > self._last_wanted:
@@ -836,8 +884,13 @@ cdef class RecordIterator(_Walk):
             if not self._open_batch() and self._guard.version == self._seen:
                 raise StopIteration
 
+    @property
+    def needs_bytes(self):
+        """Whether the next record is not in memory: to get it, the next piece of a file is read."""
+        return self._left == 0 and self._p == self._end and not self._legacy
+
     def resume(self, int64_t end_offset):
-        """Go on to `end_offset`, after the end too: for whoever waits for more by other means.
+        """Go on to `end_offset`, after the end too: for a caller that waits for more by other means.
 
         What feeds the iterator is asked as when the guard has moved: it raises when what was given no longer stands.
         """
@@ -865,7 +918,7 @@ cdef class RecordIterator(_Walk):
         cdef Py_ssize_t size
         cdef const uint8_t *p
         cdef int16_t attributes
-        cdef int32_t count
+        cdef int32_t count, last_delta
         cdef bytes data
         self._enter()
         try:
@@ -876,18 +929,25 @@ cdef class RecordIterator(_Walk):
             self._opened(p)
             if p[MAGIC_AT] != 2:
                 records = _legacy_records(p, size, self._max_decompressed, self._path, self._position(p))
+                if self._chained and (<Record> records[0]).offset < self._least:
+                    self._fail_below((<Record> records[0]).offset, p)
+                self._least = wrapping_add(load64(p), 1)
                 records.reverse()
                 self._legacy = records
                 self._p = p + size
                 return True
             attributes = load16(p + ATTRIBUTES_AT)
             count = load32(p + RECORDS_COUNT_AT)
+            last_delta = load32(p + LAST_OFFSET_DELTA_AT)
             self._base_offset = load64(p)
-            self._next_batch_offset = wrapping_add(wrapping_add(self._base_offset, load32(p + LAST_OFFSET_DELTA_AT)), 1)
+            self._last_delta = <uint32_t> last_delta
+            self._least = self._next_batch_offset = wrapping_add(wrapping_add(self._base_offset, last_delta), 1)
             self._append_time = attributes & TIMESTAMP_TYPE_BIT != 0
             self._base_timestamp = load64(p + (MAX_TIMESTAMP_AT if self._append_time else BASE_TIMESTAMP_AT))
             if count < 0:
                 self._fail(f"batch that declares {count} records", p)
+            if count and (last_delta < 0 or self._base_offset > NO_LIMIT - last_delta):
+                self._fail(f"batch with records and a last offset delta of {last_delta} from offset {self._base_offset}", p)
             if count == 0 or (attributes & CONTROL_BIT and not self._include_control):
                 self._p = p + size
                 self.next_offset = self._next_batch_offset
@@ -957,8 +1017,10 @@ cdef class BatchIterator(_Walk):
             if p[MAGIC_AT] != 2 and self._last_wanted != NO_LIMIT and batch.base_offset > self._last_wanted:
                 self._done = True
                 raise StopIteration
+            if p[MAGIC_AT] != 2 and self._chained and batch.base_offset < self._least:
+                self._fail_below(batch.base_offset, p)
             self._p = p + size
-            self.next_offset = wrapping_add(batch.last_offset, 1)
+            self._least = self.next_offset = wrapping_add(batch.last_offset, 1)
             return batch
         except BaseException:
             self._done = True
@@ -971,7 +1033,7 @@ def decode_batches(buffer, check_crc=True, *, path=None, int64_t position=0, max
     """Iterate over the `RecordBatch`es in `buffer`, of any format.
 
     Raises `CorruptRecordError` at a batch whose length, magic, size or CRC is wrong. A batch that is cut off by the
-    end of the buffer is left out in silence, as Kafka's clients do with what a fetch gives them (FORMAT.md 2.7).
+    end of the buffer is left out in silence, as Kafka's clients do with what a fetch gives them (FORMAT 2.7).
     Batches of a `bytes` object refer to it, those of any other buffer own a copy. `path` and `position` go into
     errors. A batch may decompress to `max_decompressed_bytes` (default `compression.MAX_DECOMPRESSED_BYTES`).
     """

@@ -1,19 +1,21 @@
 """Every exception that kstore raises, as one tree under `KStoreError`.
 
-Each class is also the built-in that a caller would catch (a refused record is a `ValueError`, a failing disk an
-`OSError`), and bears the name of Kafka's exception where Kafka has one (SEMANTICS.md section 14).
+Each class is also the built-in that a caller would catch: a refused record is a `ValueError`, a failing disk an
+`OSError`. It has the name of Kafka's exception where Kafka has one (SEMANTICS 14). All of them can be pickled.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kstore.adopt import Staged
-    from kstore.appends import AppendInfo
+    from kstore.types import AppendInfo
 
 __all__ = [
+    "BackupError",
+    "BackupFencedError",
     "ConfigError",
     "ConfigWarning",
     "CorruptIndexError",
@@ -28,23 +30,31 @@ __all__ = [
     "KStoreError",
     "LogClosedError",
     "LogLockedError",
+    "NotLeaderError",
     "OffsetOutOfRangeError",
     "OffsetsOutOfOrderError",
     "OutOfOrderSequenceError",
     "PolicyViolationError",
+    "ReadOnlyError",
     "RecordBatchTooLargeError",
     "RecordTooLargeError",
+    "ReplicationError",
     "StorageError",
+    "TimestampWarning",
     "TopicExistsError",
     "TransactionCoordinatorFencedError",
     "UnexpectedAppendOffsetError",
+    "UnexpectedOffsetError",
     "UnknownTopicOrPartitionError",
     "UnsupportedCompressionError",
 ]
 
 
 class KStoreError(Exception):
-    """The root of all that kstore raises."""
+    """The root of every exception of kstore."""
+
+    appended: AppendInfo | dict[int, AppendInfo] | None = None
+    """What the call had stored before it failed, by partition if it was a store's; None where that is nothing."""
 
 
 class ConfigError(KStoreError, ValueError):
@@ -52,27 +62,40 @@ class ConfigError(KStoreError, ValueError):
 
 
 class ConfigWarning(UserWarning):
-    """Settings that are each allowed do together what their owner may not expect; says what, with the numbers.
+    """Settings that are allowed one by one have together an effect that may surprise; the text gives the numbers.
 
-    Issued once, by what opens a log or a store for writing, creates a topic or changes its settings. Silence or raise
-    it as any warning (`warnings.filterwarnings("ignore", category=kstore.ConfigWarning)`).
+    Issued once, when a log or a store is opened for writing, and when a topic is created or its settings change. It is
+    silenced as any other warning: `warnings.filterwarnings("ignore", category=kstore.ConfigWarning)`.
+    """
+
+
+class TimestampWarning(UserWarning):
+    """A `timestamp=` from before March 1973, which looks like seconds where milliseconds are meant.
+
+    Issued once for each log that is open, at the first such append. The record is stored as it was given.
     """
 
 
 class InvalidTopicError(KStoreError, ValueError):
-    """A topic or partition directory name that Kafka forbids (FORMAT.md 1.2)."""
+    """A topic or partition directory name that Kafka forbids (FORMAT 1.2)."""
 
 
 class TopicExistsError(KStoreError, ValueError):
-    """A topic of that name is there already, or one whose name differs in `.` and `_` alone (FORMAT.md 1.2)."""
+    """A topic of that name exists, or one whose name differs in `.` and `_` alone (FORMAT 1.2)."""
 
 
 class UnknownTopicOrPartitionError(KStoreError, LookupError):
-    """No topic, or no partition, of that name and number is in the store."""
+    """The store has no topic of that name, or no partition of that number."""
 
 
 class OffsetOutOfRangeError(KStoreError, ValueError):
-    """An offset below the log start or above the log end; carries both marks."""
+    """An offset below the log start or above the log end."""
+
+    log_start_offset: int
+    """The smallest offset that can be read; -1 where it is not known."""
+
+    log_end_offset: int
+    """One past the last offset; -1 where it is not known."""
 
     def __init__(self, message: str, *, log_start_offset: int = -1, log_end_offset: int = -1) -> None:
         super().__init__(message)
@@ -84,16 +107,14 @@ class OffsetOutOfRangeError(KStoreError, ValueError):
 
 
 class _RefusedRecord(KStoreError, ValueError):
-    """A record or batch that was not appended; `appended` is what the same call had already stored.
-
-    That is a dict by partition where the call was a store's.
-    """
-
-    appended: AppendInfo | dict[int, AppendInfo] | None = None
+    """A record or batch that was not appended. `appended` says what the call had stored before, also if nothing."""
 
 
 class InvalidRecordError(_RefusedRecord):
-    """A record or batch that breaks a rule of the format or of the topic; `record_errors` lists (index, reason)."""
+    """A record or batch that breaks a rule of the format or of the topic."""
+
+    record_errors: tuple[tuple[int, str], ...]
+    """For each refused record its index in the batch and the reason; empty where the batch as a whole was refused."""
 
     def __init__(self, message: str, *, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
         super().__init__(message)
@@ -104,11 +125,11 @@ class InvalidRecordError(_RefusedRecord):
 
 
 class InvalidColumnError(_RefusedRecord):
-    """A column that cannot be read: unsound Arrow data, a stream that failed, columns of different lengths."""
+    """A column that cannot be read: malformed Arrow data, a stream that failed, columns of different lengths."""
 
 
 class InvalidTimestampError(InvalidRecordError):
-    """A record's timestamp is negative, or too far from the clock (SEMANTICS.md 1.17)."""
+    """A record's timestamp is negative, or too far from the clock (SEMANTICS 1.17)."""
 
 
 class RecordTooLargeError(_RefusedRecord):
@@ -124,11 +145,19 @@ class OffsetsOutOfOrderError(_RefusedRecord):
 
 
 class _RefusedProducer(_RefusedRecord):
-    """A batch or marker that does not fit what the log knows of its producer.
+    """A batch or marker that does not fit what the log knows of its producer."""
 
-    Carries the batch's `producer_id` and `producer_epoch`, and, where two numbers are compared, what was `expected` and
-    `found`; -1 where there is none.
-    """
+    producer_id: int
+    """The batch's producer id."""
+
+    producer_epoch: int
+    """The batch's producer epoch."""
+
+    expected: int
+    """Where two numbers were compared, the one that the log allows; else -1."""
+
+    found: int
+    """Where two numbers were compared, the one in the batch; else -1."""
 
     def __init__(
         self, message: str, *, producer_id: int = -1, producer_epoch: int = -1, expected: int = -1, found: int = -1
@@ -144,11 +173,11 @@ class _RefusedProducer(_RefusedRecord):
 
 
 class OutOfOrderSequenceError(_RefusedProducer):
-    """A producer's batch does not follow the last one of its producer id: which sequence was expected and found."""
+    """A batch's sequence number does not follow the last one of its producer id; `expected` and `found` say both."""
 
 
 class InvalidProducerEpochError(_RefusedProducer):
-    """A producer's batch carries an epoch older than the newest known of its producer id: it has been fenced."""
+    """A batch carries an older epoch than the newest of its producer id: a newer producer has fenced this one."""
 
 
 class InvalidTxnStateError(_RefusedProducer):
@@ -160,7 +189,13 @@ class TransactionCoordinatorFencedError(_RefusedProducer):
 
 
 class UnexpectedAppendOffsetError(_RefusedRecord):
-    """A follower's append starts below the log end offset; carries its first and last offset."""
+    """A follower's append starts below the log end offset."""
+
+    first_offset: int
+    """The first offset of the append."""
+
+    last_offset: int
+    """The last offset of the append, or of its first batch where that is all that is known."""
 
     def __init__(self, message: str, *, first_offset: int = -1, last_offset: int = -1) -> None:
         super().__init__(message)
@@ -171,12 +206,33 @@ class UnexpectedAppendOffsetError(_RefusedRecord):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class UnexpectedOffsetError(_RefusedRecord):
+    """A conditional append would not get the offset that its caller expected: the log has other records by now.
+
+    Nothing of the append was written.
+    """
+
+    expected: int
+    """The offset that the first record was to get."""
+
+    actual: int
+    """The offset that it would have got: the log end offset at that moment, or where the batch is already."""
+
+    def __init__(self, message: str, *, expected: int = -1, actual: int = -1) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.actual = actual
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 class InconsistentTopicIdError(KStoreError, ValueError):
-    """A partition's directory belongs to another topic of the same name (SEMANTICS.md 13.7)."""
+    """A partition's directory belongs to another topic of the same name (SEMANTICS 13.7)."""
 
 
 class PolicyViolationError(KStoreError, ValueError):
-    """The log's cleanup policy forbids the operation (SEMANTICS.md 11.9)."""
+    """The log's cleanup policy forbids the operation (SEMANTICS 11.9)."""
 
 
 class UnsupportedCompressionError(KStoreError, ValueError):
@@ -184,11 +240,19 @@ class UnsupportedCompressionError(KStoreError, ValueError):
 
 
 class CorruptRecordError(KStoreError, ValueError):
-    """Bytes that are no record batch, or not the one that was written.
+    """Bytes that are no record batch, or not the one that was written."""
 
-    `path` is the file or None for bytes in memory, `position` the byte where the bad batch starts, `reason` what was
-    found and what was allowed.
-    """
+    path: str | None
+    """The file; None for bytes in memory."""
+
+    position: int
+    """The byte at which the bad batch starts, from the start of the file or buffer."""
+
+    reason: str
+    """What was found and what is allowed, in words."""
+
+    advice: str = ""
+    """What to do about it, as the last words of the error's text."""
 
     def __init__(self, reason: str, *, path: str | os.PathLike[str] | None = None, position: int = 0) -> None:
         where = f"{os.fspath(path)} at position {position}" if path is not None else f"position {position}"
@@ -197,12 +261,21 @@ class CorruptRecordError(KStoreError, ValueError):
         self.path = None if path is None else os.fspath(path)
         self.position = position
 
+    def __str__(self) -> str:
+        return f"{super().__str__()}{self.advice}"
+
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class CorruptIndexError(KStoreError, ValueError):
-    """An index file whose contents break the index's own rules; carries `path` and `reason`."""
+    """An index file whose contents break the rules of an index."""
+
+    path: str | None
+    """The file."""
+
+    reason: str
+    """What was found and what is allowed, in words."""
 
     def __init__(self, reason: str, *, path: str | os.PathLike[str] | None = None) -> None:
         super().__init__(reason if path is None else f"{os.fspath(path)}: {reason}")
@@ -216,25 +289,96 @@ class CorruptIndexError(KStoreError, ValueError):
 class StorageError(KStoreError, OSError):
     """The operating system refused an operation; `errno`, `strerror` and `filename` are the system's."""
 
-    _reported = False  # the log that met it has told its host
+    advice: str = ""
+    """What still works, as the last words of the error's text."""
+
+    _is_refusal = False  # made by `refusal`
+    _reported = False  # the log that met it has reported it
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk was full or a quota was used up; a sync may report it, too."""
+        return self.errno in (errno.ENOSPC, errno.EDQUOT)
+
+    @property
+    def is_of_the_disk(self) -> bool:
+        """Whether the disk has failed. False for a full disk, and for want of descriptors, memory or a lock."""
+        return not self.is_full and self.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}{self.advice}"
+
+
+def first_report(error: StorageError) -> bool:
+    """Whether an error is reported to the owner of its log for the first time; from then on it counts as reported."""
+    is_first = not error._reported
+    error._reported = True
+    return is_first
+
+
+def refusal(failure: BaseException, path: str, what: str) -> StorageError:
+    """Make the error of a log or directory that refuses writes since `failure`: one sentence that names the cause."""
+    if isinstance(failure, StorageError) and failure._is_refusal:
+        error = StorageError(failure.errno, failure.strerror, failure.filename)
+    else:
+        cause = str(failure) or type(failure).__name__
+        if isinstance(failure, StorageError) and failure.strerror:
+            cause = failure.strerror if failure.filename is None else f"{failure.strerror} at {failure.filename}"
+        number = getattr(failure, "errno", None) or errno.EIO
+        error = StorageError(number, f"{cause}; {what}, and can still be read", path)
+    error._is_refusal = error._reported = True  # the failure was reported
+    return error
 
 
 class LogLockedError(StorageError):
-    """Another writer, or a broker, holds the directory; names the path, and the pid where the kernel knows it.
-
-    Of a bulk load that waited in vain, `manifest` is what was staged and stays valid.
-    """
+    """Another writer, or a broker, holds the lock of the directory."""
 
     pid: int | None = None
-    manifest: tuple[Staged, ...] = ()
+    """The process that holds the lock; None where the system does not tell."""
+
+    manifest: tuple[object, ...] = ()
+    """Of a bulk load that waited too long for the lock: what was staged. It stays valid; commit it later."""
+
+
+class NotLeaderError(KStoreError, PermissionError):
+    """A client would change a follower, which takes records from its leader alone; the text names the leader."""
+
+
+class ReplicationError(KStoreError, ValueError):
+    """A follower that cannot be one of this leader: a ring, other data, a leader epoch that is newer than the leader's.
+
+    Nothing of it has changed.
+    """
+
+
+class BackupError(KStoreError, ValueError):
+    """A backup that is not there, cannot be read, or does not fit the directory; the text names the object."""
+
+
+class BackupFencedError(BackupError):
+    """Another writer has taken over the backup; this one has stopped and changed nothing since."""
 
 
 class LogClosedError(KStoreError, ValueError):
     """The log, store or iterator has been closed."""
 
 
+def closed(what: str, opened_in: int = 0) -> LogClosedError:
+    """Make the error for what is closed; `opened_in` is the process that it belongs to, in a child forked from it."""
+    if not opened_in:
+        return LogClosedError(f"{what} is closed")
+    return LogClosedError(
+        f"{what} was opened in process {opened_in}, before a fork, and is closed in this one, {os.getpid()}: "
+        "open it here, after the fork"
+    )
+
+
+class ReadOnlyError(LogClosedError):
+    """A change of a log or store that was opened with `mode="r"`. A `LogClosedError`, too, which it was once."""
+
+
 def _rebuild(kind: type[KStoreError], args: tuple[object, ...], state: dict[str, object]) -> KStoreError:
-    """Make the error again without its constructor's arithmetic, so that it survives pickling."""
+    """Make an unpickled error without calling its constructor, which takes other arguments."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
