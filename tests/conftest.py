@@ -1,13 +1,17 @@
 """Fixtures that every test file shares: a clock to move, directories to write in, golden sets to damage, time to spend.
 
-Settings of a run come from the environment: `KSTORE_SEED` replays a soak's random choices (the header prints it),
-`KSTORE_BUDGET` multiplies the seconds that time-boxed tests take (`make soak` and `make fuzz` set it), `KSTORE_BUILD`
-names the directory that the package must have come from (so that a sanitizer run cannot test the wrong build), and
-`KSTORE_KAFKA_REQUIRED=1` turns a skip of a test marked `kafka` into a failure (CI installs what they need).
+Random choices are new with every commit: they follow from a seed, which is the commit's hash unless `KSTORE_SEED` gives
+another. The header prints it, and a test that fails says how to repeat it.
+
+Settings of a run come from the environment: `KSTORE_SEED` (hexadecimal digits) replays a run's random choices,
+`KSTORE_BUDGET` (set by `make soak`) multiplies the seconds of time-boxed tests and the examples that others try,
+`KSTORE_BUILD` names the directory that the package must have come from (so that a sanitizer run cannot test the wrong
+build), and `KSTORE_KAFKA_REQUIRED=1` turns a skip of a test marked `kafka` into a failure (CI installs what they need).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import secrets
@@ -18,28 +22,60 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import goldensets
+import hypothesis.core
 import pytest
 from hypothesis import HealthCheck, settings
 from kafka_jvm import kafka as kafka
 
 import kstore
-from kstore import fs
+from kstore.disk import fs
+from kstore.testing import clock as testing_clock
 
 BUDGET = float(os.environ.get("KSTORE_BUDGET", "1"))
-# A run is the same each time, so that what it says is about the change; soaks and fuzzing go where none was before.
-SEED = os.environ.get("KSTORE_SEED") or (secrets.token_hex(4) if BUDGET > 1 else "0")
+
+
+def _draw_seed() -> str:
+    """Eight hexadecimal digits: the commit's hash begins so; random ones for a soak and outside of a checkout."""
+    if BUDGET <= 1:
+        asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        with contextlib.suppress(OSError):
+            done = subprocess.run(asked, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return done.stdout[:8]
+    return secrets.token_hex(4)
+
+
+# In the environment, so that the workers of a parallel run and child processes have the same.
+SEED = os.environ["KSTORE_SEED"] = os.environ.get("KSTORE_SEED") or _draw_seed()
+
+
+def examples(share: float) -> settings:
+    """For a test whose examples are dear: it tries this share of what others try, with every budget."""
+    return settings(max_examples=max(1, int(settings.default.max_examples * share)))
+
 
 # Seconds that each part may take on two cores, summed over its tests; what is not named gets DEFAULT_PART. The last
-# table of a run shows what was used. A part that wants more asks `budget`, and gets it in `make soak` and `make fuzz`.
+# table of a run shows what was used. A part that wants more asks `budget`, and gets it in `make soak`.
 DEFAULT_PART = 30
 PARTS = {
+    "test_backup_each_request.py": 45,
+    "test_bombs.py": 90,
+    "test_hostile_files.py": 45,
+    "test_cleaned_logs.py": 45,
+    "test_compaction_beside.py": 60,
     "test_crash.py": 90,
+    "test_full_store.py": 60,
+    "test_flipped_bytes.py": 60,
     "test_fuzz.py": 90,
     "test_golden_damaged.py": 10,
+    "test_guide.py": 40,
     "test_golden_read.py": 30,
     "test_golden_recovery.py": 15,
     "test_golden_write.py": 20,
+    "test_killed.py": 120,
+    "test_looks.py": 60,
     "test_machine.py": 90,
+    "test_machine_compaction.py": 60,
     "test_machine_producers.py": 30,
     "test_kafka_beside_us.py": 180,
     "test_kafka_mounts_us.py": 60,
@@ -52,38 +88,32 @@ PARTS = {
     "test_spark_speculation.py": 60,
     "test_store_processes.py": 45,
     "test_store_machine.py": 30,
+    "test_testing_spark.py": 60,
     "test_store_machine_transactions.py": 30,
 }
 
 # No deadlines: a busy machine is no bug. A failing example prints the blob that replays it.
+hypothesis.core.global_force_seed = int(SEED, 16)
 settings.register_profile(
     "test",
     deadline=None,
     print_blob=True,
-    derandomize=BUDGET <= 1,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("long", settings.get_profile("test"), max_examples=5_000)
 # The checked builds are many times slower.
 settings.register_profile("short", settings.get_profile("test"), max_examples=25)
-settings.load_profile("long" if BUDGET > 1 else "short" if BUDGET < 1 else "test")
+settings.load_profile("long" if BUDGET > 1 else "short" if BUDGET < 0.5 else "test")
 
 _seconds: dict[str, float] = defaultdict(float)
+_counts: dict[str, int] = defaultdict(int)  # what tests record with `record_property`, summed over them
 
 
-class ManualClock:
+class ManualClock(testing_clock.ManualClock):
     """Milliseconds that move only when told: pass it as `clock=` to `Log.open`."""
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
-        self.now = now
-
-    def __call__(self) -> int:
-        return self.now
-
-    def advance(self, milliseconds: int) -> int:
-        """Move by `milliseconds`, back if negative; the new now."""
-        self.now += milliseconds
-        return self.now
+        super().__init__(now)
 
 
 @pytest.fixture
@@ -153,14 +183,17 @@ def budget() -> Callable[[float], float]:
 
 
 def pytest_report_header() -> list[str]:
-    checked = " under the address sanitizer" if sanitized() else ""
+    checked = "".join(f" with {library}" for library in SANITIZERS.values() if sanitized(library))
     return [f"kstore: {Path(kstore.__file__).parent}{checked}", f"KSTORE_SEED={SEED} KSTORE_BUDGET={BUDGET:g}"]
 
 
-def sanitized() -> bool:
-    """Whether the address sanitizer's run-time library is in this process."""
+SANITIZERS = {"ASAN_OPTIONS": "libasan", "TSAN_OPTIONS": "libtsan"}
+
+
+def sanitized(library: str = "libasan") -> bool:
+    """Whether a sanitizer's run-time library is in this process, the address sanitizer's by default."""
     maps = Path("/proc/self/maps")
-    return maps.exists() and "libasan" in maps.read_text()
+    return maps.exists() and library in maps.read_text()
 
 
 def pytest_configure() -> None:
@@ -168,8 +201,9 @@ def pytest_configure() -> None:
     found = Path(kstore.__file__).resolve()
     if wanted and not found.is_relative_to(Path(wanted).resolve()):
         raise pytest.UsageError(f"the tests would run against {found}, not against the build in {wanted}")
-    if "ASAN_OPTIONS" in os.environ and not sanitized():
-        raise pytest.UsageError("ASAN_OPTIONS is set, but the address sanitizer is not in this process")
+    for variable, library in SANITIZERS.items():
+        if variable in os.environ and not sanitized(library):
+            raise pytest.UsageError(f"{variable} is set, but {library} is not in this process")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -177,6 +211,9 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if report.failed:
+        again = f"KSTORE_SEED={SEED} KSTORE_BUDGET={BUDGET:g} python -m pytest '{item.nodeid}'"
+        report.sections.append(("the same random choices again", again))
     if report.skipped and item.get_closest_marker("kafka") and os.environ.get("KSTORE_KAFKA_REQUIRED") == "1":
         report.outcome = "failed"
         report.longrepr = f"skipped where it must not: {report.longrepr}"
@@ -185,9 +222,17 @@ def pytest_runtest_makereport(
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _seconds[Path(report.nodeid.split("::")[0]).name] += report.duration
+    if report.when == "call":
+        for name, value in report.user_properties:
+            if isinstance(value, int):
+                _counts[name] += value
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _counts:
+        terminalreporter.section(f"counted with KSTORE_SEED={SEED}")
+        for name, value in sorted(_counts.items()):
+            terminalreporter.write_line(f"{name:32} {value:8,}")
     long = {name: used for name, used in _seconds.items() if used >= 2}
     if not long:
         return

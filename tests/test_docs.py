@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
+import os
 import re
 import struct
 import subprocess
@@ -11,14 +13,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from staging import stage_task
 
 import kstore
 from kstore import cli
+from kstore.files import gaps, loads, role, topics
+from kstore.store.loads.adopt import BulkLoads
 
 REPOSITORY = Path(__file__).parent.parent
 FORMAT = REPOSITORY / "docs" / "format.md"
 SPARK = REPOSITORY / "docs" / "spark.md"  # test_spark.py runs its examples
-DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+TESTING = REPOSITORY / "docs" / "testing.md"  # its examples are tests
+GUIDE, COOKBOOK = REPOSITORY / "docs" / "guide.md", REPOSITORY / "docs" / "cookbook.md"  # test_guide.py runs theirs
+DOCUMENTS = [
+    *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+]
+RULES = sorted((REPOSITORY / "docs" / "rules").glob("*.md"))
 SIZES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "u32": 4}
 
 
@@ -38,17 +49,19 @@ def code_blocks(path: Path, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text_of(path), re.MULTILINE | re.DOTALL)
 
 
-def wire_constants() -> dict[str, int]:
-    """The enums of `_wire.pxd`, worked out as the compiler does: each from those before it."""
+def wire_constants(comment: str = "") -> dict[str, int]:
+    """The enums of `wire.h` below a comment, worked out as the compiler does: each from those before it."""
     constants: dict[str, int] = {}
-    source = text_of(REPOSITORY / "kstore" / "_wire.pxd")
-    for name, expression in re.findall(r"^    ([A-Z][A-Z0-9_]*) = ([^#\n]+)", source, re.MULTILINE):
-        tree = ast.parse(expression.strip(), mode="eval")
+    source = text_of(REPOSITORY / "kstore" / "c" / "wire.h")
+    if comment:
+        source = source.split(f"/* {comment}", 1)[1].split("};", 1)[0]
+    for name, expression in re.findall(r"^    KS_([A-Z][A-Z0-9_]*) = ([^/,\n]+)", source, re.MULTILINE):
+        tree = ast.parse(expression.strip().replace("KS_", ""), mode="eval")
         assert all(
             isinstance(node, ast.Expression | ast.BinOp | ast.operator | ast.Name | ast.Load | ast.Constant)
             for node in ast.walk(tree)
         )
-        constants[name] = eval(compile(tree, "_wire.pxd", "eval"), {}, constants)
+        constants[name] = eval(compile(tree, "wire.h", "eval"), {}, constants)
     return constants
 
 
@@ -74,7 +87,8 @@ def test_the_header_table_matches_the_constants_of_the_core() -> None:
 
 def test_every_field_of_the_core_is_in_the_header_table() -> None:
     places = {int(row[0]) for row in table_after(FORMAT, "batch header")}
-    assert {value for name, value in wire_constants().items() if name.endswith("_AT")} == places
+    constants = wire_constants("Record batch of format 2")
+    assert {value for name, value in constants.items() if name.endswith("_AT")} == places
 
 
 def test_the_attribute_table_matches_the_constants_of_the_core() -> None:
@@ -151,7 +165,9 @@ def test_the_page_of_commands_shows_what_they_print(monkeypatch: pytest.MonkeyPa
 # --- examples and pointers --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted({*DOCUMENTS} - {FORMAT, SPARK}), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted({*DOCUMENTS} - {FORMAT, SPARK, GUIDE, COOKBOOK, TESTING}), ids=lambda path: path.name
+)
 def test_the_python_examples_run_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     blocks = code_blocks(path)
     if not blocks:
@@ -170,7 +186,42 @@ def test_the_python_examples_run_from_top_to_bottom(path: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_the_examples_of_tests_pass(tmp_path: Path) -> None:
+    (tmp_path / "test_examples.py").write_text("\n".join(code_blocks(TESTING)), encoding="utf-8")
+    done = run_with_plugin(tmp_path)
+    assert done.returncode == 0, done.stdout
+    tests = sum(len(re.findall(r"^ *def test_", block, re.MULTILINE)) for block in code_blocks(TESTING))
+    assert f"{tests} passed in" in done.stdout.splitlines()[-1], done.stdout  # and no warning
+
+
+def test_a_confirmation_without_a_sync_fails_as_the_page_shows(tmp_path: Path) -> None:
+    blocks = "\n".join(code_blocks(TESTING)).replace(", sync=True)", ")")
+    (tmp_path / "test_examples.py").write_text(blocks, encoding="utf-8")
+    done = run_with_plugin(tmp_path, "-k", "order_that_was_confirmed")
+    assert done.returncode == 1
+    (shown,) = code_blocks(TESTING, "text")
+    printed = {re.sub(r" +", " ", line) for line in done.stdout.splitlines()}
+    assert [line for line in shown.splitlines() if re.sub(r" +", " ", line) not in printed] == [], done.stdout
+
+
+def run_with_plugin(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in the directory, with the plugin of this copy of kstore."""
+    package = Path(kstore.__file__).parents[1]
+    plugin = REPOSITORY / "kstore" / "testing" / "discovery"
+    there = [str(package), str(plugin), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "pytest_kstore", "-p", "no:cacheprovider", *arguments],
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in there if path), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *RULES], ids=lambda path: path.name)
 def test_what_a_document_points_to_is_there(path: Path) -> None:
     text = re.sub(r"^```.*?^```", "", text_of(path), flags=re.MULTILINE | re.DOTALL)
     links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
@@ -179,10 +230,46 @@ def test_what_a_document_points_to_is_there(path: Path) -> None:
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*DOCUMENTS, *RULES], ids=lambda path: path.name)
+def test_a_source_file_that_a_document_names_is_there(path: Path) -> None:
+    """Also by its name alone: `fs.py`, `wire.h`."""
+    folders = [REPOSITORY / name for name in ("kstore", "tests", "docs", "bench", "examples")]
+    names = {each.name for folder in folders for each in folder.rglob("*")} | {"setup.py"}
+    named = re.findall(r"`(?:[\w.-]+/)*(\w+\.(?:py|pyx|pxd|pyi|h))\b", text_of(path))
+    assert [name for name in named if name not in names] == []
+
+
+def test_the_questions_of_the_design_page_are_answered_by_files_that_are_there() -> None:
+    text = text_of(REPOSITORY / "docs" / "design.md").split("## Where is it done?", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| (.+\?) \| (.*) \|$", text, re.MULTILINE)
+    assert len(rows) >= 30
+    for question, files in rows:
+        assert all((REPOSITORY / file).is_file() for file in re.findall(r"`([^`]+)`", files)), question
+
+
+def test_the_picture_of_the_rooms_is_what_the_imports_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "docs")
+    made = importlib.import_module("make_rooms")
+    assert text_of(made.PICTURE) == made.picture(), "make docs draws it anew"
+
+
+def make_targets(path: Path) -> set[str]:
+    """What a document says to make: in code spans, in blocks, and in the help of the Makefile."""
+    return set(re.findall(r"(?:`|^ {4}|echo ')make ([a-z-]+)", text_of(path), re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, REPOSITORY / "Makefile"], ids=lambda path: path.name)
 def test_every_make_target_that_a_document_names_exists(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of(REPOSITORY / "Makefile"), re.MULTILINE))
-    assert set(re.findall(r"\bmake ([a-z-]+)`", text_of(path))) <= targets
+    assert make_targets(path) <= targets
+
+
+def test_make_targets_are_found_in_spans_and_in_blocks(tmp_path: Path) -> None:
+    assert make_targets(REPOSITORY / "README.md") >= {"demo", "test", "demo-spark"}
+    assert make_targets(REPOSITORY / "Makefile") >= {"demo", "soak", "docs"}
+    page = tmp_path / "page.md"
+    page.write_text("`make one` and `make two-words X=1`, but they make three\n\n    make four   # why\n")
+    assert make_targets(page) == {"one", "two-words", "four"}
 
 
 def test_every_public_name_has_a_docstring() -> None:
@@ -192,3 +279,65 @@ def test_every_public_name_has_a_docstring() -> None:
         if callable(getattr(kstore, name)) and not getattr(kstore, name).__doc__
     ]
     assert bare == []
+
+
+# --- files of our own -------------------------------------------------------------------------------------------------
+
+
+def fields_of(value: object, at: str = "") -> set[str]:
+    """The places of all fields of a JSON document; `*` for an item of a list, and for a name that is data."""
+    if isinstance(value, dict):
+        found = set()
+        for name, each in value.items():
+            place = f"{at}.*" if at == "topics" else f"{at}.{name}" if at else name
+            found |= fields_of(each, place) | ({place} if at != "topics" else set())
+        return {name for name in found if not name.startswith(("applications.", "topics.*.config."))}
+    if isinstance(value, list):
+        return set().union(*(fields_of(each, f"{at}.*") for each in value if isinstance(each, dict)))
+    return set()
+
+
+@pytest.fixture
+def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What kstore has written into each of its own files."""
+    root = tmp_path / "root"
+    found: dict[str, object] = {}
+
+    def keep(name: str) -> None:
+        found[Path(name).name] = json.loads((root / name).read_bytes())
+
+    with kstore.Store.open(root, background=False) as store:
+        store.create_topic("t", config={"retention.ms": "-1"})
+        keep("kstore-topics.json")
+        rows = stage_task(root, 0, "t", {0: [(b"k", b"v")]}, partitions=1)
+        real = BulkLoads._carry_out
+        with monkeypatch.context() as patch:
+            patch.setattr(BulkLoads, "_carry_out", lambda *given: (keep("kstore-commit.json"), real(*given)))
+            store.adopt(rows, txn=("a", 1))
+        keep("kstore-loads.json")
+    role.write_role(root, role.FollowerRole(("/srv/leader",), ("t",)))
+    keep("kstore-follower.json")
+    gaps.write_gaps(root / "t-0", [(1, 2)])
+    keep("t-0/kstore-gaps.json")
+    return found
+
+
+def test_each_file_of_ours_has_the_fields_that_the_page_lists(own_files: dict[str, object]) -> None:
+    for name, content in own_files.items():
+        listed = {row[0].strip("`") for row in table_after(FORMAT, name)}
+        assert listed == fields_of(content), name
+        assert isinstance(content, dict)
+        assert content["version"] == 1
+
+
+def test_the_limits_of_the_files_of_ours_are_those_that_the_page_tells() -> None:
+    limits = {
+        "kstore-topics.json": topics.MAX_FILE_BYTES,
+        "kstore-commit.json": loads.MAX_COMMIT_BYTES,
+        "kstore-loads.json": loads.MAX_LOADS_BYTES,
+        "kstore-gaps.json": gaps.MAX_FILE_BYTES,
+        "kstore-follower.json": role.MAX_BYTES,
+    }
+    for name, limit in limits.items():
+        section = text_of(FORMAT).split(f"### `{name}`", 1)[1].split("\n### ", 1)[0]
+        assert f"at most {limit >> 20} MiB" in section or f"At most {limit >> 20} MiB" in section, name

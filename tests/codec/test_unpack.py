@@ -1,0 +1,175 @@
+"""Our own decompressors: what the libraries say, or nothing."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import cramjam
+import lz4.block
+import lz4.frame
+import pytest
+import reference
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kstore.codec import compression
+from kstore.columns._native import ZSTD_LIBRARY, unpack
+from kstore.errors import CorruptRecordError
+
+LIMIT = 8 << 20
+CODECS = {"snappy": compression.SNAPPY, "lz4": compression.LZ4}
+if ZSTD_LIBRARY:
+    CODECS["zstd"] = compression.ZSTD
+
+
+def samples(rng: random.Random) -> list[bytes]:
+    """Data of every texture: none, repeats with short and long periods, text, noise, and mixtures."""
+    out = [b"a", b"ab" * 3, bytes(1000), rng.randbytes(5000), b"abc" * 30_000, rng.randbytes(70_000)]
+    out += [rng.randbytes(period) * (3000 // period) for period in range(1, 40)]
+    for _ in range(12):
+        parts = [rng.choice((rng.randbytes(rng.randrange(60)), b"word " * rng.randrange(20))) for _ in range(300)]
+        out.append(b"".join(rng.choice(parts) for _ in range(rng.randrange(900))))
+    return out
+
+
+SAMPLES = samples(random.Random(7))
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_what_we_compress_we_decompress_ourselves(name: str) -> None:
+    for data in SAMPLES:
+        packed = compression.compress(CODECS[name], data)
+        assert unpack(CODECS[name], packed, LIMIT) == data
+        assert unpack(CODECS[name], packed, len(data)) == data
+        assert unpack(CODECS[name], packed, len(data) - 1) is None
+
+
+def test_frames_of_other_writers_are_decompressed() -> None:
+    for number, data in enumerate(SAMPLES):
+        block = (lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX4MB)[number % 2]
+        level = (0, 9)[number // 2 % 2]
+        size = number // 4 % 2 == 0
+        options = {"compression_level": level, "block_size": block, "block_linked": False, "store_size": size}
+        assert unpack(compression.LZ4, lz4.frame.compress(data, **options), LIMIT) == data
+        assert unpack(compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), LIMIT) == data
+        assert unpack(compression.SNAPPY, reference.compress(reference.SNAPPY, data), LIMIT) == data
+
+
+@pytest.mark.skipif(ZSTD_LIBRARY is None, reason="no library of the version of the package zstandard")
+def test_zstd_frames_of_other_writers_are_decompressed() -> None:
+    for number, data in enumerate(SAMPLES):
+        options = {
+            "level": (-5, 1, 3, 19)[number % 4],
+            "write_content_size": number // 4 % 2 == 0,
+            "write_checksum": number // 8 % 2 == 0,
+        }
+        assert unpack(compression.ZSTD, zstandard.ZstdCompressor(**options).compress(data), LIMIT) == data
+        stream = zstandard.ZstdCompressor().compressobj()  # as a writer that does not know what is to come
+        assert unpack(compression.ZSTD, stream.compress(data) + stream.flush(), LIMIT) == data
+
+
+def test_zstd_that_streams_judge_otherwise_is_left_to_the_library() -> None:
+    data = random.Random(3).randbytes(700) * 3000
+    small = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters(window_log=12, write_content_size=False)
+    ).compress(data)
+    frame = zstandard.ZstdCompressor().compress(data)
+    skipped = b"\x50\x2a\x4d\x18\x01\0\0\0x"
+    wide = bytearray(zstandard.ZstdCompressor(write_content_size=False).compress(data))
+    wide[5] = 16 << 3
+    long_block = b"\x28\xb5\x2f\xfd\x00\x50" + ((128 << 10) + 1 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"x"
+    several = (frame + frame, skipped + frame, frame + skipped)
+    for payload in (small, *several, frame + b"\0", frame[:-1], bytes(wide), long_block):
+        assert unpack(compression.ZSTD, payload, LIMIT) is None
+        agree(compression.ZSTD, payload)
+
+
+def test_a_zstd_block_may_have_128_kib_and_not_a_byte_more() -> None:
+    for size in ((128 << 10) - 1, 128 << 10):
+        frame = b"\x28\xb5\x2f\xfd\x00\x50" + (size << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"x"
+        assert unpack(compression.ZSTD, frame, LIMIT) == b"x" * size
+        agree(compression.ZSTD, frame)
+
+
+def test_stored_lz4_blocks_of_no_bytes_before_between_and_after_others_add_nothing() -> None:
+    empty, stored = (1 << 31).to_bytes(4, "little"), (1 << 31 | 3).to_bytes(4, "little") + b"abc"
+    for blocks, data in (
+        ((empty,), b""),
+        ((empty, stored), b"abc"),
+        ((stored, empty, stored), b"abcabc"),
+        ((stored, empty), b"abc"),
+    ):
+        frame = b"\x04\x22\x4d\x18\x60\x40\x82" + b"".join(blocks) + bytes(4)
+        assert unpack(compression.LZ4, frame, LIMIT) == data
+        agree(compression.LZ4, frame)
+
+
+def test_what_is_not_ours_is_left_to_the_libraries() -> None:
+    data = b"value" * 100
+    for frame in (
+        lz4.frame.compress(data * 1000, block_linked=True),
+        lz4.frame.compress(data, block_linked=False, block_checksum=True),
+        b"",
+        b"\x04\x22\x4d\x18",
+    ):
+        assert unpack(compression.LZ4, frame, LIMIT) is None
+    for codec in (0, 1, 4, 5, 7):
+        assert unpack(codec, b"\0" * 40, LIMIT) is None
+    assert unpack(compression.SNAPPY, b"", LIMIT) is None
+
+
+def agree(codec: int, data: bytes) -> None:
+    ours = unpack(codec, data, LIMIT)
+    if ours is None:
+        return
+    try:
+        theirs = compression.decompress(codec, data, limit=LIMIT)
+    except CorruptRecordError as error:
+        raise AssertionError(f"we gave {len(ours)} bytes where the library says: {error}") from error
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_spoiled_payload_is_what_the_library_says_or_left_to_it(
+    name: str, rng: random.Random, budget: Callable[[float], float]
+) -> None:
+    codec = CODECS[name]
+    small = [data for data in SAMPLES if 0 < len(data) < 4000]
+    end = time.monotonic() + budget(0.7)
+    while time.monotonic() < end:
+        packed = bytearray(compression.compress(codec, rng.choice(small)))
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            at = rng.randrange(len(packed))
+            kind = rng.randrange(3)
+            if kind == 0:
+                packed[at] ^= 1 << rng.randrange(8)
+            elif kind == 1:
+                packed[at] = rng.choice((0, 1, 15, 16, 0xF0, 0xFF))
+            else:
+                del packed[at : at + rng.randrange(1, 4)]
+            if not packed:
+                break
+        agree(codec, bytes(packed))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_as_a_block_are_what_the_library_says_or_left_to_it(data: bytes) -> None:
+    frame = b"\x04\x22\x4d\x18\x60\x40\x82" + len(data).to_bytes(4, "little") + data + bytes(4)
+    agree(compression.LZ4, frame)
+    agree(compression.LZ4, data)
+    agree(compression.SNAPPY, data)
+    agree(compression.ZSTD, b"\x28\xb5\x2f\xfd" + data)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, 30)), max_size=8), st.integers(0, 20))
+def test_blocks_put_together_by_hand_are_what_the_library_says(parts: list[tuple[int, int, int]], last: int) -> None:
+    block = b""
+    for literals, match, distance in parts:
+        block += bytes([min(literals, 15) << 4 | min(match, 15)])
+        block += (bytes([literals - 15]) if literals >= 15 else b"") + b"x" * literals + distance.to_bytes(2, "little")
+        block += bytes([match - 15]) if match >= 15 else b""
+    block += bytes([min(last, 15) << 4]) + (bytes([last - 15]) if last >= 15 else b"") + b"y" * last
+    agree(compression.LZ4, b"\x04\x22\x4d\x18\x60\x40\x82" + len(block).to_bytes(4, "little") + block + bytes(4))

@@ -1,0 +1,63 @@
+"""A closed log to damage, over and over, and what `verify` says of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import kstore
+from kstore.tools.check.verify import Finding, verify
+
+
+def errors(*paths: Path | str, deep: bool = False) -> list[Finding]:
+    return [finding for finding in verify(paths, deep=deep).findings if finding.severity == "error"]
+
+
+def make_log(tmp_path: Path) -> Path:
+    """A closed log of three segments, batches of one to three records, four index entries in each of the first two."""
+    path = tmp_path / "root" / "t-0"
+    path.parent.mkdir()
+    write(path)
+    return path
+
+
+def write(path: Path, batches: int = 24) -> None:
+    clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 7))
+    with kstore.Log.open(
+        path, segment_bytes=2000, index_interval_bytes=300, segment_index_bytes=1200, clock=lambda: next(clock)
+    ) as log:
+        for number in range(batches):
+            log.append_many([b"v" * 100] * (3 - number % 3))
+
+
+def make_pristine(log_path: Path) -> Callable[[], Path]:
+    """A function that gives the log back as it was."""
+    root = log_path.parent
+    kept = root.parent / "kept"
+    shutil.copytree(root, kept)
+
+    def restore() -> Path:
+        shutil.rmtree(root)
+        shutil.copytree(kept, root)
+        return log_path
+
+    return restore
+
+
+def logs(path: Path) -> list[Path]:
+    return sorted(path.glob("*.log"))
+
+
+def flip(path: Path, position: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def batch_positions(data: bytes) -> list[int]:
+    found, position = [], 0
+    while position < len(data):
+        found.append(position)
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    return found

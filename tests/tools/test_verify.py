@@ -1,0 +1,530 @@
+"""`verify` finds whatever is wrong with a log, and nothing in what was left in good order."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import goldensets
+import pytest
+from conftest import ManualClock
+from faultfs import FaultFS
+from verifying import batch_positions, errors, flip, logs, make_log, make_pristine, write
+
+import kstore
+from kstore import cli
+from kstore.files import checkpoint, gaps, names
+from kstore.log.segments.producers import EXPIRATION_CHECK_MS, EXPIRATION_MS
+from kstore.tools.check.verify import verify
+
+# Sets, or directories of sets, that hold damage on purpose.
+DAMAGED = {"crash-damaged/before", "damaged-files"}
+HEADER_BYTES = 61
+CRC_COVERS_FROM = 21
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    return make_log(tmp_path)
+
+
+@pytest.fixture
+def pristine(log_path: Path) -> Callable[[], Path]:
+    return make_pristine(log_path)
+
+
+# What is in order
+
+
+@pytest.mark.parametrize("name", goldensets.SETS)
+def test_nothing_is_wrong_with_what_kafka_left_in_good_order(name: str, tmp_path: Path) -> None:
+    root = goldensets.copy_set(name, tmp_path)
+    for directory in goldensets.log_directories(name):
+        if not any(f"{name}/{directory}".startswith(damaged) for damaged in DAMAGED):
+            assert errors(root / directory, deep=True) == []
+
+
+@pytest.mark.parametrize("name", goldensets.SETS)
+def test_nothing_is_wrong_with_whole_directories_of_kafka(name: str, tmp_path: Path) -> None:
+    root = goldensets.copy_set(name, tmp_path)
+    for directory in sorted({str(Path(directory).parent) for directory in goldensets.log_directories(name)}):
+        if not any(f"{name}/{directory}".startswith(damaged) for damaged in DAMAGED):
+            assert errors(root / directory) == []
+
+
+def test_nothing_is_wrong_with_a_closed_log(log_path: Path) -> None:
+    report = verify([log_path], deep=True)
+    assert report.findings == []
+    assert (report.partitions, report.segments, report.batches, report.records) == (1, len(logs(log_path)), 24, 48)
+    assert report.size_bytes == sum(path.stat().st_size for path in logs(log_path))
+
+
+def test_nothing_is_wrong_with_a_log_that_is_open(log_path: Path) -> None:
+    with kstore.Log.open(log_path, segment_bytes=2000, index_interval_bytes=300) as log:
+        log.append_many([b"v" * 100] * 9)
+        assert errors(log_path) == []
+
+
+def test_nothing_is_wrong_with_a_log_that_a_crash_left(log_path: Path) -> None:
+    copy = log_path.parent.parent / "copy"
+    with kstore.Log.open(log_path, segment_bytes=2000, index_interval_bytes=300) as log:
+        log.append_many([b"v" * 100] * 9)
+        shutil.copytree(log_path.parent, copy)
+    last = logs(copy / "t-0")[-1]
+    last.write_bytes(last.read_bytes()[:-5])
+    assert errors(copy) == []
+
+
+# What is wrong
+
+
+def test_every_bit_flipped_in_a_batchs_header_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    write(path, batches=12)
+    assert len(logs(path)) == 2
+    # Of the last batch, whose offset no later one confirms, what its CRC does not cover.
+    for log, batch, size in ((logs(path)[0], 1, HEADER_BYTES), (logs(path)[-1], -1, CRC_COVERS_FROM)):
+        data = log.read_bytes()
+        start = batch_positions(data)[batch]
+        for position in range(start, start + size):
+            for bit in range(8):
+                flip(log, position, bit)
+                checked = path if position - start < CRC_COVERS_FROM else log
+                assert errors(checked), (log.name, start, position - start, bit)
+                log.write_bytes(data)
+
+
+@pytest.mark.parametrize(("kind", "size"), [(names.OFFSET_INDEX, 8), (names.TIME_INDEX, 12)])
+def test_every_index_entry_that_was_moved_is_found(pristine: Callable[[], Path], kind: str, size: int) -> None:
+    path = pristine()
+    moved = 0
+    for index in sorted(path.glob(f"*{kind}"))[:3]:
+        data = index.read_bytes()
+        for slot in range(len(data) // size):
+            fields = [(0, 4), (4, 4)] if size == 8 else [(0, 8), (8, 4)]
+            for at, width in fields:
+                for by in (-1, 1, 1 << 20):
+                    changed = bytearray(data)
+                    place = slice(slot * size + at, slot * size + at + width)
+                    value = int.from_bytes(data[place], "big") + by
+                    changed[place] = (value % (1 << 8 * width)).to_bytes(width, "big")
+                    index.write_bytes(changed)
+                    found = errors(path)
+                    assert any(each.path == str(index) for each in found), (index.name, slot, at, by)
+                    moved += 1
+        index.write_bytes(data)
+    assert moved > 50
+
+
+def test_an_entry_of_the_offset_index_at_another_batch_is_found(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    log, index = logs(path)[0], sorted(path.glob("*.index"))[0]
+    data = index.read_bytes()
+    for slot in range(len(data) // 8):
+        for start in batch_positions(log.read_bytes()):
+            if start != int.from_bytes(data[slot * 8 + 4 : slot * 8 + 8], "big"):
+                changed = bytearray(data)
+                changed[slot * 8 + 4 : slot * 8 + 8] = start.to_bytes(4, "big")
+                index.write_bytes(changed)
+                assert errors(path), (slot, start)
+
+
+def test_a_missing_segment_is_found_whichever_it_is(pristine: Callable[[], Path]) -> None:
+    count = len(logs(pristine()))
+    for number in range(count):
+        path = pristine()
+        for file in path.glob(f"{logs(path)[number].stem}.*"):
+            file.unlink()
+        assert errors(path), number
+
+
+def test_a_missing_log_file_is_found_whichever_it_is(pristine: Callable[[], Path]) -> None:
+    count = len(logs(pristine()))
+    for number in range(count):
+        path = pristine()
+        logs(path)[number].unlink()
+        assert errors(path), number
+
+
+def test_a_renamed_file_is_found_whichever_it_is(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    for name in sorted(each.name for each in path.iterdir()):
+        file = names.parse_file_name(name)
+        if file is None or (file.kind == names.TIME_INDEX and file.offset == 0):
+            continue
+        if file.kind == names.SNAPSHOT and file.offset > int(logs(path)[-1].stem):
+            continue  # a close's: past the batches it also lies after a truncation inside one (SEMANTICS 11.4)
+        path = pristine()
+        (path / name).rename(path / str(file._replace(offset=file.offset + 1)))
+        # The last snapshot under a greater offset is what a close after a cut inside a batch leaves, too
+        # (SEMANTICS 11.4).
+        is_last_snapshot = file.kind == names.SNAPSHOT and file.offset == 48
+        assert verify([path]).findings if is_last_snapshot else errors(path), name
+        path = pristine()
+        (path / name).rename(path / name.lstrip("0").rjust(19, "0"))
+        assert errors(path), name
+
+
+def test_a_tail_that_was_cut_off_is_found_wherever_the_cut_is(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    for log in logs(path):
+        data = log.read_bytes()
+        for size in [0, 1, 17, 60, 61, *batch_positions(data)[1:], len(data) - 1]:
+            log.write_bytes(data[:size])
+            assert errors(path), (log.name, size)
+        log.write_bytes(data)
+
+
+def test_a_stale_snapshot_is_found(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    end = max(names.parse_offset(file.name) or 0 for file in path.glob("*.snapshot"))
+    stale = path / names.snapshot_name(end + 10)
+    shutil.copy(path / names.snapshot_name(end), stale)
+    (found,) = errors(path)
+    assert (found.path, found.rule, found.offset) == (str(stale), "SEMANTICS 9.26", end + 10)
+
+
+def test_the_snapshot_of_a_close_after_a_cut_inside_a_batch_is_no_error(tmp_path: Path) -> None:
+    """SEMANTICS 11.4. The log ends inside the batch that went, so that the close's snapshot lies beyond the batches."""
+    with kstore.Log.open(tmp_path / "events-0") as log:
+        log.append(b"kept")
+        log.append_many([b"cut", b"cut", b"cut"])
+        log.truncate_to(2)
+    (found,) = verify([tmp_path]).findings
+    assert (found.severity, found.rule, found.offset) == ("note", "SEMANTICS 9.26", 2)
+    shutil.copy(tmp_path / "events-0" / names.snapshot_name(2), tmp_path / "events-0" / names.snapshot_name(3))
+    assert {found.offset for found in verify([tmp_path]).findings if found.severity == "error"} == {2, 3}
+
+
+def test_a_roll_after_a_cut_inside_a_batch_is_no_error(tmp_path: Path) -> None:
+    """SEMANTICS 11.4. The new segment begins at the log end, and no segment holds the offsets between the batches and
+    that."""
+    with kstore.Log.open(tmp_path / "events-0") as log:
+        log.append(b"kept")
+        log.append_many([b"cut"] * 4)
+        log.truncate_to(3)
+        for change in (log.roll, lambda: log.append(b"after"), log.flush, log.run_housekeeping):
+            change()
+            assert errors(tmp_path) == []
+        assert gaps.read_gaps(log.path) == [(1, 3)]
+    assert errors(tmp_path) == []
+    for file in (tmp_path / "events-0").glob(f"{0:020d}.*"):
+        file.unlink()
+    (tmp_path / "events-0" / names.log_name(0)).touch()
+    assert [found.what for found in errors(tmp_path) if found.what.startswith("no segment holds offsets 0 to 2")]
+
+
+def test_a_roll_of_a_segment_that_a_cut_inside_a_batch_has_emptied_is_no_error(tmp_path: Path) -> None:
+    with kstore.Log.open(tmp_path / "events-0") as log:
+        log.append_many([b"cut"] * 4)
+        log.truncate_to(2)
+        log.roll()
+        assert [segment.base_offset for segment in log.segments] == [0, 2]
+        assert errors(tmp_path) == []
+        log.append(b"after")
+    assert errors(tmp_path) == []
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_a_gap_that_a_followers_batches_leave_where_the_log_rolls_is_no_error(truncated: bool, tmp_path: Path) -> None:
+    """SEMANTICS 2.7. The new segment begins at the first offset of the append."""
+    with kstore.Log.open(tmp_path / "events-0", segment_bytes=200) as log:
+        log.append_many([b"v"] * 3)
+        if truncated:
+            log.append_many([b"v"] * 3)
+            log.truncate_to(5)
+        log.append_as_follower(kstore.encode_batch([b"v" * 60], base_offset=10, partition_leader_epoch=0))
+        assert [segment.base_offset for segment in log.segments] == [0, 10]
+        assert errors(tmp_path) == []
+        assert gaps.read_gaps(log.path) == [(3, 10)]
+    assert errors(tmp_path) == []
+
+
+def test_a_segment_that_is_missing_beside_a_gap_is_found(tmp_path: Path) -> None:
+    with kstore.Log.open(tmp_path / "events-0") as log:
+        log.append_many([b"cut"] * 4)
+        log.truncate_to(3)
+        for _ in range(3):
+            log.roll()
+            log.append(b"kept")
+    for file in (tmp_path / "events-0").glob(f"{4:020d}.*"):
+        file.unlink()
+    assert [found.what.partition(",")[0] for found in errors(tmp_path)] == ["no segment holds offsets 4 to 4"]
+
+
+def test_what_is_written_down_of_gaps_goes_with_the_records_behind_them(tmp_path: Path) -> None:
+    with kstore.Log.open(tmp_path / "events-0") as log:
+        for _ in range(2):
+            log.append_many([b"cut"] * 4)
+            log.truncate_to(log.log_end_offset - 1)
+            log.roll()
+        assert gaps.read_gaps(log.path) == [(0, 6)]
+        log.truncate_to(3)
+        assert gaps.read_gaps(log.path) == [(0, 3)]
+        log.append(b"kept")
+        log.truncate_to(2)
+        assert gaps.read_gaps(log.path) == []
+        log.roll()
+        assert gaps.read_gaps(log.path) == [(0, 2)]
+        log.truncate_fully_and_start_at(100)
+        assert gaps.read_gaps(log.path) == []
+        assert errors(tmp_path) == []
+
+
+def test_a_damaged_file_of_gaps_stops_no_roll_and_stays_as_it_is(tmp_path: Path) -> None:
+    with kstore.Log.open(tmp_path / "events-0") as log:
+        (Path(log.path) / gaps.GAPS_FILE).write_bytes(b"{")
+        log.append_many([b"cut"] * 4)
+        log.truncate_to(3)
+        log.roll()
+        log.append(b"kept")
+        assert (Path(log.path) / gaps.GAPS_FILE).read_bytes() == b"{"
+    assert {Path(found.path).name for found in errors(tmp_path)} == {gaps.GAPS_FILE, names.log_name(3)}
+
+
+def test_a_roll_that_cannot_write_its_gap_down_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    with FaultFS(tmp_path) as disk, kstore.Log.open(tmp_path / "events-0") as log:
+        log.append_many([b"cut"] * 4)
+        log.truncate_to(3)
+        disk.fail("pwrite", error=errno.ENOSPC, path=f"{gaps.GAPS_FILE}*")
+        with pytest.raises(kstore.StorageError):
+            log.roll()
+        assert [segment.base_offset for segment in log.segments] == [0]
+        assert log.append(b"kept") == 3
+        assert errors(tmp_path) == []
+
+
+def test_a_snapshot_that_knows_less_than_the_log_is_stale(tmp_path: Path) -> None:
+    path = goldensets.copy_set("idempotent", tmp_path) / "dir" / "idem-0"
+    shutil.copy(path / names.snapshot_name(249), path / names.snapshot_name(409))
+    assert {found.rule for found in errors(path)} == {"SEMANTICS 9.24"}
+
+
+def test_a_producer_that_a_marker_brought_back_after_it_had_expired_is_in_order(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with kstore.Log.open(tmp_path / "events-0", clock=clock) as log:
+        log.append_many([b"v"], producer_id=1, producer_epoch=0, base_sequence=0)
+        clock.advance(EXPIRATION_MS + EXPIRATION_CHECK_MS)
+        log.run_housekeeping()
+        log.append_marker(1, 0, commit=True)
+        assert [info.batches for info in log.producer_states()] == [()]
+    assert errors(tmp_path / "events-0") == []
+
+
+def test_an_index_without_its_log_is_an_error_only_where_no_interrupted_deletion_explains_it(tmp_path: Path) -> None:
+    """SEMANTICS 6.12, 8.8. The `.log` is renamed first, so that its index may outlive it when the process dies."""
+    path = tmp_path / "events-0"
+    with kstore.Log.open(path, segment_bytes=200, segment_index_bytes=1200) as log:
+        for _ in range(5):
+            log.append(b"x" * 100)
+        log.delete_records(2)
+        shutil.copytree(path, tmp_path / "left" / "events-0")
+    left, root = tmp_path / "left" / "events-0", tmp_path / "left"
+    (root / "recovery-point-offset-checkpoint").write_text("0\n1\nevents 0 3\n")
+    (root / "log-start-offset-checkpoint").write_text("0\n1\nevents 0 2\n")
+
+    def severity(base_offset: int) -> str:
+        [found] = [f.severity for f in verify([left]).findings if f.path == str(left / names.index_name(base_offset))]
+        return found
+
+    (left / names.log_name(0)).rename(left / (names.log_name(0) + ".deleted"))  # by retention, below the log start
+    assert severity(0) == "note"
+    (left / (names.log_name(0) + ".deleted")).unlink()  # an opening died after that
+    assert severity(0) == "note"
+    (left / names.log_name(4)).rename(left / (names.log_name(4) + ".deleted"))  # by a truncation
+    assert severity(4) == "note"
+    (left / (names.log_name(4) + ".deleted")).unlink()
+    assert severity(4) == "note"
+    (left / names.log_name(2)).unlink()  # what was flushed
+    assert severity(2) == "error"
+    (root / ".kafka_cleanshutdown").write_text("{}")
+    assert severity(0) == severity(4) == "error"
+
+
+def test_an_index_that_a_recovery_did_not_finish_is_an_error_only_below_the_recovery_point(tmp_path: Path) -> None:
+    """SEMANTICS 8.15. Opening builds the indexes of what lies above it anew, whatever they hold."""
+    path = tmp_path / "events-0"
+    with kstore.Log.open(path, segment_index_bytes=1200, index_interval_bytes=100) as log:
+        for number in range(5):
+            log.append(b"x" * 100, timestamp=1000 + number)
+    times, points = path / names.time_index_name(0), tmp_path / "recovery-point-offset-checkpoint"
+    assert len(times.read_bytes()) > 12
+    os.truncate(times, times.stat().st_size - 12)
+    for point, found in ((3, []), (4, []), (5, [str(times)])):
+        points.write_text(f"0\n1\nevents 0 {point}\n")
+        assert [finding.path for finding in errors(path)] == found, point
+    points.write_text("0\n1\nevents 0 4\n")
+    kstore.Log.open(path).close()
+    points.write_text("0\n1\nevents 0 5\n")
+    assert errors(path) == []
+
+
+@pytest.mark.parametrize("left_out", ["the marker", "the entry"])
+def test_an_aborted_transaction_half_written_is_an_error_only_below_the_recovery_point(
+    tmp_path: Path, left_out: str
+) -> None:
+    """SEMANTICS 9.14. The entry is written before its marker; opening builds the index of what lies above the point
+    anew."""
+    path = tmp_path / "events-0"
+    with kstore.Log.open(path, segment_index_bytes=1200) as log:
+        log.append_many([b"x"], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+        size = (path / names.log_name(0)).stat().st_size
+        log.append_marker(1, 0, commit=False)
+        shutil.copytree(path, tmp_path / "left" / "events-0")
+    left, points = tmp_path / "left" / "events-0", tmp_path / "left" / "recovery-point-offset-checkpoint"
+    if left_out == "the marker":
+        os.truncate(left / names.log_name(0), size)
+    else:
+        (left / names.txn_index_name(0)).unlink()
+    for point, is_error in ((0, False), (1, False), (2, True)):
+        points.write_text(f"0\n1\nevents 0 {point}\n")
+        found = [f for f in errors(left) if f.path == str(left / names.txn_index_name(0))]
+        assert bool(found) == is_error, point
+    points.write_text("0\n1\nevents 0 1\n")
+    with kstore.Log.open(left) as log:
+        log.append_marker(1, 0, commit=False) if left_out == "the marker" else None
+        assert list(log.read(isolation="read_committed")) == []
+    assert errors(left) == []
+
+
+@pytest.mark.parametrize("size", [0, 9, 10, 50, 60])
+def test_a_snapshot_that_a_death_cut_short_is_an_error_only_below_the_recovery_point(tmp_path: Path, size: int) -> None:
+    """A roll writes its snapshot in place; the opening after a death removes one that is not whole (SEMANTICS 9.24)."""
+    path = tmp_path / "events-0"
+    with kstore.Log.open(path, segment_bytes=200, segment_index_bytes=1200) as log:
+        for producer_id in range(1, 5):
+            log.append_many([b"x" * 100], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        shutil.copytree(path, tmp_path / "left" / "events-0")
+    left, points = tmp_path / "left" / "events-0", tmp_path / "left" / "recovery-point-offset-checkpoint"
+    snapshot = left / names.snapshot_name(3)
+    assert snapshot.stat().st_size > 60
+    os.truncate(snapshot, size)
+    for point, is_error in ((2, False), (3, False), (4, True)):
+        points.write_text(f"0\n1\nevents 0 {point}\n")
+        found = [finding.severity for finding in verify([left]).findings if finding.path == str(snapshot)]
+        assert found == ["error" if is_error else "note"], point
+    points.write_text("0\n1\nevents 0 2\n")
+    with kstore.Log.open(left) as log:
+        assert [info.producer_id for info in log.producer_states()] == [1, 2, 3, 4]
+    assert errors(left) == []
+
+
+def test_a_bit_flipped_anywhere_in_a_snapshot_is_found(tmp_path: Path) -> None:
+    path = goldensets.copy_set("idempotent", tmp_path) / "dir" / "idem-0"
+    snapshot = path / names.snapshot_name(249)
+    for position in range(snapshot.stat().st_size):
+        bit = position % 8
+        flip(snapshot, position, bit)
+        assert errors(snapshot), (position, bit)
+        flip(snapshot, position, bit)
+
+
+def test_a_recovery_point_above_the_end_is_found(log_path: Path) -> None:
+    checkpoint.update_offsets(log_path.parent, checkpoint.RECOVERY_POINTS, {("t", 0): 99})
+    (found,) = errors(log_path)
+    assert (found.rule, found.offset) == ("SEMANTICS 8.13", 48)
+
+
+def test_a_log_start_beyond_the_end_is_found(log_path: Path) -> None:
+    checkpoint.update_offsets(log_path.parent, checkpoint.LOG_STARTS, {("t", 0): 99})
+    assert [found.rule for found in errors(log_path)] == ["SEMANTICS 8.11"]
+
+
+@pytest.mark.parametrize("name", checkpoint.OFFSET_CHECKPOINTS)
+def test_a_malformed_checkpoint_is_found(log_path: Path, name: str) -> None:
+    (log_path.parent / name).write_bytes(b"0\n2\nt 0 48\n")
+    (found,) = errors(log_path.parent)
+    assert found.path == str(log_path.parent / name)
+    assert "line 2" in found.what
+
+
+# The command
+
+
+def test_a_process_finds_each_kind_of_damage_and_nothing_elsewhere(log_path: Path) -> None:
+    """One directory with a partition for each kind, and one that is whole."""
+    root = log_path.parent
+    lines = [f"{topic} 0 48" for topic in ("t", *DAMAGES)]
+    for topic, damage in DAMAGES.items():
+        shutil.copytree(log_path, root / f"{topic}-0")
+        damage(root / f"{topic}-0")
+    (root / checkpoint.RECOVERY_POINTS).write_text(f"0\n{len(lines)}\n" + "\n".join(lines) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "kstore", "verify", "--json", root], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {Path(each["path"]).parent.name for each in found} == {f"{topic}-0" for topic in DAMAGES}
+    assert all(each["severity"] == "error" and each["what"] and each["rule"] for each in found)
+
+
+def flipped_header(path: Path) -> None:
+    flip(logs(path)[1], 30, 4)
+
+
+def moved_entry(path: Path) -> None:
+    flip(sorted(path.glob("*.index"))[0], 15, 0)
+
+
+def missing_segment(path: Path) -> None:
+    for file in path.glob(f"{logs(path)[1].stem}.*"):
+        file.unlink()
+
+
+def renamed_file(path: Path) -> None:
+    logs(path)[1].rename(logs(path)[1].with_name("00000000000000000019.log"))
+
+
+def truncated_tail(path: Path) -> None:
+    last = logs(path)[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+
+
+def stale_snapshot(path: Path) -> None:
+    end = max(names.parse_offset(file.name) or 0 for file in path.glob("*.snapshot"))
+    shutil.copy(path / names.snapshot_name(end), path / names.snapshot_name(end + 10))
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "flipped": flipped_header,
+    "moved": moved_entry,
+    "missing": missing_segment,
+    "renamed": renamed_file,
+    "truncated": truncated_tail,
+    "stale": stale_snapshot,
+}
+
+
+def test_the_command_says_what_is_wrong_and_exits_with_1(log_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", str(log_path)]) == 0
+    assert "nothing wrong" in capsys.readouterr().out
+    log = logs(log_path)[0]
+    flip(log, 100, 0)
+    assert cli.main(["verify", str(log_path.parent)]) == 1
+    assert f"{log}:0: error: the CRC of the batch does not hold" in capsys.readouterr().out
+
+
+def test_json_findings_have_path_position_offset_rule_and_repair(
+    log_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(logs(log_path)[0], 100, 0)
+    assert cli.main(["verify", "--json", str(logs(log_path)[0])]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert (found["path"], found["position"], found["offset"]) == (str(logs(log_path)[0]), 0, 0)
+    assert found["rule"] == "FORMAT 2.7"
+    assert found["repair"]
+
+
+def test_a_path_with_nothing_at_it_is_one_line_on_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
