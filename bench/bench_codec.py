@@ -17,8 +17,8 @@ from common import KIB, MIB, START_MS, VALUE, VALUE_1K, Question, keyed, measure
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kstore._core import RecordIterator
-from kstore._pack import Packer
-from kstore._scan import find_batch, find_timestamp, scan
+from kstore.codec._pack import Packer
+from kstore.files._scan import find_batch, find_timestamp, scan
 
 COUNT = scaled(1_000_000)
 BATCHES = {"16 KiB": 16 * KIB, "1 MiB": MIB}
@@ -169,7 +169,7 @@ def test_scan(benchmark: BenchmarkFixture, segment: tuple[int, int]) -> None:
 
 
 def test_scan_pread_alone(benchmark: BenchmarkFixture, segment: tuple[int, int]) -> None:
-    """What the page cache gives into one buffer of a scan's size: no scan that reads can be faster."""
+    """Reading from the page cache into one buffer of a scan's size: no scan that reads can be faster."""
     fd, size = segment
     buffer = bytearray(CHUNK)
 

@@ -21,7 +21,7 @@ import zstandard
 from common import KIB, MIB, Question, measure
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kstore import compression
+from kstore.codec import compression
 
 SIZES = {"16 KiB": 16 * KIB, "1 MiB": MIB}
 ZSTD_OUT = zstandard.ZstdCompressor(level=3, write_content_size=False)

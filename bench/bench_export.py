@@ -1,8 +1,8 @@
 """How fast do files get into a log and out of it? `kstore ingest` and `kstore export` beside others.
 
 Workloads: `random`, values-100 of `common` with keys of 16 bytes; `rows`, the rows of a table of nine columns as JSON,
-about 130 bytes each, as ingesting it whole makes them. Logs and source files are in the page cache; what is written is
-synced, by everybody.
+about 130 bytes each, as ingesting whole rows makes them. Logs and source files are in the page cache; every contestant
+syncs what it writes.
 """
 
 from __future__ import annotations

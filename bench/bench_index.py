@@ -19,8 +19,8 @@ import pytest
 from common import KIB, MIB, START_MS, Question, measure
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kstore._index import OffsetEntries, TimeEntries
-from kstore.indexfile import OffsetIndex
+from kstore.files._index import OffsetEntries, TimeEntries
+from kstore.files.indexfile import OffsetIndex
 
 BY_OFFSET = Question("offset lookup in a full index of 10 MiB", "time", 250e-9, (("bisect in pure Python", 2.0),))
 BY_TIME = Question("timestamp lookup in a full time index of 10 MiB", "time")
@@ -63,13 +63,6 @@ def test_offset_lookup_kstore(benchmark: BenchmarkFixture, offset_index: bytes) 
     wanted = targets(200_000, BASE_OFFSET, BASE_OFFSET + OFFSETS * STEP)
     assert entries.lookup(BASE_OFFSET + 2 * STEP + 1) == (BASE_OFFSET + 2 * STEP, 3200)
     measure(benchmark, BY_OFFSET, "kstore", each(entries.lookup, wanted), operations=len(wanted), rounds=9)
-
-
-def test_offset_lookup_many_kstore(benchmark: BenchmarkFixture, offset_index: bytes) -> None:
-    entries = OffsetEntries(offset_index, BASE_OFFSET)
-    wanted = np.array(targets(200_000, BASE_OFFSET, BASE_OFFSET + OFFSETS * STEP), dtype=np.int64)
-    run = lambda: entries.lookup_many(wanted)  # noqa: E731
-    measure(benchmark, BY_OFFSET, "kstore, 200,000 in one call", run, operations=len(wanted), rounds=9)
 
 
 def test_offset_lookup_file(benchmark: BenchmarkFixture, offset_index: bytes, tmp_path: Path) -> None:

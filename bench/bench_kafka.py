@@ -1,35 +1,44 @@
-"""Kafka's own log in the JVM, asked what the other files ask kstore, so that the ratio comes from one run.
+"""Kafka's own log in the JVM, with the workloads of the other files, so that the ratio comes from one run.
 
-Needs `make jvm` (a JDK and Maven); says so where it is missing. Each question runs in a Java process of its own, which
-measures itself after its hot loops are compiled: `tests/jvm/src/main/java/kstore/oracle/Bench.java`.
+Needs `make jvm` (a JDK and Maven), and is skipped without it. Each question runs in a Java process of its own, which
+measures itself after its hot loops are compiled (`jvm.py`).
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from bench_index import BY_OFFSET
 from bench_log import APPEND, BY_TIME, reading
 from bench_recovery import CLEAN, LAST, RECOVERY, UNCLEAN
-from common import KIB, MIB, SCALE, START_MS, VALUE, Question, measure, report, scaled
+from common import KIB, MIB, START_MS, VALUE, Question, measure, scaled
+from jvm import KAFKA, ask
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
-from kafka_jvm import command, why_missing
-
-KAFKA = "Kafka's log in the JVM"
 READY = {
-    size: Question(f"a ready batch of {size} appended as a leader", "time")
+    size: Question(f"a ready batch of {size} appended as a leader", "time", against=((KAFKA, 1.0),))
     for size in ("one record", "16 KiB", "1 MiB")
 }
+
+
+def ready(records: int) -> bytes:
+    """A batch of values of 100 bytes a millisecond apart, as Kafka's side makes it."""
+    return kstore.encode_batch([(None, VALUE, START_MS + number, None) for number in range(records)])
+
+
+def records_in(size: int) -> int:
+    """How many records fill a batch of that many bytes."""
+    count = (size - 61) // 114
+    while len(ready(count + 1)) <= size:
+        count += 1
+    return count
+
+
 # Records of 100 bytes in a batch of that size, and how many batches to append.
-READY_SHAPE = {"one record": (1, 100_000), "16 KiB": (16 * KIB // 114, 10_000), "1 MiB": (MIB // 114, 300)}
+READY_SHAPE = {"one record": (1, 100_000), "16 KiB": (records_in(16 * KIB), 10_000), "1 MiB": (records_in(MIB), 300)}
 QUESTIONS: dict[str, Question] = {
     "append-one": APPEND,
     "append-16k": READY["16 KiB"],
@@ -47,22 +56,14 @@ QUESTIONS: dict[str, Question] = {
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_kafka(tmp_path: Path, name: str) -> None:
-    missing = why_missing()
-    if missing is not None:
-        pytest.skip(missing)
-    run = [*command("kstore.oracle.Bench", heap="2g", quick=False), name, str(tmp_path), str(SCALE)]
-    done = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    answer = json.loads(done.stdout)
-    report(QUESTIONS[name], KAFKA, answer["rounds"], operations=answer["operations"], size_bytes=answer["size_bytes"])
-    if name == "append-one":  # one answer to two questions: a value of one's own, and a ready batch
-        report(READY["one record"], KAFKA, answer["rounds"], operations=answer["operations"])
+    # An append has one answer to two questions: a value of one's own, and a ready batch.
+    ask(name, tmp_path, QUESTIONS[name], *([READY["one record"]] if name == "append-one" else []))
 
 
 @pytest.mark.parametrize("size", READY)
 def test_append_batch_kstore(benchmark: BenchmarkFixture, tmp_path: Path, size: str) -> None:
     records, count = READY_SHAPE[size]
-    data = kstore.encode_batch([(None, VALUE, START_MS, None)] * records)
+    data = ready(records)
     logs: list[kstore.Log] = []
 
     def fresh() -> None:

@@ -1,4 +1,4 @@
-"""What do transactions, numbered appends and 100,000 producers of one log cost; how fast is what is committed?
+"""What do transactions, numbered appends and 100,000 producers of one log cost; how fast are committed records read?
 
 Workloads: values-100 of `common`. Nothing is synced unless the question says so.
 """

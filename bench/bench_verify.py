@@ -11,25 +11,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from common import GIB, KIB, MIB, VALUE, VALUE_1K, Question, measure, scaled, settle, timed_rows
+from common import GIB, KIB, MIB, VALUE, VALUE_1K, Question, measure, read_through, scaled, settle, timed_rows
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
-from kstore.verify import verify
+from kstore.tools.check.verify import verify
 
 QUESTIONS = {
     name: Question(f"verify of a GiB, batches-16k, {name}, warm, one thread", "bytes", limit)
     for name, limit in (("values-1k", 3e9), ("values-100", 3e9))
 }
 VALUES = {"values-1k": VALUE_1K, "values-100": VALUE}
-
-
-def read_through(path: Path) -> None:
-    buffer = bytearray(256 * KIB)
-    for each in sorted(path.glob("*.log")):
-        with each.open("rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
 
 
 def check(path: Path) -> None:

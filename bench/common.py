@@ -1,4 +1,4 @@
-"""What every benchmark shares: the workloads, one way to measure, and the table that `make bench` prints.
+"""The common parts of all benchmarks: the workloads, one way to measure, and the table that `make bench` prints.
 
 A benchmark file asks questions; each test in it gives one contestant's answer through `measure`. Contestants of a
 question run in the same process, one after the other, so that their ratio comes from one run on one machine.
@@ -16,6 +16,7 @@ unless the question says so.
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 import random
 import statistics
@@ -31,6 +32,8 @@ START_MS = 1_700_000_000_000
 
 # KSTORE_BENCH_SCALE=0.1 makes a quick look of a long run; figures to quote come from 1.
 SCALE = float(os.environ.get("KSTORE_BENCH_SCALE", "1"))
+# What has several threads has so many, kstore and its peers alike, unless its name says otherwise.
+THREADS = min(4, os.cpu_count() or 1)
 
 _random = random.Random(20_240_501)
 VALUE = _random.randbytes(100)
@@ -68,7 +71,7 @@ def timed_rows(count: int, value: bytes = VALUE) -> Iterable[Row]:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, in which unit, and what would be enough.
+    """One question of a benchmark, the unit of its answer, and the limit that kstore has to keep.
 
     `unit` is "rate" (operations a second), "bytes" (bytes a second), "time" (seconds an operation), "share" (of one
     processor) or "memory" (bytes each). `limit` holds for the contestant "kstore": a least rate, or a greatest time or
@@ -83,13 +86,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Result:
-    """What one contestant did: seconds of each round of `operations` records, calls or lookups, moving `size_bytes`."""
+    """A contestant's result: seconds of each round of `operations` records, calls or lookups, moving `size_bytes`."""
 
     question: Question
     contestant: str
     operations: int
     size_bytes: int
     rounds: tuple[float, ...]
+    asked_by: str = ""  # the file of the question
 
     def seconds(self, of: Callable[[Iterable[float]], float] = statistics.median) -> float:
         """Seconds an operation, by the median round unless told otherwise."""
@@ -104,6 +108,11 @@ class Result:
 RESULTS: list[Result] = []
 
 
+def asked_by() -> str:
+    """The file of the test that runs: pytest says it in the environment, as `bench/bench_log.py::test_x (call)`."""
+    return Path(os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]).name
+
+
 def measure(
     benchmark: BenchmarkFixture,
     question: Question,
@@ -115,7 +124,7 @@ def measure(
     setup: Callable[[], Any] | None = None,
     rounds: int = 5,
 ) -> Any:
-    """Time `function` over `rounds` after one warm-up, `setup` before each; what it last returned.
+    """Time `function` over `rounds` after one warm-up, `setup` before each; returns its last result.
 
     `setup` may return `(args, kwargs)` for `function`, as pytest-benchmark has it.
     """
@@ -124,7 +133,8 @@ def measure(
     benchmark.extra_info.update(contestant=contestant, operations=operations, size_bytes=size_bytes)
     answer = benchmark.pedantic(function, setup=setup, rounds=rounds, warmup_rounds=1, iterations=1)
     if benchmark.stats is not None:  # None when benchmarks are disabled
-        RESULTS.append(Result(question, contestant, operations, size_bytes, tuple(benchmark.stats.stats.data)))
+        rounds_of = tuple(benchmark.stats.stats.data)
+        RESULTS.append(Result(question, contestant, operations, size_bytes, rounds_of, asked_by()))
     return answer
 
 
@@ -132,7 +142,16 @@ def report(
     question: Question, contestant: str, rounds: Iterable[float], *, operations: int, size_bytes: int = 0
 ) -> None:
     """Enter what a contestant in another process (a JVM) measured by itself in this run: seconds of each round."""
-    RESULTS.append(Result(question, contestant, operations, size_bytes, tuple(rounds)))
+    RESULTS.append(Result(question, contestant, operations, size_bytes, tuple(rounds), asked_by()))
+
+
+def read_through(path: Path) -> None:
+    """Read a partition's `.log` files, 256 KiB at a time, and look at nothing."""
+    buffer = bytearray(256 * KIB)
+    for each in sorted(path.glob("*.log")):
+        with each.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
 
 
 def settle(path: Path) -> int:
@@ -150,6 +169,17 @@ def settle(path: Path) -> int:
                 os.close(fd)
             total += file.stat().st_size
     return total
+
+
+def use_memory(size: int) -> None:
+    """Use so much memory once, and give it back.
+
+    A guest of a hypervisor may get a page from its host only when it first touches it: that took 9 to 14 µs where the
+    first use of a page otherwise takes 2. Of appends of 180 bytes to a file in memory one in 23 takes a new page: call
+    it before their slowest hundredth is measured, or it says which contestant came first.
+    """
+    with mmap.mmap(-1, size) as memory:
+        memory[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -176,13 +206,18 @@ def table(results: Iterable[Result]) -> Iterator[str]:
             yield from verdicts(ours, contestants)
 
 
+def amount(size: float) -> str:
+    """Bytes of memory."""
+    return f"{size:.1f} bytes" if size < KIB else f"{size / KIB:.1f} KiB"
+
+
 def shown(one: Result, of: Callable[[Iterable[float]], float]) -> str:
     """A result in its question's unit."""
     each = one.seconds(of)
     if one.question.unit == "bytes":
         return f"{one.size_bytes / of(one.rounds) / 1e9:.2f} GB/s"
     if one.question.unit == "memory":
-        return f"{each / KIB:.1f} KiB"
+        return amount(each)
     if one.question.unit == "share":
         return f"{each:.2%}"
     if one.question.unit == "rate":
@@ -194,7 +229,7 @@ def shown(one: Result, of: Callable[[Iterable[float]], float]) -> str:
 
 
 def verdicts(ours: Result, contestants: list[Result]) -> Iterator[str]:
-    """Whether kstore did what the question wants of it, a line for each limit."""
+    """Whether kstore kept the question's limits, a line for each."""
     limit, unit = ours.question.limit, ours.question.unit
     if limit is not None and unit == "time":
         text = (
@@ -202,7 +237,7 @@ def verdicts(ours: Result, contestants: list[Result]) -> Iterator[str]:
         )
         yield f"  {'met' if ours.seconds() <= limit else 'MISSED'}: at most {text}"
     elif limit is not None and unit in ("memory", "share"):
-        text = f"{limit / KIB:g} KiB" if unit == "memory" else f"{limit:.0%}"
+        text = amount(limit) if unit == "memory" else f"{limit:.0%}"
         yield f"  {'met' if ours.seconds() <= limit else 'MISSED'}: at most {text}"
     elif limit is not None:
         found = ours.size_bytes / statistics.median(ours.rounds) if unit == "bytes" else 1 / ours.seconds()

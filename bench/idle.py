@@ -1,13 +1,13 @@
-"""What do partitions cost that nobody uses just now? `python bench/idle.py [partitions] [directory]`
+"""What do idle partitions cost? `python bench/idle.py [partitions] [directory]`
 
-Opens a store of so many partitions (10,000) in a process of its own, and tells at each step what a partition takes of
+Opens a store of so many partitions (10,000) in a process of its own, and prints at each step what a partition takes of
 memory (resident bytes above those of the store with no partition open), of open files, and of time:
 
   listed      the store knows of it
   opened      `store.log(...)` was called
-  appended    one record was appended, as a user would: beyond the budget of open files logs are parked by themselves
+  appended    one record was appended, as a user would: above the budget of open files kstore parks logs by itself
   parked      every log was parked
-  looked up   a record was looked for by its timestamp in each, which opens its index again
+  looked up   each was searched for a timestamp, which opens its index again
   closed up   nothing is open any more
 
 then what an append costs that has to bring a parked log back. Syncs are left out: how long they take is the disk's.
@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import kstore
-from kstore import fs, openfiles
+from kstore.disk import fs, openfiles
 
 STEPS = ("listed", "opened", "appended", "parked", "looked up", "closed up", "brought back")
 Costs = dict[str, dict[str, float]]

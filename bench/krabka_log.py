@@ -31,7 +31,7 @@ WAYS = {
 
 @functools.cache
 def why_missing() -> str | None:
-    """Builds the program; what is missing where that cannot be."""
+    """Builds the program; returns the missing tool if that is not possible."""
     path = os.pathsep.join([os.environ.get("PATH", ""), str(Path.home() / ".cargo" / "bin")])
     cargo, rustc = shutil.which("cargo", path=path), shutil.which("rustc", path=path)
     if cargo is None or rustc is None:
@@ -50,7 +50,7 @@ def why_missing() -> str | None:
 
 
 def ask(questions: dict[str, tuple[Question, ...]], *arguments: object) -> dict[str, int]:
-    """Run the program and enter what it measured: `questions` says which ones each way answers; records of each way."""
+    """Run the program and enter its measurements: `questions` has those of each way; the records of each."""
     done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     rounds: dict[str, list[float]] = {}

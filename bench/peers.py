@@ -11,14 +11,17 @@ import itertools
 import sqlite3
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from common import GIB, START_MS
 from rocksdict import Options, Rdict, WriteOptions
+
+DELETED_AT_ONCE = 200  # records that retention deletes in one transaction: an append waits for one, not for all
 
 
 class Lmdb:
@@ -41,7 +44,7 @@ class Lmdb:
             transaction.put(struct.pack("=Q", next(self._numbers)), value)
 
     def last(self) -> int:
-        """How many there are, for who looks from outside."""
+        """How many records another process sees."""
         with self._env.begin(db=self._db) as transaction:
             return int(transaction.stat(self._db)["entries"])
 
@@ -54,13 +57,14 @@ class Lmdb:
             return list(cursor.iternext(keys=False, values=True))
 
     def keep_up(self, keep: int) -> None:
-        """Put what was written on the disk, and delete the oldest but `keep`."""
+        """Sync all records to the disk, and delete the oldest but `keep`, some in each transaction."""
         self._env.sync(True)
-        with self._env.begin(write=True, db=self._db) as transaction:
-            cursor = transaction.cursor(self._db)
-            for _ in range(max(int(transaction.stat(self._db)["entries"]) - keep, 0)):
+        while (old := self.last() - keep) > 0:
+            with self._env.begin(write=True, db=self._db) as transaction:
+                cursor = transaction.cursor(self._db)
                 cursor.first()
-                cursor.delete()
+                for _ in range(min(old, DELETED_AT_ONCE)):
+                    cursor.delete()  # which leaves it at the next one
 
     def put_each(self, value: bytes, count: int) -> None:
         """One transaction a record: each is there for another process when its call returns."""
@@ -118,9 +122,12 @@ class Sqlite:
         return [value for (value,) in rows]
 
     def keep_up(self, keep: int) -> None:
-        """Put what was written on the disk and into the table's file, and delete the oldest but `keep`."""
+        """Sync all records to the disk and into the table's file, and delete the oldest but `keep`, some at a time."""
         self._connection.execute("pragma wal_checkpoint(passive)")
-        self._connection.execute("delete from log where offset <= (select max(offset) from log) - ?", (keep,))
+        first, last = self._connection.execute("select min(offset), max(offset) from log").fetchone()
+        for offset in range(first or 0, (last or 0) - keep, DELETED_AT_ONCE):
+            until = min(offset + DELETED_AT_ONCE - 1, last - keep)
+            self._connection.execute("delete from log where offset <= ?", (until,))
 
     def insert_each(self, value: bytes, count: int) -> None:
         """One transaction a record."""
@@ -155,7 +162,7 @@ class Rocks:
         self._db.put(struct.pack(">Q", next(self._numbers)), value, self._write)
 
     def keep_up(self, keep: int) -> None:
-        """Put what was written on the disk, and delete the oldest but `keep`."""
+        """Sync all records to the disk, and delete the oldest but `keep`."""
         self._db.flush_wal(True)
         last = next(self._numbers)
         if last - keep > self._first:
@@ -178,6 +185,20 @@ def aiokafka_build(key: bytes | None, value: bytes, count: int, batch_bytes: int
             number += 1
             done += 1
         batches.append(builder.build())
+    return batches
+
+
+def aiokafka_rows(rows: Iterable[tuple[bytes | None, bytes | None, int, Any]], batch_bytes: int) -> list[bytes]:
+    """Rows of key, value, timestamp and headers in batches of `batch_bytes` from the same builder."""
+    batches = []
+    builder, number = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, batch_bytes), 0
+    for key, value, timestamp, headers in rows:
+        if builder.append(number, timestamp, key, value, headers or []) is None:
+            batches.append(builder.build())
+            builder, number = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, batch_bytes), 0
+            builder.append(number, timestamp, key, value, headers or [])
+        number += 1
+    batches.append(builder.build())
     return batches
 
 

@@ -1,4 +1,4 @@
-"""What one staging task takes of memory at the most: run it with the name of a case, or without for all of them.
+"""The peak memory of one staging task: run it with the name of a case, or without for all of them.
 
 Each case runs in a process of its own and prints the growth of its peak resident memory over what the imports take, the
 record batches that come in included. Cases: 100 topics of 16 partitions by a `topic` column, and 1000 partitions by a

@@ -1,0 +1,40 @@
+"""Kafka's own code as a contestant, in a Java process that measures itself after its hot loops are compiled.
+
+Needs `make jvm` (a JDK and Maven); what asks is skipped without it. The questions are in
+`tests/kafka/jvm/src/main/java/kstore/oracle/Bench.java`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from common import SCALE, Question, report
+
+sys.path += [str(Path(__file__).parents[1] / "tests" / room) for room in ("support", "golden", "kafka", "spark")]
+from kafka_jvm import command, why_missing
+
+KAFKA = "Kafka's log in the JVM"
+
+
+def answer(name: str, directory: Path, threads: int = 1) -> dict[str, Any]:
+    """What Kafka measured of one question of `Bench`: "operations", "size_bytes", "rounds", "records" if it appends."""
+    missing = why_missing()
+    if missing is not None:
+        pytest.skip(missing)
+    run = [*command("kstore.oracle.Bench", heap="2g", quick=False), name, str(directory), str(SCALE), str(threads)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def ask(name: str, directory: Path, *questions: Question, threads: int = 1) -> None:
+    """Have Kafka answer one question of `Bench`, and enter what it measured as its answer to `questions`."""
+    told = answer(name, directory, threads)
+    for question in questions:
+        report(question, KAFKA, told["rounds"], operations=told["operations"], size_bytes=told["size_bytes"])
