@@ -145,7 +145,7 @@ def fetch_archive(directory: Path) -> Path:
     name, version = ARCHIVE.split("-")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps"]
     command += ["--no-binary", name, "--dest", str(directory), f"{name}=={version}"]
-    # pip prepares the metadata of what it downloads: with the setuptools at hand if they can, else with its own.
+    # pip prepares the metadata of its download: with the setuptools at hand if they can, else with its own.
     for options in (["--no-build-isolation"], []):
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if done.returncode == 0 and archive.exists():

@@ -1,4 +1,4 @@
-"""Pour a year of real flights through a Spark DataFrame into 16 partitions, and ask the log what pandas is asked.
+"""Pour a year of real flights through a Spark DataFrame into 16 partitions, and ask the log and pandas the same.
 
     make demo-spark                                 # or: python examples/flights_spark.py DIRECTORY
 
@@ -26,8 +26,8 @@ from pyspark.sql import functions as F
 
 from kstore import spark as ks
 
-# Java from the system, else from PyPI: what the tests do about it.
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
+# Java from the system, else from PyPI, as in the tests.
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "spark"))
 from spark_session import start
 
 PARTITIONS = 16
@@ -79,7 +79,7 @@ def pour(spark: Any, source: Path, root: Path) -> None:
 
 
 def ask(spark: Any, root: Path) -> pd.DataFrame:
-    """What the log says of each carrier."""
+    """The figures of each carrier from the log."""
     title("Scan: the columns key and value, parsed and aggregated by Spark")
     start_s = time.perf_counter()
     scanned = ks.scan(spark, root, subscribe="flights", columns=("value",))
@@ -113,7 +113,7 @@ def compare(found: pd.DataFrame, source: Path) -> None:
 
 @contextlib.contextmanager
 def progress(spark: Any) -> Iterator[None]:
-    """A line that says which tasks are done, as long as Spark works, where somebody looks on."""
+    """Print a line that says how many tasks are done, while Spark works, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
