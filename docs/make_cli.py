@@ -1,6 +1,6 @@
-"""Writes `docs/cli.md`: every command with what it really prints. `make docs`; a test notices when page and code part.
+"""Writes `docs/cli.md`: every command with its real output. `make docs` runs it, and a test compares page and code.
 
-The commands run on a small store whose clock stands still, so that the same comes out each time.
+The commands run on a small store with a fixed clock, so that the output is always the same.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -20,41 +21,50 @@ from typing import Any
 from kstore import cli
 
 SHOWN_AT = "/srv"
-"""Where the page says that it all happened."""
+"""The directory that the page shows in place of the real one."""
+
+SHOWN_AS = {
+    r"backup [0-9a-f]{32}": "backup 1f7c0a1b5d3e4c2f9a8b7c6d5e4f3a2b",
+    r"as of 2[-0-9T:.]+Z": "as of 2026-11-22T12:00:00.000Z",
+    r"round [0-9]+, as of": "round 2, as of",
+    r"[0-9]+ rounds?, [0-9]+ requests?, [0-9.]+ (B|KiB) sent": "2 rounds, 15 requests, 2.4 KiB sent",
+    r"fetched in [0-9.]+ s": "fetched in 0.1 s",
+}
+"""What a backup draws, takes from the clock, or does in one round or in two, and what the page shows in its place."""
 
 HEAD = """\
 # The command line
 
-`kstore` (also `python -m kstore`) looks into a broker's or a store's directories, and works on them, without a JVM.
-What stands here is printed by the commands themselves (`docs/make_cli.py`), and a test holds the page against them.
+`kstore` (also `python -m kstore`) reads and changes the directories of a broker or a store, without a JVM. The output
+on this page is that of the commands themselves (`docs/make_cli.py`); a test compares the two.
 
 A command takes a data directory (a broker's `log.dirs`, a store's path), a topic in it as `DIR/TOPIC`, or a partition
-as `DIR/TOPIC-P`, the way its directory is called. What only looks takes no lock and changes nothing, so it may look at
-what a broker or a store is writing.
+as `DIR/TOPIC-P`, the name of its directory. A command that only reads takes no lock and changes nothing, so a broker or
+a store may write the directory meanwhile.
 
-What holds for all of them:
+For all commands:
 
 - `--help` says more about a command, with examples.
-- `--json`: whatever looks at something prints JSON, under names that stay; bytes are text where they are UTF-8, else
-  base64 under the name with `_base64` behind it.
+- `--json` prints JSON, under names that do not change. Bytes are text where they are UTF-8, else base64 under the name
+  with `_base64` after it.
 - Times are ISO 8601, in UTC where no zone is given (`2013-06-01`, `2013-06-01T12:00+02:00`), milliseconds since the
   epoch, or `-1h`, `-30m`, `-2d`.
-- The exit code is 0 when all went well, 1 when something did not, 2 for a command line that cannot be understood, 130
-  after Ctrl-C. `dump --files` alone has those of Kafka's tool.
-- An error is one line on standard error; `--debug` brings the traceback, for a report.
-- On a terminal, what takes over a second shows how far it is (drawn with rich: `pip install kstore[cli]`), and there
-  are colours; neither of them elsewhere, and no colours with `NO_COLOR`.
+- The exit code is 0 for success, 1 for an error or damage, 2 for a command line that cannot be understood, 130 after
+  Ctrl-C. `dump --files` alone has the exit codes of Kafka's tool.
+- An error is one line on standard error; with `--debug` it is a traceback, for a report.
+- On a terminal there are colours (not with `NO_COLOR`), and a command that takes more than a second shows how far it
+  is, with a bar where rich is installed (`pip install kstore[cli]`).
 
 | command | what it does |
 |---|---|
 """
 
 MADE = """
-The examples look at a store that this makes:
+The examples read a store that this program makes:
 
 """
 
-DATA = '''\
+DATA = """\
 import kstore
 
 EIGHT = 1_370_073_600_000  # 2013-06-01T08:00Z
@@ -69,55 +79,58 @@ with kstore.Store.open("data", background=False, clock=lambda: TEN) as store:
             key=b"customer-%d" % (number % 7),
             timestamp=EIGHT + number * 60_000,
         )
-'''
+"""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "describe": (
-        "What is there, at three levels: a directory, a topic, a partition with its segments. `first codecs` "
-        "are those of each segment's first batch; `--codecs` looks at every batch's header.",
+        "The contents at three levels: a directory, a topic, a partition with its segments. `first codecs` "
+        "are those of each segment's first batch; `--codecs` reads every batch's header.",
         "$ kstore describe data",
         "$ kstore describe data/orders-0",
     ),
     "cat": (
-        "Records out, a line each: from an offset (`--offset`), from a time on (`--from`), the last ones "
-        "(`--last`), up to an offset or a time. Of a topic, partition by partition. A reader that has had "
-        "enough, as `head`, ends it. `--isolation read_committed` leaves out what transactions have aborted.",
+        "Prints records, a line each: from an offset (`--offset`), from a time on (`--from`), the last ones "
+        "(`--last`), up to an offset or a time; those of a topic partition by partition. The command ends when the "
+        "reader of its output does, as with `head`. `--isolation read_committed` leaves out records of open and of "
+        "aborted transactions.",
         "$ kstore cat data/orders-0 --max 2",
         "$ kstore cat data/orders --from 2013-06-01T08:55 --format '%t-%p %o %T %k=%s\\n'",
         "The fields of `--format` are those of kcat: `%t` topic, `%p` partition, `%o` offset, `%T` "
         "timestamp, `%k` key, `%s` value, `%K` and `%S` their lengths (-1 for null), `%R` the value's length "
         "as 4 bytes, `%h` headers.",
         "$ kstore cat data/orders-1 --last 1 --json",
+        "With `--latest` it prints the newest record of each key alone, of the committed ones; with `--as-of` as it "
+        "was at a time ([compaction](compaction.md) says how).",
+        "$ kstore cat data/orders-0 --latest --as-of 2013-06-01T08:20 --format '%o %k %s\\n'",
     ),
     "tail": (
-        "The last records, ten of each partition unless `-n` says otherwise. With `-f` it goes on as more "
-        "come, from this process or another, until Ctrl-C, or until nothing has come for `--timeout` "
-        "seconds.",
+        "Prints the last records, ten of each partition unless `-n` is given. With `-f` it waits for more, and "
+        "ends at Ctrl-C, or after `--timeout` seconds without a new record.",
         "$ kstore tail -n 1 data/orders",
         "$ kstore tail -f -n 1 --timeout 0.1 data/orders-0 --key-separator ' '",
     ),
     "offsets": (
-        "Where partitions start (`earliest`), end (`latest`), have their greatest timestamp "
-        "(`max-timestamp`), or the first offset whose timestamp is at or after a time; as Kafka's tool of "
-        "that name prints it.",
+        "Prints where partitions start (`earliest`), end (`latest`), have their greatest timestamp "
+        "(`max-timestamp`), or the first offset whose timestamp is at or after a time; in the form of Kafka's "
+        "get-offsets tool.",
         "$ kstore offsets data",
         "$ kstore offsets data --time 2013-06-01T08:30",
         "$ kstore offsets data/orders-0 --time max-timestamp --json",
     ),
     "append": (
-        "A record for each line of standard input, to a partition (made if it is missing) or to a topic, "
-        "where the key decides about the partition as in Kafka's producer. On the disk when the command "
-        "ends.",
+        "Appends a record for each line of standard input, to a partition (made if it is missing) or to a topic, "
+        "where the key decides about the partition as in Kafka's producer. The records are on the disk when the "
+        "command ends.",
         "$ printf 'customer-3:sixty\\ncustomer-5:sixty-one\\n' | kstore append data/orders --key-separator :",
         '$ printf \'{"key": "a", "value": "1", "timestamp": 1370073600000}\\n\' | kstore append elsewhere/log-0 --json',
         "$ kstore cat elsewhere/log-0 --format '%o %T %k %s\\n'",
     ),
     "ingest": (
-        "The rows of CSV files (packed or not), JSON lines, Parquet and Arrow files, or of standard input: each a "
-        "record, whose value is the row as JSON or one column (`--value-column`). The key decides about the partition. "
-        "What is wrong with a file as a whole, a missing column say, is told before anything is appended; a bad row "
-        "ends it, and it says what was stored before (`--check` reads all rows first). CSV, Parquet and Arrow "
-        "need PyArrow: `pip install kstore[arrow]`.",
+        "Appends a record for each row of CSV files (compressed or not), JSON lines, Parquet and Arrow files, or of "
+        "standard input. The value is the row as JSON, or one column (`--value-column`); the key decides about the "
+        "partition. An error of a whole file, such as a missing column, is reported before anything is appended. A bad "
+        "row ends the command, which says what was stored before (`--check` reads all rows first). CSV, Parquet and "
+        "Arrow need PyArrow: `pip install kstore[arrow]`.",
         "$ printf 'tea,grams,at\\nassam,100,2013-06-01T11:00\\n\"oolong, dark\",50.5,2013-06-01T11:01\\n' > teas.csv",
         "$ kstore ingest teas.csv --to elsewhere --topic teas --key-column tea --timestamp-column at",
         "$ kstore cat elsewhere/teas --format '%o %T %k %s\\n'",
@@ -125,48 +138,86 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "$ kstore ingest teas.csv more.csv --to elsewhere --topic teas --key-column tea --timestamp-column at",
     ),
     "export": (
-        "Records into a Parquet, Arrow or JSON lines file, from an offset or a time on, in the columns asked for. The "
-        "file appears when it is whole. `--text` makes keys and values text in Parquet and Arrow files. "
-        "`kstore ingest` takes all of it back: `--key-column key --value-column value --timestamp-column timestamp "
-        "--headers-column headers`.",
+        "Writes records to a Parquet, Arrow or JSON lines file, from an offset or a time on, in the columns that are "
+        "given. The file gets its name only when it is complete. `--text` makes keys and values text in Parquet and "
+        "Arrow files. `kstore ingest` reads such a file with `--key-column key --value-column value "
+        "--timestamp-column timestamp --headers-column headers`.",
         "$ kstore export data/orders --to orders.jsonl --from 2013-06-01T08:58 --columns partition,offset,key,value",
         "$ cat orders.jsonl",
         "$ kstore export data/orders-0 --to orders.jsonl",
     ),
     "dump": (
-        "The text of Kafka's dump tool, line by line: logs, indexes, snapshots, the topics of coordinators. With "
+        "Prints the text of Kafka's dump tool, line by line: logs, indexes, snapshots, the coordinators' topics. With "
         "`--files` alone it stops where that tool stops.",
         "$ kstore dump --files data/orders-0/00000000000000000000.log --print-data-log --max-bytes 200",
         "$ kstore dump --files data/orders-0/00000000000000000000.index,data/orders-0/00000000000000000000.timeindex",
-        "Not in Kafka's tool: a directory, a topic or a partition instead of files; JSON; a range of offsets or of "
-        "times, found through the indexes. These go on behind damage, and say so.",
-        "$ kstore dump data/orders-1 --from-offset 33 --print-data-log",
-        "$ kstore dump data/orders --from-time 2013-06-01T08:58 --to-time 2013-06-02 --deep-iteration --json",
+        "Kafka's tool does not have these: a directory, a topic or a partition in place of files; JSON; a range of "
+        "offsets or of times, found through the indexes. They report damage and go on after it.",
+        "$ kstore dump data/orders-1 --offset 33 --print-data-log",
+        "$ kstore dump data/orders --from 2013-06-01T08:58 --until 2013-06-02 --deep-iteration --json",
     ),
     "retain": (
-        "A pass of retention now, with the topic's own settings, or with others to see what they would do. "
+        "Runs one pass of retention now, by the topic's own settings, or by others to see what they would delete. "
         "With `--dry-run` nothing is deleted.",
         "$ kstore retain data --dry-run --retention-bytes 900",
     ),
+    "compact": (
+        "Cleans logs by key now, whatever the dirty ratio and the lags say: of each key the newest record stays, with "
+        "its offset ([compaction](compaction.md)). With `--dry-run` nothing is written, and the numbers are exact; "
+        "`next` says what a store's housekeeping would clean, and when.",
+        "$ kstore compact data/orders-0 --cleanup-policy compact --dry-run",
+    ),
     "verify": (
-        "Everything that can be wrong: each batch, each entry of each index, borders of segments, names, "
-        "checkpoints, snapshots, leftovers. Nothing is changed. Here somebody has damaged a byte.",
+        "Checks everything that can be wrong: each batch, each entry of each index, borders of segments, names, "
+        "checkpoints, snapshots, leftovers. Nothing is changed. In the example one byte is damaged.",
         "$ kstore verify data",
         "$ printf x | dd of=data/orders-0/00000000000000000000.log bs=1 seek=400 conv=notrunc status=none",
         "$ kstore verify data",
         "$ kstore verify --json data",
     ),
     "repair": (
-        "Says what would be kept and lost, and changes nothing, unless `--yes` is given. Then copies of all "
-        "that changes go into a backup first (`--backup DIR`; a new directory beside the data directory "
-        "otherwise). Batches behind a bad one stay, with their offsets. A directory in use is left alone.",
+        "Prints what would be kept and lost, and changes nothing. With `--yes` it first copies all files that change "
+        "into a backup (`--backup DIR`, else a new directory beside the data directory), and then mends them. Sound "
+        "batches after a bad one stay, with their offsets. A directory in use is refused.",
         "$ kstore repair data",
         "$ kstore repair data --yes --backup backup",
         "$ kstore cat data/orders-0 --max 4 --format '%o %k\\n'",
         "$ kstore verify data",
     ),
+    "replicate": (
+        "Makes a directory a follower of another one, which a store or a broker may write meanwhile "
+        "([copies](copies.md)): the same batches at the same offsets with the same leader epochs. With `--follow` it "
+        "goes on, and shows for each partition how many records, bytes and milliseconds the follower is behind: as a "
+        "table on a terminal, else in lines, or as JSON lines. It tells a source that no process writes from one that "
+        "is gone. Ctrl-C and SIGTERM end it cleanly.",
+        "$ kstore replicate elsewhere copy",
+        "$ printf 'sencha\\n' | kstore append copy/teas",
+    ),
+    "become-leader": (
+        "Makes a follower the leader: each partition gets a new leader epoch that begins at its log end. A store that "
+        "leads already gets new epochs, too.",
+        "$ kstore become-leader copy",
+        "What the old leader alone has is cut when it follows the new one. `--save-truncated` keeps it.",
+        "$ printf 'sencha\\n' | kstore append elsewhere/teas",
+        "$ kstore replicate copy elsewhere --save-truncated cut",
+    ),
+    "backup": (
+        "Sends a directory of logs to an object store, or to another directory: S3, GCS, Azure "
+        "(`pip install kstore[backup]`). A store or a broker may write it meanwhile; what is sent has been flushed. "
+        "Again it sends what is new, and with `--follow` it goes on, a round every second. Where a second writer sends "
+        "to the same URL, the older one ends with an error.",
+        "$ kstore backup elsewhere --to sent",
+        "$ kstore backup elsewhere --to nowhere://bucket",
+    ),
+    "restore": (
+        "Makes a directory of logs out of a backup: as it was last backed up, as it was at a time (`--until`), or up "
+        "to given offsets. What will be done is printed first; `--dry-run` does no more. The directory has to be "
+        "missing or empty.",
+        "$ kstore restore sent restored --until-offset teas-0=2",
+        "$ kstore restore sent elsewhere",
+    ),
     "config": (
-        "The settings, by Kafka's names: what they are, what some of them come to, and what they will do.",
+        "Describes the settings, by Kafka's names. With `--config` it prints the values in force, and warnings.",
         "$ kstore config segment.bytes",
     ),
 }
@@ -191,7 +242,7 @@ def page() -> str:
     """The whole document."""
     table = "".join(f"| [`kstore {name}`](#kstore-{name}) | {what} |\n" for name, what in cli.COMMANDS.items())
     parts = [HEAD, table, MADE, f"```python\n{DATA}```\n"]
-    columns = {"COLUMNS": "100"}  # not the width of whoever makes the page
+    columns = {"COLUMNS": "100"}  # else the width of the terminal would show
     with _a_place() as root, unittest.mock.patch.dict(os.environ, columns):
         exec(compile(DATA, "docs/cli.md", "exec"), {})
         for name, section in SECTIONS.items():
@@ -219,6 +270,8 @@ def _shown(step: str, root: str) -> str:
     if not step.startswith("$ "):
         return "\n" + "\n".join(_wrapped(step)) + "\n"
     printed, code = _run(step[2:])
+    for pattern, shown in SHOWN_AS.items():
+        printed = re.sub(pattern, shown, printed)
     lines = printed.replace(root, SHOWN_AT).splitlines()
     if code:
         lines.append(f"[exit code {code}]")

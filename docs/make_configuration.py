@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kstore.brokerconfig import BrokerConfig
-from kstore.config import LogConfig
-from kstore.settings import BrokerName, Setting, readable
+from kstore.config.broker import BrokerConfig
+from kstore.config.log import LogConfig
+from kstore.config.settings import BrokerName, Setting, readable
 
 HEAD = """\
 # Configuration
 
 Every setting of Kafka 4.3.0 that concerns storage, under Kafka's names. What follows is printed from the tables that
-the code checks values with and makes its errors of (`kstore/config.py`, `kstore/brokerconfig.py`); on a command line
-`kstore config` prints the same, and `kstore config --config retention.ms=600000` what that comes to.
+the code checks values with and makes its errors of (`kstore/config/log.py`, `kstore/config/broker.py`); on a command
+line `kstore config` prints the same, and `kstore config --config retention.ms=600000` what that comes to.
 
 ## Where settings are given
 
 - `kstore.Log.open(path, segment_bytes=...)` and `kstore.LogConfig(segment_bytes=...)` take the names of the log's
   settings below, with underscores. A lone log's settings are not stored with it: give them each time it is opened.
 - `config=` takes a `LogConfig`, a mapping under Kafka's topic names (`segment.bytes`) and broker names
-  (`log.segment.bytes`), or the path of a broker's `server.properties`, of which only the broker's names count.
-- `kstore.LogConfig.from_kafka(...)` takes a mapping or a path too, and starts from Kafka's defaults.
+  (`log.segment.bytes`), or the path of a broker's `server.properties`, of which only the broker's names count. Other
+  names are passed over there. One that is a topic's (`retention.ms`), or nearly one that counts
+  (`log.retention.huors`), is a `kstore.ConfigWarning` with its line.
+- `kstore.LogConfig.from_kafka(...)` takes a mapping or a path too; with a mapping it starts from Kafka's defaults.
 - `kstore.Store.open(paths, ...)` takes the same, and the settings of a store besides. They hold for every topic that
   has no setting of its own, and are not stored either. A topic's own settings, under topic names alone, are stored.
 
@@ -33,19 +35,21 @@ An unknown name, or a value that is no value of its kind or out of its range, is
 value, what is allowed, and the nearest name that is known.
 
 Two defaults are not Kafka's. `retention.ms` is -1, for ever, unless it is named in any of its forms; only `from_kafka`
-and the path of a `server.properties` bring Kafka's seven days. And `segment.bytes` may be as small as 14 everywhere.
+with a mapping brings Kafka's seven days. A `server.properties` without a retention deletes nothing by age here, and a
+`ConfigWarning` says that a broker would. And `segment.bytes` may be as small as 14 everywhere.
 
-This release compacts nothing: what concerns compaction and its cleaner is checked and kept, and does not act.
+A setting that does nothing here is marked "does nothing here", with the reason. It is checked and kept, and naming it
+is a `kstore.ConfigWarning`.
 
 "Takes effect" says when a change of an open log's setting does (`log.update_config(segment_bytes=...)`), as in Kafka.
 
 """
 
-BITES = """
-## Settings that bite together
+TOGETHER = """
+## Settings that are dangerous together
 
-What is allowed and yet does something that its owner may not expect is told when a log or a store is opened for
-writing, when a topic is created, and when settings change: as a `kstore.ConfigWarning`, once, with the numbers.
+Some settings are allowed one by one and have together an effect that may surprise. A `kstore.ConfigWarning` says so,
+once, with the numbers, when a log or a store is opened for writing, when a topic is created, and when settings change.
 `LogConfig.warnings()` gives the same sentences without opening anything. Defaults alone are no reason to warn.
 
 """
@@ -59,6 +63,7 @@ EXAMPLES: tuple[dict[str, str], ...] = (
     {"retention.bytes": "100000000"},
     {"retention.ms": "600000", "segment.ms": "600000", "message.timestamp.after.max.ms": "86400000"},
     {"retention.ms": "604800000", "cleanup.policy": "compact"},
+    {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"},
 )
 
 LOG = """
@@ -86,8 +91,8 @@ def page() -> str:
             summary("of a log", LogConfig.settings),
             "\n",
             summary("of a store", BrokerConfig.settings),
-            BITES,
-            *map(bite, EXAMPLES),
+            TOGETHER,
+            *map(warning, EXAMPLES),
             LOG,
             *map(section, LogConfig.settings),
             STORE,
@@ -100,13 +105,14 @@ def summary(kind: str, settings: tuple[Setting, ...]) -> str:
     """A table with a line for each setting."""
     lines = [f"| setting {kind} | unit | allowed | default |", "|---|---|---|---|"]
     for setting in settings:
-        cells = (setting.unit or setting.kind, setting.range, setting.shown_default)
+        default = setting.shown_default + (" (does nothing here)" if setting.idle else "")
+        cells = (setting.unit or setting.kind, setting.range, default)
         lines.append(f"| [`{setting.name}`](#{setting.attribute}) | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def bite(settings: dict[str, str]) -> str:
-    """What a log with these settings is told."""
+def warning(settings: dict[str, str]) -> str:
+    """The warnings for a log with these settings."""
     messages = LogConfig.resolve(settings).warnings()
     assert messages, settings
     named = ", ".join(f"`{name}={value}`" for name, value in settings.items())
@@ -114,7 +120,7 @@ def bite(settings: dict[str, str]) -> str:
 
 
 def section(setting: Setting) -> str:
-    """One setting: its facts on a line each, what it does, and what happens to who turns it."""
+    """One setting: its facts on a line each, what it does, and the danger of changing it."""
     facts = [f"`{setting.name}`: {setting.kind}{unit_of(setting.unit)}, {setting.range}"]
     facts += [f"a broker's `{at.name}`{differences(setting, at)}" for at in setting.broker_names]
     facts.append(f"default: {readable(setting.default, setting.unit)}")
@@ -122,6 +128,8 @@ def section(setting: Setting) -> str:
         facts[-1] += f"; Kafka's: {readable(setting.kafka_default, setting.unit)}"
     if setting.applies:
         facts.append(f"takes effect: with {setting.applies}")
+    if setting.idle:
+        facts.append(f"does nothing here: {setting.idle}")
     lines = "".join(f"- {fact}\n" for fact in facts)
     return f"\n### {setting.attribute}\n\n{lines}\n{setting.doc}\n\n**Careful:** {setting.danger}\n"
 
