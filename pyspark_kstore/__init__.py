@@ -1,5 +1,0 @@
-"""What makes Spark know `format("kstore")` by itself: it looks for `DefaultSource` in packages called pyspark_*."""
-
-from kstore.spark.source import KStoreSource as DefaultSource
-
-__all__ = ["DefaultSource"]
