@@ -115,7 +115,8 @@ def test_a_lone_segment_in_which_nothing_changes_is_left_alone(root: Path, clock
         before = path.stat()
         stats = log.compact()
         assert (stats.records_before, stats.records_after, stats.segments_after) == (10, 10, 1)
-        assert path.stat() == before
+        after = path.stat()
+        assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
         log.append_many([(b"key %d" % number, b"value") for number in range(5)])
         log.roll()
         assert log.compact().records_after == 10
