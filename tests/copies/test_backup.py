@@ -14,7 +14,7 @@ from conftest import ManualClock
 from faultyobjects import MemoryObjects
 
 import kstore
-from kstore.copies.backups import keys, manifest, reading
+from kstore.copies.backups import keys, manifest, reading, rounds
 from kstore.copies.backups.contents import BackupState
 from kstore.copies.backups.objects import Objects
 from kstore.copies.backups.sending import changes, writer
@@ -257,6 +257,34 @@ def test_segments_go_under_kafkas_names_once(tmp_path: Path, clock: ManualClock)
         store.append("t", b"more")
         catch_up(backup)
         assert {key: value for key, value in objects.contents.items() if key.startswith("t-0/")} == before
+        backup.close()
+
+
+@pytest.mark.parametrize(("before", "is_sent_twice"), [(1, False), (4, False), (5, True), (8, True)])
+def test_a_sealed_segment_of_which_most_is_new_goes_once(
+    before: int, is_sent_twice: bool, tmp_path: Path, clock: ManualClock
+) -> None:
+    """Of nine batches. A round is there for what a segment's upload would keep waiting, and that is less by then."""
+    objects = MemoryObjects()
+    with kstore.Store.open(tmp_path / "data", clock=clock, background=False, index_interval_bytes=1) as store:
+        store.create_topic("t", 1)
+        backup = BackupWriter(StoreSource(store), objects, clock=clock)
+        for _ in range(before):
+            store.append("t", b"v" * 200)
+        catch_up(backup)
+        for _ in range(9 - before):
+            store.append("t", b"v" * 200)
+        store.log("t", 0).roll()
+        store.append("t", b"active")
+        catch_up(backup)
+        size = (tmp_path / "data/t-0" / names.log_name(0)).stat().st_size
+        state = backup.state.partitions["t", 0]
+        assert [segment.file(names.LOG).length for segment in state.segments] == [size]
+        assert state.end_offset == 10
+        in_rounds = {key: each.data for key, each in objects.contents.items() if key.endswith(keys.ROUND)}
+        sent = sum(len(data) - rounds.header_bytes(data, key) for key, data in in_rounds.items())
+        active = (tmp_path / "data/t-0" / names.log_name(9)).stat().st_size
+        assert sent == (size if is_sent_twice else size * before // 9) + active
         backup.close()
 
 

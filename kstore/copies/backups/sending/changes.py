@@ -25,7 +25,7 @@ MERGE_WIDTH = 8
 UPLOADS_AHEAD = 8
 """How many segments of a partition are uploaded at once."""
 WAITING_BYTES = 64 << 20
-"""How much of a segment that is being uploaded goes as chunks meanwhile."""
+"""How much of a segment that is being uploaded goes as chunks meanwhile, at most; and no more than has gone before."""
 BESIDE_BYTES = 16 << 20
 """From how many new bytes of an active segment on they go beside the rounds, in an object of their own."""
 
@@ -268,8 +268,8 @@ class _Planner:
                 return
             if target is None and base != self.active:
                 return
-            # A segment that was sealed before it was backed up goes as a file, and what is behind it waits.
-            if target is not None and (not self.tail or target.size - position > WAITING_BYTES):
+            # A sealed segment goes as a file; where most of it is new, what is behind it waits for that.
+            if target is not None and (not self.tail or target.size - position > min(position, WAITING_BYTES)):
                 return
             if target is None:
                 if beside is None:
