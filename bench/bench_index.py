@@ -1,11 +1,12 @@
 """How long does a lookup in a full index of 10 MiB take, from Python? And the first one in a segment just opened?
 
-Workload: random targets over all entries, the index in memory or mapped from a warm file. Entries are 42 offsets and a
-second apart.
+Workload: random targets over all entries, the index in memory or mapped from a warm file. Entries are 1 to 83 offsets
+apart, as records of any size make them; in bursts, 4 or 300, by thousands; and a second apart in the time index.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 from collections import deque
@@ -36,7 +37,24 @@ TIMES = 10 * MIB // 12
 
 @pytest.fixture(scope="module")
 def offset_index() -> bytes:
-    return b"".join(struct.pack(">ii", number * STEP, number * 1600) for number in range(1, OFFSETS + 1))
+    draw = random.Random(11).randint
+    return index_of(draw(1, 2 * STEP - 1) for _ in range(OFFSETS))
+
+
+@pytest.fixture(scope="module")
+def burst_index() -> bytes:
+    return index_of(300 if number // 5000 % 7 == 0 else 4 for number in range(OFFSETS))
+
+
+def index_of(gaps: Iterable[int]) -> bytes:
+    """An offset index whose entries are so far apart."""
+    offsets = itertools.accumulate(gaps)
+    return b"".join(struct.pack(">ii", offset, number * 1600) for number, offset in enumerate(offsets, 1))
+
+
+def end_of(index: bytes) -> int:
+    """The offset of an index's last entry, from its base."""
+    return int.from_bytes(index[-8:-4])
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +65,13 @@ def time_index() -> bytes:
 def targets(count: int, first: int, last: int) -> list[int]:
     """`count` random numbers in [first, last), the same in every run."""
     return random.Random(7).choices(range(first, last), k=count)
+
+
+def floors(index: bytes, wanted: list[int], base_offset: int = 0) -> list[int]:
+    """The offsets that lookups have to find, by NumPy."""
+    offsets = np.frombuffer(index, dtype=">i4")[::2].astype(np.int64) + base_offset
+    found: list[int] = offsets[np.searchsorted(offsets, wanted, side="right") - 1].tolist()
+    return found
 
 
 def each(function: Callable[[int], Any], wanted: Iterable[int]) -> Callable[[], None]:
@@ -60,16 +85,21 @@ def each(function: Callable[[int], Any], wanted: Iterable[int]) -> Callable[[], 
 
 def test_offset_lookup_kstore(benchmark: BenchmarkFixture, offset_index: bytes) -> None:
     entries = OffsetEntries(offset_index, BASE_OFFSET)
-    wanted = targets(200_000, BASE_OFFSET, BASE_OFFSET + OFFSETS * STEP)
-    assert entries.lookup(BASE_OFFSET + 2 * STEP + 1) == (BASE_OFFSET + 2 * STEP, 3200)
+    wanted = targets(200_000, BASE_OFFSET, BASE_OFFSET + end_of(offset_index))
+    assert [entries.lookup(target)[0] for target in wanted[:100]] == floors(offset_index, wanted[:100], BASE_OFFSET)
     measure(benchmark, BY_OFFSET, "kstore", each(entries.lookup, wanted), operations=len(wanted), rounds=9)
 
 
-def test_offset_lookup_file(benchmark: BenchmarkFixture, offset_index: bytes, tmp_path: Path) -> None:
-    (tmp_path / "00000000000001000000.index").write_bytes(offset_index)
+@pytest.mark.parametrize(("fixture", "name"), [("offset_index", ""), ("burst_index", ", entries in bursts")])
+def test_offset_lookup_file(
+    benchmark: BenchmarkFixture, fixture: str, name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    content = request.getfixturevalue(fixture)
+    (tmp_path / "00000000000001000000.index").write_bytes(content)
     index = OffsetIndex(tmp_path / "00000000000001000000.index", BASE_OFFSET, 10 * MIB)
-    wanted = targets(200_000, BASE_OFFSET, BASE_OFFSET + OFFSETS * STEP)
-    measure(benchmark, BY_OFFSET, "kstore, mapped file", each(index.lookup, wanted), operations=len(wanted), rounds=9)
+    wanted = targets(200_000, BASE_OFFSET, BASE_OFFSET + end_of(content))
+    run = each(index.lookup, wanted)
+    measure(benchmark, BY_OFFSET, f"kstore, mapped file{name}", run, operations=len(wanted), rounds=9)
 
 
 @pytest.mark.parametrize(("size", "length"), [("16 KiB", 16 * KIB), ("64 KiB", 64 * KIB), ("2 MiB", 2 * MIB)])
@@ -85,15 +115,15 @@ def test_first_lookup(benchmark: BenchmarkFixture, offset_index: bytes, tmp_path
 
 
 def test_offset_lookup_bisect(benchmark: BenchmarkFixture, offset_index: bytes) -> None:
-    wanted = targets(20_000, 0, OFFSETS * STEP)
+    wanted = targets(20_000, 0, end_of(offset_index))
     lookup = peers.bisect_lookup(offset_index)
-    assert lookup(2 * STEP + 1) == (2 * STEP, 3200)
+    assert [lookup(target)[0] for target in wanted[:100]] == floors(offset_index, wanted[:100])
     measure(benchmark, BY_OFFSET, "bisect in pure Python", each(lookup, wanted), operations=len(wanted))
 
 
 def test_offset_lookup_numpy(benchmark: BenchmarkFixture, offset_index: bytes) -> None:
     column = np.frombuffer(offset_index, dtype=">i4")[::2]
-    wanted = targets(50, 0, OFFSETS * STEP)
+    wanted = targets(50, 0, end_of(offset_index))
     run = each(lambda target: np.searchsorted(column, target, side="right"), wanted)
     measure(benchmark, BY_OFFSET, "numpy.searchsorted, which converts", run, operations=len(wanted))
 

@@ -12,12 +12,12 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import sys
 from typing import TYPE_CHECKING
 
 from kstore.disk._lock import Lock as Lock
+from kstore.disk._map import Map as Map
 from kstore.disk.handles import LINK_REASON as LINK_REASON
 from kstore.disk.handles import ExistingFileError as ExistingFileError
 from kstore.disk.handles import FullDiskError as FullDiskError
@@ -202,11 +202,11 @@ def _full_sync(fd: int) -> None:
     os.fsync(fd)
 
 
-def map(fd: int, size: int) -> mmap.mmap:
+def map(fd: int, size: int) -> Map:
     """Map the first `size` bytes (at least 1) for reading; only for files that this process alone may cut."""
     while True:
         try:
-            return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+            return Map(fd, size)
         except OSError as error:
             make_room_or_raise(error, fd)
         except ValueError as error:

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Searches in index entries as they lie on disk: big-endian, 8 bytes (offset index) or 12 (time index), no header.
 
-Nothing is converted or copied: a search loads the keys that it meets. It ends after at most 63 steps whatever the
+Nothing is converted or copied: a search loads the keys that it meets. It ends after at most 100 steps whatever the
 bytes are, and what it finds always has a key at or below the target; that keys rise is the file's promise, which
 `sound_entries` checks. Files, sizes and maps are `indexfile`'s: a class here only holds a buffer, or asks its own
 `_attach` for one. The hardest rule: no search starts before the buffer has all entries in use (`_ready`).
@@ -12,6 +12,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
 
 from kstore.codec._wire cimport load32, load64
+from kstore.disk._map cimport Map
 
 cdef extern from *:
     """
@@ -50,18 +51,63 @@ cdef inline int64_t key_of(const uint8_t *p, bint wide) noexcept nogil:
     return load64(p) if wide else load32(p)
 
 
+cdef enum:
+    MANY = 4096          # entries among which keys are taken to rise about evenly
+    FEW = 64             # entries that are halved at once: eight cache lines of an offset index
+
 cdef inline int64_t floor_slot(const uint8_t *p, int64_t n, Py_ssize_t stride, bint wide, int64_t key) noexcept nogil:
-    """Halve without branching: both of the next probes are fetched before the present one is compared."""
-    cdef int64_t slot = 0, half
+    """Halve as long as the probes are the same few in most searches, which caches hold; then guess, step, and halve what
+    is left. Keys in any order give an end as soon, and a slot whose key is at or below `key`."""
+    cdef int64_t low = 0, high = n
     if n <= 0 or key_of(p, wide) > key:
         return -1
-    while n > 1:
+    if n > FEW:
+        halve(p, &low, &high, MANY, stride, wide, key)
+        guess(p, &low, &high, stride, wide, key)
+    halve(p, &low, &high, 1, stride, wide, key)
+    return low
+
+
+cdef inline void halve(
+    const uint8_t *p, int64_t *low, int64_t *high, int64_t most, Py_ssize_t stride, bint wide, int64_t key
+) noexcept nogil:
+    """Without branching, until there are `most` slots: both of the next probes are fetched before a comparison."""
+    cdef int64_t slot = low[0], n = high[0] - low[0], half
+    while n > most:
         half = n >> 1
         n -= half
         prefetch(p + (slot + (n >> 1)) * stride)
         prefetch(p + (slot + half + (n >> 1)) * stride)
         slot += half & -<int64_t>(key_of(p + (slot + half) * stride, wide) <= key)
-    return slot
+    low[0], high[0] = slot, slot + n
+
+
+cdef inline void guess(
+    const uint8_t *p, int64_t *low, int64_t *high, Py_ssize_t stride, bint wide, int64_t key
+) noexcept nogil:
+    """Narrow the slots down around the one on the line from the first key to the last, by steps that grow."""
+    cdef int64_t first = low[0], last = high[0] - 1, step = 8, slot
+    cdef int64_t first_key = key_of(p + first * stride, wide), last_key = key_of(p + last * stride, wide)
+    cdef double at
+    if last_key <= key:
+        low[0] = last
+        return
+    at = <double>first + (<double>key - <double>first_key) * <double>(last - first) / (<double>last_key - <double>first_key)
+    # The key at `first` is at or below the one that is looked for, and the key at `last` above it.
+    slot = first if not at > <double>first else last if at >= <double>last else <int64_t>at
+    if key_of(p + slot * stride, wide) <= key:
+        first = slot
+        while first + step < last and key_of(p + (first + step) * stride, wide) <= key:
+            first += step
+            step *= 4
+        last = min(first + step, last)
+    else:
+        last = slot
+        while last - step > first and key_of(p + (last - step) * stride, wide) > key:
+            last -= step
+            step *= 4
+        first = max(last - step, first)
+    low[0], high[0] = first, last
 
 
 cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil:
@@ -95,7 +141,7 @@ cdef class Entries:
     cdef int64_t count                # entries in use, -1 before the file was looked at
     cdef int64_t room                 # entries that there is room for
     cdef int64_t filled               # entries that are in the buffer, if one is held
-    cdef object _file_size            # says how long the file is that is mapped; None for a buffer of our own
+    cdef Map _map                     # the file that is mapped; None for a buffer of our own
     cdef readonly Py_ssize_t entry_bytes
     cdef int64_t reserved             # slots that count as taken when it comes to fullness: 1 in a time index
     cdef bint _dirty
@@ -154,7 +200,7 @@ cdef class Entries:
     cdef int _ready(self) except -1:
         """Make `data` the entries in use; it may stay NULL only when there are none."""
         self._touched = self.data != NULL      # bytes that were just brought in have not been used again yet
-        if self._file_size is not None:
+        if self._map is not None:
             self._look_at_file()
         while (self.data == NULL or self.filled < self.count) and self.count != 0:
             self._attach()
@@ -162,12 +208,13 @@ cdef class Entries:
 
     cdef int _look_at_file(self) except -1:
         """Let go of a map of a file that another program has cut: a touch would be a SIGBUS. `_attach` raises then."""
-        cdef object file_size = self._file_size
+        cdef Map mapped = self._map
+        cdef bint is_cut
         try:
-            is_cut = file_size() < self.count * self.entry_bytes
+            is_cut = mapped.length() < self.count * self.entry_bytes
         except (OSError, ValueError):          # another thread lets go of the map just now: nothing is held then
             return 0
-        if is_cut and self._file_size is file_size:
+        if is_cut and self._map is mapped:
             self._drop()
         return 0
 
@@ -186,10 +233,10 @@ cdef class Entries:
         self.count = entries
         self.room = room
 
-    cpdef _hold(self, object buffer, int64_t filled=-1, object file_size=None):
+    cpdef _hold(self, object buffer, int64_t filled=-1):
         """Search in `buffer` from now on, of which the first `filled` entries are there, by default as many as have room.
 
-        `file_size` is for a mapped file: it says before each search how many bytes the file has.
+        Of a `Map` each search looks first how many bytes the file has.
         """
         cdef Py_buffer view
         filled = self.room if filled < 0 else filled
@@ -200,7 +247,7 @@ cdef class Entries:
         self._drop()
         self.view = view
         self._owner = buffer
-        self._file_size = file_size
+        self._map = buffer if isinstance(buffer, Map) else None
         self.filled = filled
         self.data = <const uint8_t *>view.buf
 
@@ -213,7 +260,7 @@ cdef class Entries:
         cdef object owner = self._owner
         if self.data != NULL:
             self.data = NULL
-            self._owner = self._file_size = None
+            self._owner = self._map = None
             self.filled = 0
             PyBuffer_Release(&self.view)
         return owner
@@ -224,7 +271,7 @@ cdef class Entries:
 
     cpdef bint _is_mapped(self):
         """Whether a file is mapped."""
-        return self._file_size is not None
+        return self._map is not None
 
     cpdef bint _take_touched(self):
         """Whether the entries were read since the last call."""

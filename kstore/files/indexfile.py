@@ -139,8 +139,7 @@ class IndexFile(Entries):
                 elif written or self.entries < self.max_entries:  # else nothing is written to it
                     self._copy_used(fd, self.entries)
                 else:
-                    mapped = fs.map(fd, size)
-                    self._hold(mapped, self.entries, mapped.size)
+                    self._hold(fs.map(fd, size), self.entries)
             finally:
                 if not written:
                     fs.close(fd)

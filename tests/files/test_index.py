@@ -6,13 +6,17 @@ Rule numbers are those of SEMANTICS 3; rows named OffsetIndexTest and TimeIndexT
 from __future__ import annotations
 
 import gc
+import itertools
+import random
 import struct
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from conftest import SEED
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,6 +130,36 @@ def test_every_slot_of_an_index_of_any_size_is_found(count: int) -> None:
     assert [entries.lookup(target) for target in wanted] == [floor(pairs, target, (BASE, 0)) for target in wanted]
     assert [entries.entry(slot) for slot in range(count)] == pairs
     assert [times.lookup(position) for _, position in pairs] == [(position, offset) for offset, position in pairs]
+
+
+# How much each key lies above the one before it, of so many: a search guesses that all lie alike.
+GAPS: dict[str, Callable[[random.Random, int, int], int]] = {
+    "even": lambda rng, number, count: 10,
+    "varied": lambda rng, number, count: rng.randint(1, 20),
+    "in bursts": lambda rng, number, count: 1 if number // 100 % 3 else 1000,
+    "growing": lambda rng, number, count: 1 + number,
+    "shrinking": lambda rng, number, count: 1 + count - number,
+    "a first one far below": lambda rng, number, count: INT_MAX // 2 if number == 1 else 3,
+    "a last one far above": lambda rng, number, count: INT_MAX // 2 if number == count - 1 else 3,
+}
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 66, 500, 20_000])
+@pytest.mark.parametrize("gaps", GAPS)
+def test_every_key_and_its_neighbours_are_found_however_unevenly_keys_lie(gaps: str, count: int) -> None:
+    """SEMANTICS 3.13."""
+    rng = random.Random(f"{SEED}:{gaps}:{count}")
+    keys = list(itertools.accumulate(GAPS[gaps](rng, number, count) for number in range(count)))
+    pairs = [(BASE + key, number) for number, key in enumerate(keys)]
+    step = (LONG_MAX - 2) // keys[-1]  # the same keys, spread over all that a timestamp can be
+    stamps = [(key * step, BASE + number) for number, key in enumerate(keys)]
+    entries, times = OffsetEntries(offset_bytes(pairs), BASE), TimeEntries(time_bytes(stamps), BASE)
+    few = pairs if count < 1000 else rng.sample(pairs, 1000) + pairs[:2] + pairs[-2:]
+    for wanted in [key + by for key, _ in few for by in (-1, 0, 1)]:
+        assert entries.lookup(wanted) == floor(pairs, wanted, (BASE, 0))
+        assert entries.entries_below(wanted) == bisect_left(pairs, wanted, key=lambda pair: pair[0])
+        stamp = min((wanted - BASE) * step, LONG_MAX)
+        assert times.lookup(stamp) == floor(stamps, stamp, (-1, BASE))
 
 
 def test_a_full_index_of_ten_mebibytes_is_searched_from_end_to_end() -> None:
@@ -245,7 +279,7 @@ def test_a_buffer_that_is_written_to_shows_the_new_entry_once_it_is_counted() ->
 
 
 @pytest.mark.parametrize("kind", [OffsetEntries, TimeEntries])
-@given(data=st.binary(max_size=400), wanted=targets)
+@given(data=st.binary(max_size=400) | st.binary(min_size=12 * 65, max_size=12 * 300), wanted=targets)
 def test_any_bytes_give_an_answer_whose_key_is_at_or_below_the_target(
     kind: type[OffsetEntries] | type[TimeEntries], data: bytes, wanted: list[int]
 ) -> None:

@@ -1,0 +1,19 @@
+from typing_extensions import Buffer, disjoint_base
+
+@disjoint_base
+class Map(Buffer):
+    """The first `size` bytes of a file for reading, at least 1; thread-safe, but for `close`.
+
+    It holds a descriptor of its own, which shares its place with `fd`: whoever reads `fd` names the place. Raises
+    `OSError`, and `ValueError` for a file that is shorter.
+    """
+
+    def __new__(cls, fd: int, size: int) -> Map: ...
+    def size(self) -> int:
+        """How many bytes the file has now: a touch of those that were cut is a SIGBUS."""
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def close(self) -> None:
+        """Give the map back; `BufferError` while it is exported. Idempotent."""
+    def __enter__(self) -> Map: ...
+    def __exit__(self, *_: object) -> None: ...

@@ -1,0 +1,103 @@
+"""`Map`: a file's bytes where the system keeps them, and how long the file is, by one short system call.
+
+Compiled, since each search in a mapped index asks for the length before it touches the bytes: `mmap.size` of Python's
+library takes longer than the search. The hardest rule: a map that is exported as a buffer is never taken away.
+"""
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_SetFromErrno
+from libc.stdint cimport int64_t
+
+cdef extern from *:
+    """
+    #include <fcntl.h>
+    #include <sys/mman.h>
+    #include <unistd.h>
+
+    static void *ks_map(int fd, size_t size) {
+        void *data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+        return data == MAP_FAILED ? NULL : data;
+    }
+
+    /* Of a descriptor that nobody reads by its place: it ends at the end of the file. */
+    static int64_t ks_length(int fd) { return (int64_t)lseek(fd, 0, SEEK_END); }
+
+    static int ks_own(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, 0); }
+    """
+    void *ks_map(int fd, size_t size) nogil
+    int64_t ks_length(int fd) nogil
+    int ks_own(int fd) nogil
+    int munmap(void *data, size_t size) nogil
+    int close(int fd) nogil
+
+
+cdef class Map:
+    """The first `size` bytes of a file for reading, at least 1; thread-safe, but for `close`.
+
+    It holds a descriptor of its own, which shares its place with `fd`: whoever reads `fd` names the place. Raises
+    `OSError`, and `ValueError` for a file that is shorter.
+    """
+
+    def __cinit__(self, int fd, Py_ssize_t size):
+        self._fd = -1
+        if size <= 0:
+            raise ValueError(f"a map of {size} bytes; 1 is the least")
+        self._fd = ks_own(fd)
+        if self._fd < 0:
+            PyErr_SetFromErrno(OSError)
+        length = self.length()
+        if length < size:
+            raise ValueError(f"a map of {size} bytes of a file that has {length}")
+        self._data = ks_map(self._fd, size)
+        if self._data == NULL:
+            PyErr_SetFromErrno(OSError)
+        self._size = size
+
+    cdef int64_t length(self) except -1:
+        """How many bytes the file has now."""
+        cdef int64_t length
+        if self._fd < 0:
+            raise ValueError("the map is closed")
+        length = ks_length(self._fd)
+        if length < 0:
+            PyErr_SetFromErrno(OSError)
+        return length
+
+    def size(self):
+        """How many bytes the file has now: a touch of those that were cut is a SIGBUS."""
+        return self.length()
+
+    def __len__(self):
+        return self._size
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        if self._data == NULL:
+            raise ValueError("the map is closed")
+        PyBuffer_FillInfo(view, self, self._data, self._size, 1, flags)
+        self._exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self._exports -= 1
+
+    def close(self):
+        """Give the map back; `BufferError` while it is exported. Idempotent."""
+        if self._exports:
+            raise BufferError("the map is exported")
+        self._give_back()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __dealloc__(self):
+        self._give_back()
+
+    cdef void _give_back(self) noexcept:
+        if self._data != NULL:
+            munmap(self._data, self._size)
+            self._data = NULL
+        if self._fd >= 0:
+            close(self._fd)
+            self._fd = -1
