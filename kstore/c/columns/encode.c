@@ -64,6 +64,25 @@ KS_INLINE int ks_odd(const ks_open_batch *batch, const ks_bytes *key, int64_t ti
            (batch->key_required && (!key || key->n < 0));
 }
 
+/* One row of the columns. */
+typedef struct {
+    const ks_bytes *key, *value, *header; /* NULL: no key, no headers */
+    uint64_t delta;                       /* of the time */
+} ks_columns_row;
+
+KS_INLINE ks_columns_row ks_columns_row_at(const ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values,
+                           const ks_bytes *headers, const int64_t *times, int64_t i) {
+    ks_columns_row row = {keys ? &keys[i] : NULL, &values[i], headers ? &headers[i] : NULL, ks_delta(batch, times[i])};
+    return row;
+}
+
+/* The batch goes on at `p`, with the record of this offset delta, zigzag. */
+KS_INLINE void ks_go_on(ks_open_batch *batch, uint8_t *p, uint64_t number, int64_t latest) {
+    batch->p = p;
+    batch->count = (int64_t)(number >> 1);
+    batch->max_timestamp = latest;
+}
+
 /* ---- a record at a time ---------------------------------------------------------------------------------------- */
 
 /* Prefetches the next bytes. A column is read once, from end to end, and the last write(2) has evicted the buffer from
@@ -81,30 +100,27 @@ KS_INLINE int64_t ks_encode_each(ks_open_batch *batch, const ks_bytes *keys, con
     uint64_t number = (uint64_t)batch->count << 1; /* the offset delta, zigzag */
     int64_t i, latest = batch->max_timestamp;
     for (i = 0; i < n; i++) {
-        const ks_bytes *key = keys ? &keys[i] : NULL, *value = &values[i], *header = headers ? &headers[i] : NULL;
-        uint64_t delta = ks_delta(batch, times[i]);
+        ks_columns_row row = ks_columns_row_at(batch, keys, values, headers, times, i);
         int64_t body, total;
-        ks_prefetch(value->p, 2048, p);
-        if (value->n > 64) ks_prefetch(value->p + 64, 2048, p + 64);
-        if (ks_odd(batch, key, times[i]) || p >= batch->enough) break;
-        body = ks_body(key, value, header, delta, number);
+        ks_prefetch(row.value->p, 2048, p);
+        if (row.value->n > 64) ks_prefetch(row.value->p + 64, 2048, p + 64);
+        if (ks_odd(batch, row.key, times[i]) || p >= batch->enough) break;
+        body = ks_body(row.key, row.value, row.header, row.delta, number);
         total = body + ks_short_size((uint64_t)body << 1);
         if (total > batch->full - p || total > batch->room - p) break;
         p = ks_put_short(p, (uint64_t)body << 1);
         *p++ = 0;
-        p = ks_put_short(p, delta);
+        p = ks_put_short(p, row.delta);
         p = ks_put_short(p, number);
-        if (key) p = ks_put_bytes(p, key);
+        if (row.key) p = ks_put_bytes(p, row.key);
         else *p++ = 1;
-        p = ks_put_bytes(p, value);
-        if (header) p = ks_copy_exact(p, header->p, header->n);
+        p = ks_put_bytes(p, row.value);
+        if (row.header) p = ks_copy_exact(p, row.header->p, row.header->n);
         else *p++ = 0;
         number += 2;
         if (times[i] > latest) latest = times[i];
     }
-    batch->p = p;
-    batch->count = (int64_t)(number >> 1);
-    batch->max_timestamp = latest;
+    ks_go_on(batch, p, number, latest);
     return i;
 }
 
@@ -329,15 +345,15 @@ KS_INLINE int64_t ks_encode_varied(ks_open_batch *batch, const ks_bytes *keys, c
     max = ks_widest(values, n, &nulls);
     if (keys) max_key = ks_widest(keys, n, &nulls);
     for (i = 0; i < n; i++) {
-        const ks_bytes *key = keys ? &keys[i] : NULL, *value = &values[i], *header = headers ? &headers[i] : NULL;
-        uint64_t delta = ks_delta(batch, times[i]), word;
+        ks_columns_row row = ks_columns_row_at(batch, keys, values, headers, times, i);
+        uint64_t delta = row.delta, word;
         uint8_t *next;
         int64_t delta_size = 1 + (delta > 0x7f) + (delta > 0x3fff), number_size = 1 + (number > 0x7f) + (number > 0x3fff);
-        int64_t body = 2 + delta_size + number_size + ks_middle_size(value) + (key ? ks_middle_size(key) : 1) +
-                       (header ? header->n - 1 : 0);
-        ks_prefetch(value->p, 2048, p);
-        if (max > 64) ks_prefetch(value->p + 64, 2048, p + 64);
-        if (ks_odd(batch, key, times[i]) || (delta | number) > 0x1fffff) break;
+        int64_t body = 2 + delta_size + number_size + ks_middle_size(row.value) +
+                       (row.key ? ks_middle_size(row.key) : 1) + (row.header ? row.header->n - 1 : 0);
+        ks_prefetch(row.value->p, 2048, p);
+        if (max > 64) ks_prefetch(row.value->p + 64, 2048, p + 64);
+        if (ks_odd(batch, row.key, times[i]) || (delta | number) > 0x1fffff) break;
         if (body > KS_MIDDLE || body + 2 > limit - p) break;
         word = (ks_spread(number) | ks_more(number_size)) << (8 * delta_size) | ks_spread(delta) | ks_more(delta_size);
         next = p + 1 + (body > KS_SMALL) + body; /* known before the fields are written, so rows overlap */
@@ -345,18 +361,16 @@ KS_INLINE int64_t ks_encode_varied(ks_open_batch *batch, const ks_bytes *keys, c
         *p++ = 0;
         memcpy(p, &word, 8);
         p += delta_size + number_size;
-        if (key) p = ks_put_varied(p, key, max_key);
+        if (row.key) p = ks_put_varied(p, row.key, max_key);
         else *p++ = 1;
-        p = ks_put_varied(p, value, max);
-        if (header && header->n != 1) ks_copy_exact(p, header->p, header->n);
-        else *p = header ? *header->p : 0;
+        p = ks_put_varied(p, row.value, max);
+        if (row.header && row.header->n != 1) ks_copy_exact(p, row.header->p, row.header->n);
+        else *p = row.header ? *row.header->p : 0;
         p = next;
         number += 2;
         if (times[i] > latest) latest = times[i];
     }
-    batch->p = p;
-    batch->count = (int64_t)(number >> 1);
-    batch->max_timestamp = latest;
+    ks_go_on(batch, p, number, latest);
     return i;
 }
 
