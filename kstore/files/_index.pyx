@@ -82,6 +82,7 @@ cdef inline void halve(
     low[0], high[0] = slot, slot + n
 
 
+@cython.cdivision(True)               # the line may be so flat that its ends are one number: then there is no guess
 cdef inline void guess(
     const uint8_t *p, int64_t *low, int64_t *high, Py_ssize_t stride, bint wide, int64_t key
 ) noexcept nogil:

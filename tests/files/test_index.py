@@ -162,6 +162,13 @@ def test_every_key_and_its_neighbours_are_found_however_unevenly_keys_lie(gaps: 
         assert times.lookup(stamp) == floor(stamps, stamp, (-1, BASE))
 
 
+def test_times_that_floating_point_numbers_do_not_tell_apart_are_found() -> None:
+    stamps = [(LONG_MAX - 300 + 2 * number, BASE + number) for number in range(150)]
+    times = TimeEntries(time_bytes(stamps), BASE)
+    for stamp in range(LONG_MAX - 302, LONG_MAX + 1):
+        assert times.lookup(stamp) == floor(stamps, stamp, (-1, BASE))
+
+
 def test_a_full_index_of_ten_mebibytes_is_searched_from_end_to_end() -> None:
     """SEMANTICS 3.2: 1,310,720 entries."""
     count = 10_485_760 // OFFSET_ENTRY_BYTES

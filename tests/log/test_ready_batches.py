@@ -6,6 +6,8 @@ The long way is the oracle: the same log without `Appender.append_ready`.
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from conftest import ManualClock
 import kstore
 from kstore import AppendInfo, Log
 from kstore.errors import InvalidRecordError, KStoreError
+from kstore.log.writing import _appender
 
 MIXED = v2(
     [
@@ -214,7 +217,9 @@ def test_a_due_flush_is_made_on_the_short_way_too(opened: Callable[..., Log], we
     assert None not in answers
 
 
-def test_a_log_that_is_closed_or_read_only_or_a_followers_takes_no_batch(opened: Callable[..., Log]) -> None:
+def test_a_log_that_is_closed_or_read_only_or_a_followers_takes_no_batch(
+    opened: Callable[..., Log], tmp_path: Path
+) -> None:
     log = opened("short")
     log.append(b"first")
     log.close()
@@ -222,3 +227,33 @@ def test_a_log_that_is_closed_or_read_only_or_a_followers_takes_no_batch(opened:
         log.append_batch(MIXED)
     with Log.open(log.path, mode="r") as reader, pytest.raises(kstore.ReadOnlyError):
         reader.append_batch(MIXED)
+    with kstore.Store.open(tmp_path / "source", background=False) as source:
+        source.create_topic("t", 1)
+        source.append("t", b"first")
+        with kstore.replicate(tmp_path / "source", tmp_path / "copy") as copy:
+            with pytest.raises(kstore.NotLeaderError):
+                copy.store.log("t", 0).append_batch(MIXED)
+            assert copy.store.log("t", 0).log_end_offset == 1
+
+
+def test_a_write_that_fails_leaves_the_log_as_it_was_on_the_short_way_too(
+    opened: Callable[..., Log], went_short: Short
+) -> None:
+    log = opened("short")
+    log.append(b"first")
+    before, answers = bytes_of(log), went_short(log)
+
+    def refuse(fd: int, data: bytes, position: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    _appender.set_pwrite_hook(refuse)
+    try:
+        with pytest.raises(kstore.StorageError) as caught:
+            log.append_batch(MIXED)
+    finally:
+        _appender.set_pwrite_hook(None)
+    assert caught.value.errno == errno.ENOSPC
+    assert answers == []  # the short way raised, and so the long one did not write it once more
+    assert (log.log_end_offset, bytes_of(log)) == (1, before)
+    assert log.append_batch(MIXED) is answers[0]
+    assert [record.offset for record in log.read()] == [0, 1, 2, 3]
