@@ -16,6 +16,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from kstore.disk import _copy
 from kstore.disk._lock import Lock as Lock
 from kstore.disk._map import Map as Map
 from kstore.disk.handles import LINK_REASON as LINK_REASON
@@ -125,6 +126,17 @@ def pwrite(fd: int, data: ReadableBuffer, position: int) -> None:
             written += n
     except OSError as error:
         raise storage_error(error, fd) from error
+
+
+def copy(source: int, position: int, length: int, target: int, at: int) -> tuple[int, int]:
+    """Copy up to `length` bytes at `position` to `at` of another file: how many, and their CRC-32C.
+
+    Fewer only at the end of the source. When it raises, any prefix of the bytes may have been written. Holds no GIL.
+    """
+    copied, crc, error, in_target = _copy.copy(source, position, length, target, at)
+    if error:
+        raise storage_error(OSError(error, os.strerror(error)), target if in_target else source)
+    return copied, crc
 
 
 def truncate(fd: int, size: int) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kstore.disk import fs
 
@@ -17,8 +17,17 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
+class FilePart(Protocol):
+    """A part of a new file that lies in another one."""
+
+    def __len__(self) -> int: ...
+
+    def copy_to(self, fd: int, at: int) -> int:
+        """Write it to a place in a file; how many bytes it has."""
+
+
 @contextlib.contextmanager
-def written(path: str, parts: Iterable[ReadableBuffer]) -> Iterator[None]:
+def written(path: str, parts: Iterable[ReadableBuffer | FilePart]) -> Iterator[None]:
     """Write a file that was not there, part by part, durably but for its name; it is locked until the block ends.
 
     Within the block it may be renamed. When writing fails no file is left.
@@ -27,8 +36,11 @@ def written(path: str, parts: Iterable[ReadableBuffer]) -> Iterator[None]:
     try:
         position = 0
         for part in parts:
-            fs.pwrite(fd, part, position)
-            position += len(memoryview(part))
+            if hasattr(part, "copy_to"):
+                position += part.copy_to(fd, position)
+            else:
+                fs.pwrite(fd, part, position)
+                position += len(memoryview(part))
         fs.fdatasync(fd)
         yield
     except BaseException:

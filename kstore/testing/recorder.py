@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
+from kstore._core import crc32c
 from kstore.disk import fs
 from kstore.disk.fs import pread
 from kstore.log.writing import _appender
@@ -36,7 +37,7 @@ class Recorder:
     One recorder may stand over another, which is put back first. Thread-safe.
     """
 
-    CHANGES = ("open", "pwrite", "truncate", "rename", "unlink", "make_directory", "rmdir")
+    CHANGES = ("open", "pwrite", "copy", "truncate", "rename", "unlink", "make_directory", "rmdir")
     SYNCS = ("fsync", "fdatasync", "sync_directory")
     READS = ("pread", "pread_into")
 
@@ -148,6 +149,11 @@ class Recorder:
         if number is not None and len(data):
             self.trace.append(Write(number, path or "", position, bytes(data)))
         return len(data)
+
+    def _copy(self, source: int, position: int, length: int, target: int, at: int) -> tuple[int, int]:
+        data = self._pread(source, length, position)
+        self._pwrite(target, data, at)
+        return len(data), crc32c(data)
 
     def _truncate(self, fd: int, size: int) -> None:
         with self._lock:

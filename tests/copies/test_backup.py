@@ -435,24 +435,30 @@ def test_an_announced_name_is_for_the_same_bytes_alone(
         second.close()
 
 
-def test_large_segments_go_to_a_directory_in_one_reading(
+def test_large_segments_and_stretches_go_to_a_directory_in_one_reading(
     world: World, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kstore.copies.backups.opening import open_objects
     from kstore.copies.backups.sending import uploads
 
     monkeypatch.setattr(uploads, "PART_BYTES", 500)
+    monkeypatch.setattr(changes, "BESIDE_BYTES", 300)
     objects = open_objects(str(tmp_path / "backup"), create=True)
     backup = a_writer(world, objects)
+    stretches: set[str] = set()
+    world.store.create_topic("stretched", 1)
     for number in range(12):
         for _ in range(10):
             world.step()
+        world.store.append("stretched", b"v" * 400)
         catch_up(backup)
         assert backup.manifest.intents == ()
         assert_has_it_all(newest(objects), objects, world)
+        stretches |= {chunk.suffix for each in backup.state.partitions.values() for chunk in each.tail if chunk.suffix}
         if number == 6:
             backup.close()
             backup = a_writer(world, objects)
+    assert stretches
     backup.close()
 
 

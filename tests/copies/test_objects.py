@@ -13,6 +13,7 @@ from kstore.copies.backups import objects as objects_module
 from kstore.copies.backups.local import LocalObjects
 from kstore.copies.backups.objects import ObjectChangedError, ObjectInfo, Objects
 from kstore.copies.backups.opening import open_objects, url_of
+from kstore.copies.backups.sending.segments import ChangedMeanwhileError, Part
 from kstore.errors import BackupError, ConfigError
 
 KEY = "orders-0/00000000000000000000.log"
@@ -244,3 +245,20 @@ def test_the_url_of_objects_is_known_without_opening_them(
     with open_objects(url, create=True) as objects:
         assert url_of(url) == objects.url == url_of(objects)
     assert "secret" not in url_of(url)
+
+
+def test_an_object_of_a_file_that_has_become_shorter_is_not_written(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"0123456789")
+    objects = LocalObjects(str(tmp_path / "objects"), create=True)
+    with source.open("rb") as file:
+        assert objects.put_new_parts("whole", [Part(file.fileno(), str(source), 2, 10)])
+        with pytest.raises(ChangedMeanwhileError, match="has 10 of the 11 bytes"):
+            objects.put_new_parts("shorter", [Part(file.fileno(), str(source), 2, 11)])
+        part = Part(file.fileno(), str(source), 2, 11)
+        with pytest.raises(ChangedMeanwhileError, match="has 10 of the 11 bytes"):
+            list(part.read())
+    assert objects.read_range("whole", 0, 20) == b"23456789"
+    assert [path.name for path in (tmp_path / "objects").iterdir() if path.is_file() and "lock" not in path.name] == [
+        "whole"
+    ]

@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import pickle
+import random
 import shutil
 import socket
 import stat
@@ -19,7 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import crc32c as second_opinion
 import pytest
+from conftest import SEED
 
 import kstore
 from kstore.disk import fs, locks
@@ -171,6 +174,37 @@ def test_a_map_shows_the_file_and_one_longer_than_the_file_is_an_error(tmp_path:
     with pytest.raises(StorageError):
         fs.map(fd, 4)
     fs.close(fd)
+
+
+PIECE = 256 << 10  # what a copy has in memory
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 17])
+def test_a_stretch_of_a_file_is_copied_to_a_place_in_another_with_its_checksum(size: int, tmp_path: Path) -> None:
+    data = random.Random(f"{SEED}:{size}").randbytes(size + 20)
+    (tmp_path / "a").write_bytes(data)
+    (tmp_path / "b").write_bytes(b"before")
+    source, target = fs.open(tmp_path / "a"), fs.open(tmp_path / "b", write=True)
+    assert fs.copy(source, 7, size, target, 3) == (size, second_opinion.crc32c(data[7 : 7 + size]))
+    assert (tmp_path / "b").read_bytes()[: 3 + size] == b"bef" + data[7 : 7 + size]
+    assert fs.copy(source, 7, size + 100, target, 0) == (size + 13, second_opinion.crc32c(data[7:]))
+    assert fs.copy(source, size + 20, 5, target, 0) == (0, 0)
+    fs.close(source), fs.close(target)
+
+
+def test_a_copy_that_fails_names_the_file_that_it_failed_on(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    source, full = fs.open(tmp_path / "a"), os.open("/dev/full", os.O_RDWR)
+    writing = os.open(tmp_path / "b", os.O_WRONLY | os.O_CREAT)
+    with pytest.raises(StorageError) as caught:
+        fs.copy(source, 0, 10, full, 0)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
+    with pytest.raises(StorageError) as caught:
+        fs.copy(writing, 0, 10, source, 0)
+    assert (caught.value.errno, caught.value.filename) == (errno.EBADF, str(tmp_path / "b"))
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+    for fd in (source, full, writing):
+        os.close(fd)
 
 
 @pytest.mark.parametrize("target", ["socket", "file"])

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from kstore._core import crc32c
 from kstore.copies.backups.objects import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
 from kstore.disk import fs, newfiles
+from kstore.disk.newfiles import FilePart
 from kstore.errors import BackupError, StorageError
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.part$")
@@ -82,7 +83,7 @@ class LocalObjects(Objects):
         """Write a file that was not there."""
         return self.put_new_parts(key, [data])
 
-    def put_new_parts(self, key: str, parts: Iterable[bytes]) -> bool:
+    def put_new_parts(self, key: str, parts: Iterable[bytes | FilePart]) -> bool:
         """Write a file part by part that was not there."""
         self._count("put")
         try:
@@ -162,7 +163,7 @@ class LocalObjects(Objects):
                     raise self._failed(info.key, error) from error
 
     @contextmanager
-    def _written(self, key: str, parts: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    def _written(self, key: str, parts: Iterable[bytes | FilePart]) -> Iterator[tuple[str, str]]:
         """Write parts to a file of no other writer's, beside the one that it becomes: the paths of the two."""
         path = self._path(key)
         if os.path.dirname(path) != self.path:
@@ -171,7 +172,7 @@ class LocalObjects(Objects):
         with newfiles.written(temporary, self._counted(parts)):
             yield temporary, path
 
-    def _counted(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+    def _counted(self, parts: Iterable[bytes | FilePart]) -> Iterator[bytes | FilePart]:
         for part in parts:
             with self._counting:
                 self.sent_bytes += len(part)

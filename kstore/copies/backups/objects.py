@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from kstore.base.closing import Closing
+from kstore.disk.newfiles import FilePart
 from kstore.errors import BackupError
 
 PART_BYTES = 8 << 20
@@ -91,7 +92,7 @@ class Objects(Closing):
     def put_parts(self, key: str, parts: Iterable[bytes]) -> None:
         """Write an object part by part. One that is there is replaced: the key is no other writer's by then."""
 
-    def put_new_parts(self, key: str, parts: Iterable[bytes]) -> bool:
+    def put_new_parts(self, key: str, parts: Iterable[bytes | FilePart]) -> bool:
         """Write an object part by part that was not there; False when one is there. Only with `parts_are_new`."""
         raise NotImplementedError(f"{self.url} cannot do this")
 

@@ -24,9 +24,9 @@ CHUNK_BYTES = 8 << 20
 """The largest chunk of a tail, unless one batch is larger."""
 
 READ_BYTES = 4 << 20
-"""How much of a file is read at once. Each reading, checksum and writing takes the GIL again, for which a thread that
-appends all the time lets it wait 5 ms, and stands still a while itself: so these are few. Larger parts leave the cache
-between the reading and the writing, and there are two of them in memory for each thread that sends."""
+"""How much of a file is read at once, where it is not copied. Each reading, checksum and sending takes the GIL again,
+for which a thread that appends all the time lets it wait 5 ms, and stands still a while itself: so these are few.
+Larger pieces leave the cache between the reading and the sending, and each thread has two of them in memory."""
 
 _NO_ENTRIES = 1 << 40
 
@@ -76,6 +76,35 @@ def read_parts(path: str, length: int) -> Iterator[bytes]:
         yield from _parts(fd, path, 0, length)
     finally:
         fs.close(fd)
+
+
+class Part:
+    """Some bytes of an open file as a part of an object; `crc` is their CRC-32C once they were taken. For one thread.
+
+    Taking them raises `ChangedMeanwhileError` if the file is shorter.
+    """
+
+    def __init__(self, fd: int, path: str, position: int, end: int) -> None:
+        self._fd, self._path, self._position, self._end = fd, path, position, end
+        self.crc = 0
+
+    def __len__(self) -> int:
+        return self._end - self._position
+
+    def read(self) -> Iterator[bytes]:
+        """The bytes in pieces."""
+        crc = 0
+        for piece in _parts(self._fd, self._path, self._position, self._end):
+            crc = crc32c(piece, crc)
+            yield piece
+        self.crc = crc
+
+    def copy_to(self, fd: int, at: int) -> int:
+        """Write the bytes to a place in another file, by one call without the GIL; how many."""
+        copied, self.crc = fs.copy(self._fd, self._position, len(self), fd, at)
+        if copied < len(self):
+            raise _shorter(self._path, self._position + copied, self._end)
+        return copied
 
 
 def _parts(fd: int, path: str, position: int, end: int) -> Iterator[bytes]:
@@ -275,9 +304,9 @@ class Tail(Closing):
     def _scan(self, position: int, limit: int) -> _scan.ScanResult:
         return _scan.scan(self._fd, position, limit, self._after, index_interval_bytes=_NO_ENTRIES, path=self.path)
 
-    def read(self, chunk: Chunk) -> Iterator[bytes]:
-        """The bytes of a chunk in parts."""
-        return _parts(self._fd, self.path, chunk.position, chunk.end_position)
+    def part(self, chunk: Chunk) -> Part:
+        """The bytes of a chunk, until the tail is closed."""
+        return Part(self._fd, self.path, chunk.position, chunk.end_position)
 
     def read_whole(self, chunk: Chunk) -> bytes:
         """The bytes of a chunk."""

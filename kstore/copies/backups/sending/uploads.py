@@ -271,33 +271,32 @@ class Uploads:
                 chunks: list[Chunk] = []
                 suffix = self._suffix()
                 key = keys.FileKey(look.topic, look.partition, stretch.base_offset, names.LOG, suffix)
-                self._objects.put_parts(str(key), _checked_parts(tail, chunks, suffix))
+                parts = _checked_parts(tail, chunks, suffix)
+                if not self._objects.parts_are_new:
+                    self._objects.put_parts(str(key), itertools.chain.from_iterable(part.read() for part in parts))
+                elif not self._objects.put_new_parts(str(key), parts):
+                    raise BackupError(f"{key} in {self._objects.url} is there already")
                 tail.refuse_another_file()
                 job.stretch = Sent(chunks, tail.place)
         job.is_sent = True
 
     def _put_large_once(self, key: keys.FileKey, path: str, size: int) -> StoredFile:
-        """Send a file in parts, reading it once, where an object in parts can be one that was not there."""
+        """Send a file in one piece, reading it once, where such an object can be one that was not there."""
         suffix = self._suffix() if self._is_taken(str(key)) else ""
-        while True:
-            crc = 0
-
-            def parts() -> Iterator[bytes]:
-                nonlocal crc
-                crc = 0
-                for part in segments.read_parts(path, size):
-                    crc = crc32c(part, crc)
-                    yield part
-
-            if self._objects.put_new_parts(str(key._replace(suffix=suffix)), parts()):
-                return StoredFile(key.kind, size, crc, suffix)
-            if self._objects.size(str(key._replace(suffix=suffix))) == size:
-                there = 0
-                for piece in self._objects.stream(str(key._replace(suffix=suffix)), 0, size):
-                    there = crc32c(piece, there)
-                if there == crc:  # an earlier attempt, whose answer was lost
-                    return StoredFile(key.kind, size, crc, suffix)
-            suffix = self._suffix()
+        fd = fs.open(path)
+        try:
+            part = segments.Part(fd, path, 0, size)
+            while not self._objects.put_new_parts(str(key._replace(suffix=suffix)), [part]):
+                if self._objects.size(str(key._replace(suffix=suffix))) == size:
+                    there = 0
+                    for piece in self._objects.stream(str(key._replace(suffix=suffix)), 0, size):
+                        there = crc32c(piece, there)
+                    if there == part.crc:  # an earlier attempt, whose answer was lost
+                        break
+                suffix = self._suffix()
+            return StoredFile(key.kind, size, part.crc, suffix)
+        finally:
+            fs.close(fd)
 
     def _put_small(self, key: keys.FileKey, data: bytes, like: SealedSegment | None) -> StoredFile:
         file = StoredFile(key.kind, len(data), crc32c(data))
@@ -320,16 +319,17 @@ class Uploads:
         return keys.suffix_of(self._generation, next(self._numbers))
 
 
-def _checked_parts(tail: segments.Tail, chunks: list[Chunk], suffix: str) -> Iterator[bytes]:
-    """The bytes of whole batches, up to a damaged one, where a round reads on and tells of it; `chunks` gets theirs."""
+def _checked_parts(tail: segments.Tail, chunks: list[Chunk], suffix: str) -> Iterator[segments.Part]:
+    """The bytes of whole batches, up to a damaged one, where a round reads on and tells of it; `chunks` gets theirs.
+
+    Each part is taken before the next one is asked for.
+    """
     at = 0
     try:
         while (stretch := tail.check()) is not None:
-            crc = 0
-            for part in tail.read(stretch):
-                crc = crc32c(part, crc)
-                yield part
-            chunks.append(stretch._replace(crc=crc, at=at, suffix=suffix))
+            part = tail.part(stretch)
+            yield part
+            chunks.append(stretch._replace(crc=part.crc, at=at, suffix=suffix))
             at += stretch.length
     except CorruptRecordError:
         return
