@@ -213,9 +213,9 @@ cdef class Entries:
         cdef bint is_cut
         try:
             is_cut = mapped.length() < self.count * self.entry_bytes
-        except (OSError, ValueError):          # another thread lets go of the map just now: nothing is held then
-            return 0
-        if is_cut and self._map is mapped:
+        except OSError:                        # what cannot be looked at is not used: `_attach` says what is there
+            is_cut = True
+        if is_cut:
             self._drop()
         return 0
 

@@ -13,9 +13,8 @@ search.
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kstore.base.numbers import INT_MAX
 from kstore.disk import fs, moving, openfiles
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 COPY_BYTES = 64 << 10
 """Up to this size a trimmed index is copied: a map costs a descriptor, and more than so few bytes."""
-
-_PAUSE = 0.0002  # a slice of a bulk search takes about a millisecond
 
 
 class IndexFile(Entries):
@@ -161,16 +158,12 @@ class IndexFile(Entries):
         self._hold(self._copy, entries)
 
     def _unmap(self) -> None:
-        """Let go of the bytes. A map is closed now, or when the slice of a bulk search that runs in it is over."""
-        held: Any = self._drop()
+        """Let go of the bytes, and of a map's file."""
+        held = self._drop()
         if self.writable:
             self._copy = bytearray()
-        while hasattr(held, "close"):
-            try:
-                held.close()
-                return
-            except BufferError:
-                time.sleep(_PAUSE)
+        if isinstance(held, fs.Map):
+            held.close()
 
     def _resize(self, entries: int, room: int) -> None:
         """Make the file exactly `room` entries long, the first `entries` of them in use."""

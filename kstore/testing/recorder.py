@@ -151,9 +151,12 @@ class Recorder:
         return len(data)
 
     def _copy(self, source: int, position: int, length: int, target: int, at: int) -> tuple[int, int]:
-        data = self._pread(source, length, position)
-        self._pwrite(target, data, at)
-        return len(data), crc32c(data)
+        self._meet("copy", fs.path_of(target))
+        copied, crc = 0, 0
+        while copied < length and (data := self._pread(source, min(length - copied, 1 << 20), position + copied)):
+            self._pwrite(target, data, at + copied)
+            copied, crc = copied + len(data), crc32c(data, crc)
+        return copied, crc
 
     def _truncate(self, fd: int, size: int) -> None:
         with self._lock:

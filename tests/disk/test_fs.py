@@ -13,6 +13,7 @@ import socket
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -205,6 +206,27 @@ def test_a_copy_that_fails_names_the_file_that_it_failed_on(tmp_path: Path) -> N
     assert (tmp_path / "a").read_bytes() == b"0123456789"
     for fd in (source, full, writing):
         os.close(fd)
+
+
+def test_a_copy_that_has_no_room_for_the_rest_has_written_what_there_was_room_for(tmp_path: Path) -> None:
+    data = random.Random(SEED).randbytes(1 << 20)
+    (tmp_path / "a").write_bytes(data)
+    script = """
+        import errno, resource, sys
+        from kstore.disk import fs
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
+        source, target = fs.open(sys.argv[1]), fs.open(sys.argv[2], write=True, create=True)
+        try:
+            fs.copy(source, 0, 1 << 20, target, 0)
+        except fs.StorageError as error:
+            print(errno.errorcode[error.errno], error.filename)
+    """
+    arguments = [str(tmp_path / "a"), str(tmp_path / "b"), str(PIECE + 100)]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["EFBIG", arguments[1]]
+    assert (tmp_path / "b").read_bytes() == data[: PIECE + 100]
 
 
 @pytest.mark.parametrize("target", ["socket", "file"])

@@ -31,7 +31,7 @@ def test_a_map_shows_what_is_written_and_how_long_the_file_is(fd: int) -> None:
         assert (len(mapped), mapped.size(), bytes(mapped)) == (6, 10, b"012345")
         os.pwrite(fd, b"ab", 4)
         assert bytes(mapped) == b"0123ab"
-        for length in (11, 6, 5, 0, 4 << 30):
+        for length in (11, 6, 5, 0, 1 << 20):
             os.ftruncate(fd, length)
             assert mapped.size() == length
 
@@ -88,3 +88,25 @@ def test_what_cannot_be_mapped_is_refused_and_holds_nothing(fd: int, file: Path)
         Map(reading, 1)
     os.close(reading), os.close(writing)
     assert open_descriptors(file) == before
+
+
+def test_what_is_no_descriptor_or_size_closes_nothing(fd: int) -> None:
+    """In a child, whose descriptor 0 is a file: a map that holds nothing yet must not take it for its own."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.dup2(fd, 0)
+            for arguments in ((), ("x", 1), (1 << 40, 1), (fd, 1 << 70), (fd, 0)):
+                try:
+                    Map(*arguments)  # type: ignore[arg-type]
+                except (TypeError, OverflowError, ValueError):
+                    os.fstat(0)
+            mapped = Map(fd, 10)
+            try:
+                mapped.__init__(fd, 5)  # type: ignore[misc]
+            except TypeError:
+                code = 0 if bytes(mapped) == b"0123456789" else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

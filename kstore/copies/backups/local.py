@@ -174,9 +174,9 @@ class LocalObjects(Objects):
 
     def _counted(self, parts: Iterable[bytes | FilePart]) -> Iterator[bytes | FilePart]:
         for part in parts:
-            with self._counting:
-                self.sent_bytes += len(part)
             yield part
+            with self._counting:  # it has been written: the next one is asked for
+                self.sent_bytes += len(part)
 
     def _path(self, key: str) -> str:
         parts = key.split("/")
