@@ -9,10 +9,9 @@
 #define MADV_COLLAPSE 25 /* since Linux 6.1; older ones refuse it */
 #endif
 
-/* The map is full at 15/16 of its slots and grows by 9/32, so that between 0.73 and 0.94 of the slots are used. */
+/* The map is full at 15/16 of its slots and grows by 1/5 to 5/16, so that between 0.71 and 0.94 of the slots are used. */
 enum {
     KS_FIRST_HOMES = 8,
-    KS_MOVED_AT_ONCE = 256,      /* groups: with a copy of their entries a part of the second-level cache */
     KS_MOVED_LATER = 4096,       /* entries that wait for the groups before these */
     KS_MAPPED_BYTES = 256 << 10, /* from here on memory comes by the page */
     KS_LARGE_PAGE = 2 << 20,
@@ -84,70 +83,63 @@ static int ks_make_room(ks_keymap *m, uint64_t homes) {
     return 0;
 }
 
-/* Takes the entries of the groups [group, end) out of them, in order; how many. `to` has room for one more. */
-static int64_t ks_take_out(const ks_keymap *m, uint64_t group, uint64_t end, ks_entry *to) {
-    ks_entry *begin = to;
-    for (uint64_t i = group * KS_GROUP_SLOTS; i < end * KS_GROUP_SLOTS; i++) {
-        *to = m->slots[i];
-        to += m->tags[i] != 0;
-    }
-    memset(m->tags + group * KS_GROUP_SLOTS, 0, (end - group) * KS_GROUP_SLOTS);
-    return to - begin;
-}
-
 /* Gives each of `n` entries a slot, but those whose home is before the group `first`: how many these are, now the first
    ones; or -1 where there is no slot. The slots of a group are taken from the first on, and `used` counts them. */
 static int64_t ks_put_back(const ks_keymap *m, ks_entry *entries, int64_t n, uint64_t first, uint8_t *used) {
-    const uint64_t last = m->homes + KS_SPARE_GROUPS - 1;
+    const uint64_t homes = m->homes, last = homes + KS_SPARE_GROUPS - KS_GROUPS_AT_ONCE;
+    ks_entry *const slots = m->slots;
+    uint8_t *const tags = m->tags;
     int64_t left = 0;
     for (int64_t i = 0; i < n; i++) {
-        ks_entry entry = entries[i];
-        uint64_t group = ks_home_number(m, entry.hash);
+        uint64_t group = (uint64_t)((unsigned __int128)entries[i].hash * homes >> 64);
         if (group < first) {
-            entries[left++] = entry;
+            entries[left++] = entries[i];
             continue;
         }
-        while (used[group] == KS_GROUP_SLOTS) group++;
-        if (group >= last) return -1;
-        uint64_t slot = group * KS_GROUP_SLOTS + used[group]++;
-        m->slots[slot] = entry;
-        m->tags[slot] = ks_tag((ks_key){entry.hash, entry.more});
+        uint64_t count = used[group];
+        if (count == KS_GROUP_SLOTS) {
+            while ((count = used[++group]) == KS_GROUP_SLOTS) {}
+            if (group >= last) return -1;
+        }
+        used[group] = (uint8_t)(count + 1);
+        const uint64_t slot = group * KS_GROUP_SLOTS + count;
+        tags[slot] = ks_tag((ks_key){.more = entries[i].more});
+        memcpy(slots + slot, entries + i, sizeof *entries);
     }
     return left;
 }
 
-/* Grows to `homes`; -1 without memory. `moved` has room for the entries that are moved at once, `used` is 0. */
-static int ks_grow_to(ks_keymap *m, uint64_t homes, uint64_t at_once, ks_entry *moved, uint8_t *used) {
+/* Grows to `homes`; -1 without memory. `used` is 0. */
+static int ks_grow_to(ks_keymap *m, uint64_t homes, ks_entry *moved, uint8_t *used) {
     const uint64_t old = m->homes ? m->homes + KS_SPARE_GROUPS : 0;
     int64_t left = 0;
     if (ks_make_room(m, homes)) return -1;
     m->homes = homes;
     m->limit = (int64_t)(homes * KS_GROUP_SLOTS * 15 / 16);
-    /* From the last to the first: what is behind the groups that are moved is free or was moved already. */
-    for (uint64_t end = old, first; end > 0; end = first) {
-        first = end > at_once ? end - at_once : 0;
-        left += ks_take_out(m, first, end, moved + left);
-        left = ks_put_back(m, moved, left, first, used);
+    /* From the last to the first: what is behind the group that is moved is free or was moved already. */
+    for (uint64_t group = old; group-- > 0;) {
+        uint8_t *tags = m->tags + group * KS_GROUP_SLOTS;
+        const uint32_t none = ks_match(tags, 0);
+        memcpy(moved + left, m->slots + group * KS_GROUP_SLOTS, KS_GROUP_BYTES);
+        memset(tags, 0, KS_GROUP_SLOTS);
+        left += __builtin_ctz(none | 1u << KS_GROUP_SLOTS);
+        left = ks_put_back(m, moved, left, group, used);
         if (left < 0 || left > KS_MOVED_LATER) return -1; /* by chance never: too many keys of nearly the same hash */
     }
     return 0;
 }
 
-/* The next number of homes. Many of them end where a large page does: the system then gives no small ones. */
+/* The next number of homes. From four large pages on the slots end with one: the system then gives no small ones. */
 static uint64_t ks_more_homes(uint64_t homes) {
-    const uint64_t in_page = KS_LARGE_PAGE / KS_GROUP_BYTES;
-    uint64_t more = homes + homes * 9 / 32;
-    if (more >= 16 * in_page) more = (more + KS_SPARE_GROUPS) / in_page * in_page - KS_SPARE_GROUPS;
-    return more;
+    const uint64_t in_page = KS_LARGE_PAGE / KS_GROUP_BYTES, pages = (homes + KS_SPARE_GROUPS) * 21 / 16 / in_page;
+    return pages < 4 ? homes + homes * 9 / 32 : pages * in_page - KS_SPARE_GROUPS;
 }
 
 int ks_keymap_grow(ks_keymap *m) {
     uint64_t homes = m->homes ? ks_more_homes(m->homes) : KS_FIRST_HOMES;
-    uint64_t at_once = m->homes ? m->homes + KS_SPARE_GROUPS : 1;
-    if (at_once > KS_MOVED_AT_ONCE) at_once = KS_MOVED_AT_ONCE;
-    ks_entry *moved = malloc((at_once * KS_GROUP_SLOTS + KS_MOVED_LATER + 1) * sizeof *moved);
+    ks_entry *moved = malloc((KS_MOVED_LATER + 2 * KS_GROUP_SLOTS) * sizeof *moved);
     uint8_t *used = calloc(homes + KS_SPARE_GROUPS, 1);
-    int grown = moved && used ? ks_grow_to(m, homes, at_once, moved, used) : -1;
+    int grown = moved && used ? ks_grow_to(m, homes, moved, used) : -1;
     free(moved);
     free(used);
     if (grown == 0) return 0;
@@ -174,45 +166,23 @@ void ks_keymap_hash_all(const ks_keymap *m, const uint8_t *const *keys, const in
 
 int ks_keymap_put_all(ks_keymap *m, const ks_key *keys, const uint32_t *ordinals, int n, int64_t capacity,
                       int64_t *previous) {
-    const uint64_t homes = m->homes; /* the slots below are of a map of this size */
-    const uint64_t last = (homes + KS_SPARE_GROUPS - 1) * KS_GROUP_SLOTS;
     uint64_t slots[KS_AT_ONCE];
     int i;
-    if (homes) {
-        for (i = 0; i < n; i++) {
-            slots[i] = ks_home_number(m, keys[i].hash) * KS_GROUP_SLOTS;
-            KS_FETCH(m->tags + slots[i]);
-        }
-        for (i = 0; i < n; i++) {
-            slots[i] = ks_keymap_candidate(m, keys[i], slots[i]);
-            KS_FETCH(m->slots + slots[i]);
-        }
-        for (i = 0; i < n; i++) { /* one in nine has another key's tag first */
-            if (!m->tags[slots[i]] || ks_is_entry(m->slots + slots[i], keys[i])) continue;
-            slots[i] = ks_keymap_candidate(m, keys[i], slots[i] + 1);
-            KS_FETCH(m->slots + slots[i]);
-        }
+    if (!m->slots && ks_keymap_grow(m)) return KS_MAP_NO_MEMORY;
+    const uint64_t homes = m->homes; /* the slots below are of a map of this size */
+    for (i = 0; i < n; i++) {
+        slots[i] = ks_home_number(m, keys[i].hash) * KS_GROUP_SLOTS;
+        KS_FETCH(m->tags + slots[i]);
+    }
+    for (i = 0; i < n; i++) {
+        slots[i] = ks_keymap_candidate(m, keys[i], slots[i]);
+        KS_FETCH(m->slots + slots[i]);
     }
     for (i = 0; i < n && m->size < capacity; i++) {
-        const ks_key k = keys[i];
-        if (homes && m->homes == homes) {
-            ks_entry *entry = m->slots + slots[i];
-            uint8_t *tag = m->tags + slots[i];
-            /* A slot that is free still is the first one: nothing was put into its group, and those before it are full. */
-            if (!*tag && m->size < m->limit && slots[i] < last) {
-                *entry = (ks_entry){k.hash, k.more, ordinals[i]};
-                *tag = ks_tag(k);
-                m->size++;
-                previous[i] = KS_NEW_KEY;
-                continue;
-            }
-            if (*tag && ks_is_entry(entry, k)) {
-                previous[i] = entry->ordinal;
-                entry->ordinal = ordinals[i];
-                continue;
-            }
-        }
-        if ((previous[i] = ks_keymap_put(m, k, ordinals[i])) == KS_MAP_NO_MEMORY) return KS_MAP_NO_MEMORY;
+        if (m->homes != homes) slots[i] = ks_home_number(m, keys[i].hash) * KS_GROUP_SLOTS;
+        ks_key_place place = ks_keymap_look_from(m, keys[i], slots[i]);
+        previous[i] = ks_keymap_put_at(m, keys[i], ordinals[i], place);
+        if (previous[i] == KS_MAP_NO_MEMORY) return KS_MAP_NO_MEMORY;
     }
     return i;
 }

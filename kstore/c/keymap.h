@@ -2,8 +2,8 @@
 
    Of a key only 96 bits of a hash are stored, by a secret that is new for each map: some pair of a thousand million keys
    has the same with a chance of 2^-37. The entries are in groups of 16 slots, with a byte of the hash for each slot, so
-   that 16 slots are looked at in one step; a key is in its home group or, where that is full, in the first behind it that
-   is not. These bytes are an array of their own: it is small enough for the caches, and the next group's are mostly in the
+   that four groups are looked at in one step; a key is in its home group or, where that is full, in the first behind it
+   that is not. These bytes are an array of their own: it is small enough for the caches, and the next group's are mostly in the
    same line. The home groups are in order of the hash. So the map grows in place, from its last group to its first, and no
    second copy is ever needed: it takes 18.5 to 24 bytes a key, whatever the number. Nothing here knows Python. */
 #ifndef KSTORE_KEYMAP_H
@@ -15,8 +15,10 @@
 #include <emmintrin.h>
 #endif
 
-enum { KS_GROUP_SLOTS = 16, KS_SPARE_GROUPS = 12 }; /* groups behind the last home; the last of them is never used */
-enum { KS_AT_ONCE = 256 }; /* keys that are put at once: their lines are on the way at the same time */
+/* Behind the last home are spare groups. The last four of these are never used, so that a search ends before the tags do. */
+enum { KS_GROUP_SLOTS = 16, KS_GROUPS_AT_ONCE = 4, KS_SPARE_GROUPS = 16 };
+enum { KS_SLOTS_AT_ONCE = KS_GROUPS_AT_ONCE * KS_GROUP_SLOTS }; /* slots that a search looks at in one step: bits of a word */
+enum { KS_AT_ONCE = 128 }; /* keys that are put at once: their lines are on the way at the same time */
 enum { KS_NEW_KEY = -1, KS_MAP_NO_MEMORY = -2 };
 #define KS_MOST_ORDINALS ((int64_t)UINT32_MAX)
 
@@ -91,14 +93,30 @@ KS_INLINE uint64_t ks_home_number(const ks_keymap *m, uint64_t hash) {
 /* Asks for a line, into the second-level cache: an AMD drops what does not fit into the short queue of the first. */
 #define KS_FETCH(p) __builtin_prefetch((p), 0, 2)
 
-/* The first slot from `slot` on, in the order of a search, that has the key's tag, or else the free one that ends it. */
+/* Which of the KS_SLOTS_AT_ONCE bytes at `p` are `tag` or 0, as bits. */
+KS_INLINE uint64_t ks_stops(const uint8_t *p, uint8_t tag) {
+#ifdef __SSE2__
+    const __m128i wanted = _mm_set1_epi8((char)tag), none = _mm_setzero_si128();
+    uint64_t bits = 0;
+    for (int i = 0; i < KS_GROUPS_AT_ONCE; i++) {
+        __m128i tags = _mm_loadu_si128((const __m128i *)(p + i * KS_GROUP_SLOTS));
+        __m128i stops = _mm_or_si128(_mm_cmpeq_epi8(tags, wanted), _mm_cmpeq_epi8(tags, none));
+        bits |= (uint64_t)(uint32_t)_mm_movemask_epi8(stops) << (i * KS_GROUP_SLOTS);
+    }
+    return bits;
+#else
+    uint64_t bits = 0;
+    for (int i = 0; i < KS_SLOTS_AT_ONCE; i++) bits |= (uint64_t)(p[i] == tag || !p[i]) << i;
+    return bits;
+#endif
+}
+
+/* The first slot from `slot` on that has the key's tag, or else the free one that ends the search. The slots of a group are
+   taken from the first on, so that no slot with the tag lies behind a free one of its group. */
 KS_INLINE uint64_t ks_keymap_candidate(const ks_keymap *m, ks_key k, uint64_t slot) {
-    uint64_t first = slot & ~(uint64_t)(KS_GROUP_SLOTS - 1);
-    uint32_t wanted = ~(uint32_t)0 << (slot - first);
-    for (;; first += KS_GROUP_SLOTS, wanted = ~(uint32_t)0) {
-        uint32_t bits = ks_match(m->tags + first, ks_tag(k)) & wanted;
-        if (!bits) bits = ks_match(m->tags + first, 0);
-        if (bits) return first + (uint64_t)__builtin_ctz(bits);
+    for (;; slot += KS_SLOTS_AT_ONCE) {
+        uint64_t bits = ks_stops(m->tags + slot, ks_tag(k));
+        if (bits) return slot + (uint64_t)__builtin_ctzll(bits);
     }
 }
 
@@ -119,16 +137,14 @@ typedef struct {
     int is_there;
 } ks_key_place;
 
+/* `slot` is in the key's home group or behind it, and the key is not before it. */
+KS_INLINE ks_key_place ks_keymap_look_from(const ks_keymap *m, ks_key k, uint64_t slot) {
+    while (m->tags[slot] && !ks_is_entry(m->slots + slot, k)) slot = ks_keymap_candidate(m, k, slot + 1);
+    return (ks_key_place){slot, m->tags[slot] != 0};
+}
+
 KS_INLINE ks_key_place ks_keymap_look(const ks_keymap *m, ks_key k) {
-    for (uint64_t first = ks_home_number(m, k.hash) * KS_GROUP_SLOTS;; first += KS_GROUP_SLOTS) {
-        const uint8_t *tags = m->tags + first; /* the last group always has a free slot */
-        uint32_t none = ks_match(tags, 0);
-        for (uint32_t bits = ks_match(tags, ks_tag(k)); bits; bits &= bits - 1) {
-            uint64_t slot = first + (uint64_t)__builtin_ctz(bits);
-            if (ks_is_entry(m->slots + slot, k)) return (ks_key_place){slot, 1};
-        }
-        if (none) return (ks_key_place){first + (uint64_t)__builtin_ctz(none), 0};
-    }
+    return ks_keymap_look_from(m, k, ks_keymap_candidate(m, k, ks_home_number(m, k.hash) * KS_GROUP_SLOTS));
 }
 
 /* The ordinal of a key, or KS_NEW_KEY. */
@@ -138,16 +154,14 @@ KS_INLINE int64_t ks_keymap_get(const ks_keymap *m, ks_key k) {
     return place.is_there ? (int64_t)m->slots[place.slot].ordinal : KS_NEW_KEY;
 }
 
-/* Gives a key an ordinal; the ordinal that it had, KS_NEW_KEY or KS_MAP_NO_MEMORY. */
-KS_INLINE int64_t ks_keymap_put(ks_keymap *m, ks_key k, uint32_t ordinal) {
-    if (!m->slots && ks_keymap_grow(m)) return KS_MAP_NO_MEMORY;
-    ks_key_place place = ks_keymap_look(m, k);
+/* Gives a key an ordinal at the place that was found for it; the ordinal that it had, KS_NEW_KEY, or KS_MAP_NO_MEMORY. */
+KS_INLINE int64_t ks_keymap_put_at(ks_keymap *m, ks_key k, uint32_t ordinal, ks_key_place place) {
     if (place.is_there) {
         uint32_t previous = m->slots[place.slot].ordinal;
         m->slots[place.slot].ordinal = ordinal;
         return previous;
     }
-    while (m->size == m->limit || place.slot >= (m->homes + KS_SPARE_GROUPS - 1) * KS_GROUP_SLOTS) {
+    while (m->size == m->limit || place.slot >= (m->homes + KS_SPARE_GROUPS - KS_GROUPS_AT_ONCE) * KS_GROUP_SLOTS) {
         if (ks_keymap_grow(m)) return KS_MAP_NO_MEMORY;
         place = ks_keymap_look(m, k);
     }
@@ -155,6 +169,11 @@ KS_INLINE int64_t ks_keymap_put(ks_keymap *m, ks_key k, uint32_t ordinal) {
     m->tags[place.slot] = ks_tag(k);
     m->size++;
     return KS_NEW_KEY;
+}
+
+KS_INLINE int64_t ks_keymap_put(ks_keymap *m, ks_key k, uint32_t ordinal) {
+    if (!m->slots && ks_keymap_grow(m)) return KS_MAP_NO_MEMORY;
+    return ks_keymap_put_at(m, k, ordinal, ks_keymap_look(m, k));
 }
 
 /* Puts keys one after the other, at most KS_AT_ONCE, while the map has fewer than `capacity`: how many it put, or

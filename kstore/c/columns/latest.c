@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 
-#define KS_GROUP 32 /* keys whose entries are fetched into the caches at the same time */
-
 void ks_latest_start(ks_latest *l, const uint8_t secret[16], int bits, int64_t first, int64_t end) {
     memset(l, 0, sizeof *l);
     ks_keymap_start(&l->map, secret, bits);
@@ -40,18 +38,19 @@ static int64_t ks_latest_number(ks_latest *l, ks_key k) {
     return number;
 }
 
-/* Takes up to KS_GROUP keys at once; 0, or KS_MAP_NO_MEMORY. */
+/* Takes up to KS_AT_ONCE keys; 0, or KS_MAP_NO_MEMORY. */
 static int ks_latest_put(ks_latest *l, const ks_key *keys, const uint32_t *newest, int count) {
-    for (int i = 0; i < count; i++) {
-        int64_t before = ks_keymap_put(&l->map, keys[i], newest[i]);
-        if (before == KS_MAP_NO_MEMORY) return KS_MAP_NO_MEMORY;
-        l->live += (newest[i] != KS_NO_RECORD) - (before >= 0 && before != KS_NO_RECORD);
-    }
+    int64_t before[KS_AT_ONCE];
+    if (ks_keymap_put_all(&l->map, keys, newest, count, INT64_MAX, before) == KS_MAP_NO_MEMORY) return KS_MAP_NO_MEMORY;
+    for (int i = 0; i < count; i++)
+        l->live += (newest[i] != KS_NO_RECORD) - (before[i] >= 0 && before[i] != KS_NO_RECORD);
     return 0;
 }
 
 /* The same, where the map has numbers. */
 static int ks_latest_put_numbered(ks_latest *l, const ks_key *keys, const int64_t *newest, int count) {
+    for (int i = 0; i < count; i++) ks_keymap_prefetch(&l->map, keys[i]);
+    for (int i = 0; i < count; i++) ks_keymap_prefetch_slot(&l->map, keys[i]);
     for (int i = 0; i < count; i++) {
         int64_t number = ks_keymap_get(&l->map, keys[i]);
         if (number < 0) number = ks_latest_number(l, keys[i]);
@@ -64,13 +63,13 @@ static int ks_latest_put_numbered(ks_latest *l, const ks_key *keys, const int64_
 
 int ks_latest_add(ks_latest *l, const int64_t *offsets, const int32_t *places, const uint8_t *bytes, const uint8_t *valid,
                   const uint8_t *tombstones, int64_t n) {
-    const uint8_t *found[KS_GROUP];
-    int32_t sizes[KS_GROUP];
-    ks_key keys[KS_GROUP];
-    uint32_t near[KS_GROUP];
-    int64_t far[KS_GROUP];
-    for (int64_t first = 0; first < n; first += KS_GROUP) {
-        int64_t stop = first + KS_GROUP < n ? first + KS_GROUP : n;
+    const uint8_t *found[KS_AT_ONCE];
+    int32_t sizes[KS_AT_ONCE];
+    ks_key keys[KS_AT_ONCE];
+    uint32_t near[KS_AT_ONCE];
+    int64_t far[KS_AT_ONCE];
+    for (int64_t first = 0; first < n; first += KS_AT_ONCE) {
+        int64_t stop = first + KS_AT_ONCE < n ? first + KS_AT_ONCE : n;
         int count = 0;
         for (int64_t row = first; row < stop; row++) {
             if (valid && !(valid[row >> 3] >> (row & 7) & 1)) continue;
@@ -80,8 +79,6 @@ int ks_latest_add(ks_latest *l, const int64_t *offsets, const int32_t *places, c
             far[count++] = tombstones[row] ? -1 : offsets[row];
         }
         ks_keymap_hash_all(&l->map, found, sizes, count, keys);
-        for (int i = 0; i < count; i++) ks_keymap_prefetch(&l->map, keys[i]);
-        for (int i = 0; i < count; i++) ks_keymap_prefetch_slot(&l->map, keys[i]);
         int failed = l->is_numbered ? ks_latest_put_numbered(l, keys, far, count) : ks_latest_put(l, keys, near, count);
         if (failed) return failed;
     }

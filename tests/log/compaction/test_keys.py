@@ -155,9 +155,24 @@ def test_nothing_is_lost_when_the_map_grows() -> None:
     assert len(sizes) > 10
 
 
+def test_entries_of_8_mib_and_more_end_with_a_large_page_and_all_are_found() -> None:
+    keys, offsets, sizes = os.urandom(16 * 1_000_000), OffsetMap(1 << 20), set[int]()
+    for turn in range(2):
+        for first in range(0, len(keys) // 16, 10_000):
+            part = keys[16 * first : 16 * (first + 10_000)]
+            assert offsets.put_many(part, 16, turn * 1_000_000 + first) == 10_000
+            sizes.add(offsets.memory_bytes * 16 // 17)  # of 17 bytes a slot 16 are the entry
+        assert len(offsets) == 1_000_000
+    found = [offsets.get(keys[16 * i : 16 * i + 16]) for i in range(0, 1_000_000, 1000)]
+    assert found == list(range(1_000_000, 2_000_000, 1000))
+    large = [size for size in sizes if size >= 8 << 20]
+    assert len(large) >= 5
+    assert all(size % (2 << 20) == 0 for size in large)
+
+
 def test_a_key_takes_at_most_24_bytes_at_any_number_of_keys() -> None:
     offsets = OffsetMap(1 << 30)
-    for first in range(0, 400_000, 500):
+    for first in range(0, 1_000_000, 500):
         assert offsets.put_many(os.urandom(16 * 500), 16, first) == 500
         if len(offsets) >= 10_000:
             assert 17 <= offsets.memory_bytes / len(offsets) <= 24
