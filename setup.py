@@ -1,8 +1,8 @@
 """The compiled modules; everything else about the package is in pyproject.toml.
 
-Each .c file of kstore/c is compiled once. Those with state (the pool of blocks, the crew of threads, zstd's functions)
-are part of one module, `kstore.columns._native`; the others are a static library, from which each module takes what it
-calls.
+Each .c file of kstore/c is compiled once. Those with state (the pool of blocks, the crew of threads, the codecs'
+functions) are part of one module, `kstore.columns._native`; the others are a static library, from which each module
+takes what it calls.
 
 KSTORE_CHECKED, which the Makefile sets, asks for a checked build: "debug" with Cython's bounds checks, "sanitize" with
 the compiler's address and undefined-behaviour checks, "tsan" with its checks for data races, "coverage" (by clang) with

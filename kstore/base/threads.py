@@ -60,13 +60,17 @@ class Workers:
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Queue a work for the threads; it is done now where no thread can be started."""
+        return self.submit_task(work).future
+
+    def submit_task(self, work: Callable[[], T]) -> Task[T]:
+        """As `submit`; the calling thread may do the work itself by the task's `run`."""
         task = Task(work)
         try:
             self._pool.submit(task.run)
         except RuntimeError as error:  # the executor has queued it all the same, and a thread of it may take it
             warn(error)
             task.run()
-        return task.future
+        return task
 
     def map(self, work: Callable[..., T], *items: Iterable[Any]) -> Iterator[T]:
         """Yield the results in order; when the iteration ends early, works that have not begun are cancelled."""

@@ -257,8 +257,6 @@ static int64_t ks_unpack_zstd(const uint8_t *p, size_t n, ks_output *out, int64_
     return ks_zstd.is_error(made) || made > (size_t)limit ? KS_NOT_MINE : (int64_t)made;
 }
 
-enum { KS_CODEC_SNAPPY = 2, KS_CODEC_LZ4 = 3, KS_CODEC_ZSTD = 4 };
-
 int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
     if (codec == KS_CODEC_LZ4) return ks_unpack_lz4(p, n, out, limit);
     if (codec == KS_CODEC_SNAPPY) return ks_unpack_snappy(p, n, out, limit);

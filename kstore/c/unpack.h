@@ -10,6 +10,9 @@
 #include <stdint.h>
 
 #define KS_NOT_MINE (-1)
+
+enum { KS_CODEC_SNAPPY = 2, KS_CODEC_LZ4 = 3, KS_CODEC_ZSTD = 4 };
+
 #define KS_WILD 32 /* bytes that a fast copy may write behind its end; all targets have as many behind theirs */
 
 /* Memory for the output; `room` makes it larger. */

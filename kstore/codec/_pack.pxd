@@ -33,6 +33,7 @@ cdef class Packer:
     cdef int64_t _after_max_ms
     cdef bint _require_key
     cdef bint _single
+    cdef bint _draft                   # its batches are compressed into another packer, and get no checksum here
 
     cdef int32_t _count                # of the open batch
     cdef int64_t _base_timestamp
@@ -64,8 +65,8 @@ cdef class Packer:
                             int64_t max_timestamp) noexcept nogil
     cdef int _close_compressed(self) except -1
     cdef int _pack_section(self, bytes section, int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1
-    cdef int _put_section(self, const uint8_t *section, Py_ssize_t size, bytes packed, int32_t count,
-                          int64_t base_timestamp, int64_t max_timestamp) except -1
+    cdef int _put_section(self, const uint8_t *section, Py_ssize_t size, const uint8_t *packed, Py_ssize_t packed_size,
+                          int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1
     cdef int64_t _check_timestamp(self, object timestamp) except? -2
     cdef int _check(self, Py_ssize_t key_size, int64_t stamp) except -1
     cdef int _split_section(self, const uint8_t *p, Py_ssize_t size, int32_t count, int64_t base_timestamp) except -1

@@ -17,9 +17,9 @@ class Packer:
 
     A batch closes when its header and records, before compression, would exceed `batch_bytes`; a larger record goes
     alone. A batch that is more than `max_batch_bytes` as written is split; if it holds one record, that record is a
-    `RecordTooLargeError`. `single=True` packs one batch or raises `RecordTooLargeError`. Sequences go on from batch
-    to batch. A refused record drops the open batch; the finished ones stay in `buffer`. Not thread-safe: a second
-    call at the same time, or from code that a first call runs, is a `RuntimeError`.
+    `RecordTooLargeError`. `single=True` packs one batch or raises `RecordTooLargeError`. With `draft=True` batches get
+    no checksum. Sequences go on from batch to batch. A refused record drops the open batch; the finished ones stay in
+    `buffer`. Not thread-safe: a second call at the same time, or from code that a first call runs, is a `RuntimeError`.
     """
 
     now_ms: int
@@ -41,6 +41,7 @@ class Packer:
         after_max_ms: int = ...,
         require_key: bool = False,
         single: bool = False,
+        draft: bool = False,
     ) -> None: ...
     @property
     def batches(self) -> int:
@@ -65,6 +66,9 @@ class Packer:
         """Forget the finished batches; an open one stays open."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def give_back_memory() -> None:
+    """Return the kept buffers to the system."""
 
 def encode_batch(
     records: Iterable[_Item],

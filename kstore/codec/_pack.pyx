@@ -42,9 +42,64 @@ cdef enum:
     FIRST_CAPACITY = 65536
     SHRUNK_CAPACITY = 4096             # the least of a packer that had to give memory back: it has many beside it
     MAX_GROWTH = 14                    # bytes that a record may gain when it is counted from another base
+    KEPT_BUFFERS = 64
+    KEPT_BYTES = 33554432
 
 cdef int64_t INT32_LIMIT = 0x7fffffff
 cdef const char *NO_HEADERS = b"\x00"
+
+# Buffers of packers that are gone, for the next ones, the newest last: the first touch of fresh memory costs more than
+# the encoding. The GIL guards them.
+cdef uint8_t *kept[KEPT_BUFFERS]
+cdef Py_ssize_t kept_sizes[KEPT_BUFFERS]
+cdef int kept_count = 0
+cdef Py_ssize_t kept_bytes = 0
+
+
+cdef void drop_oldest() noexcept:
+    global kept_count, kept_bytes
+    PyMem_RawFree(kept[0])
+    kept_count -= 1
+    kept_bytes -= kept_sizes[0]
+    memmove(kept, kept + 1, kept_count * sizeof(kept[0]))
+    memmove(kept_sizes, kept_sizes + 1, kept_count * sizeof(kept_sizes[0]))
+
+
+cdef void keep(uint8_t *data, Py_ssize_t size) noexcept:
+    """Take a buffer back for the next packer, in the place of the oldest ones; one that is too small or large is freed."""
+    global kept_count, kept_bytes
+    if not FIRST_CAPACITY <= size <= KEPT_BYTES:
+        PyMem_RawFree(data)
+        return
+    while kept_count == KEPT_BUFFERS or kept_bytes + size > KEPT_BYTES:
+        drop_oldest()
+    kept[kept_count] = data
+    kept_sizes[kept_count] = size
+    kept_count += 1
+    kept_bytes += size
+
+
+def give_back_memory():
+    """Return the kept buffers to the system."""
+    while kept_count:
+        drop_oldest()
+
+
+cdef uint8_t *take_kept(Py_ssize_t size, Py_ssize_t *capacity) noexcept:
+    """Take the newest buffer of `size` to twice as many bytes from those kept; NULL if there is none."""
+    global kept_count, kept_bytes
+    cdef uint8_t *data
+    cdef int i
+    for i in range(kept_count - 1, -1, -1):
+        if size <= kept_sizes[i] <= 2 * size:
+            data = kept[i]
+            capacity[0] = kept_sizes[i]
+            kept_count -= 1
+            kept_bytes -= capacity[0]
+            memmove(kept + i, kept + i + 1, (kept_count - i) * sizeof(kept[0]))
+            memmove(kept_sizes + i, kept_sizes + i + 1, (kept_count - i) * sizeof(kept_sizes[0]))
+            return data
+    return NULL
 
 
 @cython.final
@@ -53,16 +108,16 @@ cdef class Packer:
 
     A batch closes when its header and records, before compression, would exceed `batch_bytes`; a larger record goes
     alone. A batch that is more than `max_batch_bytes` as written is split; if it holds one record, that record is a
-    `RecordTooLargeError`. `single=True` packs one batch or raises `RecordTooLargeError`. Sequences go on from batch
-    to batch. A refused record drops the open batch; the finished ones stay in `buffer`. Not thread-safe: a second
-    call at the same time, or from code that a first call runs, is a `RuntimeError`.
+    `RecordTooLargeError`. `single=True` packs one batch or raises `RecordTooLargeError`. With `draft=True` batches get
+    no checksum. Sequences go on from batch to batch. A refused record drops the open batch; the finished ones stay in
+    `buffer`. Not thread-safe: a second call at the same time, or from code that a first call runs, is a `RuntimeError`.
     """
 
     def __init__(self, int64_t batch_bytes, int64_t max_batch_bytes, int compression=0, level=None, *,
                  int64_t now_ms, str timestamp_type="CreateTime", int64_t producer_id=-1, int16_t producer_epoch=-1,
                  int32_t base_sequence=-1, bint transactional=False, bint control=False,
                  int64_t before_max_ms=0x7fffffffffffffff, int64_t after_max_ms=0x7fffffffffffffff,
-                 bint require_key=False, bint single=False):
+                 bint require_key=False, bint single=False, bint draft=False):
         codecs.type_name(compression)
         codecs.check_level(compression, level)
         if timestamp_type not in ("CreateTime", "LogAppendTime"):
@@ -86,12 +141,13 @@ cdef class Packer:
         self._after_max_ms = after_max_ms
         self._require_key = require_key
         self._single = single
+        self._draft = draft
         self._least = FIRST_CAPACITY
         self.now_ms = now_ms
         self.max_timestamp = -1
 
     def __dealloc__(self):
-        PyMem_RawFree(self.data)
+        keep(self.data, self._capacity)
 
     # ---- For callers.
 
@@ -176,6 +232,8 @@ cdef class Packer:
 
     cdef void sum_up(self) noexcept nogil:
         """Checksum the records of the open batch as far as they are there."""
+        if self._draft:
+            return
         cdef const uint8_t *p = self.data + self.finished + RECORDS_AT + self._summed
         cdef Py_ssize_t size = self.data + self._used - p
         self._crc = ks_crc32c(self._crc if self._summed else 0, p, <size_t> size)
@@ -356,10 +414,16 @@ cdef class Packer:
 
     cdef int _reserve(self, Py_ssize_t extra) except -1:
         cdef Py_ssize_t wanted = max(self._least, self._used + extra, 2 * self._capacity)
-        cdef void *data = PyMem_RawRealloc(self.data, <size_t> wanted)
-        if data == NULL:
-            raise MemoryError
-        self.data = <uint8_t *> data
+        cdef uint8_t *data = take_kept(wanted, &wanted)
+        if data != NULL:
+            if self._used:
+                memcpy(data, self.data, <size_t> self._used)
+            keep(self.data, self._capacity)
+        else:
+            data = <uint8_t *> PyMem_RawRealloc(self.data, <size_t> wanted)
+            if data == NULL:
+                raise MemoryError
+        self.data = data
         self._capacity = wanted
         return 0
 
@@ -388,7 +452,9 @@ cdef class Packer:
         head.attributes = self._attributes
         head.producer_epoch = self._producer_epoch
         put_header(p, size, &head)
-        if self._summed:
+        if self._draft:
+            self._crc = 0
+        elif self._summed:
             self.sum_up()
             self._crc = ks_crc32c_joined(ks_crc32c(0, p + ATTRIBUTES_AT, RECORDS_AT - ATTRIBUTES_AT), self._crc,
                                          <uint64_t> (size - RECORDS_AT))
@@ -414,13 +480,14 @@ cdef class Packer:
 
     cdef int _pack_section(self, bytes section, int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1:
         """Compress and write a batch of these records, or two of its halves if it would be too large."""
+        cdef bytes packed = codecs.compress(self._codec, section, self._level)
         return self._put_section(<const uint8_t *> PyBytes_AS_STRING(section), PyBytes_GET_SIZE(section),
-                                 codecs.compress(self._codec, section, self._level), count, base_timestamp,
-                                 max_timestamp)
+                                 <const uint8_t *> PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), count,
+                                 base_timestamp, max_timestamp)
 
-    cdef int _put_section(self, const uint8_t *section, Py_ssize_t size, bytes packed, int32_t count,
-                          int64_t base_timestamp, int64_t max_timestamp) except -1:
-        cdef Py_ssize_t batch_size = RECORDS_AT + PyBytes_GET_SIZE(packed)
+    cdef int _put_section(self, const uint8_t *section, Py_ssize_t size, const uint8_t *packed, Py_ssize_t packed_size,
+                          int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1:
+        cdef Py_ssize_t batch_size = RECORDS_AT + packed_size
         if batch_size > self._max_batch_bytes:
             if count == 1 or self._single:
                 self._refuse_at(self._closing, RecordTooLargeError,
@@ -428,7 +495,7 @@ cdef class Packer:
             return self._split_section(section, size, count, base_timestamp)
         if self.finished + batch_size > self._capacity:
             self._reserve(batch_size)
-        memcpy(self.data + self.finished + RECORDS_AT, PyBytes_AS_STRING(packed), <size_t> PyBytes_GET_SIZE(packed))
+        memcpy(self.data + self.finished + RECORDS_AT, packed, <size_t> packed_size)
         self._write_header(self.finished, batch_size, count, base_timestamp, max_timestamp)
         self._closing += count
         return 0

@@ -86,14 +86,21 @@ def compress(type_id: int, data: bytes, level: int | None = None, *, magic: int 
     if type_id == SNAPPY:
         return _compress_xerial(data)
     if type_id == LZ4:
-        frame = _compress_lz4(data, 9 if level is None else level)
+        frame = _compress_lz4(data, library_level(LZ4, level))
         return frame if magic else _LZ4_MAGIC + b"\x60\x40\x1a" + frame[7:]
     if type_id == ZSTD:
-        packed: bytes = _zstd_compressor(3 if level is None else level).compress(data)
+        packed: bytes = _zstd_compressor(library_level(ZSTD, level)).compress(data)
         return packed
     if type_id == NONE:
         return bytes(data)
     raise UnsupportedCompressionError(f"compression type {type_id}: Kafka knows 0 to 4 ({', '.join(NAMES)})")
+
+
+def library_level(type_id: int, level: int | None) -> int:
+    """The level by which lz4's or zstd's library knows Kafka's `level`."""
+    if type_id == ZSTD:
+        return _ZSTD_LEVEL_DEFAULT if level is None else level
+    return _LZ4_FAST if level in (None, _LZ4_LEVEL_FAST) else min(max(level, 3), _LZ4_LEVEL_MAX)
 
 
 def decompress(type_id: int, data: bytes, *, limit: int = MAX_DECOMPRESSED_BYTES, magic: int = 2) -> bytes:
@@ -231,13 +238,14 @@ def _snappy_block(block: bytes, before: int, limit: int) -> bytes:
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_LEVEL_FAST = 9  # Kafka's default level, and its name for the fast compressor (FORMAT 6.2)
+_LZ4_FAST = 0  # the library's level of it
 _LZ4_LEVEL_MAX = 12  # the library's highest; Kafka allows up to 17, and its library cuts them to the same
 
 
 def _compress_lz4(data: bytes, level: int) -> bytes:
     frame: bytes = lz4.frame.compress(
         data,
-        compression_level=0 if level == _LZ4_LEVEL_FAST else min(max(level, 3), _LZ4_LEVEL_MAX),
+        compression_level=level,
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         store_size=False,
@@ -321,6 +329,7 @@ def _lz4_header_checksum(descriptor: bytes) -> int:
 
 # ---- zstd: a frame without content size, as Kafka's streaming writer makes it.
 
+_ZSTD_LEVEL_DEFAULT = 3
 _ZSTD_PIECE = 1024  # a block of four bytes may stand for 128 KiB: no piece gives more than 32 MiB before it is counted
 
 _local = threading.local()  # contexts are costly to make and not for two threads

@@ -62,14 +62,19 @@ def hand_over(packer: Packer, spare: Packer) -> None:
     The packer goes on with its open batch. Both may then be used by different threads.
     """
 
-def compress(packer: Packer, codec: int, level: int | None) -> list[bytes]:
-    """Compress the record sections of the packer's finished batches, in order; may run in any thread."""
+natively: bool
 
-def put_compressed(packer: Packer, plain: Packer, packed: list[bytes]) -> None:
-    """Write the batches of `plain` into `packer`, with the sections that `compress` has returned for them.
+def compress(plain: Packer, packed: Packer, codec: int, level: int | None) -> None:
+    """Compress the record sections of `plain`'s finished batches into `packed`, which is empty; may run in any thread.
+
+    Each section lies behind room for the header of its batch, which has nothing but the batch's length.
+    """
+
+def put_compressed(packer: Packer, plain: Packer, packed: Packer) -> None:
+    """Write the batches of `plain` into `packer`, which is empty, with the sections that `compress` made of them.
 
     A batch that is too large is split. Raises `RecordTooLargeError` for a record that is larger than a batch may be
-    even when compressed; the batches before it are in the packer.
+    even when compressed; the batches before it are in the packer. `packed` is empty then.
     """
 
 def header_sections(what: str, rows: Iterable[Any], first: int) -> Column:

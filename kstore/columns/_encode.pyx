@@ -6,16 +6,17 @@ Hardest rule: the batches are byte for byte those that the packer makes of the s
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
-from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
 from kstore.columns._arrow cimport Column, ks_bytes, ks_column
-from kstore.columns._native cimport KS_POINTERS
+from kstore.columns._native cimport KS_POINTERS, ks_compress, ks_compress_bound
 from kstore.codec._pack cimport Packer
 from kstore.codec._wire cimport (
     BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, LOG_OVERHEAD, MAX_TIMESTAMP_AT, RECORDS_AT, RECORDS_COUNT_AT,
-    TIMESTAMP_TYPE_BIT, load32, load64,
+    TIMESTAMP_TYPE_BIT, load32, load64, store32,
 )
 
 from kstore.codec import compression
@@ -391,49 +392,165 @@ def hand_over(Packer packer not None, Packer spare not None):
         packer.leave()
 
 
-def compress(Packer packer not None, int codec, level):
-    """Compress the record sections of the packer's finished batches, in order; may run in any thread."""
-    cdef Py_ssize_t at = 0
-    cdef Py_ssize_t size
-    cdef list packed = []
-    if packer.finished == 0:
-        return packed
-    with packer.buffer as data:
-        while at < packer.finished:
-            size = load32(packer.data + at + BATCH_LENGTH_AT) + LOG_OVERHEAD
-            packed.append(compression.compress(codec, data[at + RECORDS_AT : at + size], level))
+def compress(Packer plain not None, Packer packed not None, int codec, level):
+    """Compress the record sections of `plain`'s finished batches into `packed`, which is empty; may run in any thread.
+
+    Each section lies behind room for the header of its batch, which has nothing but the batch's length.
+    """
+    plain.enter()
+    try:
+        packed.enter()
+        try:
+            if packed._used:
+                raise ValueError(f"the packer of compressed sections holds {packed._used} bytes")
+            try:
+                if not (natively and _compress_natively(plain, packed, codec, level)):
+                    _compress_by_package(plain, packed, codec, level)
+            except BaseException:
+                _empty(packed)
+                raise
+        finally:
+            packed.leave()
+    finally:
+        plain.leave()
+
+
+natively = True     # for tests: False has the packages compress everything
+
+
+cdef void _empty(Packer packed) noexcept nogil:
+    packed._used = packed.finished = packed.batches = 0
+
+
+cdef Py_ssize_t _packed_size(const uint8_t *p) noexcept nogil:
+    """The bytes of a compressed section and the room before it: more than a batch can have where it did not get smaller."""
+    return <Py_ssize_t> <uint32_t> load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
+
+
+cdef void _end_section(Packer packed, Py_ssize_t size) noexcept nogil:
+    """Count a section of `size` bytes as written, with the room before it."""
+    store32(packed.data + packed._used + BATCH_LENGTH_AT, <int32_t> <uint32_t> (RECORDS_AT + size - LOG_OVERHEAD))
+    packed._used += RECORDS_AT + size
+    packed.finished = packed._used
+    packed.batches += 1
+
+
+cdef bint _compress_natively(Packer plain, Packer packed, int codec, level) except -1:
+    """Compress without the GIL; False, and nothing is written, where that cannot be done."""
+    cdef Py_ssize_t at = 0, size, room = 0
+    cdef size_t bound
+    cdef int64_t made = 0
+    cdef int library_level
+    while at < plain.finished:
+        size = load32(plain.data + at + BATCH_LENGTH_AT) + LOG_OVERHEAD
+        bound = ks_compress_bound(codec, <size_t> (size - RECORDS_AT))
+        if bound == 0:
+            return False
+        room += RECORDS_AT + <Py_ssize_t> bound
+        at += size
+    library_level = compression.library_level(codec, level)
+    if room > packed._capacity:
+        packed._reserve(room)
+    with nogil:
+        at = 0
+        while at < plain.finished:
+            size = load32(plain.data + at + BATCH_LENGTH_AT) + LOG_OVERHEAD
+            made = ks_compress(codec, library_level, plain.data + at + RECORDS_AT, <size_t> (size - RECORDS_AT),
+                               packed.data + packed._used + RECORDS_AT,
+                               <size_t> (packed._capacity - packed._used - RECORDS_AT))
+            if made < 0:
+                _empty(packed)
+                break
+            _end_section(packed, made)
             at += size
-    return packed
+    return made >= 0
 
 
-def put_compressed(Packer packer not None, Packer plain not None, list packed not None):
-    """Write the batches of `plain` into `packer`, with the sections that `compress` has returned for them.
+cdef int _compress_by_package(Packer plain, Packer packed, int codec, level) except -1:
+    cdef Py_ssize_t at = 0, size
+    cdef bytes section, made
+    while at < plain.finished:
+        size = load32(plain.data + at + BATCH_LENGTH_AT) + LOG_OVERHEAD
+        section = PyBytes_FromStringAndSize(<const char *> plain.data + at + RECORDS_AT, size - RECORDS_AT)
+        made = compression.compress(codec, section, level)
+        if packed._used + RECORDS_AT + len(made) > packed._capacity:
+            packed._reserve(RECORDS_AT + len(made))
+        memcpy(packed.data + packed._used + RECORDS_AT, PyBytes_AS_STRING(made), <size_t> len(made))
+        _end_section(packed, len(made))
+        at += size
+    return 0
+
+
+def put_compressed(Packer packer not None, Packer plain not None, Packer packed not None):
+    """Write the batches of `plain` into `packer`, which is empty, with the sections that `compress` made of them.
 
     A batch that is too large is split. Raises `RecordTooLargeError` for a record that is larger than a batch may be
-    even when compressed; the batches before it are in the packer.
+    even when compressed; the batches before it are in the packer. `packed` is empty then.
     """
-    cdef Py_ssize_t at = 0, size
-    cdef const uint8_t *p
-    cdef bytes section
     packer.enter()
     try:
         plain.enter()
         try:
-            for section in packed:
-                p = plain.data + at
-                size = load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
-                packer._put_section(p + RECORDS_AT, size - RECORDS_AT, section, load32(p + RECORDS_COUNT_AT),
-                                    load64(p + BASE_TIMESTAMP_AT), load64(p + MAX_TIMESTAMP_AT))
-                at += size
-            if at != plain.finished:
-                raise ValueError(f"{len(packed)} sections for {plain.batches} batches")
+            packed.enter()
+            try:
+                if packer._used or packed.batches != plain.batches:
+                    raise ValueError(
+                        f"{packed.batches} sections for {plain.batches} batches, {packer._used} bytes before")
+                try:
+                    if _all_fit(packer, packed):
+                        _put_headers(packer, plain, packed)
+                    else:
+                        _put_sections(packer, plain, packed)
+                except BaseException:
+                    packer.drop_open()
+                    raise
+                finally:
+                    _empty(packed)
+            finally:
+                packed.leave()
         finally:
             plain.leave()
-    except BaseException:
-        packer.drop_open()
-        raise
     finally:
         packer.leave()
+
+
+cdef bint _all_fit(Packer packer, Packer packed) noexcept:
+    cdef Py_ssize_t at = 0, size
+    while at < packed.finished:
+        size = _packed_size(packed.data + at)
+        if size > packer._max_batch_bytes:
+            return False
+        at += size
+    return True
+
+
+cdef void _put_headers(Packer packer, Packer plain, Packer packed) noexcept:
+    """Take the memory of `packed`, and write the headers before its sections."""
+    cdef Py_ssize_t at = 0, size
+    cdef const uint8_t *p = plain.data
+    packer.data, packed.data = packed.data, packer.data
+    packer._capacity, packed._capacity = packed._capacity, packer._capacity
+    while p < plain.data + plain.finished:
+        size = _packed_size(packer.data + at)
+        packer._write_header(at, size, load32(p + RECORDS_COUNT_AT), load64(p + BASE_TIMESTAMP_AT),
+                             load64(p + MAX_TIMESTAMP_AT))
+        packer._closing += load32(p + RECORDS_COUNT_AT)
+        at += size
+        p += load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
+
+
+cdef int _put_sections(Packer packer, Packer plain, Packer packed) except -1:
+    """Copy the sections one by one, those split that are too large."""
+    cdef Py_ssize_t at = 0, size, plain_size
+    cdef const uint8_t *p = plain.data
+    while p < plain.data + plain.finished:
+        size = _packed_size(packed.data + at)
+        plain_size = load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
+        packer._put_section(p + RECORDS_AT, plain_size - RECORDS_AT, packed.data + at + RECORDS_AT, size - RECORDS_AT,
+                            load32(p + RECORDS_COUNT_AT), load64(p + BASE_TIMESTAMP_AT), load64(p + MAX_TIMESTAMP_AT))
+        at += size
+        p += plain_size
+    return 0
 
 
 def header_sections(str what, rows, int64_t first):

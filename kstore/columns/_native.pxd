@@ -218,5 +218,7 @@ cdef int ks_read_headers_threaded(ks_reader *r, ks_headers_memory *m, ks_vec *ro
 cdef void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at,
                         size_t width) noexcept nogil
 
-# Decompressors.
+# Codecs.
+cdef size_t ks_compress_bound(int codec, size_t n) noexcept nogil
+cdef int64_t ks_compress(int codec, int level, const uint8_t *p, size_t n, uint8_t *to, size_t room) noexcept nogil
 cdef int64_t ks_unpack(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept nogil

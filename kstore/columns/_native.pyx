@@ -1,14 +1,15 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The one copy of the C that has state: the pool of blocks, the crew of threads, the decoders, zstd's functions.
+"""The one copy of the C that has state: the pool of blocks, the crew of threads, the codecs' functions.
 
-`setup.py` compiles c/columns and unpack.c into this module alone. Other modules call the functions below, each of which
-passes its arguments on. Also here: which zstd there is, and the decompressors by themselves.
+`setup.py` compiles c/columns, unpack.c and compress.c into this module alone. Other modules call the functions below,
+each of which passes its arguments on. Also here: which libraries there are, and the decompressors by themselves.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset
 from posix.dlfcn cimport RTLD_LAZY, dlopen, dlsym
 
+import importlib
 import os
 
 import zstandard
@@ -76,6 +77,14 @@ cdef extern from "columns/batchtable.h" nogil:
 cdef extern from "unpack.h" nogil:
     int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void *is_error) noexcept
     int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept
+
+cdef extern from "compress.h" nogil:
+    int ks_lz4_compress_setup(void *bound, void *compress, void *is_error) noexcept
+    int ks_zstd_compress_setup(void *new_context, void *free_context, void *set, void *bound, void *compress,
+                               void *is_error) noexcept
+    size_t c_compress_bound "ks_compress_bound"(int codec, size_t n) noexcept
+    int64_t c_compress "ks_compress"(int codec, int level, const uint8_t *p, size_t n, uint8_t *to,
+                                     size_t room) noexcept
 
 
 cdef ks_block *ks_block_new(size_t size) noexcept nogil:
@@ -223,7 +232,15 @@ cdef void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t first, int64_t 
     c_pick_field(to, rows, first, n, at, width)
 
 
-# ---- Decompressors ----
+# ---- Codecs ----
+
+
+cdef size_t ks_compress_bound(int codec, size_t n) noexcept nogil:
+    return c_compress_bound(codec, n)
+
+
+cdef int64_t ks_compress(int codec, int level, const uint8_t *p, size_t n, uint8_t *to, size_t room) noexcept nogil:
+    return c_compress(codec, level, p, n, to, room)
 
 
 cdef int64_t ks_unpack(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept nogil:
@@ -231,7 +248,7 @@ cdef int64_t ks_unpack(int codec, const uint8_t *p, size_t n, ks_output *out, in
 
 
 cdef object _find_zstd():
-    """Take zstd's functions from a shared library, so that threads decompress without the GIL; its path, or None.
+    """Take zstd's functions from a shared library, so that threads need no GIL for them; its path, or None.
 
     Two versions of zstd do not refuse the same damaged data, and the package zstandard judges the same batch when records
     are read: only a library of that package's version is taken. The package ships one, for Pythons other than this one.
@@ -253,11 +270,33 @@ cdef object _find_zstd():
             dlsym(library, b"ZSTD_createDCtx"), dlsym(library, b"ZSTD_freeDCtx"),
             dlsym(library, b"ZSTD_decompressDCtx"), dlsym(library, b"ZSTD_isError"),
         ):
+            global ZSTD_COMPRESSES
+            ZSTD_COMPRESSES = bool(ks_zstd_compress_setup(
+                dlsym(library, b"ZSTD_createCCtx"), dlsym(library, b"ZSTD_freeCCtx"),
+                dlsym(library, b"ZSTD_CCtx_setParameter"), dlsym(library, b"ZSTD_compressBound"),
+                dlsym(library, b"ZSTD_compress2"), dlsym(library, b"ZSTD_isError"),
+            ))
             return path
     return None
 
 
+cdef object _find_lz4():
+    """Take lz4's compressor from the package's module, or the library that it is linked with; whether it is there."""
+    cdef void *library
+    try:
+        name = os.fsencode(importlib.import_module("lz4.frame._frame").__file__)
+    except ImportError:
+        return False
+    library = dlopen(PyBytes_AS_STRING(name), RTLD_LAZY)     # never closed
+    return library != NULL and bool(ks_lz4_compress_setup(
+        dlsym(library, b"LZ4F_compressFrameBound"), dlsym(library, b"LZ4F_compressFrame"),
+        dlsym(library, b"LZ4F_isError"),
+    ))
+
+
+ZSTD_COMPRESSES = False
 ZSTD_LIBRARY = _find_zstd()
+LZ4_COMPRESSES = _find_lz4()
 ZSTD_OF_COLUMNS = ZSTD_LIBRARY or "the package zstandard, with the GIL"
 
 

@@ -82,10 +82,10 @@ def packer(
     now_ms: int,
     *,
     single: bool = False,
-    unlimited: bool = False,
+    draft: bool = False,
     producer: ProducerFields = NO_PRODUCER,
 ) -> Packer:
-    """Make a packer to the log's rules; with `unlimited` the caller sees to the size of a batch as it is written."""
+    """Make a packer to the log's rules; a `draft` is not stored: its batches may have any size and have no checksum."""
     config = writer.config
     limit = min(config.max_message_bytes, config.effective_segment_bytes)
     if batch_bytes is None:
@@ -94,7 +94,7 @@ def packer(
         batch_bytes = min(arguments.integer("batch_bytes", batch_bytes, low=1), limit)
     return Packer(
         batch_bytes,
-        INT_MAX if unlimited else limit,
+        INT_MAX if draft else limit,
         codec,
         config.compression_level if config.compression_type != "producer" else None,
         timestamp_type=config.message_timestamp_type,
@@ -107,6 +107,7 @@ def packer(
         after_max_ms=config.message_timestamp_after_max_ms,
         require_key=config.compacts,
         single=single,
+        draft=draft,
     )
 
 

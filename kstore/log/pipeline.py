@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
-from kstore.base.threads import Workers
+from kstore.base.threads import Task, Workers
 from kstore.codec._pack import Packer
 from kstore.columns import _encode
 from kstore.config.log import LogConfig
@@ -17,17 +16,19 @@ from kstore.log.stored import Stored
 from kstore.log.writing.writer import Writer
 from kstore.types import AppendInfo
 
+SPARE_WORKS = 2  # that wait while each thread has one, so that none waits for the calling thread
+
 
 def _send_nothing() -> None:
     pass
 
 
 class OrderedWork:
-    """Steps that other threads do for one call, and what the calling thread does after each step, in order.
+    """Steps that several threads do for one call, and what the calling thread does after each step, in order.
 
-    With one thread every step is done at once, in the calling thread. A context manager: at its end, also when a row
-    was refused, it calls `send_rest` and finishes what is under way, unless a step has failed. Then it waits for the
-    threads.
+    The calling thread is one of the `threads`: where it would wait for a step, it does one that no other has begun.
+    With one thread every step is done at once. A context manager: at its end, also when a row was refused, it calls
+    `send_rest` and finishes what is under way, unless a step has failed. Then it waits for the threads.
     """
 
     def __init__(self, threads: int) -> None:
@@ -35,7 +36,7 @@ class OrderedWork:
         self.send_rest: Callable[[], None] = _send_nothing
         self._broken = False
         self._spares: list[Packer] = []
-        self._under_way: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
+        self._under_way: deque[tuple[Task[Any], Callable[[Any], None]]] = deque()
         self._pool: Workers | None = None
 
     def __enter__(self) -> OrderedWork:
@@ -53,20 +54,30 @@ class OrderedWork:
                 self._pool.shutdown(cancel=True)
 
     def do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Have `work` done, then `then` with its result; waits while each thread has work."""
+        """Have `work` done, then `then` with its result; settles older work while enough is under way."""
         if self.threads == 1:
             self._guard(lambda: then(work()))
             return
         if self._pool is None:
-            self._pool = Workers(self.threads, "kstore-columns")
-        while len(self._under_way) >= self.threads:
+            self._pool = Workers(self.threads - 1, "kstore-columns")
+        while len(self._under_way) >= self.threads + SPARE_WORKS:
             self.settle()
-        self._under_way.append((self._pool.submit(work), then))
+        self._under_way.append((self._pool.submit_task(work), then))
 
     def settle(self) -> None:
-        """Wait for the oldest work, and do what follows it."""
-        work, then = self._under_way.popleft()
-        self._guard(lambda: then(work.result()))
+        """Wait for the oldest work, doing meanwhile what no thread has begun, and do what follows it."""
+        self._guard(self._settle)
+
+    def _settle(self) -> None:
+        oldest, then = self._under_way[0]
+        for task, _ in self._under_way:
+            if oldest.future.done():
+                break
+            task.run()
+            if task.future.done() and not isinstance(task.future.exception(), Exception | None):
+                task.future.result()  # an interrupt does not wait for its turn
+        self._under_way.popleft()
+        then(oldest.future.result())
 
     def _guard(self, step: Callable[[], None]) -> None:
         done = False
@@ -82,15 +93,15 @@ class OrderedWork:
 
     def give_back(self, spare: Packer) -> None:
         """Take back a spare packer that is empty again."""
-        if len(self._spares) <= self.threads:
+        if len(self._spares) <= 4 * self.threads:
             self._spares.append(spare)
 
 
 class Pipeline:
     """Batches on their way to `store`: from `packer`, which encodes, through the codec, in order.
 
-    With a codec batches are compressed before they are stored, by other threads if there are any. Without a codec and
-    with threads another thread stores them, one `store` of this pipeline at a time.
+    With a codec batches are compressed before they are stored, by all threads of the work. Without a codec and with
+    several threads the next batches are encoded while one `store` of this pipeline is under way.
     """
 
     def __init__(
@@ -109,9 +120,7 @@ class Pipeline:
         self._level = config.compression_level if config.compression_type != "producer" else None
         self._producer = producer
         self._single = single
-        self.packer = batches.packer(
-            self, 0, batch_bytes, now_ms, single=single, unlimited=codec != 0, producer=producer
-        )
+        self.packer = batches.packer(self, 0, batch_bytes, now_ms, single=single, draft=codec != 0, producer=producer)
         self.compressed: Packer | None = None
         self._batch_bytes, self._now_ms = batch_bytes, now_ms
         self._storing = 0
@@ -120,44 +129,44 @@ class Pipeline:
         """Send the packer's finished batches on: to the codec, or to `store`."""
         if not self.packer.batches:
             return
-        work = self._work
-        if work.threads == 1:
-            work.do(lambda: self._compress(self.packer), lambda packed: self._pass_on(self.packer, packed))
-            return
+        work, plain = self._work, self.packer
         while self._storing:
             work.settle()
-        spare = work.spare()
-        _encode.hand_over(self.packer, spare)
+        if work.threads > 1:
+            plain = work.spare()
+            _encode.hand_over(self.packer, plain)
         if self._codec:
-            work.do(lambda: self._compress(spare), lambda packed: self._pass_on(spare, packed, give_back=True))
+            packed = work.spare()
+            work.do(
+                lambda: _encode.compress(plain, packed, self._codec, self._level),
+                lambda _: self._pass_on(plain, packed),
+            )
         else:
             self._storing += 1
-            work.do(lambda: self.store(spare), lambda _: self._end_of_store(spare))
+            work.do(lambda: self.store(plain), lambda _: self._end_of_store(plain))
 
-    def _end_of_store(self, spare: Packer) -> None:
+    def _end_of_store(self, plain: Packer) -> None:
         self._storing -= 1
-        self._work.give_back(spare)
+        self._give_back(plain)
 
-    def _compress(self, packer: Packer) -> list[bytes]:
-        return _encode.compress(packer, self._codec, self._level) if self._codec else []
-
-    def _pass_on(self, packer: Packer, packed: list[bytes], *, give_back: bool = False) -> None:
-        """Store the packer's batches, or the compressed ones in their place."""
-        if not self._codec:
-            self.store(packer)
-            return
+    def _pass_on(self, plain: Packer, packed: Packer) -> None:
+        """Store the batches of `plain` with their compressed sections in `packed`."""
         if self.compressed is None:
             self.compressed = batches.packer(
                 self, self._codec, self._batch_bytes, self._now_ms, single=self._single, producer=self._producer
             )
         try:
-            _encode.put_compressed(self.compressed, packer, packed)
+            _encode.put_compressed(self.compressed, plain, packed)
         finally:
             if self.compressed.batches:
                 self.store(self.compressed)
-        packer.clear()
-        if give_back:
-            self._work.give_back(packer)
+        plain.clear()
+        self._give_back(plain)
+        self._give_back(packed)
+
+    def _give_back(self, spare: Packer) -> None:
+        if spare is not self.packer:
+            self._work.give_back(spare)
 
     def store(self, packer: Packer) -> None:
         """Store the packer's batches, and empty it."""

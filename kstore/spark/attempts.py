@@ -78,7 +78,9 @@ class _StagedPipeline(Pipeline):
         """Give back unused memory, with `close` also that of the open batch, which is written first. As `measure`."""
         if close:
             self.end_batch()
-        self.compressed = None  # it is empty between two calls
+        if self.compressed is not None:
+            _encode.shrink(self.compressed)  # it is empty between two calls
+            self.compressed = None
         _encode.shrink(self.packer)
         return self.measure()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from reference import Rec
 
 from kstore._core import Record, RecordBatch, decode_batches
-from kstore.codec._pack import Packer, encode_batch
+from kstore.codec._pack import Packer, encode_batch, give_back_memory
 from kstore.errors import (
     ConfigError,
     InvalidRecordError,
@@ -547,3 +548,36 @@ def test_batches_hold_the_records_in_order_and_never_exceed_their_size(
     for one in got:
         plain = len(encode_batch(one, now_ms=T))
         assert plain <= batch_bytes or one.count == 1
+
+
+def test_the_memory_of_packers_that_are_gone_is_used_again_up_to_32_mib() -> None:
+    values = [bytes(1 << 20)] * 6
+
+    def fill() -> Packer:
+        packer = Packer(1 << 30, 1 << 30, now_ms=0)
+        packer.pack(iter(values))
+        return packer
+
+    give_back_memory()
+    tracemalloc.start()
+    try:
+        many = [fill() for _ in range(8)]
+        assert tracemalloc.get_traced_memory()[0] >= 8 * 6 << 20
+        many.clear()
+        idle = tracemalloc.get_traced_memory()[0]
+        again = fill()
+        assert tracemalloc.get_traced_memory()[0] <= idle + (5 << 20)  # 8 MiB without the kept ones
+        assert bytes(again.buffer[-100:]) == bytes(100)
+        small = [Packer(1000, 1000, now_ms=0) for _ in range(100)]
+        for each in small:
+            each.pack(iter([b"value"]))
+        small.clear()
+        del again, each
+        again = fill()  # the newest ones are kept
+        assert tracemalloc.get_traced_memory()[0] <= 33 << 20
+        del again
+        give_back_memory()
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert idle <= 33 << 20
