@@ -215,7 +215,7 @@ def run_with_plugin(directory: Path, *arguments: str) -> subprocess.CompletedPro
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in there if path), "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         stdin=subprocess.DEVNULL,
     )

@@ -48,6 +48,7 @@ MAX_DEPTH = 32
 
 _MAX_CALL_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call, macOS refuses 2 GiB
 _CHUNK_BYTES = 1 << 20
+_PAGE_BYTES = 4096
 _LEAST_ROOM = 4095  # files of the system's own say that they have no bytes
 
 
@@ -153,6 +154,21 @@ def size(fd: int) -> int:
         return os.fstat(fd).st_size
     except OSError as error:
         raise storage_error(error, fd) from error
+
+
+def hole_behind(fd: int, position: int) -> int | None:
+    """The end of the page that has `position`, if the file has nothing but a hole behind it; else None.
+
+    None for zeros that were written, and on file systems that do not tell holes.
+    """
+    page_end = (position // _PAGE_BYTES + 1) * _PAGE_BYTES
+    try:
+        os.lseek(fd, page_end, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # no data from there on
+            return page_end
+        raise storage_error(error, fd) from error
+    return None
 
 
 def inode(fd: int) -> int:

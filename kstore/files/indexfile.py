@@ -260,11 +260,12 @@ class IndexFile(Entries):
         self.replace(b"")
         self._let_go()
 
-    def replace(self, data: ReadableBuffer) -> bool:
+    def replace(self, data: ReadableBuffer, *, at_full_size: bool = False) -> bool:
         """Make `data` all of the file, making it if it is missing; whether a byte changed.
 
         For a rebuild (SEMANTICS 8.15): what is there already is not written again. An append of force, `grow` or `trim`
-        may follow. Raises `ValueError` when `data` is not whole entries.
+        may follow. With `at_full_size` the zeros stay that a file at full size has behind its entries. Raises
+        `ValueError` when `data` is not whole entries.
         """
         data = memoryview(data).cast("B")
         entries, remainder = divmod(len(data), self.entry_bytes)
@@ -274,7 +275,15 @@ class IndexFile(Entries):
             self._open(create=True)
             self._unmap()
             size = fs.size(self._fd)
-            same = size >= len(data) and fs.pread(self._fd, len(data), 0) == data
+            room, self._remainder = divmod(size, self.entry_bytes)
+            if at_full_size and not self._remainder and size >= len(data):
+                page_end = fs.hole_behind(self._fd, len(data))
+                if page_end is not None:
+                    changed = self._overwrite(bytes(data).ljust(min(page_end, size), b"\0"))
+                    self._set_size(entries, room)
+                    self._unsynced = True  # the process that wrote it may have died before its sync
+                    return changed
+            same = size >= len(data) and (not data or fs.pread(self._fd, len(data), 0) == data)
             if not same:
                 self._resize(0, 0)
                 fs.pwrite(self._fd, data, 0)
@@ -282,6 +291,13 @@ class IndexFile(Entries):
                 self._resize(0, entries)
             self._set_size(entries, entries)
             return not same or size != len(data)
+
+    def _overwrite(self, data: bytes) -> bool:
+        """Write the first bytes of the file, unless they are these; whether they were others."""
+        if not data or fs.pread(self._fd, len(data), 0) == data:
+            return False
+        fs.pwrite(self._fd, data, 0)
+        return True
 
     # ---- entries ----
 

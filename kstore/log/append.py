@@ -48,6 +48,7 @@ class Appends:
     _append_one: Callable[[ReadableBuffer | None, ReadableBuffer | None, int | datetime | None, int | None], int]
     # The same of `append_batch`: `Appender.append_ready`, which answers None where there is more to do.
     _append_ready: Callable[[ReadableBuffer, str, int | None, int], AppendInfo | None]
+    _flush: Callable[[], None]  # of the log's writer
 
     def append(
         self,
@@ -74,7 +75,7 @@ class Appends:
             offset: int = self._append_one(value, key, timestamp, expected_offset)
             if offset >= 0:
                 if sync:
-                    self.flush()
+                    self._flush()
                 return offset
         return self._append_slowly(value, key, timestamp, headers, leader_epoch, sync, expected_offset)
 

@@ -217,6 +217,7 @@ class Log(Closing, Awaits):
         )
         self._append_one = self._writer.appender.append
         self._append_ready = self._writer.appender.append_ready
+        self._flush = self._writer.housekeeping.flush
 
     def _unlock(self) -> None:
         for lock in reversed(self._locks):

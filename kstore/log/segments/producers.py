@@ -99,16 +99,18 @@ class ProducerState:
         self.expiry = expiry
         self.end_offset = 0
         self.last_snapshot_offset = 0
-        self._unsynced: set[int] = set()
+        self.unsynced: set[int] = set()  # offsets of the snapshots that were left to the next flush
         self._unwritten: tuple[int, bytes] | None = None  # the snapshot that a full disk had no room for
+        self._waiting: int | None = None  # the offset of a snapshot without producers, see `recovered`
 
     def anew(self) -> ProducerState:
         """A state of the same files with an empty table, which takes this one's place while a log is loaded
         (SEMANTICS 8.13, 8.14)."""
         state = ProducerState(self._directory, (), self.expiry)
         state.offsets = self.offsets
-        state._unsynced = self._unsynced
+        state.unsynced = self.unsynced
         state._unwritten = self._unwritten
+        state._waiting = self._waiting
         return state
 
     def path(self, offset: int) -> str:
@@ -132,20 +134,48 @@ class ProducerState:
         """
         self._take_snapshot_of(self.table, sync=sync)
 
-    def _take_snapshot_of(self, table: ProducerTable, *, sync: bool = False) -> None:
-        if self.end_offset <= self.last_snapshot_offset:
+    def recovered(self, end_offset: int) -> None:
+        """Take the snapshot of a segment that was recovered (SEMANTICS 8.14).
+
+        To make its file takes longer than all else in an opening after a crash. Without producers it waits for
+        `write_waiting`, or for the next snapshot: recovery finds the same again.
+        """
+        self.end_offset = end_offset
+        if len(self.table) or self._unwritten is not None or end_offset <= self.last_snapshot_offset:
+            self.take_snapshot()
             return
+        self.write_waiting()
+        self._waiting = self.last_snapshot_offset = end_offset
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a snapshot that `recovered` has left to `write_waiting`."""
+        return self._waiting is not None
+
+    def write_waiting(self) -> None:
+        """Write the snapshot that `recovered` has left; before the first append, above which it could not be told from
+        a torn one."""
+        if self._waiting is not None:
+            self._write_or_keep(self._waiting, ProducerTable(), sync=False)
+            self._waiting = None
+
+    def _take_snapshot_of(self, table: ProducerTable, *, sync: bool = False) -> None:
+        self.write_waiting()
+        if self.end_offset > self.last_snapshot_offset and self._write_or_keep(self.end_offset, table, sync=sync):
+            self._unwritten = None  # an older snapshot is of no use any more
+            self.last_snapshot_offset = self.end_offset
+
+    def _write_or_keep(self, offset: int, table: ProducerTable, *, sync: bool) -> bool:
         try:
-            self._write(self.end_offset, table.snapshot(), sync=sync)
+            self._write(offset, table.snapshot(), sync=sync)
         except fs.FullDiskError as error:
             if self._unwritten is None:
-                logger.warning("%s: no room for the snapshot at %d: %s", self._directory, self.end_offset, error)
-            self._unwritten = (self.end_offset, table.snapshot())
+                logger.warning("%s: no room for the snapshot at %d: %s", self._directory, offset, error)
+            self._unwritten = (offset, table.snapshot())
             if sync and len(table):
                 raise
-            return
-        self._unwritten = None  # an older snapshot is of no use any more
-        self.last_snapshot_offset = self.end_offset
+            return False
+        return True
 
     def _write(self, offset: int, data: bytes, *, sync: bool) -> None:
         path = self.path(offset)
@@ -156,7 +186,7 @@ class ProducerState:
                 fs.unlink(path)
             raise
         if not sync:
-            self._unsynced.add(offset)
+            self.unsynced.add(offset)
         if not self._has(offset):
             insort(self.offsets, offset)
 
@@ -175,7 +205,7 @@ class ProducerState:
 
     def sync(self) -> None:
         """Sync the snapshots that were left to the next flush (SEMANTICS 2.12)."""
-        for offset in sorted(self._unsynced):
+        for offset in sorted(self.unsynced):
             # Another thread may delete it with its segment; then there is nothing to sync.
             with suppress(fs.MissingFileError):
                 fd = fs.open(self.path(offset))
@@ -183,7 +213,7 @@ class ProducerState:
                     fs.fsync(fd)
                 finally:
                     fs.close(fd)
-            self._unsynced.discard(offset)
+            self.unsynced.discard(offset)
 
     def remove_stray(self, bases: Sequence[int]) -> None:
         """Delete the snapshots that name no segment, but for the newest if it is past all segments' bases
@@ -203,11 +233,15 @@ class ProducerState:
         return (
             len(self.table) == 0
             and self.end_offset == end_offset == self.last_snapshot_offset
-            and bool(self.offsets)
-            and self.offsets[-1] == end_offset
-            and self.offsets[0] > log_start_offset
+            and end_offset == self._newest(log_start_offset)
+            and (self.offsets[0] if self.offsets else end_offset) > log_start_offset
             and self._unwritten is None
         )
+
+    def _newest(self, log_start_offset: int) -> int:
+        """The offset of the newest snapshot, the log start without one."""
+        newest = self.offsets[-1] if self.offsets else log_start_offset
+        return newest if self._waiting is None else max(newest, self._waiting)
 
     def rebuild(
         self,
@@ -225,6 +259,7 @@ class ProducerState:
         readers see of the old state stays until the new one is whole. A recovery calls this for each segment: it may
         copy and walk no list of all of them.
         """
+        self.write_waiting()
         if self._unwritten is not None and not log_start_offset < self._unwritten[0] <= end_offset:
             self._unwritten = None
         count = len(segments) if known is None else known
@@ -276,7 +311,7 @@ class ProducerState:
         (SEMANTICS 9.26)."""
         for snapshot in list(self.offsets):
             self._remove(snapshot)
-        self._unwritten = None
+        self._unwritten = self._waiting = None
         self.table.clear()
         self.end_offset = offset
         self.last_snapshot_offset = log_start_offset
@@ -289,12 +324,12 @@ class ProducerState:
         if self._unwritten is not None and self._unwritten[0] > end_offset:
             self._unwritten = None
         self.end_offset = end_offset
-        self.last_snapshot_offset = self.offsets[-1] if self.offsets else log_start_offset
+        self.last_snapshot_offset = self._newest(log_start_offset)
 
     def raise_start(self, log_start_offset: int) -> None:
         """Follow the log start (SEMANTICS 9.20)."""
         self.end_offset = max(self.end_offset, log_start_offset)
-        self.last_snapshot_offset = self.offsets[-1] if self.offsets else log_start_offset
+        self.last_snapshot_offset = self._newest(log_start_offset)
 
     def mark_deleted(self, offset: int) -> list[str]:
         """Rename the snapshot at a deleted segment's base to `.deleted`; the new path, to be unlinked later.

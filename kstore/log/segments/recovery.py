@@ -88,6 +88,9 @@ def start_above_end(log_start_offset: int, end_offset: int, path: str) -> Corrup
     )
 
 
+_UNFINISHED = (names.DELETED, names.CLEANED, names.SWAP, names.TXN_INDEX + ".tmp")  # what `leftovers` decides about
+
+
 def leftovers(entries: Iterable[str], swap_next_offset: Callable[[str], int]) -> Leftovers:
     """Decide about `.deleted`, `.cleaned` and `.swap` files (SEMANTICS 8.4 to 8.7); `swap_next_offset` reads a
     `.log.swap`.
@@ -330,6 +333,8 @@ def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_inde
     empty, the one before it has to be so, too: a crash may have come before the sync of the roll.
     """
     last = segments[-1]
+    if last.base_offset == recovery_point and last.size_bytes:
+        return False
     if last.base_offset == recovery_point and not all(each.indexes_look_trimmed() for each in segments[-2:-1]):
         return False
     if last.base_offset in with_txn_index and not last.txn_index.looks_sound(last.base_offset, recovery_point):
@@ -339,6 +344,13 @@ def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_inde
 
 def _clear_leftovers(directory: str, recovery: Recovery, entries: list[str]) -> list[names.FileName]:
     """Carry out what `leftovers` decides; the files of segments and snapshots that are left."""
+    if any(name.endswith(_UNFINISHED) for name in entries):
+        entries = _finish(directory, recovery, entries)
+    parsed = map(names.parse_file_name, entries)
+    return [file for file in parsed if file is not None and not file.state]
+
+
+def _finish(directory: str, recovery: Recovery, entries: list[str]) -> list[str]:
     unfinished = leftovers(entries, lambda name: next_offset_of_file(os.path.join(directory, name), _offset(name)))
     for name in unfinished.remove:
         fs.unlink(os.path.join(directory, name))
@@ -348,8 +360,7 @@ def _clear_leftovers(directory: str, recovery: Recovery, entries: list[str]) -> 
     if unfinished.remove or unfinished.rename:
         fs.sync_directory(directory)
         entries = fs.listdir(directory)
-    parsed = map(names.parse_file_name, entries)
-    return [file for file in parsed if file is not None and not file.state]
+    return entries
 
 
 class _Loader:
@@ -446,8 +457,7 @@ class _Loader:
         if aborted or segment.base_offset in self.with_txn_index:
             self.with_txn_index.add(segment.base_offset)
             segment.txn_index.replace(AbortedTxn(0, *transaction) for transaction in aborted)
-        self.producers.end_offset = recovered.next_offset
-        self.producers.take_snapshot()
+        self.producers.recovered(recovered.next_offset)
         if segment.base_offset not in self._rebuilt:
             self._rebuilt.add(segment.base_offset)
             self.recovery.indexes_rebuilt.append(segment.base_offset)

@@ -681,10 +681,10 @@ class Segment:
         self.maximum = (scan.max_timestamp, scan.max_timestamp_offset) if has_timestamps else (-1, self.base_offset)
         self._confirmed, self._faults = set(), IndexFaults()
         self._first_timestamp = None
-        self.offset_index.replace(scan.index_entries)
+        self.offset_index.replace(scan.index_entries, at_full_size=is_last)
         # In one write, or none where nothing has changed: the disk may be full.
         closing = b"" if is_last else self.time_index.closing_entry(scan.time_entries, *self.maximum)
-        self.time_index.replace(scan.time_entries + closing)
+        self.time_index.replace(scan.time_entries + closing, at_full_size=is_last)
         if is_last and has_timestamps:
             with suppress(fs.FullDiskError):  # an active segment gets its closing entry when it is sealed
                 self.time_index.maybe_append(*self.maximum, force=True)

@@ -52,7 +52,6 @@ cdef class Turn:
         """Take the turn: True; or sleep until it may be had, or a sync has covered `target`: False."""
         if self.holder is None:
             self.holder = get_ident()
-            self.began = perf_counter()
             return True
         self._sleep(_Waiter(target, False))
         return False
@@ -88,8 +87,9 @@ cdef class Turn:
         They have just been woken, and are about to append again. Without other threads there is no waiting, and once
         they stay away there is none after that.
         """
-        cdef double longest = min(self.took * GATHERING_SHARE, LONGEST_GATHERING)
-        if len(self.waiting) < self.expected and longest > 0:
+        cdef double longest
+        if len(self.waiting) < self.expected:
+            longest = min(self.took * GATHERING_SHARE, LONGEST_GATHERING)
             self.gathered = allocate_lock()
             self.gathered.acquire()
             self.awaited = self.expected

@@ -94,6 +94,8 @@ class Writer:
         self.configure(config)
         self.attach_locked(loaded.next_offset)
         self.housekeeping.unlink_later(loaded.deleted_paths)
+        if self.producers.waits:
+            self._park_locked()
         self.appender.busy = False
 
     # What readers see (`View`).
@@ -220,6 +222,9 @@ class Writer:
 
     def producer_states(self) -> list[ProducerInfo]:
         """What the log knows of each producer id, in order."""
+        self.refuse_if_unusable()
+        if not len(self.producers.table):  # a store asks each log after a crash: one that is parked stays so
+            return []
         with self.gate():
             return self.producers.infos()
 
@@ -493,6 +498,9 @@ class Writer:
     def _resume(self) -> None:
         """Give the appender new descriptors of the files that it had when it was parked."""
         try:
+            if self.producers.waits:
+                self.producers.write_waiting()
+                self.housekeeping.owe_names()
             active_segment.resume(self.appender, self.active)
         except BaseException as error:
             self.report(error)

@@ -286,7 +286,8 @@ def test_a_stray_snapshot_is_removed(partition: Path) -> None:
 
 def test_the_largest_snapshot_is_kept_and_those_between_segments_are_not(partition: Path) -> None:
     """LogLoaderTest.testLoadingLogKeepsLargestStrayProducerStateSnapshot,
-    ProducerStateManagerTest.testRemoveStraySnapshotsKeepCleanShutdownSnapshot.
+    ProducerStateManagerTest.testRemoveStraySnapshotsKeepCleanShutdownSnapshot. The last one is there after the close
+    (`snapshot-of-a-recovery`).
     """
     with kstore.Log.open(partition) as log:
         for count in (1, 1, 2):
@@ -297,9 +298,8 @@ def test_the_largest_snapshot_is_kept_and_those_between_segments_are_not(partiti
     assert snapshots(partition) == [1, 2, 4]
     segment_file(partition, 3, "snapshot").write_bytes(EMPTY_SNAPSHOT)
     recover_from(partition, 0)
-    log = kstore.Log.open(partition)
+    kstore.Log.open(partition).close()
     assert snapshots(partition) == [1, 2, 4]
-    abandon(log)
 
 
 @pytest.mark.parametrize("case", ["clean", "recovery point at the end", "recovery point 0"])
@@ -317,8 +317,8 @@ def test_missing_snapshots_are_written_where_kafka_writes_them(partition: Path, 
     log = kstore.Log.open(partition, segment_bytes=640)
     assert log.recovery.clean is (case == "clean")
     expected = found[1:] if case == "recovery point 0" else found[-2:]
+    log.close()  # which writes the last one (`snapshot-of-a-recovery`)
     assert snapshots(partition) == [*expected, 101]
-    abandon(log)
 
 
 def test_recovery_writes_the_snapshots_of_the_segments_it_goes_through(partition: Path) -> None:
@@ -332,8 +332,8 @@ def test_recovery_writes_the_snapshots_of_the_segments_it_goes_through(partition
         recover_from(partition, recovery_point)
         log = kstore.Log.open(partition, segment_bytes=640)
         assert log.recovery.indexes_rebuilt == found[-4:]
+        log.close()  # which writes the last one (`snapshot-of-a-recovery`)
         assert snapshots(partition) == [*found[-4:], 101]
-        abandon(log)
 
 
 # Interrupted swaps (SEMANTICS 8.4 to 8.7)

@@ -7,6 +7,7 @@ interrupted swaps and deletions, checkpoints gone, stale or malformed (SEMANTICS
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from conftest import ManualClock
 import kstore
 from kstore import Record
 from kstore.disk import fs
+from kstore.errors import StorageError
 from kstore.tools.check.verify import verify
 
 SETTINGS = {"segment_bytes": 4096, "index_interval_bytes": 0, "segment_index_bytes": 240}
@@ -716,3 +718,162 @@ def test_any_bytes_for_a_last_segment_give_a_log_or_an_error(crashed: Damaged, r
         assert found == seen, (b"".join(pieces).hex(), log.recovery)
         assert {(r.timestamp, r.key, r.value, r.headers) for r in found} <= contents
         assert [r.offset for r in found] == sorted({r.offset for r in found})
+
+
+# The snapshot at the end of a recovered log.
+
+
+def left_open(root: Path, clock: ManualClock, **settings: object) -> Path:
+    """A log of one record that was never closed; a copy of its files as the death of the process leaves them."""
+    log = kstore.Log.open(root / "live" / "events-0", clock=clock, **settings)
+    log.append(b"first", timestamp=1)
+    path = shutil.copytree(root / "live", root / "crashed") / "events-0"
+    log.close()
+    return path
+
+
+def snapshots(path: Path) -> list[str]:
+    return sorted(file.name for file in path.glob("*.snapshot"))
+
+
+def test_a_snapshot_without_producers_waits_for_the_first_append_after_a_recovery(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """`snapshot-of-a-recovery`: the file is what an opening after a crash would spend most of its time on."""
+    path = left_open(tmp_path, clock)
+    with kstore.Log.open(path, clock=clock) as log:
+        assert not log.recovery.clean
+        log.flush()
+        assert log.producer_states() == []
+        assert snapshots(path) == []
+        assert [record.value for record in log.read()] == [b"first"]
+        log.append(b"second", timestamp=2)
+        assert snapshots(path) == ["00000000000000000001.snapshot"]
+        log.append(b"third", timestamp=3)
+    assert snapshots(path) == ["00000000000000000001.snapshot", "00000000000000000003.snapshot"]
+
+
+@pytest.mark.parametrize("then", ["close", "roll", "truncate"])
+def test_a_snapshot_that_waited_is_there_after_whatever_comes_next(
+    tmp_path: Path, clock: ManualClock, then: str
+) -> None:
+    path = left_open(tmp_path, clock)
+    with kstore.Log.open(path, clock=clock) as log:
+        if then == "roll":
+            log.roll()
+        elif then == "truncate":
+            log.truncate_to(1)
+        if then != "close":
+            assert snapshots(path) == ["00000000000000000001.snapshot"]
+    assert snapshots(path) == ["00000000000000000001.snapshot"]
+
+
+def test_a_process_that_dies_before_the_first_append_leaves_what_the_next_recovery_finds_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = left_open(tmp_path, clock)
+    with kstore.Log.open(path, clock=clock):
+        again = shutil.copytree(path.parent, tmp_path / "again") / path.name
+    with kstore.Log.open(again, clock=clock) as log:
+        assert not log.recovery.clean
+        assert [record.value for record in log.read()] == [b"first"]
+    contents = [{file.name: file.read_bytes() for file in each.iterdir()} for each in (path, again)]
+    assert contents[0] == contents[1]
+
+
+def test_a_snapshot_that_waited_is_written_at_the_close_when_the_first_append_could_not_write_it(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = left_open(tmp_path, clock)
+    log = kstore.Log.open(path, clock=clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(fs, "write_file", too_many_open_files)
+        with pytest.raises(StorageError):
+            log.append(b"second", timestamp=2)
+    log.close()
+    assert snapshots(path) == ["00000000000000000001.snapshot"]
+
+
+def too_many_open_files(*arguments: object, **options: object) -> None:
+    raise StorageError("too many open files")
+
+
+def test_the_name_of_a_snapshot_that_waited_is_on_the_disk_with_the_next_flush(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = left_open(tmp_path, clock)
+    synced: list[Path] = []
+    with kstore.Log.open(path, clock=clock) as log:
+        log.flush()
+        log.append(b"second", timestamp=2)
+        monkeypatch.setattr(fs, "sync_directory", lambda directory: synced.append(Path(directory)))
+        log.flush()
+    assert path in synced
+
+
+def test_a_snapshot_with_producers_is_written_by_the_recovery(tmp_path: Path, clock: ManualClock) -> None:
+    log = kstore.Log.open(tmp_path / "live" / "events-0", clock=clock)
+    log.append_many([b"first"], producer_id=7, producer_epoch=0, base_sequence=0)
+    path = shutil.copytree(tmp_path / "live", tmp_path / "crashed") / "events-0"
+    log.close()
+    with kstore.Log.open(path, clock=clock) as log:
+        assert snapshots(path) == ["00000000000000000001.snapshot"]
+        assert [producer.producer_id for producer in log.producer_states()] == [7]
+
+
+def with_holes(path: Path) -> None:
+    """Give the indexes the holes that files at full size have; a copy has zeros there."""
+    for file in path.glob("*index"):
+        data, size = file.read_bytes(), file.stat().st_size
+        file.write_bytes(data.rstrip(b"\0"))
+        os.truncate(file, size)
+
+
+def test_indexes_that_are_as_recovery_would_make_them_are_not_cut_and_grown_again(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of a log that was recovered or closed before, whose time index has a closing entry then."""
+    path = left_open(tmp_path, clock)
+    cuts: list[int] = []
+    for number in range(4):
+        with_holes(path)
+        before = {file.name: file.read_bytes() for file in path.glob("*.index")}
+        with monkeypatch.context() as patched:
+            patched.setattr(fs, "truncate", lambda fd, size: cuts.append(size))
+            log = kstore.Log.open(path, clock=clock)
+        assert {file.name: file.read_bytes() for file in path.glob("*.index")} == before
+        if number == 1:
+            log.close()
+            log = kstore.Log.open(path, clock=clock)
+        log.append(b"more", timestamp=number + 2)
+        path = shutil.copytree(path.parent, tmp_path / f"crash {number}") / path.name
+        log.close()
+    assert cuts == []
+
+
+def test_recovery_makes_the_same_indexes_of_files_with_holes_and_of_files_with_zeros(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """The first is written over in place, the other is cut and grown."""
+    path = left_open(tmp_path, clock)
+    with kstore.Log.open(path, clock=clock) as log:
+        log.append(b"more", timestamp=2)
+        zeros = shutil.copytree(path.parent, tmp_path / "zeros") / path.name
+        holes = shutil.copytree(path.parent, tmp_path / "holes") / path.name
+    for file in zeros.glob("*index"):
+        file.write_bytes(file.read_bytes())
+    with_holes(holes)
+    with kstore.Log.open(zeros, clock=clock), kstore.Log.open(holes, clock=clock):
+        contents = [{file.name: file.read_bytes() for file in each.glob("*index")} for each in (zeros, holes)]
+    assert contents[0] == contents[1]
+
+
+def test_entries_behind_those_of_the_records_are_cut_from_an_index_at_full_size(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """What a crash leaves there, a later opening would take for entries."""
+    path = left_open(tmp_path, clock, segment_index_bytes=40)
+    index = path / f"{0:020}.index"
+    index.write_bytes(bytes(32) + b"\1" * 8)
+    with kstore.Log.open(path, clock=clock, segment_index_bytes=40):
+        assert index.read_bytes() == bytes(40)
