@@ -38,7 +38,7 @@ from common import (
     values,
 )
 from jvm import KAFKA, ask
-from limits import headers
+from limits import headers, valuecopies
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
@@ -292,6 +292,21 @@ class TestLog:
         with ThreadPoolExecutor(threads) as pool:
             run = (lambda: part(0)) if threads == 1 else (lambda: list(pool.map(part, range(threads))).clear())
             measure(benchmark, question, READ, run, operations=warm.rows, size_bytes=warm.size_bytes)
+        for fd in files:
+            os.close(fd)
+
+    @pytest.mark.parametrize("threads", sorted({1, THREADS}))
+    def test_bound(
+        self, benchmark: BenchmarkFixture, warm: Warm, shape: str, batches: str, threads: int, tmp_path: Path
+    ) -> None:
+        log = warm(shape, batches)
+        files = [os.open(segment.path, os.O_RDONLY) for segment in log.segments]
+        _, size = SHAPES[shape]
+        stride = warm.size_bytes // warm.rows
+        run = valuecopies.copies(files, stride, size, threads, tmp_path)
+        question, name = reading(shape, batches, threads), "bound: reading, and a copy of each value"
+        copied = measure(benchmark, question, name, run, operations=warm.rows, size_bytes=warm.size_bytes)
+        assert abs(copied * stride / warm.size_bytes - 1) < 0.01
         for fd in files:
             os.close(fd)
 
