@@ -6,6 +6,7 @@ in one piece: sealed segments are replaced from the first on, and a tail that wa
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ class Memory:
     topic_id: str = ""
     place: Place | None = None
     """The last batch that the backup has."""
+    snapshot: SnapshotFile | None = None
+    """The snapshot that the backup has."""
 
 
 class Wanted(NamedTuple):
@@ -50,10 +53,19 @@ class Wanted(NamedTuple):
     look: PartitionLook
     topic_id: str
     target: Target | None = None
-    like: SealedSegment | None = None
+    like: tuple[StoredFile, ...] = ()
     """What the backup has of the same offsets: files that are the same are not uploaded again."""
-    snapshot_offset: int = -1
+    snapshot: SnapshotFile | None = None
     stretch: Stretch | None = None
+
+
+class SnapshotFile(NamedTuple):
+    """A producer snapshot at the source: another one at the same offset differs in one of these."""
+
+    offset: int
+    inode: int
+    modified_ns: int
+    size: int
 
 
 class Stretch(NamedTuple):
@@ -158,7 +170,8 @@ class _Planner:
         if self.tail and self.tail[-1].base_offset < first:
             self.tail, self.place = [], None
         self.tail = [chunk for chunk in self.tail if chunk.base_offset >= first]
-        if (self.segments or self.tail) and not self._goes_on():
+        is_new = not (self.known.segments or self.known.tail)
+        if not is_new and not ((self.segments or self.tail) and self._goes_on()):
             self.target_end = self.look.end_offset
             self._find_targets()
             self._cut_to_common()
@@ -231,7 +244,8 @@ class _Planner:
         self.waits = False
         have = {segment[:2]: segment for segment in self.segments}
         missing = [t for t in self.targets if (like := have.get(t[:2])) is None or not _has(like, t)]
-        wanted = [Wanted(self.look, self.topic_id, target, have.get(target[:2])) for target in missing]
+        files = [have[target[:2]].files if target[:2] in have else () for target in missing]
+        wanted = [Wanted(self.look, self.topic_id, *each) for each in zip(missing, files, strict=True)]
         uploaded = [self.finished(each) for each in wanted[:UPLOADS_AHEAD]]
         for target, sealed in zip(missing, uploaded, strict=False):
             overlaps = [segment for segment in self.segments if _overlap(segment, target)]
@@ -359,6 +373,9 @@ class _Planner:
         """The change that comes of it."""
         look, known = self.look, self.known
         snapshot = self._snapshot()
+        if self._waits_for_snapshot and known.snapshot is not None and known.snapshot[0] == self._snapshot_base():
+            # The one that the backup has may be of other records; without one a restore would not know the producers.
+            return Planned(None, [], replace(self.memory, look=None))
         skip, keep = self._kept()
         change = Change(
             look.topic,
@@ -379,7 +396,9 @@ class _Planner:
             keep=keep,
         )
         is_whole = self.is_all and not self.waits and not self._waits_for_snapshot
-        after = Memory(look if is_whole else None, look.layout, self.bases, self.targets, self.topic_id, self.place)
+        seen = look if is_whole else None
+        file = self._snapshot_file
+        after = Memory(seen, look.layout, self.bases, self.targets, self.topic_id, self.place, file)
         same = (
             not self.anew
             and not change.removed
@@ -404,19 +423,29 @@ class _Planner:
 
     def _snapshot(self) -> tuple[int, StoredFile] | None:
         """The snapshot at the base offset of the tail's first segment."""
-        self._waits_for_snapshot = False
-        base = self.tail[0].base_offset if self.tail else self.active
-        if base is None or base == 0:
+        self._waits_for_snapshot, self._snapshot_file = False, None
+        base = self._snapshot_base()
+        if not base:
             return None
-        if (
-            self.known.snapshot is not None
-            and self.known.snapshot[0] == base
-            and self.segments == list(self.known.segments)
-        ):
-            return self.known.snapshot
-        found = self.finished(Wanted(self.look, self.topic_id, None, snapshot_offset=base))
-        self._waits_for_snapshot = found is None
-        return (base, found) if isinstance(found, StoredFile) and found.kind else None
+        try:
+            found = fs.stat(os.path.join(self.look.path, names.file_name(base, names.SNAPSHOT)), follow=False)
+        except fs.MissingFileError:
+            return None
+        file = SnapshotFile(base, found.st_ino, found.st_mtime_ns, found.st_size)
+        known = self.known.snapshot if self.known.snapshot is not None and self.known.snapshot[0] == base else None
+        if known is not None and file == self.memory.snapshot:
+            self._snapshot_file = file
+            return known
+        like = () if known is None else (known[1],)
+        sent = self.finished(Wanted(self.look, self.topic_id, None, like, file))
+        self._waits_for_snapshot = sent is None
+        if not isinstance(sent, StoredFile) or not sent.kind:
+            return None
+        self._snapshot_file = file
+        return base, sent
+
+    def _snapshot_base(self) -> int | None:
+        return self.tail[0].base_offset if self.tail else self.active
 
 
 def _size_class(size: int) -> int:

@@ -29,6 +29,9 @@ from kstore.files import names
 
 THREADS = 4
 
+_UNKNOWN = -1
+"""Stands for a checksum that is not known yet."""
+
 NO_FILE = StoredFile("", 0, 0)
 """Stands for a snapshot that there is none of."""
 
@@ -81,11 +84,15 @@ class Uploads:
 
     def finished(self, wanted: Wanted) -> SealedSegment | StoredFile | Sent | None:
         """What has been uploaded for a want; None while it is not, and then it will be."""
-        key = _key(wanted)
-        self._wanted.add(key)
-        job = self._jobs.get(key)
+        place = _place(wanted)
+        job = self._jobs.get(place)
+        if job is not None and _key(job.wanted) != _key(wanted):  # the log was cut, or cleaned
+            if job.is_running:
+                return None  # both may give their objects the same names
+            job = None
+        self._wanted.add(place)
         if job is None:
-            job = self._jobs[key] = _Job(wanted)
+            job = self._jobs[place] = _Job(wanted)
             self._run(job, self._hash if wanted.stretch is None else self._send_stretch)
             return None
         if job.is_running or not job.is_sent:
@@ -125,6 +132,10 @@ class Uploads:
         for job in self._jobs.values():
             if job.is_hashed and not job.is_running and known.issuperset(large.intent for large in job.large):
                 job.is_hashed = False
+                taken = [large.intent.key for large in job.large if not self._is_free(large.intent)]
+                if taken:
+                    job.error = ChangedMeanwhileError(f"{', '.join(taken)}: the name has been given to other bytes")
+                    continue
                 self._open_ended |= {large.intent.key: large.intent for large in job.large}
                 self._run(job, self._send)
 
@@ -136,8 +147,8 @@ class Uploads:
         """The names of what was sent and that a round may still count; only while nothing is in flight."""
         found = set()
         for job in self._jobs.values():
-            look, target, stretch = job.wanted.look, job.wanted.target, job.wanted.stretch
-            base = job.wanted.snapshot_offset if target is None else target.base_offset
+            look, stretch = job.wanted.look, job.wanted.stretch
+            base = _base_of(job.wanted)
             suffixed = [(base, file.kind, file.suffix) for file in job.files]
             if stretch is not None:
                 suffixed += [(stretch.base_offset, names.LOG, chunk.suffix) for chunk in job.stretch.chunks]
@@ -211,7 +222,7 @@ class Uploads:
     def _hash(self, job: _Job) -> None:
         """Read the files; the small ones are sent at once."""
         look, target = job.wanted.look, job.wanted.target
-        base = job.wanted.snapshot_offset if target is None else target.base_offset
+        base = _base_of(job.wanted)
         kinds = keys.KINDS if target is not None else (names.SNAPSHOT,)
         for kind in kinds:
             path = os.path.join(look.path, names.file_name(base, kind))
@@ -233,7 +244,7 @@ class Uploads:
                     job.files.append(same)
                     continue
                 intent = Intent(str(plain), file.length, file.crc)
-                if self._is_taken(intent.key) or self._open_ended.get(intent.key, intent) != intent:
+                if not self._is_free(intent):
                     file = file._replace(suffix=self._suffix())
                     intent = intent._replace(key=str(plain._replace(suffix=file.suffix)))
                 job.large.append(_Large(path, file, intent))
@@ -283,7 +294,7 @@ class Uploads:
 
     def _put_large_once(self, key: keys.FileKey, path: str, size: int) -> StoredFile:
         """Send a file in one piece, reading it once, where such an object can be one that was not there."""
-        suffix = self._suffix() if self._is_taken(str(key)) else ""
+        suffix = "" if self._is_free(Intent(str(key), size, _UNKNOWN)) else self._suffix()
         fd = fs.open(path)
         try:
             part = segments.Part(fd, path, 0, size)
@@ -299,12 +310,12 @@ class Uploads:
         finally:
             fs.close(fd)
 
-    def _put_small(self, key: keys.FileKey, data: bytes, like: SealedSegment | None) -> StoredFile:
+    def _put_small(self, key: keys.FileKey, data: bytes, like: tuple[StoredFile, ...]) -> StoredFile:
         file = StoredFile(key.kind, len(data), crc32c(data))
         same = _same(like, file)
         if same is not None:
             return same
-        if not self._is_taken(str(key)):
+        if self._is_free(Intent(str(key), file.length, file.crc)):
             if self._objects.put_new(str(key), data):
                 return file
             if self._objects.size(str(key)) == len(data):
@@ -315,6 +326,10 @@ class Uploads:
             suffix = self._suffix()
             if self._objects.put_new(str(key._replace(suffix=suffix)), data):
                 return file._replace(suffix=suffix)
+
+    def _is_free(self, intent: Intent) -> bool:
+        """Whether these bytes may have this name: nothing else has it, and no request for others may be on its way."""
+        return not self._is_taken(intent.key) and self._open_ended.get(intent.key, intent) == intent
 
     def _suffix(self) -> str:
         return keys.suffix_of(self._generation, next(self._numbers))
@@ -336,18 +351,29 @@ def _checked_parts(tail: segments.Tail, chunks: list[Chunk], suffix: str) -> Ite
         return
 
 
+def _base_of(wanted: Wanted) -> int:
+    """The offset in the names of its files."""
+    part = wanted.target or wanted.snapshot or wanted.stretch
+    assert part is not None
+    return part[0]
+
+
+def _place(wanted: Wanted) -> Hashable:
+    """What only one job at a time may be at."""
+    kind = "segment" if wanted.target is not None else "snapshot" if wanted.snapshot is not None else "stretch"
+    return wanted.look.key, kind, _base_of(wanted)
+
+
 def _key(wanted: Wanted) -> Hashable:
     part = None if wanted.stretch is None else wanted.stretch[:2]  # its end goes up from look to look
-    return wanted.look.key, wanted.topic_id, wanted.target, wanted.snapshot_offset, part
+    return wanted.look.key, wanted.topic_id, wanted.target, wanted.snapshot, part
 
 
-def _has_size(like: SealedSegment | None, kind: str, size: int) -> bool:
+def _has_size(like: tuple[StoredFile, ...], kind: str, size: int) -> bool:
     """Whether the backup has a file of this kind and size, which may be the same."""
-    found = None if like is None else like.file(kind)
-    return found is not None and found.length == size
+    return any((file.kind, file.length) == (kind, size) for file in like)
 
 
-def _same(like: SealedSegment | None, file: StoredFile) -> StoredFile | None:
+def _same(like: tuple[StoredFile, ...], file: StoredFile) -> StoredFile | None:
     """The file that the backup has with this content."""
-    found = None if like is None else like.file(file.kind)
-    return found if found is not None and found[:3] == file[:3] else None
+    return next((found for found in like if found[:3] == file[:3]), None)
