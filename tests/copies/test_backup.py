@@ -403,14 +403,17 @@ def test_a_segment_of_many_parts_is_announced_before_it_is_sent(
         backup.close()
 
 
+@pytest.mark.parametrize("part_bytes", [500, 5000], ids=["in parts", "small"])
+@pytest.mark.parametrize("kind", ["memory", "directory"])
 def test_an_announced_name_is_for_the_same_bytes_alone(
-    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kind: str, part_bytes: int
 ) -> None:
     from kstore.copies.backups.manifest import Intent
+    from kstore.copies.backups.opening import open_objects
     from kstore.copies.backups.sending import uploads
 
-    monkeypatch.setattr(uploads, "PART_BYTES", 500)
-    objects = MemoryObjects()
+    monkeypatch.setattr(uploads, "PART_BYTES", part_bytes)
+    objects = MemoryObjects() if kind == "memory" else open_objects(str(tmp_path / "backup"), create=True)
     with kstore.Store.open(tmp_path / "data", clock=clock, background=False, **SETTINGS) as store:
         store.create_topic("t", 1)
         for _ in range(30):

@@ -242,10 +242,9 @@ def test_a_snapshot_of_a_log_that_was_written_anew_is_not_the_old_one(store: kst
     backup.close()
 
 
-def test_a_backup_has_the_snapshot_it_had_until_another_one_has_been_sent(
-    store: kstore.Store, clock: ManualClock
-) -> None:
-    """A restore of any round between would not know the producers, and what is dropped cannot be had again."""
+@pytest.mark.parametrize("again", [False, True], ids=["the same writer", "the next writer"])
+def test_a_snapshot_is_not_sent_again_while_segments_come(store: kstore.Store, clock: ManualClock, again: bool) -> None:
+    """A restore of a round without it would not know the producers."""
     inner = MemoryObjects()
     refused = [f"t-0/{names.log_name(base)}" for base in (0, 1)]
     objects = FaultyObjects(inner, lambda request: Fault("refused") if request.key in refused else None)
@@ -259,7 +258,11 @@ def test_a_backup_has_the_snapshot_it_had_until_another_one_has_been_sent(
             with suppress(BackupError):
                 backup.round()
             backup.wait(0.01)
+        assert newest(inner).partitions["t", 0].snapshot is not None
         del refused[:1]
+        if again:
+            backup.close()
+            backup = BackupWriter(StoreSource(store), objects, clock=clock)
     catch_up(backup)
     assert newest(inner).partitions["t", 0].snapshot is not None
     assert not [key for each in newest(inner).dropped for key in each.keys]

@@ -6,18 +6,19 @@ in one piece: sealed segments are replaced from the first on, and a tail that wa
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kstore.copies.backups.contents import Chunk, PartitionState, SealedSegment, StoredFile
 from kstore.copies.backups.rounds import Change
 from kstore.copies.backups.sending import segments
-from kstore.copies.backups.sending.segments import ChangedMeanwhileError, Place, Target
+from kstore.copies.backups.sending.segments import ChangedMeanwhileError, Place, SnapshotFile, Target
 from kstore.copies.backups.sending.sources import PartitionLook, Source, read_gaps
 from kstore.disk import fs
+from kstore.errors import StorageError
 from kstore.files import names
 
 MERGED_BYTES = 4 << 20
@@ -53,19 +54,10 @@ class Wanted(NamedTuple):
     look: PartitionLook
     topic_id: str
     target: Target | None = None
-    like: tuple[StoredFile, ...] = ()
+    like: SealedSegment | None = None
     """What the backup has of the same offsets: files that are the same are not uploaded again."""
     snapshot: SnapshotFile | None = None
     stretch: Stretch | None = None
-
-
-class SnapshotFile(NamedTuple):
-    """A producer snapshot at the source: another one at the same offset differs in one of these."""
-
-    offset: int
-    inode: int
-    modified_ns: int
-    size: int
 
 
 class Stretch(NamedTuple):
@@ -244,8 +236,7 @@ class _Planner:
         self.waits = False
         have = {segment[:2]: segment for segment in self.segments}
         missing = [t for t in self.targets if (like := have.get(t[:2])) is None or not _has(like, t)]
-        files = [have[target[:2]].files if target[:2] in have else () for target in missing]
-        wanted = [Wanted(self.look, self.topic_id, *each) for each in zip(missing, files, strict=True)]
+        wanted = [Wanted(self.look, self.topic_id, target, have.get(target[:2])) for target in missing]
         uploaded = [self.finished(each) for each in wanted[:UPLOADS_AHEAD]]
         for target, sealed in zip(missing, uploaded, strict=False):
             overlaps = [segment for segment in self.segments if _overlap(segment, target)]
@@ -373,9 +364,6 @@ class _Planner:
         """The change that comes of it."""
         look, known = self.look, self.known
         snapshot = self._snapshot()
-        if self._waits_for_snapshot and known.snapshot is not None and known.snapshot[0] == self._snapshot_base():
-            # The one that the backup has may be of other records; without one a restore would not know the producers.
-            return Planned(None, [], replace(self.memory, look=None))
         skip, keep = self._kept()
         change = Change(
             look.topic,
@@ -424,28 +412,27 @@ class _Planner:
     def _snapshot(self) -> tuple[int, StoredFile] | None:
         """The snapshot at the base offset of the tail's first segment."""
         self._waits_for_snapshot, self._snapshot_file = False, None
-        base = self._snapshot_base()
-        if not base:
+        base = self.tail[0].base_offset if self.tail else self.active
+        file = segments.find_snapshot(self.look.path, base) if base else None
+        if file is None:
             return None
-        try:
-            found = fs.stat(os.path.join(self.look.path, names.file_name(base, names.SNAPSHOT)), follow=False)
-        except fs.MissingFileError:
-            return None
-        file = SnapshotFile(base, found.st_ino, found.st_mtime_ns, found.st_size)
-        known = self.known.snapshot if self.known.snapshot is not None and self.known.snapshot[0] == base else None
-        if known is not None and file == self.memory.snapshot:
+        known = self.known.snapshot
+        if known is None or known[0] != file.base_offset or not self._is_same_snapshot(known[1], file):
+            sent = self.finished(Wanted(self.look, self.topic_id, snapshot=file))
+            self._waits_for_snapshot = sent is None
+            known = (file.base_offset, sent) if isinstance(sent, StoredFile) and sent.kind else None
+        if known is not None:
             self._snapshot_file = file
-            return known
-        like = () if known is None else (known[1],)
-        sent = self.finished(Wanted(self.look, self.topic_id, None, like, file))
-        self._waits_for_snapshot = sent is None
-        if not isinstance(sent, StoredFile) or not sent.kind:
-            return None
-        self._snapshot_file = file
-        return base, sent
+        return known
 
-    def _snapshot_base(self) -> int | None:
-        return self.tail[0].base_offset if self.tail else self.active
+    def _is_same_snapshot(self, known: StoredFile, file: SnapshotFile) -> bool:
+        """Whether the backup has this one: after a cut there may be another one at the same offset."""
+        if file == self.memory.snapshot:
+            return True
+        path = segments.snapshot_path(self.look.path, file.base_offset)
+        with suppress(StorageError):  # it is wanted then, and what cannot be read is told there
+            return file.size == known.length and segments.checksum(path, file.size) == known.crc
+        return False
 
 
 def _size_class(size: int) -> int:

@@ -42,6 +42,15 @@ class Target(NamedTuple):
     size: int
 
 
+class SnapshotFile(NamedTuple):
+    """A producer snapshot of the source: another one at the same offset differs in one of these."""
+
+    base_offset: int
+    inode: int
+    modified_ns: int
+    size: int
+
+
 class Place(NamedTuple):
     """Where the last batch that was backed up stands: its segment's file, its position and its header."""
 
@@ -58,6 +67,20 @@ class ChangedMeanwhileError(BackupError):
 def log_path(directory: str, base_offset: int) -> str:
     """The `.log` file of a segment."""
     return os.path.join(directory, names.log_name(base_offset))
+
+
+def snapshot_path(directory: str, base_offset: int) -> str:
+    """The producer snapshot at an offset."""
+    return os.path.join(directory, names.file_name(base_offset, names.SNAPSHOT))
+
+
+def find_snapshot(directory: str, base_offset: int) -> SnapshotFile | None:
+    """The producer snapshot at an offset as its file is now, None without one."""
+    try:
+        found = fs.stat(snapshot_path(directory, base_offset), follow=False)
+    except fs.MissingFileError:
+        return None
+    return SnapshotFile(base_offset, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 def find_targets(directory: str, bases: tuple[int, ...]) -> list[Target]:

@@ -118,7 +118,9 @@ class Uploads:
         """What the next manifest has to announce, and what is announced and may be on its way."""
         found = dict(self._open_ended)
         for job in list(self._jobs.values()):
-            found |= {large.intent.key: large.intent for large in job.large if job.is_hashed}
+            found |= {
+                each.intent.key: each.intent for each in job.large if job.is_hashed and self._is_free(each.intent)
+            }
         return list(found.values())
 
     @property
@@ -132,10 +134,6 @@ class Uploads:
         for job in self._jobs.values():
             if job.is_hashed and not job.is_running and known.issuperset(large.intent for large in job.large):
                 job.is_hashed = False
-                taken = [large.intent.key for large in job.large if not self._is_free(large.intent)]
-                if taken:
-                    job.error = ChangedMeanwhileError(f"{', '.join(taken)}: the name has been given to other bytes")
-                    continue
                 self._open_ended |= {large.intent.key: large.intent for large in job.large}
                 self._run(job, self._send)
 
@@ -193,7 +191,7 @@ class Uploads:
                 if not isinstance(job.error, (ChangedMeanwhileError, fs.MissingFileError)):
                     self.errors.append(job.error)
                 del self._jobs[key]
-            elif key not in self._wanted:
+            elif key not in self._wanted or not self._may_be_announced(job):
                 del self._jobs[key]
         self._wanted.clear()
 
@@ -250,6 +248,8 @@ class Uploads:
                 job.large.append(_Large(path, file, intent))
         if target is not None and not segments.is_same_file(segments.log_path(look.path, base), target):
             raise ChangedMeanwhileError(f"{look.path}: segment {base} is another file by now")
+        if target is None and segments.find_snapshot(look.path, base) not in (job.wanted.snapshot, None):
+            raise ChangedMeanwhileError(f"{look.path}: snapshot {base} is another file by now")
         job.is_hashed, job.is_sent = bool(job.large), not job.large
 
     def _send(self, job: _Job) -> None:
@@ -310,7 +310,7 @@ class Uploads:
         finally:
             fs.close(fd)
 
-    def _put_small(self, key: keys.FileKey, data: bytes, like: tuple[StoredFile, ...]) -> StoredFile:
+    def _put_small(self, key: keys.FileKey, data: bytes, like: SealedSegment | None) -> StoredFile:
         file = StoredFile(key.kind, len(data), crc32c(data))
         same = _same(like, file)
         if same is not None:
@@ -330,6 +330,10 @@ class Uploads:
     def _is_free(self, intent: Intent) -> bool:
         """Whether these bytes may have this name: nothing else has it, and no request for others may be on its way."""
         return not self._is_taken(intent.key) and self._open_ended.get(intent.key, intent) == intent
+
+    def _may_be_announced(self, job: _Job) -> bool:
+        """Whether the names that it waits for have not been given to other bytes meanwhile."""
+        return not job.is_hashed or all(self._is_free(large.intent) for large in job.large)
 
     def _suffix(self) -> str:
         return keys.suffix_of(self._generation, next(self._numbers))
@@ -355,7 +359,7 @@ def _base_of(wanted: Wanted) -> int:
     """The offset in the names of its files."""
     part = wanted.target or wanted.snapshot or wanted.stretch
     assert part is not None
-    return part[0]
+    return part.base_offset
 
 
 def _place(wanted: Wanted) -> Hashable:
@@ -369,11 +373,13 @@ def _key(wanted: Wanted) -> Hashable:
     return wanted.look.key, wanted.topic_id, wanted.target, wanted.snapshot, part
 
 
-def _has_size(like: tuple[StoredFile, ...], kind: str, size: int) -> bool:
+def _has_size(like: SealedSegment | None, kind: str, size: int) -> bool:
     """Whether the backup has a file of this kind and size, which may be the same."""
-    return any((file.kind, file.length) == (kind, size) for file in like)
+    found = None if like is None else like.file(kind)
+    return found is not None and found.length == size
 
 
-def _same(like: tuple[StoredFile, ...], file: StoredFile) -> StoredFile | None:
+def _same(like: SealedSegment | None, file: StoredFile) -> StoredFile | None:
     """The file that the backup has with this content."""
-    return next((found for found in like if found[:3] == file[:3]), None)
+    found = None if like is None else like.file(file.kind)
+    return found if found is not None and found[:3] == file[:3] else None
