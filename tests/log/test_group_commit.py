@@ -6,6 +6,7 @@ The disk is held: a sync ends when the test lets it, and what it covered is know
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import threading
@@ -490,3 +491,50 @@ def test_a_flush_ends_however_fast_segments_are_rolled_beside_it(
         monkeypatch.undo()
         assert flushed == [0]
         assert log.stats()["recovery_point"] >= 10
+
+
+class Garbage:
+    """A cycle; its collection lets another thread give its turn back, and waits until it has."""
+
+    def __init__(self, may_give: threading.Event, has_given: threading.Event) -> None:
+        self.itself, self.may_give, self.has_given = self, may_give, has_given
+
+    def __del__(self) -> None:
+        self.may_give.set()
+        assert self.has_given.wait(60)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_turn_that_is_given_back_during_a_garbage_collection_is_not_waited_for(alone: bool) -> None:
+    """The collection begins where the waiting thread's own object is made, after it has seen that the turn is taken."""
+    turn = Turn()
+    taken, may_give, has_given, ended = (threading.Event() for _ in range(4))
+
+    def hold() -> None:
+        turn.take()
+        taken.set()
+        assert may_give.wait(60)
+        turn.give(0)
+        has_given.set()
+
+    def ask() -> None:
+        Garbage(may_give, has_given)
+        gc.set_threshold(1)
+        turn.take() if alone else turn.take_or_wait(1)
+        gc.set_threshold(*thresholds)
+        ended.set()
+
+    holder = threading.Thread(target=hold)
+    asker = threading.Thread(target=ask)
+    gc.collect()
+    thresholds = gc.get_threshold()
+    try:
+        holder.start()
+        assert taken.wait(60)
+        asker.start()
+        assert ended.wait(10)
+    finally:
+        gc.set_threshold(*thresholds)
+        turn.take_or_wait(0) and turn.give(1)  # wakes one that sleeps for ever
+        may_give.set()
+        holder.join()

@@ -2,8 +2,9 @@
 
 One thread at a time has the turn. The others sleep, each on a lock of its own. The thread that gives the turn back
 wakes those whose records the sync has covered, and one more to sync for the rest; no other thread wakes. Compiled, so
-that no interrupt (a signal's handler that raises) comes between two steps, and the GIL is the lock. The hardest rule: a
-thread that was woken and leaves without taking the turn calls `give` all the same, so that the next one is woken.
+that no interrupt (a signal's handler that raises) comes between two steps, and the GIL is the lock: between a look and
+what depends on it, no object is made that a garbage collection may begin with. The hardest rule: a thread that was woken
+and leaves without taking the turn calls `give` all the same, so that the next one is woken.
 """
 
 from libc.stdint cimport int64_t
@@ -50,19 +51,23 @@ cdef class Turn:
 
     def take_or_wait(self, int64_t target):
         """Take the turn: True; or sleep until it may be had, or a sync has covered `target`: False."""
-        if self.holder is None:
-            self.holder = get_ident()
-            return True
-        self._sleep(_Waiter(target, False))
-        return False
+        return self._take_or_sleep(target, False)
 
     def take(self):
         """Wait for the turn and take it; threads that call this get it in the order of their calls."""
-        if self.holder is None:
-            self.holder = get_ident()
-        else:
-            self._sleep(_Waiter(0, True))
+        self._take_or_sleep(0, True)
         self.began = perf_counter()
+
+    cdef bint _take_or_sleep(self, int64_t target, bint alone) except -1:
+        """Take the turn: True; or sleep as a waiter."""
+        cdef _Waiter waiter
+        if self.holder is not None:
+            waiter = _Waiter(target, alone)
+            if self.holder is not None:  # a garbage collection at its making may have let that thread go on
+                self._sleep(waiter)
+                return False
+        self.holder = get_ident()
+        return True
 
     cdef int _sleep(self, _Waiter waiter) except -1:
         self.waiting.append(waiter)
@@ -106,7 +111,7 @@ cdef class Turn:
         Without the turn: wake a waiting thread to take it, if no thread has it.
         """
         cdef _Waiter waiter, first = None
-        cdef list left
+        cdef list left = []  # made while nobody else can take the turn: a garbage collection lets other threads go on
         cdef Py_ssize_t served = 0
         if self.holder is not None:
             if self.holder != get_ident():
@@ -116,7 +121,6 @@ cdef class Turn:
             self.expected = len(self.waiting)
         if not self.waiting:
             return 0
-        left = []
         for waiter in self.waiting:
             if not waiter.alone and waiter.target <= covered:
                 waiter.sleep.release()
