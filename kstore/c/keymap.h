@@ -111,13 +111,20 @@ KS_INLINE uint64_t ks_stops(const uint8_t *p, uint8_t tag) {
 #endif
 }
 
+/* What finds them: ks_stops, or the like for a processor with wider vectors. */
+typedef uint64_t ks_finder(const uint8_t *p, uint8_t tag);
+
 /* The first slot from `slot` on that has the key's tag, or else the free one that ends the search. The slots of a group are
    taken from the first on, so that no slot with the tag lies behind a free one of its group. */
-KS_INLINE uint64_t ks_keymap_candidate(const ks_keymap *m, ks_key k, uint64_t slot) {
+KS_INLINE uint64_t ks_candidate_by(const ks_keymap *m, ks_key k, uint64_t slot, ks_finder *stops) {
     for (;; slot += KS_SLOTS_AT_ONCE) {
-        uint64_t bits = ks_stops(m->tags + slot, ks_tag(k));
+        uint64_t bits = stops(m->tags + slot, ks_tag(k));
         if (bits) return slot + (uint64_t)__builtin_ctzll(bits);
     }
+}
+
+KS_INLINE uint64_t ks_keymap_candidate(const ks_keymap *m, ks_key k, uint64_t slot) {
+    return ks_candidate_by(m, k, slot, ks_stops);
 }
 
 /* Before a get or put: asks for the tags of a key's home group, and when they are there for the slot that they point to. */
@@ -138,13 +145,13 @@ typedef struct {
 } ks_key_place;
 
 /* `slot` is in the key's home group or behind it, and the key is not before it. */
-KS_INLINE ks_key_place ks_keymap_look_from(const ks_keymap *m, ks_key k, uint64_t slot) {
-    while (m->tags[slot] && !ks_is_entry(m->slots + slot, k)) slot = ks_keymap_candidate(m, k, slot + 1);
+KS_INLINE ks_key_place ks_look_from(const ks_keymap *m, ks_key k, uint64_t slot, ks_finder *stops) {
+    while (m->tags[slot] && !ks_is_entry(m->slots + slot, k)) slot = ks_candidate_by(m, k, slot + 1, stops);
     return (ks_key_place){slot, m->tags[slot] != 0};
 }
 
 KS_INLINE ks_key_place ks_keymap_look(const ks_keymap *m, ks_key k) {
-    return ks_keymap_look_from(m, k, ks_keymap_candidate(m, k, ks_home_number(m, k.hash) * KS_GROUP_SLOTS));
+    return ks_look_from(m, k, ks_keymap_candidate(m, k, ks_home_number(m, k.hash) * KS_GROUP_SLOTS), ks_stops);
 }
 
 /* The ordinal of a key, or KS_NEW_KEY. */

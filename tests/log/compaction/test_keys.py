@@ -513,6 +513,102 @@ def test_the_pass_knows_it_of_many_keys_and_batches_of_many_records() -> None:
     assert superseded(newest) == [last[key] != i for i, key in enumerate(keys)]
 
 
+# Batches around the number of keys that are put at once: 128 (KS_AT_ONCE in keymap.h).
+SIZES = [
+    pytest.param([128], id="a group"),
+    pytest.param([127, 1, 3], id="one record less than a group"),
+    pytest.param([126, 1, 1, 1], id="two records less than a group"),
+    pytest.param([129, 126, 1], id="one record more than a group"),
+    pytest.param([255, 256, 257], id="two groups, and one record less and more"),
+    pytest.param([140] * 9, id="batches of 16 KiB"),
+    pytest.param([1] * 300, id="batches of one record"),
+    pytest.param([5, 700, 5], id="a large batch between small ones"),
+]
+
+
+def batches_of(keys: Sequence[bytes | None], sizes: Iterable[int]) -> list[bytes]:
+    made, first = [], 0
+    for size in sizes:
+        made.append(batch(first, *((key, b"v") for key in keys[first : first + size])))
+        first += size
+    return made
+
+
+def expected_of(keys: Sequence[bytes | None], sizes: Iterable[int], capacity: int) -> tuple[list[bool], int, int, bool]:
+    """What a pass over these keys finds: the superseded, the number of keys, the latest offset, whether it is full."""
+    newest: dict[bytes, int] = {}
+    latest, end, gone = -1, 0, set()
+    for size in sizes:
+        first, end = end, end + size
+        for offset in range(first, end):
+            key = keys[offset]
+            if key is None:
+                continue
+            if len(newest) >= capacity:
+                gone |= {i for i in range(latest + 1) if keys[i] is None}
+                return [i in gone for i in range(end)], len(newest), latest, True
+            if key in newest:
+                gone.add(newest[key])
+            newest[key] = latest = offset
+        latest = end - 1
+    gone |= {i for i in range(end) if keys[i] is None}
+    return [i in gone for i in range(end)], len(newest), latest, False
+
+
+def found_of(newest: NewestRecords) -> tuple[list[bool], int, int, bool]:
+    return superseded(newest), newest.keys, newest.latest_offset, newest.is_full
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("different", [1 << 30, 150, 3])
+def test_groups_of_keys_find_what_one_key_after_the_other_does(sizes: list[int], different: int) -> None:
+    rng = random.Random(sum(sizes))
+    keys = [None if rng.random() < 0.05 else rng.randrange(different).to_bytes(4, "big") for _ in range(sum(sizes))]
+    expected = expected_of(keys, sizes, 1 << 20)
+    assert found_of(scanned(*batches_of(keys, sizes), capacity=1 << 20)) == expected
+    newest, transactions = NewestRecords(1 << 20, 0), CleanedTransactions()
+    for number, each in enumerate(batches_of(keys, sizes)):
+        newest.add(each, transactions, path="a.log", position=0)
+        assert found_of(newest) == expected_of(keys, sizes[: number + 1], 1 << 20)
+    assert found_of(newest) == expected
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("different", [1 << 30, 150])
+def test_a_map_that_becomes_full_within_a_group_of_keys_ends_the_pass_at_that_key(
+    sizes: list[int], different: int
+) -> None:
+    rng = random.Random(len(sizes))
+    keys = [None if rng.random() < 0.1 else rng.randrange(different).to_bytes(4, "big") for _ in range(sum(sizes))]
+    distinct = len(set(keys) - {None})
+    borders = {border + near for border in (127, 128, 140, 255, 256, distinct) for near in (-2, -1, 0, 1, 2)}
+    for capacity in sorted({1, 2, *borders}):
+        expected = expected_of(keys, sizes, capacity)
+        assert found_of(scanned(*batches_of(keys, sizes), capacity=capacity)) == expected, capacity
+
+
+@pytest.mark.parametrize("before", [1, 126, 127, 128, 129])
+def test_a_message_of_an_old_format_supersedes_the_keys_of_the_batches_before_it(before: int) -> None:
+    keys = [str(i).encode() for i in range(before)]
+    messages = [legacy(1, b"later", key=b"0", offset=before), batch(before + 1, (b"0", b"last"))]
+    newest = scanned(*batches_of(keys, [before]), *messages)
+    assert superseded(newest) == [True, *[False] * (before - 1), True, False]
+
+
+@pytest.mark.parametrize("before", [1, 127, 128, 129])
+def test_damage_behind_groups_of_keys_is_an_error_with_its_place(before: int) -> None:
+    keys = [str(i).encode() for i in range(before)]
+    sound = b"".join(batches_of(keys, [before]))
+    damaged = bytearray(batch(before, (b"a", b"1")))
+    damaged[-1] ^= 1
+    newest = NewestRecords(1000, 0)
+    with pytest.raises(CorruptRecordError) as caught:
+        newest.add(sound + damaged, CleanedTransactions(), path="a.log", position=100)
+    assert (caught.value.path, caught.value.position) == ("a.log", 100 + len(sound))
+    with pytest.raises(ValueError, match="begin another"):
+        newest.add(sound, CleanedTransactions(), path="a.log", position=0)
+
+
 # ---- What is not sound
 
 
