@@ -85,13 +85,13 @@ def give_back_memory():
         drop_oldest()
 
 
-cdef uint8_t *take_kept(Py_ssize_t size, Py_ssize_t *capacity) noexcept:
-    """Take the newest buffer of `size` to twice as many bytes from those kept; NULL if there is none."""
+cdef uint8_t *take_kept(Py_ssize_t size, Py_ssize_t most, Py_ssize_t *capacity) noexcept:
+    """Take the newest buffer of `size` to `most` bytes from those kept; NULL if there is none."""
     global kept_count, kept_bytes
     cdef uint8_t *data
     cdef int i
     for i in range(kept_count - 1, -1, -1):
-        if size <= kept_sizes[i] <= 2 * size:
+        if size <= kept_sizes[i] <= most:
             data = kept[i]
             capacity[0] = kept_sizes[i]
             kept_count -= 1
@@ -414,7 +414,9 @@ cdef class Packer:
 
     cdef int _reserve(self, Py_ssize_t extra) except -1:
         cdef Py_ssize_t wanted = max(self._least, self._used + extra, 2 * self._capacity)
-        cdef uint8_t *data = take_kept(wanted, &wanted)
+        # What grows goes on growing, and is copied each time; what had to give memory back has many beside it.
+        cdef bint may_be_large = self._capacity > 0 and self._least == FIRST_CAPACITY
+        cdef uint8_t *data = take_kept(wanted, (8 if may_be_large else 2) * wanted, &wanted)
         if data != NULL:
             if self._used:
                 memcpy(data, self.data, <size_t> self._used)

@@ -225,21 +225,12 @@ cdef class Splitter(BaseSplitter):
         cdef Packer packer = self._packers[partition]
         cdef Py_ssize_t capacity = packer._capacity
         cdef Py_ssize_t finished = packer.finished
-        cdef void *data
         packer.clear()
         self._ready.remove(partition)
         self._finished -= finished
         self._held -= finished
         if self._reserved > 2 * self._max_bytes:
-            if packer._used == 0:
-                PyMem_RawFree(packer.data)
-                packer.data = NULL
-                packer._capacity = 0
-            else:
-                data = PyMem_RawRealloc(packer.data, <size_t> packer._used)
-                if data != NULL:
-                    packer.data = <uint8_t *> data
-                    packer._capacity = packer._used
+            packer.shrink()
             self._reserved += packer._capacity - capacity
 
     cdef Packer _packer(self, int32_t partition):
