@@ -274,6 +274,7 @@ class IndexFile(Entries):
         with self._lock:
             self._open(create=True)
             self._unmap()
+            self._unsynced = True  # also as it is: the process that wrote it may have died before its sync
             size = fs.size(self._fd)
             room, self._remainder = divmod(size, self.entry_bytes)
             if at_full_size and not self._remainder and size >= len(data):
@@ -281,7 +282,6 @@ class IndexFile(Entries):
                 if page_end is not None:
                     changed = self._overwrite(bytes(data).ljust(min(page_end, size), b"\0"))
                     self._set_size(entries, room)
-                    self._unsynced = True  # the process that wrote it may have died before its sync
                     return changed
             same = size >= len(data) and (not data or fs.pread(self._fd, len(data), 0) == data)
             if not same:

@@ -347,15 +347,22 @@ def test_a_replaced_file_holds_the_new_entries_and_nothing_else(tmp_path: Path, 
     assert contents(reopened(index))[:3] == [(46, 5), (50, 9), (60, 12)]
 
 
-def test_replacing_with_what_is_there_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacing_with_what_is_there_writes_nothing_and_has_it_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that wrote it may have died before its sync, and the recovery point will say that it is durable."""
     data = packed((46, 5), (50, 9))
     (tmp_path / "x").write_bytes(data)
     index = OffsetIndex(tmp_path / "x", BASE, 80)
-    for name in ("pwrite", "truncate", "fdatasync"):
+    for name in ("pwrite", "truncate"):
         monkeypatch.setattr(fs, name, refuse)
+    synced: list[int] = []
+    monkeypatch.setattr(fs, "fdatasync", synced.append)
     assert not index.replace(data)
     assert contents(index) == [(46, 5), (50, 9)]
+    assert not synced
     index.flush()
+    assert len(synced) == 1
 
 
 def test_replacing_the_start_of_an_untrimmed_file_only_cuts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
