@@ -130,8 +130,7 @@ def _sweep(newcomer: Holder | None, most: int) -> bool:
         if _sweeping.setdefault("by", this_sweep) is not this_sweep:
             return False
         if newcomer is None or _unsure > min(_trusted, most // 16):
-            _drop_dead()
-            count = held()
+            count = _count()
             _room, _unsure = most - count, 0
             _trusted = 64 + count // 8  # bounded, since the process's own limit may be lowered
         if _room < 0:
@@ -144,13 +143,29 @@ def _sweep(newcomer: Holder | None, most: int) -> bool:
             del _sweeping["by"]
 
 
-def _drop_dead() -> None:
-    """Remove collected holders from the ring, which would grow with each log that is opened and closed."""
+def _count() -> int:
+    """Count the descriptors that are held, and keep only those in the ring who hold some: most logs may be parked."""
+    held_by: dict[int, int] = {}
     for _ in range(len(_ring)):
-        if _ring[0]() is None:
+        holder = _ring[0]()
+        if holder is None:
             _ring.popleft()
-        else:
-            _ring.rotate(-1)
+            continue
+        held_by[id(holder)] = holder.holds()
+        _keep_or_drop(holder, held_by[id(holder)])
+    return sum(held_by.values())
+
+
+def _keep_or_drop(holder: Holder, holds: int) -> None:
+    """Put the first one of the ring last, or take it out if it holds nothing."""
+    if holds:
+        _ring.rotate(-1)
+        return
+    holder.listed = False
+    _ring.popleft()
+    if holder.holds() and not holder.listed:  # another thread opened a file meanwhile, and saw the holder listed
+        holder.listed = True
+        _ring.append(weakref.ref(holder))
 
 
 def _reduce(spare: int, newcomer: Holder | None) -> None:
@@ -174,14 +189,7 @@ def _reduce(spare: int, newcomer: Holder | None) -> None:
                 logger.warning("while closing files that were not in use: %s", error)
         left = holder.holds()
         _room += before - left
-        if left:
-            _ring.rotate(-1)
-            continue
-        holder.listed = False
-        _ring.popleft()
-        if holder.holds() and not holder.listed:  # another thread opened a file meanwhile, and saw the holder listed
-            holder.listed = True
-            _ring.append(weakref.ref(holder))
+        _keep_or_drop(holder, left)
 
 
 def _forget() -> None:

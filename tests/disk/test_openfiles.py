@@ -183,6 +183,31 @@ def test_what_has_died_is_forgotten_although_nothing_has_to_be_closed(partition:
     assert len(openfiles._ring) < 300
 
 
+class Asked(Thing):
+    """One that counts how often it was asked what it holds."""
+
+    asked = 0
+
+    def holds(self) -> int:
+        Asked.asked += 1
+        return self.open
+
+
+def test_what_holds_nothing_is_not_asked_again_until_it_opens_something() -> None:
+    """However many logs are parked, a file that is opened beside them looks at none of them."""
+    openfiles.set_limit(1000)
+    parked = [Asked(0) for _ in range(300)]
+    for thing in parked:
+        openfiles.opened(thing, 0)
+    for _ in range(20):
+        things(64)
+    assert Asked.asked <= 2 * len(parked)
+    parked[7].open = 2 * LEAST
+    openfiles.opened(parked[7], 2 * LEAST)
+    openfiles.set_limit(LEAST)
+    assert not parked[7].open
+
+
 def test_what_was_let_go_and_is_opened_again_counts_again() -> None:
     openfiles.set_limit(64)
     made = things(65)
