@@ -64,6 +64,24 @@ def test_what_is_no_segment_file_is_parsed_to_none(name: str) -> None:
     assert names.parse_file_name(name) is None
 
 
+@given(
+    st.lists(
+        st.text()
+        | st.builds(
+            lambda digits, kind, state: digits + kind + state,
+            OFFSETS.map(str) | OFFSETS.map("{:020}".format) | st.just("09223372036854775808") | st.just("٣" * 20),
+            st.sampled_from((*names.SEGMENT_KINDS, names.SNAPSHOT, ".logs")),
+            st.sampled_from(["", "", ".deleted"]),
+        )
+    )
+)
+def test_many_names_are_sorted_as_each_of_them_is_parsed(entries: list[str]) -> None:
+    parsed = [file for name in entries if (file := names.parse_file_name(name)) is not None and not file.state]
+    assert names.offsets_by_kind(entries) == {
+        kind: [file.offset for file in parsed if file.kind == kind] for kind in (*names.SEGMENT_KINDS, names.SNAPSHOT)
+    }
+
+
 def test_a_short_file_name_is_read_and_is_not_the_one_that_kafka_writes() -> None:
     parsed = names.parse_file_name("7.log")
     assert parsed == (7, ".log", "")

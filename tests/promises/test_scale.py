@@ -5,6 +5,7 @@ docs/scale.md has the figures, and the few steps that are known to grow faster.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -246,6 +247,38 @@ def recovering_segments(path: Path, segments: int, *, lost_indexes: bool) -> int
 @pytest.mark.parametrize("lost_indexes", [False, True])
 def test_a_recovery_looks_at_each_of_all_segments_a_few_times(tmp_path: Path, lost_indexes: bool) -> None:
     assert growth(tmp_path, partial(recovering_segments, lost_indexes=lost_indexes)) < 0.03
+
+
+def test_a_log_that_is_opened_has_two_objects_for_each_segment(tmp_path: Path) -> None:
+    """The garbage collector looks at them again and again, and very many segments need that much memory."""
+
+    def objects(segments: int) -> int:
+        path = tmp_path / f"{segments}" / "t-0"
+        with kstore.Log.open(path, clock=lambda: 1_700_000_000_000) as log:
+            for _ in range(segments - 1):
+                log.append(b"v")
+                log.roll()
+        gc.collect()
+        before = len(gc.get_objects())
+        with kstore.Log.open(path, clock=lambda: 1_700_000_000_000) as log:
+            gc.collect()
+            return len(gc.get_objects()) - before
+
+    few, more = objects(10), objects(60)
+    assert more - few <= 2 * 50 + 10  # a Segment and its IndexFaults
+
+
+def test_opening_a_log_makes_no_call_twice_for_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = Counter[str]()
+    real = names.parse_file_name
+    monkeypatch.setattr(names, "parse_file_name", lambda name: parsed.update((name,)) or real(name))
+    with kstore.Log.open(tmp_path / "t-0") as log:
+        for _ in range(10):
+            log.append(b"v")
+            log.roll()
+    parsed.clear()
+    with kstore.Log.open(tmp_path / "t-0"):
+        assert not [name for name in parsed if name.startswith("0")]
 
 
 def test_one_call_more_for_each_partition_that_is_there_would_be_found(tmp_path: Path) -> None:

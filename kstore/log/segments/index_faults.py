@@ -16,7 +16,7 @@ class IndexFaults:
     __slots__ = ("_is_muted", "_paths")
 
     def __init__(self) -> None:
-        self._paths: set[str] = set()
+        self._paths: tuple[str, ...] = ()  # hardly ever any, and a log may have very many segments
         self._is_muted = False
 
     def mute(self) -> None:
@@ -30,7 +30,7 @@ class IndexFaults:
     def report(self, path: object, fault: str) -> None:
         """Log a fault of an index file, unless one of this file was logged before."""
         if str(path) not in self._paths and not self._is_muted:
-            self._paths.add(str(path))
+            self._paths += (str(path),)
             logger.warning("%s: %s; it is passed over; kstore verify tells which of the two is damaged", path, fault)
 
     def report_entry(self, path: object, entry: str) -> None:

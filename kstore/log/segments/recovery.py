@@ -157,21 +157,18 @@ def load(
     """
     recovery = Recovery()
     files = _clear_leftovers(directory, recovery, fs.listdir(directory) if seen is None else seen.entries)
-    bases = sorted(file.offset for file in files if file.kind == names.LOG)
+    bases = sorted(files[names.LOG])
     with_log = set(bases)
-    indexed: dict[str, set[int]] = {names.OFFSET_INDEX: set(), names.TIME_INDEX: set(), names.TXN_INDEX: set()}
-    for file in files:
-        if file.kind in indexed and file.offset in with_log:
-            indexed[file.kind].add(file.offset)
-    orphans = [str(file) for file in files if file.kind in indexed and file.offset not in with_log]
+    index_kinds = names.OFFSET_INDEX, names.TIME_INDEX, names.TXN_INDEX
+    indexed = {kind: with_log.intersection(files[kind]) for kind in index_kinds}
+    orphans = [names.file_name(base, kind) for kind in index_kinds for base in files[kind] if base not in with_log]
     room, interval = config.segment_index_bytes, config.index_interval_bytes
     segments = [Segment(directory, base, max_index_bytes=room, index_interval_bytes=interval) for base in bases]
     for segment in segments:
         segment.created_ms = now_ms
         segment.jitter_ms = draw_jitter(config)
     epochs = LeaderEpochCache.open(os.path.join(directory, names.LEADER_EPOCH_CHECKPOINT))
-    snapshots = [file.offset for file in files if file.kind == names.SNAPSHOT]
-    producers = ProducerState(directory, snapshots, expiry)
+    producers = ProducerState(directory, files[names.SNAPSHOT], expiry)
     loader = _Loader(
         directory,
         config,
@@ -342,12 +339,11 @@ def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_inde
     return _whole_end(last, recovery_point) == recovery_point
 
 
-def _clear_leftovers(directory: str, recovery: Recovery, entries: list[str]) -> list[names.FileName]:
-    """Carry out what `leftovers` decides; the files of segments and snapshots that are left."""
+def _clear_leftovers(directory: str, recovery: Recovery, entries: list[str]) -> dict[str, list[int]]:
+    """Carry out what `leftovers` decides; the offsets of the segments' files and snapshots that are left, by kind."""
     if any(name.endswith(_UNFINISHED) for name in entries):
         entries = _finish(directory, recovery, entries)
-    parsed = map(names.parse_file_name, entries)
-    return [file for file in parsed if file is not None and not file.state]
+    return names.offsets_by_kind(entries)
 
 
 def _finish(directory: str, recovery: Recovery, entries: list[str]) -> list[str]:

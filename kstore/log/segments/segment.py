@@ -36,6 +36,9 @@ ENTRIES_TRIED = 8  # of an index, one after the other, before the log is read fr
 MAX_CONFIRMED = 1024  # entries of a time index that are remembered as borne out
 NO_ENTRIES = INT_MAX  # an index interval that no segment reaches
 
+# Entries of a time index that the log bears out. A log of very many segments has no empty set for each of them.
+_NONE_CONFIRMED: set[tuple[int, int]] | frozenset[tuple[int, int]] = frozenset()
+
 
 @dataclass(slots=True)
 class Recovered:
@@ -143,7 +146,7 @@ class Segment:
         self._size: int | None = None
         self._first_timestamp: int | None = None
         self._maximum: tuple[int, int] | None = None
-        self._confirmed: set[tuple[int, int]] = set()  # entries of the time index that the log bears out
+        self._confirmed = _NONE_CONFIRMED
         self.times_doubted = False  # damage hides the greatest timestamp
         self._faults = IndexFaults()
 
@@ -508,9 +511,10 @@ class Segment:
         is_first = _scan.is_first_with(file.fd, position, end, after, offset, timestamp, least=least, path=self.path)
         if not is_first:
             return is_first
-        if len(self._confirmed) >= MAX_CONFIRMED:
-            self._confirmed.clear()
-        self._confirmed.add(entry)
+        if isinstance(self._confirmed, set) and len(self._confirmed) < MAX_CONFIRMED:
+            self._confirmed.add(entry)
+        else:
+            self._confirmed = {entry}
         return True
 
     def _with_inner_base(self, place: _scan.BatchPlace) -> _scan.BatchPlace:
@@ -634,7 +638,7 @@ class Segment:
         """Take other files that are at the paths now, sealed, synced, of so many bytes; readers may hold this
         object."""
         self.is_active = self.pinned = self.unsynced = self.times_doubted = False
-        self._confirmed, self._faults = set(), IndexFaults()
+        self._confirmed, self._faults = _NONE_CONFIRMED, IndexFaults()
         self._offset_index = self._time_index = None
         self._maximum = self._first_timestamp = None
         self._file = None
@@ -679,7 +683,7 @@ class Segment:
         self._size = scan.end_position
         has_timestamps = scan.max_timestamp >= 0
         self.maximum = (scan.max_timestamp, scan.max_timestamp_offset) if has_timestamps else (-1, self.base_offset)
-        self._confirmed, self._faults = set(), IndexFaults()
+        self._confirmed, self._faults = _NONE_CONFIRMED, IndexFaults()
         self._first_timestamp = None
         self.offset_index.replace(scan.index_entries, at_full_size=is_last)
         # In one write, or none where nothing has changed: the disk may be full.
@@ -725,7 +729,7 @@ class Segment:
         self._first_timestamp = self._maximum = None
         with suppress(CorruptRecordError):
             self.maximum = self._maximum_from(self._confirmed_entry(MAX_OFFSET, position), position)
-        self._confirmed = set()
+        self._confirmed = _NONE_CONFIRMED
 
     def flush(self) -> None:
         """Put what the files hold on the disk, the log first (FORMAT 1.9)."""

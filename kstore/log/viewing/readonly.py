@@ -497,8 +497,10 @@ class ReadOnlyView:
                 segment.inode = file if is_told else None
             segment.is_active = base == now.bases[-1]
             items.append(segment)
+        segments = SegmentList(items)
+        segments.keep_maxima(old)
         state = state._replace(
-            segments=SegmentList(items),
+            segments=segments,
             files=now.files,
             leftovers_ignored=now.passed_over,
             second_last=now.state(now.bases[-2]) if len(items) > 1 else None,

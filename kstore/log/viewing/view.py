@@ -6,8 +6,10 @@ process. Reading takes no lock.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable
+from itertools import accumulate, islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from kstore import _core
@@ -32,13 +34,18 @@ Ts = TypeVarTuple("Ts")
 
 
 class SegmentList:
-    """The segments of a log in order, never changed once made: a reader takes it and need not lock."""
+    """The segments of a log in order, never changed once made: a reader takes it and need not lock.
 
-    __slots__ = ("bases", "items")
+    `maxima` is what searches by time have noted: the greatest timestamp of the first segment, of the first two, and so
+    on, never of the last one of the list, which may be appended to. It is replaced as a whole.
+    """
+
+    __slots__ = ("bases", "items", "maxima")
 
     def __init__(self, items: list[Segment]) -> None:
         self.items = tuple(items)
         self.bases = tuple(segment.base_offset for segment in items)
+        self.maxima = array("q")
 
     def ending_in(self, segment: Segment, *, replaces: bool = False) -> SegmentList:
         """Make the list with one more segment, or with another one as its last.
@@ -49,7 +56,19 @@ class SegmentList:
         end = len(self.items) - replaces
         made.items = (*self.items[:end], segment)
         made.bases = (*self.bases[:end], segment.base_offset)
+        made.maxima = self.maxima
         return made
+
+    def note_maxima(self, noted: array[int], found: list[int]) -> None:
+        """Note the greatest timestamps of one or more segments behind those of `noted`, which `maxima` was."""
+        so_far = accumulate(found, max, initial=noted[-1] if noted else found[0])
+        self.maxima = noted + array("q", islice(so_far, 1, None))
+
+    def keep_maxima(self, earlier: SegmentList) -> None:
+        """Take over what was noted of the segments that both lists begin with."""
+        if earlier.maxima:
+            pairs = zip(self.items[:-1], earlier.items, strict=False)
+            self.maxima = earlier.maxima[: sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))]
 
     def floor(self, offset: int) -> int:
         """Return the number of the segment with the greatest base offset at or below `offset`, -1 for none."""

@@ -1,0 +1,120 @@
+"""A search by time remembers what it has passed, and finds what it would find if it asked each segment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kstore
+from kstore.log.segments.segment import Segment
+from kstore.log.viewing.view import SegmentList
+from kstore.types import TimestampOffset
+
+NOW_MS = 1_700_000_000_000
+Times = list[tuple[int, int]]
+
+
+def open_log(path: Path, **settings: Any) -> kstore.Log:
+    return kstore.Log.open(path / "t-0", clock=lambda: NOW_MS, **settings)
+
+
+def append_each(log: kstore.Log, timestamps: list[int]) -> None:
+    """A record with each of these times, a segment for each."""
+    for timestamp in timestamps:
+        log.append(b"v", timestamp=timestamp)
+        log.roll()
+
+
+def asked_of(act: Callable[[], object]) -> int:
+    """How many segments are asked for their greatest timestamp meanwhile."""
+    asked = []
+    real = Segment.maximum
+
+    def maximum(segment: Segment) -> tuple[int, int]:
+        asked.append(segment.base_offset)
+        return real.__get__(segment)  # type: ignore[no-any-return]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Segment, "maximum", property(maximum, real.__set__))
+        act()
+    return len(asked)
+
+
+def first_of(times: Times, timestamp: int) -> TimestampOffset | None:
+    return next((TimestampOffset(found, offset) for offset, found in times if found >= timestamp), None)
+
+
+def test_a_second_search_asks_no_segment_that_the_first_has_passed(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        append_each(log, [NOW_MS + number for number in range(20)])
+        assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 9)) == 10
+        assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 9)) == 1
+        assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 4)) == 1
+        assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 19)) == 10
+
+
+def test_what_searches_have_passed_is_known_after_a_roll(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        append_each(log, [NOW_MS + number for number in range(20)])
+        log.offset_for_timestamp(NOW_MS + 19)
+        append_each(log, [NOW_MS + 20])
+        assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 20)) == 1
+        assert log.offset_for_timestamp(NOW_MS + 20) == (NOW_MS + 20, 20)
+
+
+def test_in_a_log_that_is_only_read_a_second_search_asks_none_that_the_first_has_passed(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        append_each(log, [NOW_MS + number for number in range(20)])
+    with kstore.Log.open(tmp_path / "t-0", "r") as log:
+        assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 19)) == 20
+        assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 19)) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_times_in_any_order_are_found_whatever_changes_the_log(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    times: Times = []
+    with open_log(tmp_path, file_delete_delay_ms=0) as log, kstore.Log.open(tmp_path / "t-0", "r") as reader:
+        for _ in range(60):
+            step = chance.choice(["append"] * 6 + ["roll"] * 4 + ["truncate", "delete", "search", "search"])
+            if step == "append":
+                timestamp = NOW_MS + chance.randrange(30)
+                times.append((log.append(b"v", timestamp=timestamp), timestamp))
+            elif step == "roll":
+                log.roll()
+            elif step == "truncate":
+                end = max(log.log_end_offset - chance.randrange(4), log.log_start_offset)
+                log.truncate_to(end)
+                times = [each for each in times if each[0] < end]
+            elif step == "delete":
+                start = min(log.log_start_offset + chance.randrange(3), log.log_end_offset)
+                log.delete_records(start)
+                log.run_housekeeping()
+                times = [each for each in times if each[0] >= start]
+            for timestamp in chance.sample(range(NOW_MS - 1, NOW_MS + 31), 3):
+                assert log.offset_for_timestamp(timestamp) == first_of(times, timestamp)
+                assert reader.offset_for_timestamp(timestamp) == first_of(times, timestamp)
+
+
+def test_segments_without_timestamps_are_asked_each_time(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_batch(kstore.encode_batch([(None, b"v", -1, None)]))
+        log.roll()
+        append_each(log, [NOW_MS, NOW_MS + 1])
+        for _ in range(2):
+            assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1, 2)
+            assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 1)) >= 3
+
+
+def test_notes_that_two_searches_make_at_once_are_those_of_one_of_them() -> None:
+    segments = SegmentList([])
+    noted = segments.maxima
+    segments.note_maxima(noted, [5, 3, 7])
+    segments.note_maxima(noted, [5, 3])
+    assert segments.maxima.tolist() == [5, 5]
+    segments.note_maxima(segments.maxima, [4, 9])
+    assert segments.maxima.tolist() == [5, 5, 5, 9]
