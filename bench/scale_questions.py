@@ -323,6 +323,8 @@ def look_at_random(log: kstore.Log, size: int, meter: Meter) -> None:
     with meter.step("read at any offset", looks):
         for _ in range(looks):
             next(log.read(chance.randrange(size)))
+    with meter.step("find a time, the first"):
+        assert log.offset_for_timestamp(START_MS + size - 1) is not None
     with meter.step("find a time", looks):
         for _ in range(looks):
             assert log.offset_for_timestamp(START_MS + chance.randrange(size)) is not None

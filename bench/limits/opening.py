@@ -95,7 +95,9 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     with tempfile.TemporaryDirectory() as place:
         crashed = f"{place}/crashed"
-        subprocess.run([sys.executable, "-c", FILL, crashed, str(count)], check=True)
+        for root, partitions in ((crashed, count), (f"{place}/first", 2)):
+            subprocess.run([sys.executable, "-c", FILL, root, str(partitions)], check=True)
+        kstore.Store.open(f"{place}/first", background=False).close()  # imports what an opening needs
         least: dict[str, tuple[float, float]] = {}
         for _ in range(ROUNDS):
             for act in (opening, system_calls):
