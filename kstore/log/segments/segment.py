@@ -511,8 +511,9 @@ class Segment:
         is_first = _scan.is_first_with(file.fd, position, end, after, offset, timestamp, least=least, path=self.path)
         if not is_first:
             return is_first
-        if isinstance(self._confirmed, set) and len(self._confirmed) < MAX_CONFIRMED:
-            self._confirmed.add(entry)
+        confirmed = self._confirmed  # read once: a truncation in another thread replaces it
+        if isinstance(confirmed, set) and len(confirmed) < MAX_CONFIRMED:
+            confirmed.add(entry)
         else:
             self._confirmed = {entry}
         return True
