@@ -494,14 +494,15 @@ def test_a_flush_ends_however_fast_segments_are_rolled_beside_it(
 
 
 class Garbage:
-    """A cycle; its collection lets another thread give its turn back, and waits until it has."""
+    """A cycle; its collection lets another thread give its turn back. Its maker waits in there until it has."""
 
     def __init__(self, may_give: threading.Event, has_given: threading.Event) -> None:
         self.itself, self.may_give, self.has_given = self, may_give, has_given
+        self.maker = threading.get_ident()
 
     def __del__(self) -> None:
         self.may_give.set()
-        assert self.has_given.wait(60)
+        assert threading.get_ident() != self.maker or self.has_given.wait(60)
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -522,6 +523,7 @@ def test_a_turn_that_is_given_back_during_a_garbage_collection_is_not_waited_for
         gc.set_threshold(1)
         turn.take() if alone else turn.take_or_wait(1)
         gc.set_threshold(*thresholds)
+        turn.give(1)
         ended.set()
 
     holder = threading.Thread(target=hold)
@@ -535,6 +537,7 @@ def test_a_turn_that_is_given_back_during_a_garbage_collection_is_not_waited_for
         assert ended.wait(10)
     finally:
         gc.set_threshold(*thresholds)
-        turn.take_or_wait(0) and turn.give(1)  # wakes one that sleeps for ever
         may_give.set()
         holder.join()
+        turn.give(1)  # wakes one that sleeps for ever
+        asker.join()
