@@ -219,7 +219,8 @@ class ProducerState:
         """Delete the snapshots that name no segment, but for the newest if it is past all segments' bases
         (SEMANTICS 9.28)."""
         of_segments = set(bases)
-        others = [offset for offset in self.offsets if offset not in of_segments]
+        known = self.offsets if self._waiting is None else sorted({*self.offsets, self._waiting})
+        others = [offset for offset in known if offset not in of_segments]
         kept = others[-1] if others and bases and others[-1] >= bases[-1] else None
         for offset in others:
             if offset != kept:
@@ -365,8 +366,11 @@ class ProducerState:
         return table
 
     def _remove(self, offset: int) -> None:
-        fs.unlink(self.path(offset))
-        del self.offsets[bisect_left(self.offsets, offset)]
+        if offset == self._waiting:
+            self._waiting = None
+        if self._has(offset):
+            fs.unlink(self.path(offset))
+            del self.offsets[bisect_left(self.offsets, offset)]
 
     def _has(self, offset: int) -> bool:
         """Whether there is a snapshot at `offset`. A recovery asks for each segment, and makes one for each."""

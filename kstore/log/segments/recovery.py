@@ -26,7 +26,7 @@ from kstore.files.logfile import open_log
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.segments.producers import DEFAULT_EXPIRY, Expiry, ProducerState, replay_segment
 from kstore.log.segments.roll import draw_jitter
-from kstore.log.segments.segment import NO_ENTRIES, Segment, below_recovery_point
+from kstore.log.segments.segment import NO_ENTRIES, Checked, Recovered, Segment, below_recovery_point
 
 logger = logging.getLogger("kstore")
 
@@ -433,19 +433,9 @@ class _Loader:
         leave them behind a gap, which would look like a sound one.
         """
         segment = self.segments[number]
-        is_last = number == len(self.segments) - 1
-        following = self.recovery_point if is_last else self.segments[number + 1].base_offset
-        checked = segment.check(
-            index_interval_bytes=self.config.index_interval_bytes,
-            latest_epoch=-1 if self.epochs.latest_epoch is None else self.epochs.latest_epoch,
-            flushed_below=min(self.recovery_point, following),
-            flushed_end=self.flushed_end if is_last else -1,
-            is_last=is_last,
-        )
+        checked = self._check(number)
         self._rebuild_producers(segment.base_offset, known=loaded, clean=False)
-        recovered = segment.recover(
-            checked, is_last=is_last, before_cut=lambda: self._drop_after(number) if drop_later else None
-        )
+        recovered = self._recover_files(number, checked, drop_later=drop_later)
         self.epochs.enter(recovered.epochs)
         aborted: list[tuple[int, int, int, int]] = []
         if recovered.has_producers:  # otherwise a second read of the file would find nothing
@@ -454,6 +444,25 @@ class _Loader:
             self.with_txn_index.add(segment.base_offset)
             segment.txn_index.replace(AbortedTxn(0, *transaction) for transaction in aborted)
         self.producers.recovered(recovered.next_offset)
+        return recovered.cut_bytes
+
+    def _check(self, number: int) -> Checked:
+        is_last = number == len(self.segments) - 1
+        following = self.recovery_point if is_last else self.segments[number + 1].base_offset
+        return self.segments[number].check(
+            index_interval_bytes=self.config.index_interval_bytes,
+            latest_epoch=-1 if self.epochs.latest_epoch is None else self.epochs.latest_epoch,
+            flushed_below=min(self.recovery_point, following),
+            flushed_end=self.flushed_end if is_last else -1,
+            is_last=is_last,
+        )
+
+    def _recover_files(self, number: int, checked: Checked, *, drop_later: bool) -> Recovered:
+        """Cut what is unsound from one segment's log, rebuild its two indexes, and tell so."""
+        segment, is_last = self.segments[number], number == len(self.segments) - 1
+        recovered = segment.recover(
+            checked, is_last=is_last, before_cut=lambda: self._drop_after(number) if drop_later else None
+        )
         if segment.base_offset not in self._rebuilt:
             self._rebuilt.add(segment.base_offset)
             self.recovery.indexes_rebuilt.append(segment.base_offset)
@@ -464,7 +473,7 @@ class _Loader:
             self.recovery.cut_reason = recovered.reason
             cut = recovered.cut_bytes, recovered.next_offset, recovered.reason
             logger.warning("%s: cut %d bytes from offset %d on: %s", segment.path, *cut)
-        return recovered.cut_bytes
+        return recovered
 
     def first_to_recover(self) -> int:
         """The number of the segment that holds the recovery point."""
@@ -473,8 +482,8 @@ class _Loader:
     def recover_from_recovery_point(self, now_ms: int) -> None:
         """Recover the segment that holds the recovery point and all after it, until one loses bytes (SEMANTICS 8.9).
 
-        Also the segment that ends at the recovery point, if a crash came before the sync of its roll. (Kafka leaves the
-        indexes of that one as they are.)
+        Also the files of the segment that ends at the recovery point, if a crash came before the sync of its roll. (Kafka
+        leaves its indexes as they are.) Its records were flushed, so the snapshot behind it stays, as in Kafka.
         """
         self.recovery.clean = False
         first = self.first_to_recover()
@@ -483,7 +492,7 @@ class _Loader:
             and self.segments[first].base_offset == self.recovery_point
             and not self.segments[first - 1].indexes_look_trimmed()
         ):
-            first -= 1
+            self._recover_files(first - 1, self._check(first - 1), drop_later=False)
         for number in range(first, len(self.segments)):
             if self.recover(number, loaded=len(self.segments), drop_later=True):
                 break

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from conftest import ManualClock
 from kafka_cases import abandon
 
 import kstore
 from kstore.files import checkpoint, names
 from kstore.files.txnindex import AbortedTxn, TxnIndex
+from kstore.log.segments.producers import EXPIRATION_MS
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -51,3 +53,34 @@ def test_an_empty_segment_behind_one_whose_indexes_were_not_cut_does_not_look_cl
     with kstore.Log.open(partition, index_interval_bytes=1) as log:
         assert log.recovery.clean is trimmed
         assert index.stat().st_size == 8 * 4
+
+
+@pytest.mark.parametrize("preallocated", [False, True])
+def test_a_flushed_segment_whose_files_were_not_cut_takes_nothing_from_what_is_behind_it(
+    partition: Path, clock: ManualClock, preallocated: bool
+) -> None:
+    # docs/compatibility.md: `unsealed-index`; the snapshot names a producer of an older segment that has expired since
+    log_file, index = partition / names.log_name(1), partition / names.index_name(1)
+    snapshot = partition / names.snapshot_name(2)
+    with kstore.Log.open(partition, clock=clock) as log:
+        log.append_many([b"a"], producer_id=1, producer_epoch=0, base_sequence=0)
+        log.roll()
+        log.append(b"b")
+        log.flush()
+        unsealed, data = index.read_bytes(), log_file.read_bytes()
+        log.roll()
+        log.append(b"c")
+        taken = snapshot.read_bytes()
+        abandon(log)
+    index.write_bytes(unsealed)
+    log_file.write_bytes(data + bytes(500) * preallocated)
+    recover_from(partition, 2)
+    clock.now += 2 * EXPIRATION_MS
+    with kstore.Log.open(partition, clock=clock) as log:
+        assert [record.value for record in log.read()] == [b"a", b"b", b"c"]
+        assert log.recovery.indexes_rebuilt == [1, 2]
+        assert log.recovery.cut_bytes == 500 * preallocated
+        assert log.recovery.segments_dropped == []
+        assert log_file.read_bytes() == data
+        assert index.read_bytes() == b""
+        assert snapshot.read_bytes() == taken
