@@ -336,7 +336,7 @@ def test_an_active_segment_that_is_cut_while_it_is_sent_is_sent_as_it_is_then(
             store.append("t", b"%d" % number * 100)
         backup = BackupWriter(StoreSource(store), objects, clock=clock)
         assert not backup.round()
-        while not any(key.endswith(".1-1") for key in objects.contents):
+        while not any(key.endswith(".1-1") for key in list(objects.contents)):
             backup.wait(1.0)
         store.log("t", 0).truncate_to(4)
         store.append("t", b"another")

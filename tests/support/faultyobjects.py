@@ -76,7 +76,7 @@ class MemoryObjects(Objects):
 
     def list(self) -> Iterator[ObjectInfo]:
         self.requests["list"] += 1
-        yield from [ObjectInfo(key, len(found.data)) for key, found in self.contents.items()]
+        yield from [ObjectInfo(key, len(found.data)) for key, found in [*self.contents.items()]]  # others may put meanwhile
 
     def delete(self, keys: Iterable[str]) -> None:
         self.requests["delete"] += 1
