@@ -76,7 +76,8 @@ class MemoryObjects(Objects):
 
     def list(self) -> Iterator[ObjectInfo]:
         self.requests["list"] += 1
-        yield from [ObjectInfo(key, len(found.data)) for key, found in [*self.contents.items()]]  # others may put meanwhile
+        contents = dict(self.contents)  # others may put some meanwhile
+        yield from [ObjectInfo(key, len(found.data)) for key, found in contents.items()]
 
     def delete(self, keys: Iterable[str]) -> None:
         self.requests["delete"] += 1

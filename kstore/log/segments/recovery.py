@@ -482,8 +482,8 @@ class _Loader:
     def recover_from_recovery_point(self, now_ms: int) -> None:
         """Recover the segment that holds the recovery point and all after it, until one loses bytes (SEMANTICS 8.9).
 
-        Also the files of the segment that ends at the recovery point, if a crash came before the sync of its roll. (Kafka
-        leaves its indexes as they are.) Its records were flushed, so the snapshot behind it stays, as in Kafka.
+        Also the files of the segment that ends at the recovery point, if a crash came before the sync of its roll.
+        (Kafka leaves its indexes as they are.) Its records were flushed: the snapshot behind it stays, as in Kafka.
         """
         self.recovery.clean = False
         first = self.first_to_recover()
