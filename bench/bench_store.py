@@ -23,6 +23,7 @@ import peers
 import pytest
 from common import MIB, VALUE, Question, measure, report, scaled
 from idle import idle_partitions
+from limits import groupcommit
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
@@ -177,6 +178,17 @@ def test_flush_each_from_threads_peers(
     name = f"{peer}, {threads} thread{'s' * (threads > 1)}"
     run = lambda: from_threads([store.put_one] * threads, count)  # noqa: E731
     measure(benchmark, durable_appends(place, "one log"), name, run, operations=count * threads, rounds=3)
+
+
+@pytest.mark.parametrize("threads", [1, 16])
+def test_flush_each_in_c(benchmark: BenchmarkFixture, opened: Callable[..., Any], place: Path, threads: int) -> None:
+    """The bound of the row of 16 threads: how many times as fast as one the disk and the system let them be."""
+    opened("kstore", sync=True).put_one(VALUE)
+    size = next(place.glob("kstore/events-0/*.log")).stat().st_size
+    count = max(SYNCED // (4 if threads < 4 else 1) // threads, 1)
+    run = groupcommit.appends(place / "bare", size, threads, count, place)
+    name = f"bare writes and one sync for all, in C, {threads} thread{'s' * (threads > 1)}"
+    measure(benchmark, durable_appends(place, "one log"), name, run, operations=count * threads)
 
 
 BARE = "pwrite and fdatasync of as many bytes"
