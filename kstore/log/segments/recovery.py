@@ -443,7 +443,7 @@ class _Loader:
         if aborted or segment.base_offset in self.with_txn_index:
             self.with_txn_index.add(segment.base_offset)
             segment.txn_index.replace(AbortedTxn(0, *transaction) for transaction in aborted)
-        self.producers.recovered(recovered.next_offset)
+        self.producers.recovered(recovered.next_offset, is_last=number == len(self.segments) - 1)
         return recovered.cut_bytes
 
     def _check(self, number: int) -> Checked:

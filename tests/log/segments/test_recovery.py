@@ -12,6 +12,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ManualClock
@@ -19,7 +20,8 @@ from conftest import ManualClock
 import kstore
 from kstore import Record
 from kstore.disk import fs
-from kstore.errors import StorageError
+from kstore.errors import CorruptRecordError, StorageError
+from kstore.files import names
 from kstore.tools.check.verify import verify
 
 SETTINGS = {"segment_bytes": 4096, "index_interval_bytes": 0, "segment_index_bytes": 240}
@@ -779,6 +781,31 @@ def test_a_process_that_dies_before_the_first_append_leaves_what_the_next_recove
         assert [record.value for record in log.read()] == [b"first"]
     contents = [{file.name: file.read_bytes() for file in each.iterdir()} for each in (path, again)]
     assert contents[0] == contents[1]
+
+
+def test_an_opening_that_fails_behind_a_lost_index_takes_no_producer_from_the_next(
+    partition: Path, clock: ManualClock
+) -> None:
+    """That a snapshot waits may leave no directory without any: an opening would then look for no producers."""
+    numbers: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    with kstore.Log.open(partition, clock=clock) as log:
+        log.append_many([b"plain"] * 3)
+        log.roll()
+        log.append_many([b"open"], **numbers)
+        log.append(b"after")
+    (partition / names.index_name(0)).unlink()
+    last = partition / names.log_name(3)
+    sound = last.read_bytes()
+    last.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    with pytest.raises(CorruptRecordError):
+        kstore.Log.open(partition, clock=clock)
+    assert snapshots(partition) == [names.snapshot_name(3)]
+    last.write_bytes(sound)
+    with kstore.Log.open(partition, clock=clock) as log:
+        assert log.last_stable_offset == 3
+        assert [record.value for record in log.read(isolation="read_committed")] == [b"plain"] * 3
+        assert log.append_many([b"open"], **numbers).first_offset == 3
+        assert log.log_end_offset == 5
 
 
 def test_a_snapshot_that_waited_is_written_at_the_close_when_the_first_append_could_not_write_it(
