@@ -21,11 +21,12 @@ from kstore.errors import (
     RecordTooLargeError,
     closed,
 )
-from kstore.log import batches
+from kstore.log import _append, batches
 from kstore.log.batches import MAX_EPOCH, PACK_BYTES, producer_fields
 from kstore.log.segments._producers import Origin, marker_batch
 from kstore.log.stored import Stored, with_appended
 from kstore.log.writing import follower, produced
+from kstore.log.writing._appender import Appender
 from kstore.log.writing.writer import Writer
 from kstore.types import AppendInfo
 
@@ -43,41 +44,12 @@ class Appends:
     path: str
     _writer: Writer | None
     config: LogConfig
-    # The fast path of an append: `Appender.append` (writing/_appender.pyx) of the log's writer, a bound C method. It
-    # encodes and writes the record, and answers with its offset, or with a negative `Code` where there is more to do.
-    _append_one: Callable[[ReadableBuffer | None, ReadableBuffer | None, int | datetime | None, int | None], int]
-    # The same of `append_batch`: `Appender.append_ready`, which answers None where there is more to do.
+    _appender: Appender | None = None  # the writer's, for the calls that need nothing else of it
+    # The fast path of `append_batch`: `Appender.append_ready`, which answers None where there is more to do.
     _append_ready: Callable[[ReadableBuffer, str, int | None, int], AppendInfo | None]
     _flush: Callable[[], None]  # of the log's writer
 
-    def append(
-        self,
-        value: ReadableBuffer | None,
-        key: ReadableBuffer | None = None,
-        *,
-        timestamp: int | datetime | None = None,
-        headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None,
-        sync: bool = False,
-        expected_offset: int | None = None,
-        leader_epoch: int | None = None,
-    ) -> int:
-        """Append one record as a batch of its own and return its offset.
-
-        `timestamp` is in milliseconds (None: now; -1: none), or a `datetime` with a time zone, which counts down to its
-        millisecond. With `sync=True` it is on the disk when this returns. With
-        an `expected_offset` the record is stored if it gets that offset, else `UnexpectedOffsetError` says which it
-        would have got: so an append can depend on what its caller has read.
-
-        Raises `TypeError` for a `str`, `RecordTooLargeError`, `RecordBatchTooLargeError`, `InvalidTimestampError`,
-        `InvalidRecordError`, `StorageError`, `LogClosedError`, `NotLeaderError` in a follower; the log is as it was.
-        """
-        if headers is None and leader_epoch is None:
-            offset: int = self._append_one(value, key, timestamp, expected_offset)
-            if offset >= 0:
-                if sync:
-                    self._flush()
-                return offset
-        return self._append_slowly(value, key, timestamp, headers, leader_epoch, sync, expected_offset)
+    append = _append.append
 
     def _append_slowly(
         self,

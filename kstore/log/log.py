@@ -164,7 +164,7 @@ class Log(Closing, Awaits):
         view = ReadOnlyView(self.path, (self.topic, self.partition))
         self.recovery = Recovery()
         self._view = view
-        self._append_one = self._append_ready = self._refuse_append
+        self._append_ready = self._refuse_append
 
     def _open_for_writing(self, clock: Callable[[], int] | None) -> None:
         root = os.path.dirname(self.path)
@@ -215,7 +215,7 @@ class Log(Closing, Awaits):
         self._writer = self._view = Writer(
             self.path, (self.topic, self.partition), self.config, loaded, clock, housekeeper
         )
-        self._append_one = self._writer.appender.append
+        self._appender = self._writer.appender
         self._append_ready = self._writer.appender.append_ready
         self._flush = self._writer.housekeeping.flush
 

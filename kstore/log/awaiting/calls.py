@@ -54,8 +54,8 @@ class Awaits(ColumnAppends, TableReads):
         if turns.is_over():
             await turns.give_way()
         offset = -1
-        if headers is None and leader_epoch is None:
-            offset = self._append_one(value, key, timestamp, expected_offset)
+        if headers is None and leader_epoch is None and self._appender is not None:
+            offset = self._appender.append(value, key, timestamp, expected_offset)
         if offset < 0:
             await self._do_due_work()
             offset = self.append(

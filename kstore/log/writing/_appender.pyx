@@ -60,6 +60,8 @@ cdef enum:
     BLOCK_BYTES = 4096
     GIL_HELD_BELOW = 16384     # a smaller write costs less than handing the GIL over
 
+cdef int64_t LONG_MAX = 0x7fffffffffffffff      # written out, so large a number would be a Python object
+
 cdef int64_t LIKE_SECONDS_BELOW = cautions.LIKE_SECONDS_BELOW
 
 cdef pwrite_t write_bytes = pwrite
@@ -139,7 +141,7 @@ cdef int64_t _milliseconds(object what, object value) except? -1:
     try:
         return value
     except OverflowError:
-        raise InvalidTimestampError(f"{what} {value} is not within -1 to {0x7fffffffffffffff}") from None
+        raise InvalidTimestampError(f"{what} {value} is not within -1 to {LONG_MAX}") from None
 
 
 cdef int _take(object what, object source, Bytes *out, Py_buffer *view) except -1:
@@ -189,7 +191,7 @@ cdef class Appender:
     def __cinit__(self):
         self.busy = True
         self.log_fd = self.offset_fd = self.time_fd = -1
-        self.due_ms = self.flush_at = 0x7fffffffffffffff
+        self.due_ms = self.flush_at = LONG_MAX
         self.tail.max_timestamp = self.tail.first_timestamp = self.tail.last_time_entry = -1
 
     def __init__(self, clock=None):
@@ -342,6 +344,9 @@ cdef class Appender:
         Raises what the record's refusal is; then nothing has changed. `value` and `key` are bytes-like or None,
         `timestamp` milliseconds or None for now. With an `expected_offset` the record is stored there or not at all.
         """
+        return self._append(value, key, timestamp, expected_offset)
+
+    cdef int64_t _append(self, object value, object key, object timestamp, object expected_offset) except? -99:
         cdef Bytes v, k
         cdef Py_buffer value_view, key_view
         cdef int value_held = 0, key_held = 0
@@ -359,7 +364,7 @@ cdef class Appender:
             else:
                 stamp = self._given(timestamp)
             if expected_offset is not None:
-                if type(expected_offset) is not int or not 0 <= expected_offset <= 0x7FFFFFFFFFFFFFFF:
+                if type(expected_offset) is not int or not 0 <= expected_offset <= LONG_MAX:
                     return SLOW  # which converts it, or refuses it
                 expected = expected_offset
             # From here to the return no Python code runs, so that the GIL is the lock.
@@ -418,7 +423,7 @@ cdef class Appender:
                 return None
             first = self.tail.next_offset
             last = load32(self.one + LAST_OFFSET_DELTA_AT)
-            if first >= 0x7fffffffffffffff - last:
+            if first >= LONG_MAX - last:
                 return None
             last += first
             max_timestamp = batch_max_timestamp(self.one)
@@ -726,7 +731,7 @@ cdef class Appender:
                 last_offset = batch_last_offset(p + at)
             else:
                 # The log end, one past it, is a number of 64 bits too.
-                if not 0 <= load32(p + at + LAST_OFFSET_DELTA_AT) < 0x7fffffffffffffff - t.next_offset:
+                if not 0 <= load32(p + at + LAST_OFFSET_DELTA_AT) < LONG_MAX - t.next_offset:
                     raise InvalidRecordError(
                         f"{load32(p + at + LAST_OFFSET_DELTA_AT) + 1} records do not fit after offset {t.next_offset - 1}")
                 last_offset = t.next_offset + load32(p + at + LAST_OFFSET_DELTA_AT)

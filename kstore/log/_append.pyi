@@ -1,0 +1,28 @@
+from collections.abc import Iterable
+from datetime import datetime
+
+from typing_extensions import Buffer
+
+from kstore.log.append import Appends
+
+def append(
+    self: Appends,
+    value: Buffer | None,
+    key: Buffer | None = None,
+    *,
+    timestamp: int | datetime | None = None,
+    headers: Iterable[tuple[str, Buffer | None]] | None = None,
+    sync: bool = False,
+    expected_offset: int | None = None,
+    leader_epoch: int | None = None,
+) -> int:
+    """Append one record as a batch of its own and return its offset.
+
+    `timestamp` is in milliseconds (None: now; -1: none), or a `datetime` with a time zone, which counts down to its
+    millisecond. With `sync=True` it is on the disk when this returns. With
+    an `expected_offset` the record is stored if it gets that offset, else `UnexpectedOffsetError` says which it
+    would have got: so an append can depend on what its caller has read.
+
+    Raises `TypeError` for a `str`, `RecordTooLargeError`, `RecordBatchTooLargeError`, `InvalidTimestampError`,
+    `InvalidRecordError`, `StorageError`, `LogClosedError`, `NotLeaderError` in a follower; the log is as it was.
+    """

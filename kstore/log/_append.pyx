@@ -1,0 +1,31 @@
+# cython: embedsignature=False
+"""`Log.append` in C: an append is so short that a Python function, and the defaults of its keywords, which Python looks
+up one by one, would take as long as the encoding of the record.
+"""
+
+from libc.stdint cimport int64_t
+
+from kstore.log.writing._appender cimport Appender
+
+
+def append(self, value, key=None, *, timestamp=None, headers=None, sync=False, expected_offset=None, leader_epoch=None):
+    """Append one record as a batch of its own and return its offset.
+
+    `timestamp` is in milliseconds (None: now; -1: none), or a `datetime` with a time zone, which counts down to its
+    millisecond. With `sync=True` it is on the disk when this returns. With
+    an `expected_offset` the record is stored if it gets that offset, else `UnexpectedOffsetError` says which it
+    would have got: so an append can depend on what its caller has read.
+
+    Raises `TypeError` for a `str`, `RecordTooLargeError`, `RecordBatchTooLargeError`, `InvalidTimestampError`,
+    `InvalidRecordError`, `StorageError`, `LogClosedError`, `NotLeaderError` in a follower; the log is as it was.
+    """
+    cdef int64_t offset
+    if headers is None and leader_epoch is None:
+        appender = self._appender
+        if appender is not None:
+            offset = (<Appender?> appender)._append(value, key, timestamp, expected_offset)
+            if offset >= 0:
+                if sync:
+                    self._flush()
+                return offset
+    return self._append_slowly(value, key, timestamp, headers, leader_epoch, sync, expected_offset)
