@@ -42,11 +42,12 @@ from kstore.store.loads.manifest import Adopted, Manifest, Transaction
 from kstore.store.manager import LogManager
 from kstore.store.metadata import Metadata
 from kstore.store.table import Table
+from kstore.store.topics import _append
 from kstore.store.topics._consume import ConsumerRecord
 from kstore.store.topics.append import AppendOptions
 from kstore.store.topics.append_columns import ColumnArguments
 from kstore.store.topics.read import ReadRange
-from kstore.types import AppendInfo, CompactionStats, RecordMetadata
+from kstore.types import AppendInfo, CompactionStats
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -305,27 +306,7 @@ class Store(Closing, StoreAwaits):
         """
         return self._routes.partition_for(topic, key)
 
-    def append(
-        self,
-        topic: str,
-        value: ReadableBuffer | None,
-        key: ReadableBuffer | None = None,
-        *,
-        partition: int | None = None,
-        timestamp: int | datetime | None = None,
-        headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None,
-        sync: bool = False,
-        expected_offset: int | None = None,
-    ) -> RecordMetadata:
-        """Append one record as a batch of its own; where it went, and its timestamp there.
-
-        It goes to `partition`, else where Kafka's default partitioner sends its key (murmur2; an empty key is one),
-        else, without a key, to the partition that such records stick to until 16 KiB have gone there; then another is
-        drawn from those in service. An `expected_offset` is as in `Log.append`, and needs a `partition`. Otherwise as
-        `Log.append`, also in what it raises;
-        `UnknownTopicOrPartitionError` for what is not there.
-        """
-        return self._appender.append(topic, value, key, partition, timestamp, headers, sync, expected_offset)
+    append = _append.append
 
     def append_many(
         self,

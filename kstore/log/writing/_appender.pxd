@@ -91,7 +91,8 @@ cdef class Appender:
     cdef int _roll_for_all(self, const Tail *t, const uint8_t *p, Py_ssize_t n, int64_t now) noexcept nogil
     cdef int _write(self, const Tail *t, const uint8_t *p, Py_ssize_t n) noexcept nogil
     cdef int _secure(self, int fd, int64_t *secured, int64_t end, int64_t start, int64_t limit) noexcept nogil
-    cdef int64_t _append(self, object value, object key, object timestamp, object expected_offset) except? -99
+    cdef int64_t _append(self, object value, object key, object timestamp, object expected_offset,
+                         int64_t *stamp) except? -99
     cdef int64_t _append_numbered(self, ProducerTable table, object value, object key, object timestamp,
                                   const Stamp *numbers, int64_t *stamp) except? -99
     cdef int64_t _given(self, object timestamp) except? -1

@@ -344,13 +344,16 @@ cdef class Appender:
         Raises what the record's refusal is; then nothing has changed. `value` and `key` are bytes-like or None,
         `timestamp` milliseconds or None for now. With an `expected_offset` the record is stored there or not at all.
         """
-        return self._append(value, key, timestamp, expected_offset)
+        cdef int64_t stamp = 0
+        return self._append(value, key, timestamp, expected_offset, &stamp)
 
-    cdef int64_t _append(self, object value, object key, object timestamp, object expected_offset) except? -99:
+    cdef int64_t _append(self, object value, object key, object timestamp, object expected_offset,
+                         int64_t *stamp) except? -99:
+        """As `append`; `stamp` becomes the timestamp, which a log of append times replaces by its own."""
         cdef Bytes v, k
         cdef Py_buffer value_view, key_view
         cdef int value_held = 0, key_held = 0
-        cdef int64_t now, stamp, expected = -1
+        cdef int64_t now, expected = -1
         cdef Py_ssize_t consumed = 0, n
         cdef int code
         try:
@@ -358,11 +361,11 @@ cdef class Appender:
             key_held = _take("key", key, &k, &key_view)
             now = self._now()
             if timestamp is None:
-                stamp = now
+                stamp[0] = now
             elif not PyLong_CheckExact(timestamp) and isinstance(timestamp, datetime):
                 return SLOW  # which converts it
             else:
-                stamp = self._given(timestamp)
+                stamp[0] = self._given(timestamp)
             if expected_offset is not None:
                 if type(expected_offset) is not int or not 0 <= expected_offset <= LONG_MAX:
                     return SLOW  # which converts it, or refuses it
@@ -376,7 +379,7 @@ cdef class Appender:
                 return SLOW
             if expected >= 0 and expected != self.tail.next_offset:
                 return SLOW  # which refuses it
-            n = self._encode_one(v, k, stamp, now, NULL)
+            n = self._encode_one(v, k, stamp[0], now, NULL)
             if n >= GIL_HELD_BELOW:
                 return SLOW
             code = self._commit(self.one, n, False, &consumed, now, False, False)

@@ -7,7 +7,7 @@ from typing import Any, final
 from typing_extensions import Buffer, disjoint_base
 
 from kstore.log.writing.writer import Writer
-from kstore.store.topics.routes import Route
+from kstore.store.topics._append import Route
 from kstore.types import RecordMetadata
 
 @final

@@ -11,6 +11,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kstore.log.segments._producers cimport ProducerTable
 from kstore.log.writing._appender cimport SLOW, Appender, Stamp
+from kstore.store.topics._append cimport Route, new_metadata
 
 import threading
 
@@ -30,9 +31,6 @@ cdef class PartitionSequence:
         self.appender = writer.appender
         self.producers = writer.producers
         self.writer = writer
-
-
-cdef object _new = tuple.__new__
 
 
 cdef class Sequences:
@@ -55,7 +53,7 @@ cdef class Sequences:
         self.partitions = {}
         self._metadata = metadata
 
-    def append(self, list taken, route, topic, partition, value, key, timestamp):
+    def append(self, list taken, Route route not None, topic, partition, value, key, timestamp):
         """Append one record in one step: its metadata, else the partition that it is to go to, where more is to be done.
 
         `route` is the topic's. `taken[0]`, if there is such a list, becomes the place and sequence number of a record
@@ -63,7 +61,7 @@ cdef class Sequences:
         """
         cdef int64_t stamp = 0, offset
         if partition is None:
-            partition = route.router.route(key, value)
+            partition = route.router.route_one(key, value)
         elif type(partition) is not int:
             return partition
         place = (topic, partition)
@@ -73,7 +71,7 @@ cdef class Sequences:
         offset = self._append(<PartitionSequence> sequence, taken, place, value, key, timestamp, &stamp)
         if offset < 0:
             return partition
-        return _new(self._metadata, (topic, partition, offset, stamp))
+        return new_metadata(self._metadata, topic, partition, offset, stamp)
 
     cdef int64_t _append(self, PartitionSequence partition, list taken, object place, object value, object key,
                          object timestamp, int64_t *stamp) except? -99:

@@ -12,6 +12,7 @@ cdef class Router:
     cdef int32_t _sticky               # -1: to be drawn
     cdef int64_t _added                # bytes, to the sticky partition
 
+    cdef int32_t route_one(self, object key, object value) except -1
     cdef int32_t sticky(self) except -1
     cdef void add(self, int64_t size, int64_t enough) noexcept
 

@@ -78,6 +78,9 @@ cdef class Router:
 
     def route(self, key, value, /):
         """The partition of one record that is a batch of its own."""
+        return self.route_one(key, value)
+
+    cdef int32_t route_one(self, object key, object value) except -1:
         cdef Py_buffer view
         cdef Py_ssize_t size = 0
         cdef int32_t partition

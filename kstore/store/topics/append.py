@@ -17,8 +17,9 @@ from kstore.log.stored import Stored, with_appended
 from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Catalog
 from kstore.store.readers import Logs
+from kstore.store.topics._append import RecordAppender, Route
 from kstore.store.topics._route import Router, Splitter
-from kstore.store.topics.routes import Route, Routes
+from kstore.store.topics.routes import Routes
 from kstore.types import AppendInfo, RecordMetadata
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 READY_BYTES = 1 << 20  # what append_many encodes, over all partitions, before it writes
 OPEN_BYTES = 64 << 20  # what append_many holds at the most, however many partitions it fills at once
-
-_new_tuple = tuple.__new__
 
 
 class AppendOptions(NamedTuple):
@@ -152,15 +151,16 @@ class Load:
         return error if writer is None else batches.too_large(writer.config, error)
 
 
-class TopicAppender:
+class TopicAppender(RecordAppender):
     """Appends records to the topics of a store. Thread-safe."""
 
     def __init__(self, catalog: Catalog, logs: Logs, routes: Routes) -> None:
+        super().__init__(catalog, routes.by_topic)
         self._catalog = catalog
         self._logs = logs
         self._routes = routes
 
-    def append(
+    def append_slowly(
         self,
         topic: str,
         value: ReadableBuffer | None,
@@ -171,7 +171,7 @@ class TopicAppender:
         sync: bool,
         expected_offset: int | None,
     ) -> RecordMetadata:
-        """Append one record; see `Store.append`."""
+        """Append one record where there is more to do than to write it."""
         routes = self._routes
         try:
             route = routes.by_topic[topic]
@@ -186,18 +186,11 @@ class TopicAppender:
         elif type(partition) is not int or not 0 <= partition < len(route.writers):
             partition = routes.partition(topic, partition)
         try:
-            writer = route.writers[partition] or routes.writer(route, partition)
-            at_append = writer.config.message_timestamp_type == "LogAppendTime"
-            if headers is None and not sync and not at_append:
-                # The log's fast path (`Log.append`), without a call in between.
-                if timestamp is None:
-                    timestamp = route.now()
-                offset = writer.appender.append(value, key, timestamp, expected_offset)
-                if offset >= 0:
-                    return _new_tuple(RecordMetadata, (topic, partition, offset, timestamp))
-            log = self._logs.log(route.entries[partition])
-            route.writers[partition] = writer_of(log)  # another one, if its caller has closed the log
-            if at_append:
+            log = self._logs.log(route.entries.get(partition) or self._catalog.find(topic, partition))
+            writer = writer_of(log)
+            if route.writers[partition] is not writer:
+                route.attach(partition, writer)  # the first, or another one, if its caller has closed the log
+            if writer.config.message_timestamp_type == "LogAppendTime":
                 record = (key, value, timestamp, headers)
                 info = log.append_many([record], atomic=True, sync=sync, expected_offset=expected_offset)
                 return RecordMetadata(topic, partition, info.last_offset, info.log_append_time)
@@ -209,11 +202,15 @@ class TopicAppender:
                 value, key, timestamp=timestamp, headers=headers, sync=sync, expected_offset=expected_offset
             )
         except (StorageError, LogClosedError) as error:
-            reason = routes.reason(topic, error)
+            reason = self.reason(topic, error)
             if reason is not error:
                 raise reason from None
             raise
-        return _new_tuple(RecordMetadata, (topic, partition, offset, timestamp))
+        return RecordMetadata(topic, partition, offset, timestamp)
+
+    def reason(self, topic: str, error: BaseException) -> BaseException:
+        """What an append raises in place of this error; see `Routes.reason`."""
+        return self._routes.reason(topic, error)
 
     def append_many(self, topic: str, records: Iterable[Any], options: AppendOptions) -> dict[int, AppendInfo]:
         """Append an iterable of records; see `Store.append_many`."""

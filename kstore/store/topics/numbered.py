@@ -27,11 +27,12 @@ from kstore.log.writing import produced
 from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Catalog
 from kstore.store.readers import Logs
+from kstore.store.topics._append import Route
 from kstore.store.topics._numbered import PartitionSequence, Sequences
 from kstore.store.topics._route import Splitter
 from kstore.store.topics.append import AppendOptions, Load, TopicCall
 from kstore.store.topics.append_columns import ColumnArguments, ColumnLoad
-from kstore.store.topics.routes import Route, Routes
+from kstore.store.topics.routes import Routes
 from kstore.types import AppendInfo, RecordMetadata
 
 if TYPE_CHECKING:

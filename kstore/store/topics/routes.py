@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -15,25 +15,13 @@ from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.metadata import Metadata
 from kstore.store.readers import Logs
+from kstore.store.topics._append import Route
 from kstore.store.topics._route import Router, partition_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 STICKY_BYTES = 16_384  # batch.size of Kafka's producer: what `append` gives a partition before another is drawn
-
-
-class Route:
-    """A topic's partitions, its router, the store's clock, and the writers of the logs that were appended to."""
-
-    __slots__ = ("entries", "now", "router", "topic", "writers")
-
-    def __init__(self, topic: str, entries: Mapping[int, Entry], router: Router, now: Callable[[], int]) -> None:
-        self.topic = topic
-        self.entries = entries
-        self.router = router
-        self.now = now
-        self.writers: list[Writer | None] = [None] * router.partitions
 
 
 class Routes:
@@ -102,7 +90,8 @@ class Routes:
     def writer(self, route: Route, number: int) -> Writer:
         """The writer of a partition's log, opened if it is not open."""
         entry = route.entries.get(number) or self._metadata.catalog.find(route.topic, number)
-        writer = route.writers[number] = writer_of(self._logs.log(entry))
+        writer = writer_of(self._logs.log(entry))
+        route.attach(number, writer)
         return writer
 
     def reason(self, topic: str, error: BaseException) -> BaseException:

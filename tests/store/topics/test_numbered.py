@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
+from kstore.store.topics._append import Route
 from kstore.store.topics._numbered import PartitionSequence, Sequences
+from kstore.store.topics._route import Router
 from kstore.store.topics.numbered import SequenceNumbers
 
 
@@ -197,7 +199,8 @@ def test_numbers_that_nobody_has_attached_to_a_log_append_nothing() -> None:
     numbers = SequenceNumbers(5, 0, transactional=False)
     assert isinstance(numbers, Sequences)
     numbers.partitions["t", 0] = PartitionSequence()
-    assert numbers.append(None, None, "t", 0, b"v", None, None) == 0  # type: ignore[arg-type]  # no route is needed
+    route = Route("t", {}, Router(1, sticky_bytes=1), lambda: 0)
+    assert numbers.append(None, route, "t", 0, b"v", None, None) == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=60))

@@ -29,6 +29,7 @@ from kstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from kstore.log import batches
+from kstore.store.topics._append import Route
 from kstore.store.topics._column_route import ColumnSplitter
 from kstore.store.topics._route import Router, Splitter, partition_of
 
@@ -226,9 +227,10 @@ def test_a_topic_filled_by_columns_has_the_bytes_of_one_filled_by_records(
 def test_columns_and_records_in_turn_stick_where_records_alone_do(store: Store) -> None:
     for topic in ("rows", "turns"):
         store.create_topic(topic, 4)
-    with_columns = store._appender._routes.find("turns")
-    with_records = store._appender._routes.find("rows")
-    with_columns.router, with_records.router = (Router(4, sticky_bytes=16384, seed=1) for _ in range(2))
+        routes = store._appender._routes
+        found = routes.find(topic)
+        router = Router(4, sticky_bytes=16384, seed=1)  # the same for both
+        routes.by_topic[topic] = Route(topic, found.entries, router, found.now)
     for number in range(20):
         store.append_many("rows", [b"x" * 100] * 17, batch_bytes=1000)
         if number % 2:

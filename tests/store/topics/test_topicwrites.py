@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import ManualClock
 from faultfs import FaultFS
@@ -86,15 +87,32 @@ def test_a_seed_repeats_where_records_without_a_key_go(tmp_path: Path, no_syncs:
     assert first[::2] != first[1::2]
 
 
+def test_a_record_that_needs_more_than_a_write_goes_where_its_key_or_the_draw_says(
+    tmp_path: Path, no_syncs: None
+) -> None:
+    """A first append to a log, a sync and headers take other ways: each record is drawn for, and counted, once."""
+    found = []
+    for headers, sync in ((None, False), ([], False), (None, True)):
+        with Store.open(tmp_path / f"{headers} {sync}", seed=5) as store:
+            store.create_topic("events", 12)
+            rows = [store.append("events", b"x" * 954, headers=headers, sync=sync) for _ in range(400)]
+            found.append([(row.partition, row.offset) for row in rows])
+    assert found[0] == found[1] == found[2]
+    assert [len({partition for partition, _ in found[0][at : at + 16]}) for at in range(0, 400, 16)] == [1] * 25
+
+
 def test_a_partition_that_is_named_takes_the_record_whatever_its_key(store: Store) -> None:
     for partition in range(4):
         assert store.append("events", b"v", b"k", partition=partition)[1:3] == (partition, 0)
 
 
 @pytest.mark.parametrize(
-    ("partition", "error"), [(4, LookupError), (-1, LookupError), (True, TypeError), ("0", TypeError)]
+    ("partition", "error"),
+    [(4, LookupError), (-1, LookupError), (1 << 70, LookupError), (True, TypeError), ("0", TypeError)],
 )
 def test_a_partition_that_is_not_there_is_refused(store: Store, partition: Any, error: type[Exception]) -> None:
+    for known in range(4):
+        store.append("events", b"v", partition=known)
     with pytest.raises(error, match="partition"):
         store.append("events", b"v", partition=partition)
     with pytest.raises(error, match="partition"):
@@ -114,6 +132,13 @@ def test_timestamps_are_the_records_own_or_now(store: Store, clock: ManualClock)
     assert store.append("events", b"v", b"k", timestamp=-1).timestamp == -1
     log = store.log("events", partition_of(b"k", 4))
     assert [record.timestamp for record in log.read()] == [clock.now, 5, -1]
+
+
+def test_whole_numbers_of_other_types_are_answered_as_ints(store: Store) -> None:
+    for _ in range(2):  # to a log that is opened for it, and to one that is open
+        where = store.append("events", b"v", partition=np.int64(2), timestamp=np.int64(5))  # type: ignore[arg-type]
+        assert where[1::2] == (2, 5)
+        assert {type(number) for number in where[1:]} == {int}
 
 
 def test_with_log_append_time_the_answer_has_the_time_of_the_append(store: Store, clock: ManualClock) -> None:

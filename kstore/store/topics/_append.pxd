@@ -1,0 +1,16 @@
+# cython: language_level=3
+"""One record for a topic, for the module that appends with a producer's numbers."""
+
+from kstore.store.topics._route cimport Router
+
+
+cdef class Route:
+    cdef readonly str topic
+    cdef readonly object entries, now
+    cdef readonly Router router
+    cdef readonly list writers
+    cdef list appenders                # of the writers, with the same numbers
+
+
+# A `RecordMetadata`, which is what `type` has to be.
+cdef object new_metadata(type metadata, object topic, object partition, object offset, object timestamp)
