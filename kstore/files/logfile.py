@@ -55,16 +55,23 @@ class LogFile:
         return fs.pread(self.fd, length, position)
 
     def pieces(
-        self, position: int, end: int, *, piece_bytes: int = CHUNK_BYTES, buffer: bytearray | None = None
+        self,
+        position: int,
+        end: int,
+        *,
+        piece_bytes: int = CHUNK_BYTES,
+        first_bytes: int | None = None,
+        buffer: bytearray | None = None,
     ) -> Iterator[tuple[memoryview, int]]:
         """Give the whole batches of `[position, end)` piece by piece, as (bytes, position).
 
         The view is only good until the next piece is asked for. A batch that is larger than a piece is a piece of its
-        own. A `buffer` is used instead of one of `piece_bytes`. Raises `CorruptRecordError` where the bytes before
-        `end` are not whole batches.
+        own. A `buffer` is used instead of one of `piece_bytes`. With `first_bytes` the first piece has so many, and
+        each is four times as large as the one before until they have `piece_bytes`: whoever wants but one record
+        reads no more. Raises `CorruptRecordError` where the bytes before `end` are not whole batches.
         """
         if buffer is None:
-            buffer = bytearray(min(piece_bytes, max(end - position, 0)))
+            buffer = bytearray(min(first_bytes or piece_bytes, max(end - position, 0)))
         while position < end:
             wanted = min(len(buffer), end - position)
             got = fs.pread_into(self.fd, memoryview(buffer)[:wanted], position)
@@ -88,3 +95,5 @@ class LogFile:
                 continue
             yield view[:whole], position
             position += whole
+            if first_bytes is not None and len(buffer) < min(piece_bytes, end - position):
+                buffer = bytearray(min(4 * len(buffer), piece_bytes, end - position))

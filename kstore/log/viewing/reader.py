@@ -27,6 +27,8 @@ from kstore.log.viewing.view import (
     steadily,
 )
 
+FIRST_BYTES = 32 << 10  # of the first piece of a pass: a batch of 16 KiB, which is what most producers make, and more
+
 
 class ReadOptions(NamedTuple):
     """What a caller wants of one pass over a log."""
@@ -148,7 +150,8 @@ class LogReader:
         least offset of what comes after these.
         """
         file = segment.file
-        for data, at in file.pieces(position, end):
+        first_bytes = FIRST_BYTES if previous is None else None
+        for data, at in file.pieces(position, end, first_bytes=first_bytes):
             piece = ReadPiece(segment, at, b"", at + len(data), file)
             sound, last, least = chain(self.view, piece, data, least)
             piece = piece._replace(position=at + last, header=bytes(data[last : last + HEADER_BYTES]))
