@@ -4,6 +4,9 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 
+cdef bytes common_headers(object headers)
+
+
 cdef class Packer:
     cdef uint8_t *data                 # finished batches, then the open one
     cdef Py_ssize_t finished           # bytes of finished batches

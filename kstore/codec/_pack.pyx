@@ -38,6 +38,9 @@ cdef extern from "record.h" nogil:
                            int64_t key_size, const void *value, int64_t value_size, const void *headers,
                            int64_t headers_size) noexcept
 
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
 cdef enum:
     FIRST_CAPACITY = 65536
     SHRUNK_CAPACITY = 4096             # the least of a packer that had to give memory back: it has many beside it
@@ -100,6 +103,52 @@ cdef uint8_t *take_kept(Py_ssize_t size, Py_ssize_t most, Py_ssize_t *capacity) 
             memmove(kept_sizes + i, kept_sizes + i + 1, (kept_count - i) * sizeof(kept_sizes[0]))
             return data
     return NULL
+
+
+cdef bytes common_headers(object headers):
+    """The headers of a record as they stand in it, their count first; None unless they are as most are.
+
+    That is a list or a tuple of tuples of a str, which UTF-8 can hold, and bytes or None. No Python code runs.
+    """
+    cdef Py_ssize_t count, n, i, size
+    cdef const char *name
+    cdef bytes out
+    cdef uint8_t *p
+    cdef tuple pair
+    if type(headers) is not list and type(headers) is not tuple:
+        return None
+    count = len(headers)
+    size = uvarint_size(<uint64_t> count << 1)
+    for i in range(count):
+        if type(headers[i]) is not tuple:
+            return None
+        pair = headers[i]
+        if len(pair) != 2 or type(pair[0]) is not str or not (pair[1] is None or type(pair[1]) is bytes):
+            return None
+        try:
+            PyUnicode_AsUTF8AndSize(pair[0], &n)
+        except UnicodeEncodeError:
+            return None
+        size += uvarint_size(<uint64_t> n << 1) + n
+        n = 0 if pair[1] is None else PyBytes_GET_SIZE(pair[1])
+        size += uvarint_size(<uint64_t> n << 1) + n
+    out = PyBytes_FromStringAndSize(NULL, size)
+    p = put_uvarint(<uint8_t *> PyBytes_AS_STRING(out), <uint64_t> count << 1)
+    for i in range(count):
+        pair = headers[i]
+        name = PyUnicode_AsUTF8AndSize(pair[0], &n)
+        p = put_uvarint(p, <uint64_t> n << 1)
+        memcpy(p, name, <size_t> n)
+        p += n
+        if pair[1] is None:
+            p[0] = 1
+            p += 1
+            continue
+        n = PyBytes_GET_SIZE(pair[1])
+        p = put_uvarint(p, <uint64_t> n << 1)
+        memcpy(p, PyBytes_AS_STRING(pair[1]), <size_t> n)
+        p += n
+    return out
 
 
 @cython.final
@@ -266,7 +315,9 @@ cdef class Packer:
             value_size = PyBytes_GET_SIZE(held_value)
         if headers is None or (type(headers) is tuple and len(<tuple> headers) == 0):
             return self._append(key_data, key_size, value_data, value_size, stamp, NO_HEADERS, 1)
-        encoded = self._encode_headers(headers)
+        encoded = common_headers(headers)
+        if encoded is None:
+            encoded = self._encode_headers(headers)
         return self._append(key_data, key_size, value_data, value_size, stamp, PyBytes_AS_STRING(encoded),
                             PyBytes_GET_SIZE(encoded))
 

@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 
 from kstore.columns._arrow cimport Column, ks_bytes, ks_column
 from kstore.columns._native cimport KS_POINTERS, ks_compress, ks_compress_bound
-from kstore.codec._pack cimport Packer
+from kstore.codec._pack cimport Packer, common_headers
 from kstore.codec._wire cimport (
     BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, LOG_OVERHEAD, MAX_TIMESTAMP_AT, RECORDS_AT, RECORDS_COUNT_AT,
     TIMESTAMP_TYPE_BIT, load32, load64, store32,
@@ -559,5 +559,5 @@ def header_sections(str what, rows, int64_t first):
     cdef list sections = []
     for headers in rows:
         packer.records = first + len(sections)      # the record's number in errors
-        sections.append(None if headers is None else packer._encode_headers(headers))
+        sections.append(None if headers is None else common_headers(headers) or packer._encode_headers(headers))
     return pointers(what, sections, first)

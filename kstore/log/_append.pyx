@@ -20,10 +20,10 @@ def append(self, value, key=None, *, timestamp=None, headers=None, sync=False, e
     `InvalidRecordError`, `StorageError`, `LogClosedError`, `NotLeaderError` in a follower; the log is as it was.
     """
     cdef int64_t offset, stamp = 0
-    if headers is None and leader_epoch is None:
+    if leader_epoch is None:
         appender = self._appender
         if appender is not None:
-            offset = (<Appender?> appender)._append(value, key, timestamp, expected_offset, &stamp)
+            offset = (<Appender?> appender)._append(value, key, timestamp, headers, expected_offset, &stamp)
             if offset >= 0:
                 if sync:
                     self._flush()

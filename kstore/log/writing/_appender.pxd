@@ -80,7 +80,8 @@ cdef class Appender:
     cdef void _free(self) noexcept
     cdef int64_t _now(self) except? -1
     cdef int _check(self, int64_t stamp, int64_t now, Py_ssize_t key_bytes) except -1
-    cdef Py_ssize_t _encode_one(self, Bytes v, Bytes k, int64_t stamp, int64_t now, const Stamp *numbers) except -1
+    cdef Py_ssize_t _encode_one(self, Bytes v, Bytes k, bytes headers, int64_t stamp, int64_t now,
+                                const Stamp *numbers) except -1
     cdef int _make_room(self, int64_t n) except -1
     cdef int _should_roll(self, const Tail *t, int64_t n, int64_t timestamp, int64_t last_offset,
                           int64_t now) noexcept nogil
@@ -91,7 +92,7 @@ cdef class Appender:
     cdef int _roll_for_all(self, const Tail *t, const uint8_t *p, Py_ssize_t n, int64_t now) noexcept nogil
     cdef int _write(self, const Tail *t, const uint8_t *p, Py_ssize_t n) noexcept nogil
     cdef int _secure(self, int fd, int64_t *secured, int64_t end, int64_t start, int64_t limit) noexcept nogil
-    cdef int64_t _append(self, object value, object key, object timestamp, object expected_offset,
+    cdef int64_t _append(self, object value, object key, object timestamp, object headers, object expected_offset,
                          int64_t *stamp) except? -99
     cdef int64_t _append_numbered(self, ProducerTable table, object value, object key, object timestamp,
                                   const Stamp *numbers, int64_t *stamp) except? -99

@@ -23,6 +23,7 @@ from posix.types cimport off_t
 
 from kstore._core cimport Buffer, ks_too_far, not_bytes
 from kstore.codec._batches cimport is_ready
+from kstore.codec._pack cimport common_headers
 from kstore.log.segments._producers cimport MARKER_BYTES, Entry, ProducerTable, encode_marker
 from kstore.codec._wire cimport (
     ATTRIBUTES_AT, BASE_OFFSET_AT, BatchHead, CRC_AT, HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT,
@@ -345,17 +346,25 @@ cdef class Appender:
         `timestamp` milliseconds or None for now. With an `expected_offset` the record is stored there or not at all.
         """
         cdef int64_t stamp = 0
-        return self._append(value, key, timestamp, expected_offset, &stamp)
+        return self._append(value, key, timestamp, None, expected_offset, &stamp)
 
-    cdef int64_t _append(self, object value, object key, object timestamp, object expected_offset,
+    cdef int64_t _append(self, object value, object key, object timestamp, object headers, object expected_offset,
                          int64_t *stamp) except? -99:
-        """As `append`; `stamp` becomes the timestamp, which a log of append times replaces by its own."""
+        """As `append`; `stamp` becomes the timestamp, which a log of append times replaces by its own.
+
+        Where `headers` are such that Python code would run, nothing is taken from them.
+        """
+        cdef bytes section = None
         cdef Bytes v, k
         cdef Py_buffer value_view, key_view
         cdef int value_held = 0, key_held = 0
         cdef int64_t now, expected = -1
         cdef Py_ssize_t consumed = 0, n
         cdef int code
+        if headers is not None:
+            section = common_headers(headers)
+            if section is None:
+                return SLOW
         try:
             value_held = _take("value", value, &v, &value_view)
             key_held = _take("key", key, &k, &key_view)
@@ -379,7 +388,7 @@ cdef class Appender:
                 return SLOW
             if expected >= 0 and expected != self.tail.next_offset:
                 return SLOW  # which refuses it
-            n = self._encode_one(v, k, stamp[0], now, NULL)
+            n = self._encode_one(v, k, section, stamp[0], now, NULL)
             if n >= GIL_HELD_BELOW:
                 return SLOW
             code = self._commit(self.one, n, False, &consumed, now, False, False)
@@ -468,7 +477,7 @@ cdef class Appender:
             if e == NULL:
                 return SLOW
             table._reserve_open()
-            n = self._encode_one(v, k, stamp[0], now, numbers)
+            n = self._encode_one(v, k, None, stamp[0], now, numbers)
             if n >= GIL_HELD_BELOW:
                 return SLOW
             code = self._commit(self.one, n, False, &consumed, now, False, False)
@@ -539,7 +548,7 @@ cdef class Appender:
             key_held = _take("key", key, &k, &key_view)
             now = self._now()
             stamp = now if timestamp is None else self._given(timestamp)
-            n = self._encode_one(v, k, stamp, now, &numbers)
+            n = self._encode_one(v, k, None, stamp, now, &numbers)
             return bytearray((<const char *>self.one)[:n])
         finally:
             if value_held:
@@ -596,12 +605,17 @@ cdef class Appender:
             raise InvalidTimestampError(refusals.too_far(stamp, now, self.before_max_ms, self.after_max_ms))
         return 0
 
-    cdef Py_ssize_t _encode_one(self, Bytes v, Bytes k, int64_t stamp, int64_t now, const Stamp *numbers) except -1:
-        """Check one record in Kafka's order, and encode a batch of it into `one`; its size."""
+    cdef Py_ssize_t _encode_one(self, Bytes v, Bytes k, bytes headers, int64_t stamp, int64_t now,
+                                const Stamp *numbers) except -1:
+        """Check one record in Kafka's order, and encode a batch of it into `one`; its size.
+
+        `headers` are as `common_headers` makes them, None for none.
+        """
         cdef int64_t body, total
+        cdef Py_ssize_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
         cdef uint8_t *p
         cdef BatchHead head
-        body = (4 + uvarint_size(zigzag(k.n)) + (k.n if k.n > 0 else 0)
+        body = (3 + headers_size + uvarint_size(zigzag(k.n)) + (k.n if k.n > 0 else 0)
                 + uvarint_size(zigzag(v.n)) + (v.n if v.n > 0 else 0))
         total = RECORDS_AT + uvarint_size(zigzag(body)) + body
         if total > self.max_message_bytes:
@@ -635,7 +649,10 @@ cdef class Appender:
         if v.n > 0:
             memcpy(p, v.p, v.n)
             p += v.n
-        p[0] = 0
+        if headers is None:
+            p[0] = 0
+        else:
+            memcpy(p, PyBytes_AS_STRING(headers), headers_size)
         store32(self.one + CRC_AT, <int32_t>crc32c(0, self.one + ATTRIBUTES_AT, total - ATTRIBUTES_AT))
         return total
 

@@ -78,7 +78,7 @@ cdef class RecordAppender:
         cdef int64_t offset, stamp = 0
         cdef long number = -1
         cdef int overflow = 0
-        found = self._by_topic.get(topic) if headers is None and not sync and type(topic) is str else None
+        found = self._by_topic.get(topic) if not sync and type(topic) is str else None
         if found is not None and (<Route?> found).entries is self._catalog.by_topic.get(topic):
             route = <Route> found
             if type(partition) is int:
@@ -89,7 +89,7 @@ cdef class RecordAppender:
                 appender = route.appenders[number]
                 if appender is not None and not appender.log_append_time:
                     try:
-                        offset = appender._append(value, key, timestamp, expected_offset, &stamp)
+                        offset = appender._append(value, key, timestamp, headers, expected_offset, &stamp)
                     except (StorageError, LogClosedError) as error:
                         reason = self.reason(topic, error)
                         if reason is not error:
