@@ -205,7 +205,7 @@ def load(
     elif loader.doubts_last:
         # The mark says that the log is whole, but not its indexes, and appends go on from their last entries.
         loader.recover(len(segments) - 1, loaded=len(segments))
-    return loader.finish(orphans, clean=clean, now_ms=now_ms)
+    return loader.finish(orphans, clean=clean, marked_clean=marked_clean, now_ms=now_ms)
 
 
 class Seen(NamedTuple):
@@ -508,9 +508,13 @@ class _Loader:
         if later:
             fs.sync_directory(self.directory)
 
-    def finish(self, orphans: Sequence[str], *, clean: bool, now_ms: int) -> Loaded:
+    def finish(self, orphans: Sequence[str], *, clean: bool, marked_clean: bool, now_ms: int) -> Loaded:
         """Settle the marks in the order of SEMANTICS 8.10 to 8.13; `orphans` are names of index files without a log
-        (SEMANTICS 8.8)."""
+        (SEMANTICS 8.8).
+
+        That a log without a snapshot had no producers is believed if the shutdown is marked as clean (SEMANTICS 9.26):
+        a recovery that dies between two snapshots leaves sound indexes, too.
+        """
         had_segments = bool(self.segments)
         next_offset = self.next_offset
         if next_offset is None:
@@ -556,7 +560,7 @@ class _Loader:
         with suppress(fs.FullDiskError):  # a later write stores it; until then the recovery point in its file stays
             self.epochs.flush()
         self.producers.remove_stray([segment.base_offset for segment in self.segments])
-        self._rebuild_producers(next_offset, clean=clean, log_start_offset=log_start_offset)
+        self._rebuild_producers(next_offset, clean=clean and marked_clean, log_start_offset=log_start_offset)
         return Loaded(
             segments=self.segments,
             next_offset=next_offset,

@@ -21,7 +21,7 @@ import kstore
 from kstore import Record
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, StorageError
-from kstore.files import names
+from kstore.files import checkpoint, names
 from kstore.tools.check.verify import verify
 
 SETTINGS = {"segment_bytes": 4096, "index_interval_bytes": 0, "segment_index_bytes": 240}
@@ -806,6 +806,25 @@ def test_an_opening_that_fails_behind_a_lost_index_takes_no_producer_from_the_ne
         assert [record.value for record in log.read(isolation="read_committed")] == [b"plain"] * 3
         assert log.append_many([b"open"], **numbers).first_offset == 3
         assert log.log_end_offset == 5
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_without_a_snapshot_producers_are_looked_for_unless_the_shutdown_is_marked_as_clean(
+    partition: Path, clock: ManualClock, marked: bool
+) -> None:
+    """SEMANTICS 9.26. The directory looks closed either way: a recovery that died before its snapshot left it so."""
+    numbers: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    with kstore.Log.open(partition, clock=clock) as log:
+        log.append_many([b"plain"] * 3)
+        log.append_many([b"open"], **numbers)
+    for name in snapshots(partition):
+        (partition / name).unlink()
+    if marked:
+        (partition.parent / checkpoint.CLEAN_MARKER).write_text('{"version":0,"brokerEpoch":-1}')
+    with kstore.Log.open(partition, clock=clock) as log:
+        assert log.recovery.clean
+        assert log.last_stable_offset == (4 if marked else 3)
+        assert len(log.producer_states()) == (0 if marked else 1)
 
 
 def test_a_snapshot_that_waited_is_written_at_the_close_when_the_first_append_could_not_write_it(
