@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ManualClock
+from parking import writer_of
 
 import kstore
 from kstore.disk import fs
@@ -254,6 +255,35 @@ def test_a_sync_that_waits_in_vain_goes_ahead_and_waits_for_no_thread_afterwards
         log.append(b"alone")
         log.flush()
         assert log.stats()["recovery_point"] == 6
+
+
+def test_a_flush_that_waits_for_a_restart_that_fails_is_refused(
+    partition: Path, disk: HeldDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment the log has no segment: the flush must not go on before the log refuses writes."""
+    log = kstore.Log.open(partition)
+    log.append(b"x")
+    writer, threads = writer_of(log), Threads()
+    fail = writer.fail
+
+    def no_epochs() -> None:
+        threads.start(log.flush)
+        wait_until(lambda: turn_of(log).waiters == 1)
+        raise StorageError(errno.EIO, "Input/output error")
+
+    def fail_late(error: BaseException) -> None:
+        if turn_of(log).waiters == 0:
+            threads.join()
+        fail(error)
+
+    monkeypatch.setattr(writer.epochs, "clear_and_flush", no_epochs)
+    monkeypatch.setattr(writer, "fail", fail_late)
+    disk.let_go()
+    with pytest.raises(StorageError):
+        log.truncate_fully_and_start_at(9)
+    threads.join()
+    assert [type(error) for error in threads.errors] == [StorageError]
+    log.close()
 
 
 def test_a_sync_that_fails_refuses_everybody_who_waited_for_it(partition: Path, disk: HeldDisk) -> None:

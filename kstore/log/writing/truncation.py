@@ -112,7 +112,11 @@ def _restart_locked(writer: Writer, offset: int, log_start_offset: int) -> None:
         # The recovery point is 0 meanwhile: a crash leaves any first part of the log, or no segment at all.
         with writer.housekeeping.cutting(0, keep_start=True):
             begun = True
-            _replace_all_locked(writer, offset, log_start_offset, flushed)
+            try:
+                _replace_all_locked(writer, offset, log_start_offset, flushed)
+            except BaseException as error:
+                writer.fail(error)  # before a flush that waits goes on: there may be no segment
+                raise
     except BaseException as error:
         if not begun:
             writer.log_start_offset = start
