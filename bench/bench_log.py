@@ -6,6 +6,7 @@ Workloads: values-100, keyed-100 and values-1k of `common`, in batches of 16 KiB
 from __future__ import annotations
 
 import functools
+import random
 import shutil
 import socket
 import threading
@@ -62,6 +63,15 @@ def append_each(log: kstore.Log, count: int = SINGLE) -> None:
 
 def test_append_kstore(benchmark: BenchmarkFixture, fresh: Callable[[], Any]) -> None:
     measure(benchmark, APPEND, "kstore", append_each, operations=SINGLE, setup=fresh)
+
+
+def test_append_with_headers(benchmark: BenchmarkFixture, fresh: Callable[[], Any]) -> None:
+    def run(log: kstore.Log) -> None:
+        append = log.append
+        for _ in range(SINGLE):
+            append(VALUE, headers=[("traceparent", VALUE[:55]), ("content-type", b"application/json")])
+
+    measure(benchmark, APPEND, "kstore, with two headers", run, operations=SINGLE, setup=fresh)
 
 
 @pytest.mark.parametrize("writemap", [False, True])
@@ -208,6 +218,36 @@ def test_read_kstore(benchmark: BenchmarkFixture, filled: tuple[str, Path]) -> N
             size_bytes=READ * 100,
             setup=lambda: ((log,), {}),
         )
+
+
+POINT = Question("one record at a random offset, batches of 16 KiB", "time")
+POINTS = scaled(40_000)
+
+
+@pytest.mark.parametrize("contestant", ["kstore", "LMDB get", "SQLite select"])
+def test_point(benchmark: BenchmarkFixture, tmp_path: Path, contestant: str) -> None:
+    """The stores find a record in a tree; a log reads, checks and walks the batch that holds it."""
+    offsets = random.Random(7).choices(range(READ), k=POINTS)
+    if contestant == "kstore":
+        with kstore.Log.open(tmp_path / "bench-0", segment_bytes=SEGMENT_BYTES) as log:
+            log.append_many(values(READ), batch_bytes=16 * KIB)
+
+            def run() -> None:
+                for offset in offsets:
+                    next(iter(log.read(offset)))
+
+            measure(benchmark, POINT, contestant, run, operations=POINTS)
+        return
+    if contestant == "LMDB get":
+        lmdb = peers.Lmdb(tmp_path / "lmdb")
+        lmdb.put_many(VALUE, READ)
+        measure(benchmark, POINT, contestant, lambda: lmdb.get_each(offsets), operations=POINTS)
+        lmdb.close()
+        return
+    sqlite = peers.Sqlite(tmp_path / "sqlite")
+    sqlite.insert_many(VALUE, READ)
+    measure(benchmark, POINT, contestant, lambda: sqlite.select_each(offsets), operations=POINTS)
+    sqlite.close()
 
 
 def test_unpack_kstore(benchmark: BenchmarkFixture, filled: tuple[str, Path]) -> None:

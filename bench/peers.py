@@ -81,6 +81,12 @@ class Lmdb:
                 transaction.cursor(self._db).putmulti(zip(keys, itertools.repeat(value), strict=False), append=True)
         self._next += count
 
+    def get_each(self, numbers: Iterable[int]) -> None:
+        """One value at a time, all in one transaction."""
+        with self._env.begin(db=self._db) as transaction:
+            for number in numbers:
+                transaction.get(struct.pack("=Q", number))
+
     def read_all(self) -> int:
         """Walk all values; how many."""
         count = 0
@@ -133,6 +139,13 @@ class Sqlite:
         """One transaction a record."""
         for _ in range(count):
             self._connection.execute("insert into log (value) values (?)", (value,))
+
+    def select_each(self, numbers: Iterable[int]) -> None:
+        """One value at a time, all in one transaction."""
+        self._connection.execute("begin")
+        for number in numbers:
+            self._connection.execute("select value from log where offset = ?", (number + 1,)).fetchone()
+        self._connection.execute("commit")
 
     def insert_many(self, value: bytes, count: int, in_transaction: int = 10_000) -> None:
         for done in range(0, count, in_transaction):
