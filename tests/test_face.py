@@ -23,11 +23,14 @@ CLASSES = sorted(
 )
 
 
+COMPILED = type(kstore.Log.append)  # a function of a compiled module
+
+
 def public_functions(owner: type) -> Iterator[tuple[str, FunctionType]]:
     """The methods and properties of a class that have no underscore, those of its bases in kstore included."""
     for name, member in inspect.getmembers_static(owner):
         function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-        if not name.startswith("_") and isinstance(function, FunctionType):
+        if not name.startswith("_") and isinstance(function, FunctionType | COMPILED):
             yield name, function
 
 

@@ -11,6 +11,12 @@ _Data: TypeAlias = Buffer | None
 _Headers: TypeAlias = Iterable[tuple[str, _Data]] | dict[str, _Data] | None
 _Item: TypeAlias = Buffer | Record | tuple[_Data, _Data] | tuple[_Data, _Data, int | None, _Headers]
 
+def encode_headers(headers: _Headers) -> bytes:
+    """The headers of a lone record as they stand in it, from any form that `Packer.pack` takes.
+
+    Raises `TypeError`, `InvalidRecordError`.
+    """
+
 @final
 class Packer:
     """Packs records into consecutive v2 batches in one growing, reused buffer.

@@ -151,6 +151,14 @@ cdef bytes common_headers(object headers):
     return out
 
 
+def encode_headers(headers):
+    """The headers of a lone record as they stand in it, from any form that `Packer.pack` takes.
+
+    Raises `TypeError`, `InvalidRecordError`.
+    """
+    return common_headers(headers) or Packer(1, 1, now_ms=0)._encode_headers(headers)
+
+
 @cython.final
 cdef class Packer:
     """Packs records into consecutive v2 batches in one growing, reused buffer.
@@ -315,9 +323,7 @@ cdef class Packer:
             value_size = PyBytes_GET_SIZE(held_value)
         if headers is None or (type(headers) is tuple and len(<tuple> headers) == 0):
             return self._append(key_data, key_size, value_data, value_size, stamp, NO_HEADERS, 1)
-        encoded = common_headers(headers)
-        if encoded is None:
-            encoded = self._encode_headers(headers)
+        encoded = common_headers(headers) or self._encode_headers(headers)
         return self._append(key_data, key_size, value_data, value_size, stamp, PyBytes_AS_STRING(encoded),
                             PyBytes_GET_SIZE(encoded))
 

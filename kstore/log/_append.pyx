@@ -1,4 +1,4 @@
-# cython: embedsignature=False
+# cython: embedsignature=False, annotation_typing=False
 """`Log.append` in C: an append is so short that a Python function, and the defaults of its keywords, which Python looks
 up one by one, would take as long as the encoding of the record.
 """
@@ -8,7 +8,10 @@ from libc.stdint cimport int64_t
 from kstore.log.writing._appender cimport Appender
 
 
-def append(self, value, key=None, *, timestamp=None, headers=None, sync=False, expected_offset=None, leader_epoch=None):
+def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
+           timestamp: int | datetime | None = None,
+           headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None, sync: bool = False,
+           expected_offset: int | None = None, leader_epoch: int | None = None) -> int:
     """Append one record as a batch of its own and return its offset.
 
     `timestamp` is in milliseconds (None: now; -1: none), or a `datetime` with a time zone, which counts down to its

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from kstore.base import arguments
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.codec import validation
+from kstore.codec._pack import encode_headers
 from kstore.config.log import LogConfig
 from kstore.errors import (
     InvalidRecordError,
@@ -61,13 +62,15 @@ class Appends:
         sync: bool,
         expected_offset: int | None,
     ) -> int:
-        """Append one record when there is more to do than to write it: a roll, headers, compression, housekeeping."""
+        """Append one record when there is more to do than to write it: a roll, compression, housekeeping, headers in
+        forms that are not the usual ones."""
         writer = self._leading()
         writer.housekeeping.before_append()
         self._check_epoch(leader_epoch)
         expected_offset = batches.checked_expectation(expected_offset)
-        if headers is None and batches.codec_of(self.config, None) == 0:
-            batch = writer.appender.encode(value, key, timestamp)
+        if batches.codec_of(self.config, None) == 0:
+            encoded = None if headers is None else encode_headers(headers)
+            batch = writer.appender.encode(value, key, timestamp, headers=encoded)
             with writer.gate():
                 batches.refuse_unexpected_locked(writer, expected_offset)
                 writer.assign_epoch_locked(leader_epoch)

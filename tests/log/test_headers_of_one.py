@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import kstore
 from kstore import Log
-from kstore.errors import InvalidRecordError, RecordTooLargeError
+from kstore.codec.refusals import NO_KEY
+from kstore.errors import InvalidRecordError, RecordTooLargeError, TimestampWarning
 
 NAMES = st.text(max_size=200) | st.sampled_from(["", "a", "é" * 40, "x" * 63, "x" * 64, "x" * 70_000, "\udcff"])
 VALUES = st.none() | st.binary(max_size=200) | st.sampled_from([b"", b"v" * 63, b"v" * 64, b"v" * 9_000])
@@ -78,6 +79,20 @@ def test_what_is_refused_is_refused_in_the_same_words_and_nothing_is_appended(
     assert how.startswith((TypeError.__name__, InvalidRecordError.__name__))
     assert how == ended(lambda: many.append_many([(None, b"value", None, headers)]))
     assert one.log_end_offset == end
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_a_refusal_and_a_warning_are_the_same_for_all_forms(tmp_path: Path, clock: ManualClock, form: str) -> None:
+    with Log.open(tmp_path / "t-0", config={"cleanup.policy": "compact"}, clock=clock) as log:
+        log.append(b"first", b"key")
+        for headers in (None, FORMS[form]([("name", b"value")])):
+            with pytest.raises(InvalidRecordError) as refused:
+                log.append(b"no key", headers=headers)
+            assert (str(refused.value), refused.value.record_errors) == (NO_KEY, ())
+            assert getattr(refused.value, "appended", None) is None
+        assert log.log_end_offset == 1
+        with pytest.warns(TimestampWarning):
+            log.append(b"seconds", b"key", timestamp=1_700_000_000, headers=FORMS[form]([("name", b"value")]))
 
 
 def test_a_record_may_be_as_large_as_allowed_with_its_headers(tmp_path: Path, clock: ManualClock) -> None:

@@ -175,8 +175,13 @@ class Appender:
         epoch: int = -1,
         sequence: int = -1,
         transactional: bool = False,
+        *,
+        headers: bytes | None = None,
     ) -> bytearray:
-        """The batch that `append` would write for this record, as a bytearray without its offset; with numbers if given."""
+        """The batch that `append` would write for this record, as a bytearray without its offset; with numbers if given.
+
+        `headers` are as `encode_headers` makes them.
+        """
     def should_roll(self, buffer: Buffer, follower: bool) -> int:
         """Which `Code` says that the v2 batches in `buffer` want a new segment first (SEMANTICS 2.2); DONE for none.
 

@@ -388,6 +388,8 @@ cdef class Appender:
                 return SLOW
             if expected >= 0 and expected != self.tail.next_offset:
                 return SLOW  # which refuses it
+            if v.n + k.n + (0 if section is None else PyBytes_GET_SIZE(section)) >= GIL_HELD_BELOW:
+                return SLOW  # before it is encoded in vain
             n = self._encode_one(v, k, section, stamp[0], now, NULL)
             if n >= GIL_HELD_BELOW:
                 return SLOW
@@ -535,8 +537,11 @@ cdef class Appender:
         return offset
 
     def encode(self, value, key, timestamp, int64_t producer_id=-1, int16_t epoch=-1, int32_t sequence=-1,
-               bint transactional=False):
-        """The batch that `append` would write for this record, as a bytearray without its offset; with numbers if given."""
+               bint transactional=False, *, bytes headers=None):
+        """The batch that `append` would write for this record, as a bytearray without its offset; with numbers if given.
+
+        `headers` are as `encode_headers` makes them.
+        """
         cdef Bytes v, k
         cdef Py_buffer value_view, key_view
         cdef int value_held = 0, key_held = 0
@@ -548,7 +553,7 @@ cdef class Appender:
             key_held = _take("key", key, &k, &key_view)
             now = self._now()
             stamp = now if timestamp is None else self._given(timestamp)
-            n = self._encode_one(v, k, None, stamp, now, &numbers)
+            n = self._encode_one(v, k, headers, stamp, now, &numbers)
             return bytearray((<const char *>self.one)[:n])
         finally:
             if value_held:

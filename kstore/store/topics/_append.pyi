@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Self
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -15,7 +16,7 @@ from kstore.types import RecordMetadata
 class Route:
     """A topic's partitions, its router, the store's clock, and the writers of the logs that were appended to."""
 
-    def __init__(self, topic: str, entries: Mapping[int, Entry], router: Router, now: Callable[[], int]) -> None: ...
+    def __new__(cls, topic: str, entries: Mapping[int, Entry], router: Router, now: Callable[[], int]) -> Self: ...
     @property
     def topic(self) -> str: ...
     @property

@@ -1,4 +1,4 @@
-# cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False
+# cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
 """`Store.append` in C, for the same reason as `Log.append`: the usual append of one record in one step.
 
 The hardest rule: a record that has drawn its partition goes there, also where more has to be done than to write it.
@@ -17,7 +17,13 @@ from kstore.types import RecordMetadata
 
 cdef extern from *:
     """
-    static inline PyObject *ks_new_tuple(PyTypeObject *type, Py_ssize_t n) { return type->tp_alloc(type, n); }
+    static inline PyObject *ks_new_tuple(PyTypeObject *type, Py_ssize_t n) {
+        PyObject *made = type->tp_alloc(type, n);
+    #if PY_VERSION_HEX >= 0x030E0000
+        if (made) ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet */
+    #endif
+        return made;
+    }
     """
     object ks_new_tuple(type tuple_type, Py_ssize_t n)
 
@@ -40,7 +46,7 @@ cdef object new_metadata(type metadata, object topic, object partition, object o
 cdef class Route:
     """A topic's partitions, its router, the store's clock, and the writers of the logs that were appended to."""
 
-    def __init__(self, str topic not None, entries, Router router not None, now):
+    def __cinit__(self, str topic not None, entries, Router router not None, now):
         self.topic = topic
         self.entries = entries
         self.router = router
@@ -51,8 +57,8 @@ cdef class Route:
     def attach(self, Py_ssize_t number, writer):
         """Append to the log of this writer from now on."""
         cdef Appender appender = writer.appender
-        if not 0 <= number < len(self.writers):
-            raise IndexError(f"partition {number} of {len(self.writers)}")
+        if not 0 <= number < len(self.appenders):
+            raise IndexError(f"partition {number} of {len(self.appenders)}")
         self.writers[number] = writer
         self.appenders[number] = appender
 
@@ -100,8 +106,10 @@ cdef class RecordAppender:
         return self.append_slowly(topic, value, key, partition, timestamp, headers, sync, expected_offset)
 
 
-def append(self, topic, value, key=None, *, partition=None, timestamp=None, headers=None, sync=False,
-           expected_offset=None):
+def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
+           partition: int | None = None, timestamp: int | datetime | None = None,
+           headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None, sync: bool = False,
+           expected_offset: int | None = None) -> RecordMetadata:
     """Append one record as a batch of its own; where it went, and its timestamp there.
 
     It goes to `partition`, else where Kafka's default partitioner sends its key (murmur2; an empty key is one),

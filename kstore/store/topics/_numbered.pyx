@@ -47,6 +47,8 @@ cdef class Sequences:
     cdef type _metadata
 
     def __init__(self, int64_t producer_id, int16_t producer_epoch, *, bint transactional, type metadata not None):
+        if not issubclass(metadata, tuple):
+            raise TypeError(f"metadata is {metadata.__name__}; a tuple of four is wanted")
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.transactional = transactional

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
+from kstore.log.writing._appender import Appender
 from kstore.store.topics._append import Route
 from kstore.store.topics._numbered import PartitionSequence, Sequences
 from kstore.store.topics._route import Router
@@ -201,6 +204,19 @@ def test_numbers_that_nobody_has_attached_to_a_log_append_nothing() -> None:
     numbers.partitions["t", 0] = PartitionSequence()
     route = Route("t", {}, Router(1, sticky_bytes=1), lambda: 0)
     assert numbers.append(None, route, "t", 0, b"v", None, None) == 0
+
+
+def test_a_route_and_numbers_refuse_what_they_cannot_use() -> None:
+    route = Route("t", {}, Router(1, sticky_bytes=1), lambda: 0)
+    writer: Any = SimpleNamespace(appender=Appender())
+    for number in (-1, 1):
+        route.writers.append(writer)
+        with pytest.raises(IndexError, match=f"partition {number} of 1"):
+            route.attach(number, writer)
+    with pytest.raises(TypeError):
+        Route.__new__(Route)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="metadata is int"):
+        Sequences(5, 0, transactional=False, metadata=int)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=60))

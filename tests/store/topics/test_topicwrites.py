@@ -64,7 +64,9 @@ def test_a_key_goes_where_kafka_sends_it_and_the_answer_says_where(store: Store,
     assert where == RecordMetadata("events", partition_of(b"foobar", 4), 0, clock.now)
     assert store.append("events", b"w", b"foobar").offset == 1
     assert store.append("events", b"w", b"").partition == partition_of(b"", 4)
-    assert pickle.loads(pickle.dumps(where)) == where
+    again = pickle.loads(pickle.dumps(where))
+    assert again == where == tuple(where)
+    assert hash(again) == hash(where) == hash(tuple(where))
 
 
 def test_records_without_a_key_stick_for_16_kib(store: Store) -> None:
