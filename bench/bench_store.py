@@ -180,14 +180,20 @@ def test_flush_each_from_threads_peers(
     measure(benchmark, durable_appends(place, "one log"), name, run, operations=count * threads, rounds=3)
 
 
+@pytest.mark.parametrize("language", ["C", "Python"])
 @pytest.mark.parametrize("threads", [1, 16])
-def test_flush_each_in_c(benchmark: BenchmarkFixture, opened: Callable[..., Any], place: Path, threads: int) -> None:
-    """The bound of the row of 16 threads: how many times as fast as one the disk and the system let them be."""
+def test_flush_each_at_best(
+    benchmark: BenchmarkFixture, opened: Callable[..., Any], place: Path, threads: int, language: str
+) -> None:
+    """The bounds of the row of 16 threads: how many times as fast as one the disk and the GIL let them be."""
     opened("kstore", sync=True).put_one(VALUE)
     size = next(place.glob("kstore/events-0/*.log")).stat().st_size
     count = max(SYNCED // (4 if threads < 4 else 1) // threads, 1)
-    run = groupcommit.appends(place / "bare", size, threads, count, place)
-    name = f"bare writes and one sync for all, in C, {threads} thread{'s' * (threads > 1)}"
+    if language == "C":
+        run = groupcommit.appends(place / "bare", size, threads, count, place)
+    else:
+        run = groupcommit.appends_in_python(place / "bare", size, threads, count)
+    name = f"bare writes and one sync for all, in {language}, {threads} thread{'s' * (threads > 1)}"
     measure(benchmark, durable_appends(place, "one log"), name, run, operations=count * threads)
 
 
