@@ -512,8 +512,8 @@ class _Loader:
         """Settle the marks in the order of SEMANTICS 8.10 to 8.13; `orphans` are names of index files without a log
         (SEMANTICS 8.8).
 
-        That a log without a snapshot had no producers is believed if the shutdown is marked as clean (SEMANTICS 9.26):
-        a recovery that dies between two snapshots leaves sound indexes, too.
+        That records without a snapshot had no producers is believed if the shutdown is marked as clean (SEMANTICS
+        9.26): a recovery that dies between two snapshots leaves sound indexes, too.
         """
         had_segments = bool(self.segments)
         next_offset = self.next_offset
@@ -560,7 +560,8 @@ class _Loader:
         with suppress(fs.FullDiskError):  # a later write stores it; until then the recovery point in its file stays
             self.epochs.flush()
         self.producers.remove_stray([segment.base_offset for segment in self.segments])
-        self._rebuild_producers(next_offset, clean=clean and marked_clean, log_start_offset=log_start_offset)
+        believed = clean and (marked_clean or log_start_offset >= next_offset)
+        self._rebuild_producers(next_offset, clean=believed, log_start_offset=log_start_offset)
         return Loaded(
             segments=self.segments,
             next_offset=next_offset,
