@@ -41,9 +41,9 @@ STATELESS = [
     "kstore/c/columns/latest.c",
     "kstore/c/crc32.c",
     "kstore/c/crc32c.c",
+    "kstore/c/keyhash.c",
     "kstore/c/keymap.c",
     "kstore/c/newest.c",
-    "kstore/c/siphash.c",
     "kstore/c/transactions.c",
     "kstore/c/window.c",
 ]

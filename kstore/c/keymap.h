@@ -9,7 +9,7 @@
 #ifndef KSTORE_KEYMAP_H
 #define KSTORE_KEYMAP_H
 
-#include "siphash.h"
+#include "keyhash.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -29,17 +29,12 @@ typedef struct {
 } ks_entry;
 
 typedef struct {
-    uint64_t hash;
-    uint32_t more;
-} ks_key;
-
-typedef struct {
     uint8_t *tags;      /* of each slot 8 bits of the hash, not 0; 0: the slot is free */
     ks_entry *slots;    /* in groups: `homes` and some more behind them; NULL before the first key */
     size_t tags_bytes, slots_bytes;
     uint64_t homes;
     int64_t size, limit;
-    uint64_t secret[2];
+    ks_secret secret;
     uint64_t mask;      /* bits of `hash` that count: for tests of weaker hashes */
     uint32_t more_mask; /* and of `more` */
 } ks_keymap;
@@ -59,14 +54,18 @@ KS_INLINE int64_t ks_keymap_memory(const ks_keymap *m) { return (int64_t)(m->tag
 /* The entry after `entry`, nearly in order of their hashes; the first after NULL, and NULL after the last. */
 const ks_entry *ks_keymap_next(const ks_keymap *m, const ks_entry *entry);
 
-KS_INLINE ks_key ks_keymap_hash(const ks_keymap *m, const uint8_t *key, size_t n) {
-    uint64_t halves[2];
-    ks_siphash(key, n, m->secret, 1, 3, halves);
-    return (ks_key){halves[0] & m->mask, (uint32_t)halves[1] & m->more_mask};
+/* The hashes of `n` keys, several at once. */
+KS_INLINE void ks_keymap_hash_all(const ks_keymap *m, const uint8_t *const *keys, const int32_t *sizes, int n,
+                                  ks_key *hashes) {
+    ks_hash_keys(&m->secret, keys, sizes, n, hashes);
+    for (int i = 0; i < n; i++) hashes[i] = (ks_key){hashes[i].hash & m->mask, hashes[i].more & m->more_mask};
 }
 
-/* The hashes of `n` keys, several at a time where their lengths are the same. */
-void ks_keymap_hash_all(const ks_keymap *m, const uint8_t *const *keys, const int32_t *sizes, int n, ks_key *hashes);
+KS_INLINE ks_key ks_keymap_hash(const ks_keymap *m, const uint8_t *key, int32_t size) {
+    ks_key k;
+    ks_keymap_hash_all(m, &key, &size, 1, &k);
+    return k;
+}
 
 /* Which of the 16 bytes at `p` are `tag`, as bits. */
 KS_INLINE uint32_t ks_match(const uint8_t *p, uint8_t tag) {

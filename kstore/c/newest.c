@@ -116,7 +116,7 @@ int ks_newest_take_one(ks_newest *s, int64_t offset, const uint8_t *key, int64_t
         if (s->map.size >= s->capacity) {
             s->full = 1;
         } else {
-            int64_t older = ks_keymap_put(&s->map, ks_keymap_hash(&s->map, key, (size_t)key_size), (uint32_t)ordinal);
+            int64_t older = ks_keymap_put(&s->map, ks_keymap_hash(&s->map, key, (int32_t)key_size), (uint32_t)ordinal);
             if (older == KS_MAP_NO_MEMORY) return -1;
             if (older >= 0) ks_bits_set(&s->superseded, older);
             s->latest = offset;

@@ -65,7 +65,7 @@ int ks_newest_take_one(ks_newest *s, int64_t offset, const uint8_t *key, int64_t
 
 /* Whether a key has a record in the scanned part at or above the first dirty offset. */
 static inline int ks_newest_has(const ks_newest *s, const uint8_t *key, size_t n) {
-    return ks_keymap_get(&s->map, ks_keymap_hash(&s->map, key, n)) >= 0;
+    return n <= INT32_MAX && ks_keymap_get(&s->map, ks_keymap_hash(&s->map, key, (int32_t)n)) >= 0;
 }
 
 #endif

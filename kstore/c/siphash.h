@@ -61,10 +61,4 @@ KS_INLINE void ks_siphash(const uint8_t *p, size_t n, const uint64_t key[2], int
     out[1] = v0 ^ v1 ^ v2 ^ v3;
 }
 
-/* As `ks_siphash` with one round and three, of eight inputs of `n` bytes each. */
-typedef void ks_siphash_eight(const uint8_t *const *inputs, size_t n, const uint64_t key[2], uint64_t *low, uint64_t *high);
-
-/* What this processor does it with; NULL where one input after the other is as fast. */
-ks_siphash_eight *ks_siphash_at_once(void);
-
 #endif

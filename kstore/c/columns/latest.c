@@ -86,7 +86,8 @@ int ks_latest_add(ks_latest *l, const int64_t *offsets, const int32_t *places, c
 }
 
 int64_t ks_latest_find(const ks_latest *l, const uint8_t *key, size_t n) {
-    int64_t ordinal = ks_keymap_get(&l->map, ks_keymap_hash(&l->map, key, n));
+    if (n > INT32_MAX) return -1; /* no record has such a key */
+    int64_t ordinal = ks_keymap_get(&l->map, ks_keymap_hash(&l->map, key, (int32_t)n));
     return ordinal < 0 ? -1 : ks_latest_offset(l, (uint32_t)ordinal);
 }
 

@@ -18,7 +18,7 @@ cdef extern from "keymap.h" nogil:
     void ks_keymap_start(ks_keymap *m, const uint8_t *secret, int bits) noexcept
     void ks_keymap_clear(ks_keymap *m) noexcept
     int64_t ks_keymap_memory(const ks_keymap *m) noexcept
-    ks_key ks_keymap_hash(const ks_keymap *m, const uint8_t *key, size_t n) noexcept
+    ks_key ks_keymap_hash(const ks_keymap *m, const uint8_t *key, int32_t size) noexcept
     void ks_keymap_hash_all(const ks_keymap *m, const uint8_t *const *keys, const int32_t *sizes, int n,
                             ks_key *hashes) noexcept
     int64_t ks_keymap_get(const ks_keymap *m, ks_key k) noexcept

@@ -103,5 +103,5 @@ class OffsetMap:
 def _siphash(data: bytes, secret: bytes, rounds: int, last_rounds: int) -> bytes:
     """The hash alone, for tests: 16 bytes."""
 
-def _siphash_eight(data: bytes, secret: bytes) -> list[bytes] | None:
-    """The hashes of the eight parts of `data`, made at once, for tests; None where this processor does not do it."""
+def _hash_keys(keys: list[bytes], secret: bytes, *, by_aes: bool) -> list[bytes] | None:
+    """The hashes of keys that are put at once, for tests: 12 bytes of each; None where AES is asked for and not there."""

@@ -38,10 +38,14 @@ cdef extern from "unpack.h":
     enum:
         KS_WILD
 
+cdef extern from "keyhash.h" nogil:
+    ctypedef struct ks_secret:
+        bint by_aes
+    void ks_secret_start(ks_secret *s, const uint8_t *secret, bint by_aes) noexcept
+    void ks_hash_keys(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, int n,
+                      ks_key *hashes) noexcept
+
 cdef extern from "siphash.h" nogil:
-    ctypedef void ks_siphash_eight(const uint8_t *const *inputs, size_t n, const uint64_t *key, uint64_t *low,
-                                   uint64_t *high) noexcept nogil
-    ks_siphash_eight *ks_siphash_at_once() noexcept
     void ks_siphash(const uint8_t *p, size_t n, const uint64_t *key, int rounds, int last_rounds, uint64_t *out) noexcept
     uint64_t ks_load_le64(const uint8_t *p) noexcept
 
@@ -431,6 +435,12 @@ cdef int _check_capacity(int64_t capacity) except -1:
     return 0
 
 
+cdef int32_t _key_size(Buffer held) except -1:
+    if held.size > INT32_MAX:
+        raise ValueError(f"a key of {held.size} bytes: {INT32_MAX} at most")
+    return <int32_t> held.size
+
+
 @cython.final
 cdef class OffsetMap:
     """The map alone, for tests and measurements: keys, each with an ordinal. Not thread-safe."""
@@ -470,7 +480,7 @@ cdef class OffsetMap:
         self._check_idle()
         if self._map.size >= self.capacity:
             raise ValueError(f"the map is full: it has {self.capacity} keys")
-        previous = ks_keymap_put(&self._map, ks_keymap_hash(&self._map, held.p, <size_t> held.size), ordinal)
+        previous = ks_keymap_put(&self._map, ks_keymap_hash(&self._map, held.p, _key_size(held)), ordinal)
         if previous == KS_MAP_NO_MEMORY:
             raise MemoryError
         return None if previous == KS_NEW_KEY else previous
@@ -515,7 +525,7 @@ cdef class OffsetMap:
         cdef Buffer held = Buffer(key)
         cdef int64_t ordinal
         self._check_idle()
-        ordinal = ks_keymap_get(&self._map, ks_keymap_hash(&self._map, held.p, <size_t> held.size))
+        ordinal = ks_keymap_get(&self._map, ks_keymap_hash(&self._map, held.p, _key_size(held)))
         return None if ordinal == KS_NEW_KEY else ordinal
 
     def clear(self):
@@ -536,21 +546,21 @@ def _siphash(bytes data not None, bytes secret not None, int rounds, int last_ro
     return (<object> out[0]).to_bytes(8, "little") + (<object> out[1]).to_bytes(8, "little")
 
 
-def _siphash_eight(bytes data not None, bytes secret not None):
-    """The hashes of the eight parts of `data`, made at once, for tests; None where this processor does not do it."""
-    cdef ks_siphash_eight *eight = ks_siphash_at_once()
-    cdef const uint8_t *inputs[8]
-    cdef uint64_t[2] key
-    cdef uint64_t[8] low
-    cdef uint64_t[8] high
-    cdef Py_ssize_t i, n = len(data) // 8
-    if len(secret) != SECRET_BYTES:
-        raise ValueError(f"a secret of {len(secret)} bytes: it has {SECRET_BYTES}")
-    if eight == NULL:
+def _hash_keys(list keys not None, bytes secret not None, *, bint by_aes):
+    """The hashes of keys that are put at once, for tests: 12 bytes of each; None where AES is asked for and not there."""
+    cdef ks_secret s
+    cdef const uint8_t *places[KS_AT_ONCE]
+    cdef int32_t[KS_AT_ONCE] sizes
+    cdef ks_key[KS_AT_ONCE] hashes
+    cdef Py_ssize_t i, n = len(keys)
+    if len(secret) != SECRET_BYTES or n > KS_AT_ONCE:
+        raise ValueError(f"{n} keys and a secret of {len(secret)} bytes")
+    for i in range(n):
+        places[i] = <const uint8_t *> PyBytes_AS_STRING(<bytes?> keys[i])
+        sizes[i] = <int32_t> PyBytes_GET_SIZE(keys[i])
+    ks_secret_start(&s, <const uint8_t *> PyBytes_AS_STRING(secret), by_aes)
+    if s.by_aes != by_aes:
         return None
-    key[0] = ks_load_le64(<const uint8_t *> PyBytes_AS_STRING(secret))
-    key[1] = ks_load_le64(<const uint8_t *> PyBytes_AS_STRING(secret) + 8)
-    for i in range(8):
-        inputs[i] = <const uint8_t *> PyBytes_AS_STRING(data) + i * n
-    eight(inputs, <size_t> n, key, low, high)
-    return [(<object> low[i]).to_bytes(8, "little") + (<object> high[i]).to_bytes(8, "little") for i in range(8)]
+    ks_hash_keys(&s, places, sizes, <int> n, hashes)
+    return [(<object> hashes[i].hash).to_bytes(8, "little") + (<object> hashes[i].more).to_bytes(4, "little")
+            for i in range(n)]

@@ -103,7 +103,7 @@ def siphash(data: bytes, secret: bytes, rounds: int, last_rounds: int) -> bytes:
     return out
 
 
-def test_the_hash_is_siphash() -> None:
+def test_siphash_is_that_of_its_authors() -> None:
     secret = bytes(range(16))
     assert _keys._siphash(b"", secret, 2, 4).hex() == "a3817f04ba25a8e66df67214c7550293"
     assert _keys._siphash(b"\0", secret, 2, 4).hex() == "da87c1d86b99af44347659119b22fc45"
@@ -113,15 +113,73 @@ def test_the_hash_is_siphash() -> None:
             assert _keys._siphash(data, secret, rounds, last_rounds) == siphash(data, secret, rounds, last_rounds)
 
 
-def test_eight_hashes_at_once_are_those_of_one_by_one() -> None:
+# RFC 3566, 4: the key is 000102...0f; of each message the MAC, of which the hash is the first 96 bits.
+XCBC_SECRET = bytes(range(16))
+XCBC_VECTORS = [
+    (b"", "75f0251d528ac01c4573dfd5"),
+    (bytes(range(3)), "5b376580ae2f19afe7219cee"),
+    (bytes(range(16)), "d2a246fa349b68a79998a439"),
+    (bytes(range(20)), "47f51b4564966215b8985c63"),
+    (bytes(range(32)), "f54f0ec8d2b9f3d36807734b"),
+    (bytes(range(34)), "becbb3bccdb518a30677d548"),
+    (bytes(1000), "f0dafee895db30253761103b"),
+]
+
+
+def hashes(keys: list[bytes], secret: bytes, *, by_aes: bool = True) -> list[bytes]:
+    found = _keys._hash_keys(keys, secret, by_aes=by_aes)
+    if found is None:
+        pytest.skip("this processor has no AES")
+    return found
+
+
+def xcbc_by_aes(key: bytes, secret: bytes) -> bytes:
+    """AES-XCBC-MAC-96, block by block, by the AES of another library."""
+    algorithms = pytest.importorskip("cryptography.hazmat.primitives.ciphers")
+
+    def encrypt(by: bytes, block: bytes) -> bytes:
+        cipher = algorithms.Cipher(algorithms.algorithms.AES(by), algorithms.modes.ECB())
+        return bytes(cipher.encryptor().update(block))
+
+    def joined(a: bytes, b: bytes) -> bytes:
+        return bytes(x ^ y for x, y in zip(a, b, strict=True))
+
+    first, whole, padded = (encrypt(secret, bytes([n]) * 16) for n in (1, 2, 3))
+    blocks = [key[at : at + 16] for at in range(0, len(key), 16)] or [b""]
+    state = bytes(16)
+    for block in blocks[:-1]:
+        state = encrypt(first, joined(state, block))
+    last = blocks[-1]
+    mask = whole if len(last) == 16 else padded
+    if len(last) < 16:
+        last = (last + b"\x80").ljust(16, b"\0")
+    return encrypt(first, joined(joined(state, last), mask))[:12]
+
+
+def test_the_hash_by_aes_is_xcbc_mac_96() -> None:
+    for key, mac in XCBC_VECTORS:
+        assert hashes([key], XCBC_SECRET)[0].hex() == mac
     secret = os.urandom(16)
-    for size in range(70):
-        data = os.urandom(8 * size)
-        together = _keys._siphash_eight(data, secret)
-        if together is None:
-            pytest.skip("this processor hashes one by one")
-        parts = [data[at * size : (at + 1) * size] for at in range(8)]
-        assert together == [_keys._siphash(part, secret, 1, 3) for part in parts]
+    for size in [*range(70), 255, 256, 257]:
+        key = os.urandom(size)
+        assert hashes([key], secret) == [xcbc_by_aes(key, secret)]
+
+
+@pytest.mark.parametrize("by_aes", [True, False])
+@given(
+    st.lists(st.one_of(st.binary(max_size=40), st.integers(0, 5).map(lambda n: bytes(16 * n))), max_size=128),
+    st.binary(min_size=16, max_size=16),
+)
+def test_keys_that_are_hashed_at_once_have_the_hashes_of_one_by_one(
+    by_aes: bool, keys: list[bytes], secret: bytes
+) -> None:
+    assert hashes(keys, secret, by_aes=by_aes) == [hashes([key], secret, by_aes=by_aes)[0] for key in keys]
+
+
+def test_without_aes_the_hash_is_of_siphash() -> None:
+    secret = os.urandom(16)
+    keys = [os.urandom(size) for size in range(70)]
+    assert hashes(keys, secret, by_aes=False) == [siphash(key, secret, 1, 3)[:12] for key in keys]
 
 
 KEYS = st.one_of(
