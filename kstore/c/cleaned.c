@@ -10,6 +10,8 @@ enum {
     KS_KEYS_AT_ONCE = 64, /* keys that are hashed before the first is looked up, while their slots are on the way */
     KS_MOST_GROWTH = 14,  /* bytes that a record may gain by another base timestamp: 9 of the delta, 4 of its length */
     KS_LEAST_RECORD = 7,  /* bytes of the smallest record */
+    KS_SMALL = 128,       /* bytes of a record that is copied whether it stays or not */
+    KS_NOT_PLAIN = 16,    /* records that are taken for not plain after one that is not */
     KS_CLEAN_NAMES_GROW = -1,   /* a step within this file: names of headers need more room than was reserved */
     KS_FLAGS = KS_TIMESTAMP_TYPE_BIT | KS_TRANSACTIONAL_BIT | KS_CONTROL_BIT
 };
@@ -184,14 +186,14 @@ static uint8_t *ks_put_anew(uint8_t *to, const ks_record *r, int64_t delta, int 
     return to;
 }
 
-/* Writes the record that begins at `p`, which is canonical, with another timestamp delta. */
-static inline uint8_t *ks_put_moved(uint8_t *to, const uint8_t *p, const ks_record *r, int64_t delta) {
-    uint64_t old = ks_zigzag(r->timestamp_delta), now = ks_zigzag(delta);
+/* Writes the record [p, end), which is canonical, with another timestamp delta than `old_delta`. */
+static inline uint8_t *ks_put_moved(uint8_t *to, const uint8_t *p, const uint8_t *end, int64_t old_delta, int64_t delta) {
+    uint64_t old = ks_zigzag(old_delta), now = ks_zigzag(delta);
     int64_t body = 1 + ks_uvarint_size(old);
     const uint8_t *rest = p;
     while (*rest++ >= 0x80) {}
     rest += body;
-    size_t n = (size_t)(r->end - rest);
+    size_t n = (size_t)(end - rest);
     to = ks_put_uvarint(to, (uint64_t)(1 + (uint64_t)ks_uvarint_size(now) + n) << 1);
     *to++ = 0;
     to = ks_put_uvarint(to, now);
@@ -203,70 +205,161 @@ typedef struct {
     int64_t base_timestamp, max_timestamp, horizon;
 } ks_stamps;
 
-/* Copies the kept records of [p, end) to `to`, run by run where their deltas stay. */
+/* As KS_READ_SHORT, of a varint that could not be shorter. */
+#define KS_READ_SHORTEST(z, p, uncommon)                \
+    uint64_t z = *p++;                                  \
+    if (z >= 0x80) {                                    \
+        uint64_t more = *p++;                           \
+        z = (z & 0x7f) | more << 7;                     \
+        if (more >= 0x80) {                             \
+            more = *p++;                                \
+            z = (z & 0x3fff) | more << 14;              \
+        }                                               \
+        if (more - 1 >= 0x7f) goto uncommon;            \
+    }
+
+/* Reads a record that is as most are, as ks_common_record does, and canonical: where the next one begins, NULL for any
+   other. */
+static inline const uint8_t *ks_plain_record(const uint8_t *p, const uint8_t *end, uint64_t *timestamp, int64_t *delta) {
+    if (end - p < KS_HEAD) return NULL;
+    KS_READ_SHORTEST(size, p, uncommon)
+    const uint8_t *const next = p + (size >> 1);
+    const uint8_t attributes = *p++;
+    KS_READ_SHORTEST(stamp, p, uncommon)
+    KS_READ_SHORTEST(offset, p, uncommon)
+    KS_READ_SHORTEST(key, p, uncommon)
+    if (!(key & 1)) {
+        if ((int64_t)(key >> 1) > end - p - 3) return NULL;
+        p += key >> 1;
+    } else if (key != 1) {
+        return NULL;
+    }
+    KS_READ_SHORTEST(value, p, uncommon)
+    if (!(value & 1)) p += value >> 1;
+    else if (value != 1) return NULL;
+    *timestamp = (stamp >> 1) ^ -(stamp & 1);
+    *delta = (int64_t)(offset >> 1);
+    if (p + 1 == next && next <= end && !(((size | offset) & 1) | attributes | *p)) return next;
+uncommon:
+    return NULL;
+}
+
+/* What rebuilding a batch has come to. */
+typedef struct {
+    const uint8_t *p, *run; /* `run`: the first of the records before `p` that are still to be copied as they are */
+    uint8_t *out;
+    int64_t previous;       /* delta of the last kept record */
+    uint64_t shift;         /* from an old timestamp delta to the new one */
+    int32_t i;
+    int first;              /* no record was kept yet */
+} ks_rebuilding;
+
+static inline void ks_copy_run(ks_rebuilding *b) {
+    if (!b->run) return;
+    memcpy(b->out, b->run, (size_t)(b->p - b->run));
+    b->out += b->p - b->run;
+    b->run = NULL;
+}
+
+/* Copies records as long as they are plain. A small one whose timestamp delta stays is copied in any case, and the next one
+   over it if it goes: which of them stay comes in no order that a processor could guess. 0 where a kept record is out of
+   its place. */
+static int ks_copy_plain(const ks_cleaner *c, ks_rebuilding *b, const uint8_t *end, ks_stamps *t) {
+    const int64_t last_delta = c->b.last - c->b.base;
+    const uint8_t *p = b->p, *next;
+    uint8_t *out = b->out;
+    int64_t previous = b->previous, max_timestamp = t->max_timestamp, delta, misplaced = 0;
+    const uint64_t shift = b->shift;
+    uint64_t timestamp;
+    int32_t i = b->i;
+    for (; i < c->b.count && end - p >= KS_SMALL; i++, p = next) {
+        next = ks_plain_record(p, end, &timestamp, &delta);
+        if (!next) break;
+        const int64_t keeps = -(int64_t)(c->keep[i / 64] >> (i % 64) & 1);
+        const int64_t stamp = ks_wrapping_add(c->b.base_timestamp, (int64_t)timestamp);
+        if (shift) {
+            if (keeps) out = ks_put_moved(out, p, next, (int64_t)timestamp, (int64_t)(timestamp + shift));
+        } else {
+            if (next - p <= KS_SMALL) memcpy(out, p, KS_SMALL);
+            else if (keeps) memcpy(out, p, (size_t)(next - p));
+            out += (next - p) & keeps;
+        }
+        misplaced |= ((delta - previous - 1) | (last_delta - delta)) & keeps;
+        previous ^= (previous ^ delta) & keeps;
+        max_timestamp = keeps && stamp > max_timestamp ? stamp : max_timestamp;
+    }
+    t->max_timestamp = max_timestamp;
+    b->p = p;
+    b->out = out;
+    b->previous = previous;
+    b->i = i;
+    return misplaced >= 0;
+}
+
+/* Copies or passes one record, whatever its encoding is; a step, KS_CLEANED where the next one is at `b->p`. */
+static int ks_copy_any(ks_cleaner *c, ks_rebuilding *b, const uint8_t *end, ks_stamps *t, int names_may_grow) {
+    const int by_append_time = c->b.attributes & KS_TIMESTAMP_TYPE_BIT;
+    const uint8_t *const start = b->p, *next;
+    ks_record r;
+    if (!(c->keep[b->i / 64] >> (b->i % 64) & 1)) {
+        int32_t size;
+        ks_copy_run(b);
+        c->fault = KS_BAD_VARINT;
+        if (!(next = ks_varint(start, end, &size))) return KS_CLEAN_BAD_RECORD;
+        c->fault = size < 0 ? KS_NEGATIVE_LENGTH : KS_LENGTH_TOO_LARGE;
+        if (size < 0 || size > end - next) return KS_CLEAN_BAD_RECORD;
+        b->p = next + size;
+        return KS_CLEANED;
+    }
+    if (!(next = ks_parse_record(start, end, &r))) { c->fault = r.fault; return KS_CLEAN_BAD_RECORD; }
+    if (r.offset_delta < 0 || r.offset_delta > c->b.last - c->b.base) return KS_CLEAN_BAD_PLACE;
+    if (r.offset_delta <= b->previous) return KS_CLEAN_BAD_RECORD_ORDER;
+    b->previous = r.offset_delta;
+    int64_t stamp = c->b.max_timestamp, delta;
+    if (!by_append_time) {
+        stamp = ks_wrapping_add(c->b.base_timestamp, r.timestamp_delta);
+        if (stamp > t->max_timestamp) t->max_timestamp = stamp;
+    }
+    if (b->first) {
+        if (t->horizon < 0) t->base_timestamp = stamp;
+        b->shift = (uint64_t)(by_append_time ? stamp : c->b.base_timestamp) - (uint64_t)t->base_timestamp;
+        b->first = 0;
+    }
+    delta = (int64_t)(by_append_time ? b->shift : b->shift + (uint64_t)r.timestamp_delta);
+    const int canonical = ks_is_canonical(start, &r);
+    if (canonical && delta == r.timestamp_delta) {
+        if (!b->run) b->run = start;
+    } else {
+        ks_copy_run(b);
+        if (canonical) b->out = ks_put_moved(b->out, start, r.end, r.timestamp_delta, delta);
+        else if (!(b->out = ks_put_anew(b->out, &r, delta, names_may_grow))) return KS_CLEAN_NAMES_GROW;
+    }
+    b->p = next;
+    return KS_CLEANED;
+}
+
+/* Copies the kept records of [p, end) to `to`, as they are where their deltas stay; behind them is room for KS_SMALL bytes. */
 static int ks_copy_kept(ks_cleaner *c, const uint8_t *p, const uint8_t *end, uint8_t **to, ks_stamps *t,
                         int names_may_grow) {
-    const int by_append_time = c->b.attributes & KS_TIMESTAMP_TYPE_BIT;
-    const uint8_t *run = NULL;
-    uint8_t *out = *to;
-    int64_t last_delta = c->b.last - c->b.base, previous = -1;
-    uint64_t shift = 0;
-    int first = 1;
-    ks_record r;
+    const int by_append_time = c->b.attributes & KS_TIMESTAMP_TYPE_BIT; /* all records get one and the same delta */
+    ks_rebuilding b = {.p = p, .out = *to, .previous = -1, .first = 1};
     t->base_timestamp = t->horizon;
     t->max_timestamp = by_append_time ? c->b.max_timestamp : -1;
-    for (int32_t i = 0; i < c->b.count; i++) {
-        const uint8_t *start = p;
-        if (!(c->keep[i / 64] >> (i % 64) & 1)) {
-            int32_t size;
-            if (run) {
-                memcpy(out, run, (size_t)(p - run));
-                out += p - run;
-                run = NULL;
-            }
-            c->fault = KS_BAD_VARINT;
-            if (!(p = ks_varint(p, end, &size))) return KS_CLEAN_BAD_RECORD;
-            c->fault = size < 0 ? KS_NEGATIVE_LENGTH : KS_LENGTH_TOO_LARGE;
-            if (size < 0 || size > end - p) return KS_CLEAN_BAD_RECORD;
-            p += size;
-            continue;
-        }
-        if (!(p = ks_parse_record(p, end, &r))) { c->fault = r.fault; return KS_CLEAN_BAD_RECORD; }
-        if (r.offset_delta < 0 || r.offset_delta > last_delta) return KS_CLEAN_BAD_PLACE;
-        if (r.offset_delta <= previous) return KS_CLEAN_BAD_RECORD_ORDER;
-        previous = r.offset_delta;
-        int64_t stamp = c->b.max_timestamp, delta;
-        if (!by_append_time) {
-            stamp = ks_wrapping_add(c->b.base_timestamp, r.timestamp_delta);
-            if (stamp > t->max_timestamp) t->max_timestamp = stamp;
-        }
-        if (first) {
-            if (t->horizon < 0) t->base_timestamp = stamp;
-            shift = (uint64_t)(by_append_time ? stamp : c->b.base_timestamp) - (uint64_t)t->base_timestamp;
-            first = 0;
-        }
-        delta = (int64_t)(by_append_time ? shift : shift + (uint64_t)r.timestamp_delta);
-        int canonical = ks_is_canonical(start, &r);
-        if (canonical && delta == r.timestamp_delta) {
-            if (!run) run = start;
-            continue;
-        }
-        if (run) {
-            memcpy(out, run, (size_t)(start - run));
-            out += start - run;
-            run = NULL;
-        }
-        if (canonical) out = ks_put_moved(out, start, &r, delta);
-        else if (!(out = ks_put_anew(out, &r, delta, names_may_grow))) return KS_CLEAN_NAMES_GROW;
+    int32_t try_again = 0; /* the first record of which it is asked whether it is plain */
+    while (b.i < c->b.count) {
+        int step = ks_copy_any(c, &b, end, t, names_may_grow);
+        if (step != KS_CLEANED) return step;
+        const int32_t i = ++b.i;
+        if (b.first || by_append_time || i < try_again) continue;
+        ks_copy_run(&b);
+        if (!ks_copy_plain(c, &b, end, t)) return KS_CLEAN_BAD_RECORD_ORDER;
+        if (b.i == i) try_again = i + KS_NOT_PLAIN;
     }
-    if (run) {
-        memcpy(out, run, (size_t)(p - run));
-        out += p - run;
-    }
+    ks_copy_run(&b);
     c->fault = KS_TRAILING_BYTES;
-    if (p != end) return KS_CLEAN_BAD_RECORD;
-    c->b.greatest_kept = c->b.base + previous;
-    *to = out;
+    if (b.p != end) return KS_CLEAN_BAD_RECORD;
+    c->b.greatest_kept = c->b.base + b.previous;
+    *to = b.out;
     return KS_CLEANED;
 }
 
@@ -304,7 +397,7 @@ static int ks_rebuild(ks_cleaner *c, const uint8_t *p, const uint8_t *end) {
     if (!ks_sums_hold(c)) return KS_CLEAN_BAD_CRC;
     if (ks_flush_run(c)) return KS_CLEAN_OUT_OF_MEMORY;
     if (packed) pile->used = 0;
-    size_t room = KS_RECORDS_AT + (size_t)(end - p) + KS_MOST_GROWTH * (size_t)c->b.kept;
+    size_t room = KS_RECORDS_AT + (size_t)(end - p) + KS_MOST_GROWTH * (size_t)c->b.kept + KS_SMALL;
     for (int names_may_grow = 0; names_may_grow < 2; names_may_grow++, room += 3 * (size_t)(end - p)) {
         if (ks_pile_room(pile, room)) return KS_CLEAN_OUT_OF_MEMORY;
         uint8_t *header = pile->p + pile->used, *to = header + KS_RECORDS_AT;
