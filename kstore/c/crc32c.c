@@ -210,6 +210,74 @@ static int ks_crc_has_fold(void) {
     return ks_crc_has_hardware() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
 }
 
+/* ---- mixed ----------------------------------------------------------------------------------------------------- */
+
+/* The CRC instruction and the product are made by different parts of a processor, each 8 bytes a cycle where products
+ * are 32 bytes wide. So a block is cut in two: its first bytes are folded while three streams run over the others.
+ */
+#define KS_CRC_MIXED_FROM 768
+#define KS_CRC_MIXED_WORDS 4 /* that each of the streams goes on while 128 bytes are folded */
+#define KS_CRC_MIXED_STEP (128 + 24 * KS_CRC_MIXED_WORDS)
+#define KS_CRC_MIXED_MOST (2 * KS_CRC_STREAM_WORDS / (3 * KS_CRC_MIXED_WORDS)) /* steps: as far as ks_powers reaches */
+#define KS_CRC_HALF __attribute__((target("avx2,vpclmulqdq," KS_CRC_FEATURES)))
+
+KS_CRC_HALF static inline __m256i ks_crc_load256(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+
+/* As `ks_crc_fold` and `ks_crc_distance`, with two lanes. */
+KS_CRC_HALF static inline __m256i ks_crc_fold256(__m256i sum, __m256i powers, __m256i next) {
+    __m256i first = _mm256_clmulepi64_epi128(sum, powers, 0x00);
+    __m256i last = _mm256_clmulepi64_epi128(sum, powers, 0x11);
+    return _mm256_xor_si256(_mm256_xor_si256(first, last), next);
+}
+
+KS_CRC_HALF static inline __m256i ks_crc_distance256(int words) {
+    return _mm256_broadcastsi128_si256(_mm_set_epi64x(ks_powers[words], ks_powers[words + 1]));
+}
+
+/* The register after so many steps of `KS_CRC_MIXED_STEP` bytes. */
+KS_CRC_HALF static inline uint64_t ks_crc_both(uint64_t crc, const uint8_t *p, size_t steps) {
+    size_t words = KS_CRC_MIXED_WORDS * steps, stream = 8 * words;
+    const uint8_t *q = p + 128 * steps, *end = q;
+    uint64_t first = 0, second = 0, third = 0;
+    __m256i a = ks_crc_load256(p), b = ks_crc_load256(p + 32), c = ks_crc_load256(p + 64), d = ks_crc_load256(p + 96);
+    a = _mm256_xor_si256(a, _mm256_zextsi128_si256(_mm_cvtsi64_si128((long long)crc)));
+    __m256i far = ks_crc_distance256(4 * 4), near = ks_crc_distance256(4);
+    for (p += 128;; p += 128) {
+        for (int i = 0; i < KS_CRC_MIXED_WORDS; i++, q += 8) {
+            first = ks_crc_step64(first, ks_crc_load64(q));
+            second = ks_crc_step64(second, ks_crc_load64(q + stream));
+            third = ks_crc_step64(third, ks_crc_load64(q + 2 * stream));
+        }
+        if (p == end) break;
+        a = ks_crc_fold256(a, far, ks_crc_load256(p));
+        b = ks_crc_fold256(b, far, ks_crc_load256(p + 32));
+        c = ks_crc_fold256(c, far, ks_crc_load256(p + 64));
+        d = ks_crc_fold256(d, far, ks_crc_load256(p + 96));
+    }
+    a = ks_crc_fold256(ks_crc_fold256(ks_crc_fold256(a, near, b), near, c), near, d);
+    uint8_t rest[32];
+    _mm256_storeu_si256((__m256i *)rest, a);
+    crc = ks_crc_clmul(ks_crc_run(0, rest, 32), ks_powers[3 * words]);
+    crc ^= ks_crc_clmul(first, ks_powers[2 * words]) ^ ks_crc_clmul(second, ks_powers[words]);
+    return ks_crc_step64(0, crc) ^ third;
+}
+
+KS_CRC_HALF static uint32_t ks_crc32c_mixed(uint32_t crc, const uint8_t *p, size_t n) {
+    uint64_t sum = (uint32_t)~crc;
+    while (n >= KS_CRC_MIXED_FROM) {
+        size_t steps = n / KS_CRC_MIXED_STEP;
+        if (steps > KS_CRC_MIXED_MOST) steps = KS_CRC_MIXED_MOST;
+        sum = ks_crc_both(sum, p, steps);
+        p += steps * KS_CRC_MIXED_STEP;
+        n -= steps * KS_CRC_MIXED_STEP;
+    }
+    return ~ks_crc_run(sum, p, n);
+}
+
+static int ks_crc_has_mixed(void) {
+    return ks_crc_has_hardware() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
+}
+
 #endif
 
 /* ---- the choice ------------------------------------------------------------------------------------------------ */
@@ -227,6 +295,7 @@ __attribute__((constructor)) static void ks_crc_choose(void) {
         ks_crc32c_functions[KS_CRC_STREAMS] = ks_crc32c_best = ks_crc32c_streams;
     }
 #ifdef KS_CRC_WIDE
+    if (ks_crc_has_mixed()) ks_crc32c_functions[KS_CRC_MIXED] = ks_crc32c_best = ks_crc32c_mixed;
     if (ks_crc_has_fold()) ks_crc32c_functions[KS_CRC_FOLD] = ks_crc32c_best = ks_crc32c_fold;
 #endif
 #endif
@@ -260,7 +329,7 @@ uint32_t ks_crc32c_joined(uint32_t first, uint32_t second, uint64_t n) {
 }
 
 const char *ks_crc32c_name(int implementation) {
-    static const char *const names[] = {"table", "streams", "fold"};
+    static const char *const names[] = {"table", "streams", "fold", "mixed"};
     return names[implementation];
 }
 

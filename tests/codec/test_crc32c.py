@@ -34,11 +34,15 @@ KNOWN = {
     bytes(range(32)): 0x46DD794E,
     bytes(range(31, -1, -1)): 0x113FDB5C,
 }
-NAMES = ("table", "streams", "fold")
+NAMES = ("table", "streams", "fold", "mixed")
 
 # Lengths at which an implementation changes its ways, each with its neighbours: one chain or three streams (96), the
-# longest streams (12288, twice), wide registers (384), their four at a time (256) and one at a time (64).
-BORDERS = sorted({b * k + d for b in (8, 24, 64, 96, 256, 384, 512, 12288) for k in (1, 2, 3) for d in (-1, 0, 1)})
+# longest streams (12288, twice), wide registers (384), their four at a time (256) and one at a time (64); both kinds
+# beside one another (768), a step of them (224) and the most steps at once (19040).
+BORDERS = sorted(
+    {b * k + d for b in (8, 24, 64, 96, 224, 256, 384, 512, 768, 12288) for k in (1, 2, 3) for d in (-1, 0, 1)}
+    | {19040 + more + d for more in (0, 224, 767, 768) for d in (-1, 0, 1)}
+)
 
 SOURCE = """
 #include "crc32c.c"
