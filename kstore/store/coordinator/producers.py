@@ -28,6 +28,7 @@ from kstore.store.coordinator.transactionlog import draw_producer_id
 from kstore.store.coordinator.transactions import TransactionCoordinator, check_timeout, check_transactional_id, fenced
 from kstore.store.metadata import Metadata
 from kstore.store.readers import Logs
+from kstore.store.topics import _numbered
 from kstore.store.topics._consume import ConsumerRecord
 from kstore.store.topics._numbered import SequenceLock
 from kstore.store.topics.append import AppendOptions
@@ -77,41 +78,25 @@ class Producer(Closing):
         """Its epoch, 0."""
         return self._numbers.producer_epoch
 
-    def append(
+    append = _numbered.append
+
+    def _broke_off(
         self,
+        error: BaseException,
+        taken: tuple[Place, int] | None,
         topic: str,
         value: ReadableBuffer | None,
-        key: ReadableBuffer | None = None,
-        *,
-        partition: int | None = None,
-        timestamp: int | datetime | None = None,
-        headers: Headers = None,
-        sync: bool = False,
-    ) -> RecordMetadata:
-        """Append one record as `Store.append` does, once, however often it is retried.
-
-        Raises what `Store.append` raises, and `OutOfOrderSequenceError` when the log has lost what it had.
-        """
-        chosen = partition
-        if headers is None and not sync and self._failed is None:
-            taken: list[Any] = [None]
-            try:
-                route = self._appender.current_route(topic)
-                if route is not None:
-                    appended = self._numbers.append(taken, route, topic, partition, value, key, timestamp)
-                    if isinstance(appended, RecordMetadata):
-                        self._running = taken
-                        return appended
-                    chosen = appended
-            except BaseException as error:
-                if isinstance(error, StorageError):
-                    self._appender.forget_route(topic)
-                if taken[0] is not None:  # the record is in the log
-                    call = ("append", topic, value, key, partition, timestamp, None)
-                    with self._lock:
-                        self._running, self._failed = taken, _Attempt(_frozen(call), taken[0])
-                raise
-        return self._append(topic, value, key, partition, chosen, timestamp, headers, sync)
+        key: ReadableBuffer | None,
+        partition: int | None,
+        timestamp: int | datetime | None,
+    ) -> None:
+        """Note what an `append` that raised has stored: with `taken`, the record is in the log."""
+        if isinstance(error, StorageError):
+            self._appender.forget_route(topic)
+        if taken is not None:
+            call = ("append", topic, value, key, partition, timestamp, None)
+            with self._lock:
+                self._running, self._failed = taken, _Attempt(_frozen(call), taken)
 
     def _append(
         self,

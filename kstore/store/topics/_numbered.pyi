@@ -1,5 +1,6 @@
-"""A producer's sequence numbers, and the append of one numbered record in one step."""
+"""A producer's sequence numbers, and the append of one numbered record in one step; `Producer.append` in C."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, final
@@ -7,6 +8,7 @@ from typing import Any, final
 from typing_extensions import Buffer, disjoint_base
 
 from kstore.log.writing.writer import Writer
+from kstore.store.coordinator.producers import Producer
 from kstore.store.topics._append import Route
 from kstore.types import RecordMetadata
 
@@ -55,6 +57,22 @@ class Sequences:
         `route` is the topic's. `taken[0]`, if there is such a list, becomes the place and sequence number of a record
         that is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
         """
+
+def append(
+    self: Producer,
+    topic: str,
+    value: Buffer | None,
+    key: Buffer | None = None,
+    *,
+    partition: int | None = None,
+    timestamp: int | datetime | None = None,
+    headers: Iterable[tuple[str, Buffer | None]] | None = None,
+    sync: bool = False,
+) -> RecordMetadata:
+    """Append one record as `Store.append` does, once, however often it is retried.
+
+    Raises what `Store.append` raises, and `OutOfOrderSequenceError` when the log has lost what it had.
+    """
 
 @final
 class SequenceLock:

@@ -1,5 +1,5 @@
-# cython: language_level=3, auto_pickle=False, autotestdict=False
-"""A producer's sequence numbers, and the append of one numbered record in one step.
+# cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
+"""A producer's sequence numbers, and the append of one numbered record in one step; `Producer.append` in C.
 
 `Sequences` counts each partition's records for one producer id and epoch. The usual append (an open log that knows the
 producer, a plain record) takes no lock: the whole step holds the GIL. The hardest rule: a number is counted in the same
@@ -61,6 +61,10 @@ cdef class Sequences:
         `route` is the topic's. `taken[0]`, if there is such a list, becomes the place and sequence number of a record
         that is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
         """
+        return self._append_to(taken, route, topic, partition, value, key, timestamp)
+
+    cdef object _append_to(self, list taken, Route route, object topic, object partition, object value, object key,
+                           object timestamp):
         cdef int64_t stamp = 0, offset
         if partition is None:
             partition = route.router.route_one(key, value)
@@ -93,6 +97,33 @@ cdef class Sequences:
                 taken[0] = mine
             partition.appender._tell()
         return offset
+
+
+def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
+           partition: int | None = None, timestamp: int | datetime | None = None,
+           headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None, sync: bool = False) -> RecordMetadata:
+    """Append one record as `Store.append` does, once, however often it is retried.
+
+    Raises what `Store.append` raises, and `OutOfOrderSequenceError` when the log has lost what it had.
+    """
+    cdef Sequences numbers
+    cdef list taken
+    chosen = partition
+    if headers is None and not sync and self._failed is None:
+        taken = [None]
+        try:
+            appender = self._appender
+            route = (<dict?> appender.by_topic).get(topic)
+            if route is not None and (<Route?> route).entries is (<dict?> appender.catalog.by_topic).get(topic):
+                numbers = <Sequences?> self._numbers
+                chosen = numbers._append_to(taken, <Route> route, topic, partition, value, key, timestamp)
+                if type(chosen) is numbers._metadata:
+                    self._running = taken
+                    return chosen
+        except BaseException as error:
+            self._broke_off(error, taken[0], topic, value, key, partition, timestamp)
+            raise
+    return self._append(topic, value, key, partition, chosen, timestamp, headers, sync)
 
 
 @cython.final

@@ -27,7 +27,6 @@ from kstore.log.writing import produced
 from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Catalog
 from kstore.store.readers import Logs
-from kstore.store.topics._append import Route
 from kstore.store.topics._numbered import PartitionSequence, Sequences
 from kstore.store.topics._route import Splitter
 from kstore.store.topics.append import AppendOptions, Load, TopicCall
@@ -303,14 +302,10 @@ class NumberedAppender:
     """Appends what producers give it to the topics of a store. Thread-safe; each `SequenceNumbers` is one thread's."""
 
     def __init__(self, catalog: Catalog, logs: Logs, routes: Routes) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
+        self.by_topic = routes.by_topic
         self._logs = logs
         self._routes = routes
-
-    def current_route(self, topic: str) -> Route | None:
-        """The topic's route, if one is known and its partitions are still the same."""
-        route = self._routes.by_topic.get(topic)
-        return None if route is None or route.entries is not self._catalog.by_topic.get(topic) else route
 
     def forget_route(self, topic: str) -> None:
         """Make the topic's route anew: one of its partitions may be out of service."""
@@ -334,8 +329,8 @@ class NumberedAppender:
     ) -> RecordMetadata:
         """Append one record, numbered. Raises what `Store.append` and the log raise."""
         routes = self._routes
-        route = routes.by_topic.get(topic)
-        if route is None or route.entries is not self._catalog.by_topic.get(topic):
+        route = self.by_topic.get(topic)
+        if route is None or route.entries is not self.catalog.by_topic.get(topic):
             route = routes.find(topic)
         expected_offset = batches.checked_expectation(expected_offset)
         if partition is None:
