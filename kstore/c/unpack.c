@@ -25,6 +25,29 @@ static inline void ks_copy_back(uint8_t *to, size_t distance, size_t size) {
 
 /* ---- LZ4 -------------------------------------------------------------------------------------------------------- */
 
+static inline uint16_t ks_le16(const uint8_t *p) {
+    uint16_t number;
+    memcpy(&number, p, sizeof number); /* one load, unlike two bytes that are put together */
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    number = __builtin_bswap16(number);
+#endif
+    return number;
+}
+
+/* Copies 8 bytes from `distance` bytes back; returns where those behind them are copied from, at least 8 bytes back. */
+static inline const uint8_t *ks_copy_first_8(uint8_t *to, size_t distance) {
+    const uint8_t *from = to - distance;
+    if (__builtin_expect(distance >= 8, 1)) {
+        memcpy(to, from, 8);
+        return from + 8;
+    }
+    /* The pattern repeats: where its second half begins, and then the least multiple of its size from 8 on. */
+    static const uint8_t second[8] = {0, 0, 0, 1, 0, 4, 4, 4}, whole[8] = {0, 8, 8, 9, 8, 10, 12, 14};
+    for (int i = 0; i < 4; i++) to[i] = from[i];
+    memcpy(to + 4, from + second[distance], 4);
+    return to + 8 - whole[distance];
+}
+
 /* A length that goes on in further bytes; -1 at the end of the input. */
 static inline int64_t ks_lz4_more(const uint8_t **at, const uint8_t *end, int64_t length) {
     const uint8_t *p = *at;
@@ -37,12 +60,31 @@ static inline int64_t ks_lz4_more(const uint8_t **at, const uint8_t *end, int64_
     return length;
 }
 
+#define KS_LZ4_FAR 64 /* so far from both ends, copies of fixed size stay inside whatever a short sequence says */
+
 /* One block into at most `capacity` bytes; returns the size, or KS_NOT_MINE. The end of a block must be as the format says:
    the last match ends 5 bytes before the output does, and begins 12 bytes before. */
 static int64_t ks_lz4_block(const uint8_t *p, size_t n, uint8_t *to, size_t capacity) {
-    const uint8_t *end = p + n;
-    uint8_t *out = to, *out_end = to + capacity;
+    const uint8_t *end = p + n, *far_end = n > KS_LZ4_FAR ? end - KS_LZ4_FAR : p;
+    uint8_t *out = to, *out_end = to + capacity, *far_out_end = capacity > KS_LZ4_FAR ? out_end - KS_LZ4_FAR : to;
     for (;;) {
+        /* Sequences of fewer than 15 literals and matches of at most 18 bytes, which most are: the next one is found as
+           soon as the token is there, and a match of any distance begins with 8 bytes. */
+        while (p < far_end && out < far_out_end) {
+            size_t literals = *p, match = literals & 15;
+            literals >>= 4;
+            if (__builtin_expect(literals == 15, 0) || __builtin_expect(match == 15, 0)) break;
+            memcpy(out, p + 1, 16);
+            out += literals;
+            p += literals + 3;
+            size_t distance = ks_le16(p - 2);
+            if (distance - 1 >= (size_t)(out - to)) return KS_NOT_MINE;
+            match += 4;
+            const uint8_t *from = ks_copy_first_8(out, distance);
+            memcpy(out + 8, from, 8);
+            if (__builtin_expect(match > 16, 0)) memcpy(out + 16, from + 8, 2);
+            out += match;
+        }
         if (p >= end) return KS_NOT_MINE;
         uint8_t token = *p++;
         int64_t literals = token >> 4;

@@ -107,6 +107,41 @@ def test_stored_lz4_blocks_of_no_bytes_before_between_and_after_others_add_nothi
         agree(compression.LZ4, frame)
 
 
+def lz4_block(*sequences: tuple[bytes, int, int], last: bytes) -> bytes:
+    """Literals, the size of a match and its distance, one after the other, and the last literals."""
+    block = b""
+    for literals, match, distance in (*sequences, (last, 4, 0)):
+        lengths = len(literals), match - 4
+        block += bytes([min(lengths[0], 15) << 4 | min(lengths[1], 15)])
+        block += bytes([lengths[0] - 15]) if lengths[0] >= 15 else b""
+        block += literals + distance.to_bytes(2, "little")
+        block += bytes([lengths[1] - 15]) if lengths[1] >= 15 else b""
+    return block[:-2]
+
+
+def lz4_frame(block: bytes) -> bytes:
+    return b"\x04\x22\x4d\x18\x60\x40\x82" + len(block).to_bytes(4, "little") + block + bytes(4)
+
+
+@pytest.mark.parametrize("last", [5, 12, 40, 58, 59, 60, 61, 62, 63, 64, 65, 66, 100])
+def test_short_sequences_of_all_lengths_and_distances_near_the_end_and_far_are_what_the_library_says(last: int) -> None:
+    text = bytes(range(100, 140))
+    for distance in range(1, 41):
+        for match in range(4, 22):
+            literals = text[: (distance + match) % 17]
+            block = lz4_block((text, match, distance), (literals, match, distance + 3), last=bytes(last))
+            ours = unpack(compression.LZ4, lz4_frame(block), LIMIT)
+            assert ours == lz4.block.decompress(block, uncompressed_size=64 << 10)
+
+
+@pytest.mark.parametrize("distance", [0, 41, 0xFFFF])
+def test_a_distance_of_0_or_to_before_the_block_is_left_to_the_library_wherever_it_is(distance: int) -> None:
+    for last in (12, 100):
+        good, bad = ((bytes(40), 5, at) for at in (40, distance))
+        assert unpack(compression.LZ4, lz4_frame(lz4_block(good, last=bytes(last))), LIMIT) == bytes(45 + last)
+        assert unpack(compression.LZ4, lz4_frame(lz4_block(bad, last=bytes(last))), LIMIT) is None
+
+
 def test_what_is_not_ours_is_left_to_the_libraries() -> None:
     data = b"value" * 100
     for frame in (
@@ -157,8 +192,7 @@ def test_a_spoiled_payload_is_what_the_library_says_or_left_to_it(
 
 @given(st.binary(max_size=200))
 def test_any_bytes_as_a_block_are_what_the_library_says_or_left_to_it(data: bytes) -> None:
-    frame = b"\x04\x22\x4d\x18\x60\x40\x82" + len(data).to_bytes(4, "little") + data + bytes(4)
-    agree(compression.LZ4, frame)
+    agree(compression.LZ4, lz4_frame(data))
     agree(compression.LZ4, data)
     agree(compression.SNAPPY, data)
     agree(compression.ZSTD, b"\x28\xb5\x2f\xfd" + data)
@@ -172,4 +206,4 @@ def test_blocks_put_together_by_hand_are_what_the_library_says(parts: list[tuple
         block += (bytes([literals - 15]) if literals >= 15 else b"") + b"x" * literals + distance.to_bytes(2, "little")
         block += bytes([match - 15]) if match >= 15 else b""
     block += bytes([min(last, 15) << 4]) + (bytes([last - 15]) if last >= 15 else b"") + b"y" * last
-    agree(compression.LZ4, b"\x04\x22\x4d\x18\x60\x40\x82" + len(block).to_bytes(4, "little") + block + bytes(4))
+    agree(compression.LZ4, lz4_frame(block))
