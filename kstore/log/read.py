@@ -164,7 +164,7 @@ class Reads:
         `timestamp` is in milliseconds, or a `datetime` with a time zone, which counts down to its millisecond, as when
         it is appended. Raises `InvalidTimestampError` for one without a time zone.
         """
-        return lookup.offset_for_timestamp(self._view, times.moment("timestamp", timestamp))
+        return lookup.offset_for_timestamp(self._view, timestamp)
 
     def max_timestamp(self) -> TimestampOffset | None:
         """Find the greatest timestamp and the first record that has it; None in a log without timestamps."""

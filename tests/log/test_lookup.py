@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import kstore
+from kstore.errors import CorruptRecordError
 from kstore.log.segments.segment import Segment
 from kstore.log.viewing.view import SegmentList
 from kstore.types import TimestampOffset
@@ -55,6 +56,52 @@ def test_a_second_search_asks_no_segment_that_the_first_has_passed(tmp_path: Pat
         assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 9)) == 1
         assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 4)) == 1
         assert asked_of(lambda: log.offset_for_timestamp(NOW_MS + 19)) == 10
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("changes", [0, 1, 2])
+def test_a_search_by_time_looks_again_as_long_as_the_log_changes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int, fails: bool
+) -> None:
+    real, looks = Segment.find_timestamp, []
+
+    def find(segment: Segment, *arguments: Any, **options: Any) -> Any:
+        looks.append(segment)
+        if len(looks) > changes:
+            return real(segment, *arguments, **options)
+        log._view.guard.version += 1
+        if fails:
+            raise CorruptRecordError("cut meanwhile")
+        return (NOW_MS, 0, -1)  # of the log as it was
+
+    with open_log(tmp_path) as log:
+        append_each(log, [NOW_MS + 5])
+        monkeypatch.setattr(Segment, "find_timestamp", find)
+        assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 5, 0)
+        assert len(looks) == changes + 1
+
+
+def test_a_search_by_time_raises_an_error_that_no_change_of_the_log_explains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(*arguments: Any, **options: Any) -> Any:
+        raise CorruptRecordError("damage")
+
+    with open_log(tmp_path) as log:
+        append_each(log, [NOW_MS])
+        monkeypatch.setattr(Segment, "find_timestamp", find)
+        with pytest.raises(CorruptRecordError, match="damage"):
+            log.offset_for_timestamp(NOW_MS)
+
+
+@pytest.mark.parametrize("time", [-(1 << 63), -1, 0, (1 << 63) - 1])
+def test_any_time_of_64_bits_may_be_searched_for_and_no_greater_one(tmp_path: Path, time: int) -> None:
+    with open_log(tmp_path) as log:
+        append_each(log, [NOW_MS])
+        assert log.offset_for_timestamp(time) == (None if time > NOW_MS else (NOW_MS, 0))
+        for wrong in (-(1 << 63) - 1, 1 << 63):
+            with pytest.raises(ValueError, match="timestamp"):
+                log.offset_for_timestamp(wrong)
 
 
 def test_what_searches_have_passed_is_known_after_a_roll(tmp_path: Path) -> None:

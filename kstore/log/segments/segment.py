@@ -532,10 +532,11 @@ class Segment:
 
         With `exactly` it has this very timestamp, and is in the first batch whose header reaches it (SEMANTICS 5.4).
         """
-        file = self.file
+        file = self._file or self.file  # a property costs a call, and there are three
+        self._used = True
         if timestamp > 0 and not exactly:
             # Most often the record is in the batch behind the one that both indexes name.
-            times, offsets = self.time_index, self.offset_index
+            times, offsets = self._time_index or self.time_index, self._offset_index or self.offset_index
             try:
                 entries = times.lookup_batch(timestamp - 1, offsets)
             except CorruptIndexError:  # another program has cut it

@@ -1,11 +1,10 @@
-"""Answers of one look at a log: raw fetches, the offset for a timestamp, the greatest timestamp.
+"""Answers of one look at a log: raw fetches, the offset for a timestamp (which is compiled), the greatest timestamp.
 
 Each looks again as long as the log changes meanwhile.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from errno import EIO
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from kstore.disk import fs
 from kstore.errors import StorageError
 from kstore.files.logfile import LogFile
 from kstore.log.segments.segment import Segment
+from kstore.log.viewing._by_time import offset_for_timestamp as offset_for_timestamp
 from kstore.log.viewing.view import MAX_OFFSET, SegmentList, View, check_offset, offset_limit, out_of_range, steadily
 from kstore.types import TimestampOffset
 
@@ -138,42 +138,6 @@ def _aborted_for(
         following = segments.after(segment.base_offset)
         upper = view.log_end_offset if following is None else following.base_offset
     return tuple((txn.producer_id, txn.first_offset) for txn in view.aborted_between(offset, upper))
-
-
-def offset_for_timestamp(view: View, timestamp: int) -> TimestampOffset | None:
-    """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
-
-    Unlike Kafka's, the search goes on behind the first candidate segment (SEMANTICS 5.6). The segments that a search
-    has passed are noted, so that a later one need not ask each of them again.
-    """
-    return steadily(_offset_for_timestamp, view, timestamp, view=view)
-
-
-def _offset_for_timestamp(view: View, timestamp: int) -> TimestampOffset | None:
-    start = view.log_start_offset
-    segments = view.segments
-    noted, answer = segments.maxima, None
-    found: list[int] = []
-    first = max(segments.floor(start), 0)
-    if noted:
-        first = max(first, bisect_left(noted, timestamp))  # the segments before it have earlier times only
-    for number, segment in enumerate(segments.items[first:], first):
-        largest = view.maximum(segment)[0]
-        if number == len(noted) + len(found) < len(segments.items) - 1 and largest >= 0 and not segment.times_doubted:
-            found.append(largest)
-        if largest < 0 and view.readable_bytes(segment):
-            largest = segment.largest_timestamp()
-        if largest >= timestamp or segment.times_doubted:
-            record = segment.find_timestamp(timestamp, start, view.readable_bytes(segment), view.max_decompressed_bytes)
-            if record is not None:
-                found_timestamp, offset, _ = record
-                answer = TimestampOffset(found_timestamp, offset)
-                break
-    if found:
-        segments.note_maxima(noted, found)
-    if answer is None:
-        view.check_end()
-    return answer
 
 
 def max_timestamp(view: View) -> TimestampOffset | None:
