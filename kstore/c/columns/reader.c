@@ -256,8 +256,9 @@ static void ks_expect(ks_reader *r, int64_t decompressed, int64_t size) {
     r->expected = 1;
 }
 
-/* Before the first whole batch, of `size` bytes that become `decompressed`: makes room as the columns before needed it. */
-static void ks_expect_alike(ks_reader *r, int64_t decompressed, int64_t size) {
+/* Before the first whole batch, of `size` bytes that become `decompressed`: makes room as the columns before needed it, and
+   for `spare` more bytes of keys and of values. */
+static void ks_expect_alike(ks_reader *r, int64_t decompressed, int64_t size, int64_t spare) {
     const ks_mark *previous = &r->previous;
     if (r->expected || r->kept || r->out->n || previous->bytes <= 2 * decompressed) return;
     double bytes = (double)decompressed / (double)size * (double)r->bytes_ahead;
@@ -266,7 +267,7 @@ static void ks_expect_alike(ks_reader *r, int64_t decompressed, int64_t size) {
     double rows = times * (double)previous->n, max_rows = (double)r->max_rows;
     if (ks_rows_reserve(r->out, (int64_t)(rows < max_rows ? rows : max_rows) + 64, 0)) return;
     ks_var *vars[] = {&r->out->key, &r->out->value};
-    for (int i = 0; i < 2; i++) ks_var_reserve(vars[i], 0, 0, (int64_t)(times * (double)previous->vars[i].used) + decompressed);
+    for (int i = 0; i < 2; i++) ks_var_reserve(vars[i], 0, 0, (int64_t)(times * (double)previous->vars[i].used) + spare);
     r->expected = 1;
 }
 
@@ -300,12 +301,17 @@ static enum ks_decoded ks_decode_in_pieces(ks_reader *r, const uint8_t *head, ks
     ks_place at = {first, out->key.used, out->value.used, 0, 0, 0, 1, 0, NULL};
     uint32_t crc = ks_crc32c(0, head + KS_ATTRIBUTES_AT, KS_RECORDS_AT - KS_ATTRIBUTES_AT);
     int64_t done = KS_RECORDS_AT, summed = KS_RECORDS_AT; /* bytes of the batch that are decoded; bytes that `crc` covers */
-    ks_expect_alike(r, size - KS_RECORDS_AT, size);
-    if (ks_rows_reserve(out, rows, size - KS_RECORDS_AT)) return KS_NO_MEMORY;
+    ks_expect_alike(r, size - KS_RECORDS_AT, size, KS_PIECE);
+    /* Where room was made as it was needed before, a column gets more piece by piece. Room for all bytes of the batch would
+       be mostly empty in a column of short keys, which would be moved into a smaller block in the end. */
+    if (ks_rows_reserve(out, rows, r->expected ? KS_PIECE : size - KS_RECORDS_AT)) return KS_NO_MEMORY;
     while (summed < size) {
         int64_t to = size - summed < KS_PIECE ? size : summed + KS_PIECE;
         const uint8_t *p = ks_look(r, r->position + done, (size_t)(to - done));
         if (!p) goto back;
+        out->key.used = at.key_used;
+        out->value.used = at.value_used;
+        if (ks_rows_reserve(out, rows, to - done)) goto back;
         if (r->check_crc) crc = ks_crc32c(crc, p + (summed - done), (size_t)(to - summed));
         summed = to;
         b->p = p;
@@ -423,7 +429,7 @@ enum ks_stop ks_read(ks_reader *r) {
             continue;
         }
         if (!whole && (r->whole_batches > 1 || (r->whole_batches && r->out->n))) return KS_FULL;
-        if (whole) ks_expect_alike(r, b.end - b.p, size);
+        if (whole) ks_expect_alike(r, b.end - b.p, size, b.end - b.p);
         else ks_rows_clear(&r->staged, 1);
         enum ks_decoded decoded = ks_decode(&b, whole ? r->out : &r->staged);
         if (decoded == KS_NO_MEMORY) return KS_OUT_OF_MEMORY;
