@@ -11,7 +11,7 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
 from kstore.codec._wire cimport (
@@ -44,8 +44,15 @@ cdef extern from "record.h" nogil:
         KS_NULL_HEADER_KEY
         KS_LENGTH_MISMATCH
 
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *o) noexcept
+
+cdef extern from "refill.h":
+    int ks_refill(PyObject **slot, Py_ssize_t *room, const uint8_t *p, Py_ssize_t n) except -1
+
 cdef enum:
     RELEASE_GIL_BYTES = 65536      # below this, giving the lock away costs more than the checksum
+    REFILLED_BYTES = 4096          # an iterator holds no more for the next record
 
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
 
@@ -212,7 +219,11 @@ cdef extern from *:
     #define ks_key_at(record) ((char *)&(record)->key - (char *)(record))
     #define ks_value_at(record) ((char *)&(record)->value - (char *)(record))
     #define ks_headers_at(record) ((char *)&(record)->headers - (char *)(record))
+    #define ks_key_of(record) ((PyObject **)&(record)->key)
+    #define ks_value_of(record) ((PyObject **)&(record)->value)
     """
+    PyObject **ks_key_of(Record record) noexcept
+    PyObject **ks_value_of(Record record) noexcept
     Py_ssize_t ks_key_at(Record record) noexcept
     Py_ssize_t ks_value_at(Record record) noexcept
     Py_ssize_t ks_headers_at(Record record) noexcept
@@ -260,6 +271,33 @@ cdef inline Record _record(int64_t offset, int64_t timestamp, const uint8_t *key
         record.key = PyBytes_FromStringAndSize(<const char *> key, key_size)
     if value_size >= 0:
         record.value = PyBytes_FromStringAndSize(<const char *> value, value_size)
+    record.headers = headers
+    return record
+
+
+cdef struct Refilled:
+    PyObject *record               # which an iterator gave the time before last, NULL for none
+    Py_ssize_t key_room
+    Py_ssize_t value_room
+
+
+cdef inline Record _record_again(Refilled *place, int64_t offset, int64_t timestamp, const uint8_t *key,
+                                 int32_t key_size, const uint8_t *value, int32_t value_size, tuple headers):
+    """As `_record`, in the same object if nobody else holds it any more."""
+    cdef Record record
+    if place.record == NULL or Py_REFCNT(place.record) != 1:
+        record = Record.__new__(Record)
+        Py_XDECREF(place.record)
+        Py_INCREF(record)
+        place.record = <PyObject *> record
+        place.key_room = place.value_room = -1
+    else:
+        record = <Record> place.record
+    record.offset = offset
+    record.timestamp = timestamp
+    if key_size >= 0 or place.key_room >= 0:
+        ks_refill(ks_key_of(record), &place.key_room, key, key_size)
+    ks_refill(ks_value_of(record), &place.value_room, value, value_size)
     record.headers = headers
     return record
 
@@ -828,6 +866,12 @@ cdef class RecordIterator(_Walk):
     cdef bint _append_time
     cdef bint _include_control
     cdef list _legacy                  # reversed
+    cdef Refilled[2] _refilled         # in turn: a loop lets go of a record when it has the next one
+    cdef int _turn
+
+    def __dealloc__(self):
+        Py_XDECREF(self._refilled[0].record)
+        Py_XDECREF(self._refilled[1].record)
 
     def __init__(self, chunks, int64_t start_offset=0, int64_t end_offset=0x7fffffffffffffff, *, bint check_crc=True,
                  Guard guard=None, bint include_control=False, max_decompressed_bytes=None):
@@ -867,6 +911,10 @@ cdef class RecordIterator(_Walk):
                 if not self._append_time:
                     timestamp = wrapping_add(timestamp, r.timestamp_delta)
                 if r.headers_count == 0:
+                    if <int64_t> r.key_size + r.value_size <= REFILLED_BYTES:
+                        self._turn ^= 1
+                        return _record_again(&self._refilled[self._turn], offset, timestamp, r.key, r.key_size, r.value,
+                                             r.value_size, ())
                     return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size, ())
                 section = self._section        # headers make objects that may start a collection: hold the bytes
                 headers = _headers(r.headers, r.end, r.headers_count)
