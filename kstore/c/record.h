@@ -185,32 +185,79 @@ static inline int ks_too_far(int64_t stamp, int64_t now, int64_t before_max, int
     return (uint64_t)stamp - (uint64_t)now > (uint64_t)after_max;
 }
 
-static inline uint8_t *ks_put_field(uint8_t *p, const void *data, int64_t size) {
+/* ---- a record written ------------------------------------------------------------------------------------------- */
+
+/* `ks_uvarint_size` for mostly small numbers: predictable branches cost less than counting bits. */
+KS_INLINE int64_t ks_short_size(uint64_t z) {
+    return z < 0x80 ? 1 : z < 0x4000 ? 2 : ks_uvarint_size(z);
+}
+
+/* Bytes of a field with its size before it. */
+KS_INLINE int64_t ks_sized(int64_t n) { return n < 0 ? 1 : n + ks_short_size((uint64_t)n << 1); }
+
+KS_INLINE uint8_t *ks_put_short(uint8_t *p, uint64_t z) {
+    if (z < 0x80) { *p = (uint8_t)z; return p + 1; }
+    if (z < 0x4000) { p[0] = (uint8_t)(z | 0x80); p[1] = (uint8_t)(z >> 7); return p + 2; }
+    return ks_put_uvarint(p, z);
+}
+
+enum { KS_COPY = 32 };
+
+/* Copies n bytes; never reads past the source, which may end where a page does. */
+KS_INLINE uint8_t *ks_copy_exact(uint8_t *p, const uint8_t *from, int64_t n) {
+    if (n >= KS_COPY && n <= 1024) {
+        uint8_t *end = p + n, *last = end - KS_COPY;
+        const uint8_t *from_last = from + n - KS_COPY;
+        for (; p < last; p += KS_COPY, from += KS_COPY) memcpy(p, from, KS_COPY);
+        memcpy(last, from_last, KS_COPY);
+        return end;
+    }
+    if (n >= 8 && n < KS_COPY) {
+        uint8_t *end = p + n;
+        if (n >= 16) {
+            memcpy(p, from, 16);
+            memcpy(end - 16, from + n - 16, 16);
+        } else {
+            memcpy(p, from, 8);
+            memcpy(end - 8, from + n - 8, 8);
+        }
+        return end;
+    }
+    if (n < 4) {
+        if (n > 0) { p[0] = from[0]; p[n >> 1] = from[n >> 1]; p[n - 1] = from[n - 1]; }
+        return p + n;
+    }
+    if (n < 8) {
+        memcpy(p, from, 4);
+        memcpy(p + n - 4, from + n - 4, 4);
+        return p + n;
+    }
+    memcpy(p, from, (size_t)n);
+    return p + n;
+}
+
+/* A field with its size before it; negative is null. */
+KS_INLINE uint8_t *ks_put_field(uint8_t *p, const void *data, int64_t size) {
     if (size < 0) { *p++ = 1; return p; }
-    p = ks_put_uvarint(p, (uint64_t)size << 1);
-    memcpy(p, data, (size_t)size);
-    return p + size;
+    return ks_copy_exact(ks_put_short(p, (uint64_t)size << 1), data, size);
 }
 
 /* Bytes of the record after its length field; `headers_size` includes the headers count. Sizes: negative is null. */
-static inline uint64_t ks_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size,
-                                    int64_t value_size, int64_t headers_size) {
-    uint64_t n = 1 + (uint64_t)ks_uvarint_size(ks_zigzag(timestamp_delta));
-    n += (uint64_t)ks_uvarint_size((uint64_t)offset_delta << 1);
-    n += key_size < 0 ? 1 : (uint64_t)key_size + (uint64_t)ks_uvarint_size((uint64_t)key_size << 1);
-    n += value_size < 0 ? 1 : (uint64_t)value_size + (uint64_t)ks_uvarint_size((uint64_t)value_size << 1);
-    return n + (uint64_t)headers_size;
+KS_INLINE uint64_t ks_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size,
+                                int64_t headers_size) {
+    return (uint64_t)(1 + ks_short_size(ks_zigzag(timestamp_delta)) + ks_short_size((uint64_t)offset_delta << 1) +
+                      ks_sized(key_size) + ks_sized(value_size) + headers_size);
 }
 
 /* Writes a record of `body` = ks_body_size(...) bytes; the caller has made room for them and 5 more. `offset_delta`
    is 0 or more; `headers` begins with their count. */
-static inline uint8_t *ks_put_record(uint8_t *p, uint64_t body, int64_t timestamp_delta, int64_t offset_delta,
-                                     const void *key, int64_t key_size, const void *value, int64_t value_size,
-                                     const void *headers, int64_t headers_size) {
-    p = ks_put_uvarint(p, body << 1);
+KS_INLINE uint8_t *ks_put_record(uint8_t *p, uint64_t body, int64_t timestamp_delta, int64_t offset_delta,
+                                 const void *key, int64_t key_size, const void *value, int64_t value_size,
+                                 const void *headers, int64_t headers_size) {
+    p = ks_put_short(p, body << 1);
     *p++ = 0;
-    p = ks_put_uvarint(p, ks_zigzag(timestamp_delta));
-    p = ks_put_uvarint(p, (uint64_t)offset_delta << 1);
+    p = ks_put_short(p, ks_zigzag(timestamp_delta));
+    p = ks_put_short(p, (uint64_t)offset_delta << 1);
     p = ks_put_field(p, key, key_size);
     p = ks_put_field(p, value, value_size);
     if (headers_size == 1) { *p++ = *(const uint8_t *)headers; return p; }

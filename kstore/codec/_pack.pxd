@@ -1,7 +1,15 @@
 # cython: language_level=3
 """The batch builder, for modules that write what it packed."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+cdef extern from "record.h" nogil:
+    int64_t ks_short_size(uint64_t z) noexcept
+    uint64_t ks_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size,
+                          int64_t headers_size) noexcept
+    uint8_t *ks_put_record(uint8_t *p, uint64_t body, int64_t timestamp_delta, int64_t offset_delta, const void *key,
+                           int64_t key_size, const void *value, int64_t value_size, const void *headers,
+                           int64_t headers_size) noexcept
 
 
 cdef bytes common_headers(object headers)
@@ -59,6 +67,7 @@ cdef class Packer:
     cdef void sum_up(self) noexcept nogil
 
     cdef int _take(self, object item) except -1
+    cdef int _put(self, const char *key, Py_ssize_t key_size, const char *value, Py_ssize_t value_size) except -1
     cdef int _open(self, int64_t timestamp) except -1
     cdef int _clear(self) except -1
     cdef int _append(self, const void *key, Py_ssize_t key_size, const void *value, Py_ssize_t value_size,
@@ -76,3 +85,25 @@ cdef class Packer:
     cdef bytes _encode_headers(self, object headers)
     cdef int _refuse(self, object kind, object reason) except -1
     cdef int _refuse_at(self, int64_t index, object kind, object reason) except -1
+
+
+cdef inline Py_ssize_t put_plain(Packer packer, const char *key, Py_ssize_t key_size, const char *value,
+                                 Py_ssize_t value_size) noexcept:
+    """Append a record of now without headers where the open batch and the buffer have room for it; its bytes in there.
+
+    0, and nothing has happened, where `_append` has more to do than to write it. Negative sizes are nulls.
+    """
+    cdef int64_t delta = packer.now_ms - packer._base_timestamp
+    cdef uint64_t body = ks_body_size(delta, packer._count, key_size, value_size, 1)
+    cdef Py_ssize_t size = <Py_ssize_t> body + ks_short_size(body << 1)
+    if packer._count == 0 or (key_size < 0 and packer._require_key):
+        return 0
+    if size > packer._batch_bytes - (packer._used - packer.finished) or size > packer._capacity - packer._used:
+        return 0
+    ks_put_record(packer.data + packer._used, body, delta, packer._count, key, key_size, value, value_size, b"", 1)
+    packer._used += size
+    packer._count += 1
+    packer.records += 1
+    if packer.now_ms > packer._open_max:
+        packer._open_max = packer.now_ms
+    return size

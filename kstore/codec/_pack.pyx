@@ -31,13 +31,6 @@ cdef extern from "crc32c.h" nogil:
     uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
     uint32_t ks_crc32c_joined(uint32_t first, uint32_t second, uint64_t n) noexcept
 
-cdef extern from "record.h" nogil:
-    uint64_t ks_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size,
-                          int64_t headers_size) noexcept
-    uint8_t *ks_put_record(uint8_t *p, uint64_t body, int64_t timestamp_delta, int64_t offset_delta, const void *key,
-                           int64_t key_size, const void *value, int64_t value_size, const void *headers,
-                           int64_t headers_size) noexcept
-
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
@@ -350,18 +343,15 @@ cdef class Packer:
                 value = <PyObject *> (<tuple> item)[1]
                 if type(<object> value) is bytes:
                     if type(<object> key) is bytes:
-                        return self._append(
-                            PyBytes_AS_STRING(<object> key), PyBytes_GET_SIZE(<object> key),
-                            PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value),
-                            self.now_ms, NO_HEADERS, 1)
+                        return self._put(PyBytes_AS_STRING(<object> key), PyBytes_GET_SIZE(<object> key),
+                                         PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value))
                     if <object> key is None:
-                        return self._append(NULL, -1, PyBytes_AS_STRING(<object> value),
-                                            PyBytes_GET_SIZE(<object> value), self.now_ms, NO_HEADERS, 1)
+                        return self._put(NULL, -1, PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value))
                 return self.add(<object> value, <object> key, None, None)
             if len(<tuple> item) == 4:
                 return self.add((<tuple> item)[1], (<tuple> item)[0], (<tuple> item)[2], (<tuple> item)[3])
         elif type(item) is bytes:
-            return self._append(NULL, -1, PyBytes_AS_STRING(item), PyBytes_GET_SIZE(item), self.now_ms, NO_HEADERS, 1)
+            return self._put(NULL, -1, PyBytes_AS_STRING(item), PyBytes_GET_SIZE(item))
         elif type(item) is Record:
             record = <Record> item
             return self.add(record.value, record.key, record.timestamp, record.headers)
@@ -372,6 +362,12 @@ cdef class Packer:
         shape = f"tuple of {len(item)}" if isinstance(item, tuple) else type(item).__name__
         raise TypeError(
             f"record {self.records} is {shape}: bytes, (key, value), (key, value, timestamp, headers) or Record is wanted")
+
+    cdef inline int _put(self, const char *key, Py_ssize_t key_size, const char *value, Py_ssize_t value_size) except -1:
+        """Append a record of now without headers."""
+        if put_plain(self, key, key_size, value, value_size):
+            return 0
+        return self._append(key, key_size, value, value_size, self.now_ms, NO_HEADERS, 1)
 
     cdef int64_t _check_timestamp(self, object timestamp) except? -2:
         cdef int overflow = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import reference
+from conftest import SEED
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import Rec
@@ -526,6 +528,30 @@ def test_a_packer_that_skipped_its_making_is_harmless() -> None:
     blank.clear()
     with pytest.raises(RecordTooLargeError):
         blank.pack(iter([b"a"]))
+
+
+EDGES = [0, 1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1023, 1024, 1025, 8191, 8192, 8193]
+
+
+@pytest.mark.parametrize("batch_bytes", [61, 300, 9000, 20_000, 1 << 20])
+def test_a_record_of_bytes_alone_is_written_as_in_any_other_form(batch_bytes: int) -> None:
+    """A record of now without headers takes a shorter way into a batch that it fits in."""
+    random_bytes = random.Random(f"{SEED}:8").randbytes
+    pairs = [(random_bytes(key), random_bytes(value)) for key in EDGES for value in EDGES]
+    pairs += [(None, random_bytes(value)) for value in EDGES]
+    long_way = packer(batch_bytes=batch_bytes)
+    long_way.pack((key, value, T, ()) for key, value in pairs)
+    short_way = packer(batch_bytes=batch_bytes)
+    short_way.pack(iter(pairs))
+    assert bytes(short_way.buffer) == bytes(long_way.buffer)
+    assert [(r.key, r.value) for one in batches_of(short_way) for r in one] == pairs
+
+
+def test_a_record_of_bytes_alone_raises_the_greatest_timestamp() -> None:
+    for first, greatest in ((T - 5, T), (T, T), (T + 5, T + 5)):
+        [batch] = pack([(b"k", b"v", first, None), (b"k", b"v")])
+        assert batch.max_timestamp == greatest
+        assert [record.timestamp for record in batch] == [first, T]
 
 
 sizes = st.sampled_from([0, 1, 50, 63, 64, 300])

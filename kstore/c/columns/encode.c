@@ -1,52 +1,5 @@
 #include "columns/encode.h"
 
-KS_INLINE uint8_t *ks_put_short(uint8_t *p, uint64_t z) {
-    if (z < 0x80) { *p = (uint8_t)z; return p + 1; }
-    if (z < 0x4000) { p[0] = (uint8_t)(z | 0x80); p[1] = (uint8_t)(z >> 7); return p + 2; }
-    return ks_put_uvarint(p, z);
-}
-
-enum { KS_COPY = 32 };
-
-/* Copies n bytes; never reads past the source, which may end where a page does. */
-KS_INLINE uint8_t *ks_copy_exact(uint8_t *p, const uint8_t *from, int64_t n) {
-    if (n >= KS_COPY && n <= 1024) {
-        uint8_t *end = p + n, *last = end - KS_COPY;
-        const uint8_t *from_last = from + n - KS_COPY;
-        for (; p < last; p += KS_COPY, from += KS_COPY) memcpy(p, from, KS_COPY);
-        memcpy(last, from_last, KS_COPY);
-        return end;
-    }
-    if (n >= 8 && n < KS_COPY) {
-        uint8_t *end = p + n;
-        if (n >= 16) {
-            memcpy(p, from, 16);
-            memcpy(end - 16, from + n - 16, 16);
-        } else {
-            memcpy(p, from, 8);
-            memcpy(end - 8, from + n - 8, 8);
-        }
-        return end;
-    }
-    if (n < 4) {
-        if (n > 0) { p[0] = from[0]; p[n >> 1] = from[n >> 1]; p[n - 1] = from[n - 1]; }
-        return p + n;
-    }
-    if (n < 8) {
-        memcpy(p, from, 4);
-        memcpy(p + n - 4, from + n - 4, 4);
-        return p + n;
-    }
-    memcpy(p, from, (size_t)n);
-    return p + n;
-}
-
-KS_INLINE uint8_t *ks_put_bytes(uint8_t *p, const ks_bytes *bytes) {
-    if (bytes->n < 0) { *p = 1; return p + 1; }
-    p = ks_put_short(p, (uint64_t)bytes->n << 1);
-    return ks_copy_exact(p, bytes->p, bytes->n);
-}
-
 /* Bytes of a record after its length field. A field is at most INT32_MAX bytes: sums cannot overflow. */
 KS_INLINE int64_t ks_body(const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
                           uint64_t delta, uint64_t number) {
@@ -112,9 +65,9 @@ KS_INLINE int64_t ks_encode_each(ks_open_batch *batch, const ks_bytes *keys, con
         *p++ = 0;
         p = ks_put_short(p, row.delta);
         p = ks_put_short(p, number);
-        if (row.key) p = ks_put_bytes(p, row.key);
+        if (row.key) p = ks_put_field(p, row.key->p, row.key->n);
         else *p++ = 1;
-        p = ks_put_bytes(p, row.value);
+        p = ks_put_field(p, row.value->p, row.value->n);
         if (row.header) p = ks_copy_exact(p, row.header->p, row.header->n);
         else *p++ = 0;
         number += 2;

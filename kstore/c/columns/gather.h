@@ -141,14 +141,6 @@ int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now,
 
 /* ---- headers -------------------------------------------------------------------------------------------------- */
 
-/* `ks_uvarint_size` for mostly small numbers: predictable branches cost less than counting bits. */
-KS_INLINE int64_t ks_short_size(uint64_t z) {
-    return z < 0x80 ? 1 : z < 0x4000 ? 2 : ks_uvarint_size(z);
-}
-
-/* Bytes of a field with its size before it. */
-KS_INLINE int64_t ks_sized(int64_t n) { return n < 0 ? 1 : n + ks_short_size((uint64_t)n << 1); }
-
 /* The first and one past the last header of `row`; both 0 for none. */
 static inline int ks_list_row(const ks_column *c, int64_t row, int64_t *from, int64_t *to) {
     int64_t at = c->offset + row;

@@ -12,12 +12,14 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from kstore.store.topics._consume cimport ConsumerRecord
 from kstore._core cimport Record, as_bytes, not_bytes
-from kstore.codec._pack cimport Packer
+from kstore.codec._pack cimport Packer, put_plain
 
 import secrets
 
@@ -31,6 +33,7 @@ cdef extern from "murmur2.h" nogil:
 
 cdef enum:
     LONE_BATCH_BYTES = 70          # of a batch of one record without a key, less its value, to the byte or two
+    HASHED_AHEAD = 16              # records
 
 cdef const char *NO_HEADERS = b"\x00"
 
@@ -174,11 +177,17 @@ cdef class Splitter(BaseSplitter):
     cdef int32_t *_room
     cdef int32_t *_counts
     cdef int32_t _current
+    # A hash is a chain of multiplications, and packing a record waits for its end. So several keys are hashed, and their
+    # chains overlap, before the first of these records is packed.
+    cdef PyObject *_ahead[HASHED_AHEAD]
+    cdef int32_t _places[HASHED_AHEAD]
+    cdef int _ahead_at, _ahead_count   # those in between are not packed yet
 
     def __cinit__(self, *args, **kwargs):
         self._ready = []
 
     def __dealloc__(self):
+        self._drop_ahead()
         if self._numbers != NULL:
             for i in range(self._router.partitions):
                 PyMem_RawFree(self._numbers[i])
@@ -192,22 +201,29 @@ cdef class Splitter(BaseSplitter):
         Takes and raises what `Packer.pack` does, records counted over all partitions. What was ready is to be taken
         away first. A refused record drops every open batch; the finished ones stay `ready`.
         """
-        cdef PyObject *item
         if iter(iterator) is not iterator:
             raise TypeError(f"{type(iterator).__name__} is no iterator: wrap it in iter(...)")
         if self._finished and not self._busy:
             raise RuntimeError(f"{self._finished} bytes of finished batches have not been taken away")
         self._enter()
         try:
-            for record in iterator:
-                self._take(record)
-                if self._finished >= self._limit_bytes:
-                    return True
-                if self._held >= self._max_bytes:
-                    self._close_all()
-                    return True
-            self._close_all()
-            return False
+            self._pack_ahead(False)               # what the last call has left
+            if not self._has_enough():
+                try:
+                    for record in iterator:
+                        self._take(record)
+                        if self._has_enough():
+                            break
+                    else:
+                        self._pack_ahead(True)
+                        self._close_all()
+                        return False
+                except BaseException:
+                    self._pack_ahead(True)        # the iterator has raised, behind these records
+                    raise
+            if self._finished < self._limit_bytes:
+                self._close_all()
+            return True
         except RecordTooLargeError as error:
             failure = self._renumbered(error)
             self._drop_all()
@@ -260,6 +276,45 @@ cdef class Splitter(BaseSplitter):
         memset(self._numbers, 0, count * sizeof(int64_t *))
         return 0
 
+    cdef inline bint _has_enough(self) noexcept:
+        return self._finished >= self._limit_bytes or self._held >= self._max_bytes
+
+    cdef inline int _hash_ahead(self, object item, object key) except -1:
+        """Take a pair of bytes and hash its key."""
+        self._places[self._ahead_count] = ks_partition_by(
+            <const uint8_t *> PyBytes_AS_STRING(key), <size_t> PyBytes_GET_SIZE(key), self._partitions, self._inverse)
+        Py_INCREF(item)
+        self._ahead[self._ahead_count] = <PyObject *> item
+        self._ahead_count += 1
+        return self._pack_ahead(False) if self._ahead_count == HASHED_AHEAD else 0
+
+    cdef int _pack_ahead(self, bint all_of_them) except -1:
+        """Pack the records that were hashed; unless all are to be packed, until there is enough."""
+        cdef PyObject *item
+        cdef PyObject *key
+        cdef PyObject *value
+        try:
+            while self._ahead_at < self._ahead_count and (all_of_them or not self._has_enough()):
+                item = self._ahead[self._ahead_at]
+                key = PyTuple_GET_ITEM(<object> item, 0)
+                value = PyTuple_GET_ITEM(<object> item, 1)
+                self._put(self._places[self._ahead_at], PyBytes_AS_STRING(<object> key), PyBytes_GET_SIZE(<object> key),
+                          PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value))
+                self._ahead_at += 1
+                Py_DECREF(<object> item)
+        except BaseException:
+            self._drop_ahead()
+            raise
+        if self._ahead_at == self._ahead_count:
+            self._ahead_at = self._ahead_count = 0
+        return 0
+
+    cdef void _drop_ahead(self) noexcept:
+        while self._ahead_at < self._ahead_count:
+            self._ahead_count -= 1
+            Py_DECREF(<object> self._ahead[self._ahead_count])
+        self._ahead_at = self._ahead_count = 0
+
     cdef int _take(self, object item) except -1:
         """Route one record and pack it."""
         cdef PyObject *key
@@ -272,13 +327,19 @@ cdef class Splitter(BaseSplitter):
             if size == 2:
                 key = <PyObject *> (<tuple> item)[0]
                 value = <PyObject *> (<tuple> item)[1]
-                if type(<object> value) is bytes and (type(<object> key) is bytes or <object> key is None):
-                    return self._put(key, value)
+                if type(<object> value) is bytes:
+                    if <object> key is None:
+                        return self._put_keyless(value)
+                    if type(<object> key) is bytes:
+                        if self._only < 0:
+                            return self._hash_ahead(item, <object> key)
+                        return self._put(self._only, PyBytes_AS_STRING(<object> key), PyBytes_GET_SIZE(<object> key),
+                                         PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value))
                 return self._add(<object> key, <object> value, None, None)
             if size == 4:
                 return self._add((<tuple> item)[0], (<tuple> item)[1], (<tuple> item)[2], (<tuple> item)[3])
         elif type(item) is bytes:
-            return self._put(<PyObject *> None, <PyObject *> item)
+            return self._put_keyless(<PyObject *> item)
         elif type(item) is Record:
             record = <Record> item
             return self._add(record.key, record.value, record.timestamp, record.headers)
@@ -289,46 +350,56 @@ cdef class Splitter(BaseSplitter):
             return self._take(tuple(item))
         elif item is not None:
             return self._add(None, item, None, None)
+        self._pack_ahead(True)
         shape = f"tuple of {len(item)}" if isinstance(item, tuple) else type(item).__name__
         raise TypeError(
             f"record {self.records} is {shape}: bytes, (key, value), (key, value, timestamp, headers) or Record is wanted")
 
-    cdef inline int _put(self, PyObject *key, PyObject *value) except -1:
+    cdef inline int _put_keyless(self, PyObject *value) except -1:
+        if self._ahead_count:
+            self._pack_ahead(True)
+        return self._put(self._only if self._only >= 0 else self._router.sticky(), NULL, -1,
+                         PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value))
+
+    cdef inline int _put(self, int32_t partition, const char *key, Py_ssize_t key_size, const char *value,
+                         Py_ssize_t value_size) except -1:
         """One record of bytes and nothing else: no code but ours runs in here."""
-        cdef int32_t partition
-        cdef const char *key_data = NULL
-        cdef Py_ssize_t key_size = -1
-        if key != <PyObject *> None:
-            key_data = PyBytes_AS_STRING(<object> key)
-            key_size = PyBytes_GET_SIZE(<object> key)
-        if self._only >= 0:
-            partition = self._only
-        elif key_size < 0:
-            partition = self._router.sticky()
-        else:
-            partition = ks_partition_by(<const uint8_t *> key_data, <size_t> key_size, self._partitions, self._inverse)
         self._current = partition
         if PyList_GET_ITEM(self._packers, partition) == <PyObject *> None:
             self._packer(partition)
         # An argument is borrowed where a variable would be counted.
-        return self._put_into(<Packer> PyList_GET_ITEM(self._packers, partition), key_data, key_size,
-                              PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value))
+        return self._put_into(<Packer> PyList_GET_ITEM(self._packers, partition), key, key_size, value, value_size)
 
     cdef inline int _put_into(self, Packer packer, const char *key, Py_ssize_t key_size, const char *value,
                               Py_ssize_t value_size) except -1:
+        cdef Py_ssize_t size = put_plain(packer, key, key_size, value, value_size)
+        if size == 0:
+            return self._append(packer, key, key_size, value, value_size)
+        self.records += 1
+        self._held += size
+        if key_size < 0 and self._only < 0:
+            self._router.add(size, self._sticky_bytes)
+        if packer._codec != 0:
+            self._note_number(packer)
+        return 0
+
+    cdef int _append(self, Packer packer, const char *key, Py_ssize_t key_size, const char *value,
+                     Py_ssize_t value_size) except -1:
+        """Pack a record for which the packer has more to do than to write it."""
         cdef Py_ssize_t used = packer._used
         cdef Py_ssize_t finished = packer.finished
         cdef Py_ssize_t capacity = packer._capacity
         packer.records = self.records
         packer._append(key, key_size, value, value_size, packer.now_ms, NO_HEADERS, 1)
-        self._account(packer, used, finished, capacity, key_size < 0)
-        return 0
+        return self._account(packer, used, finished, capacity, key_size < 0)
 
     cdef int _add(self, object key, object value, object timestamp, object headers) except -1:
         """One record of any form: the record's own code may run in here."""
         cdef Packer packer
         cdef int32_t partition = self._only
         cdef Py_ssize_t used, finished, capacity
+        if self._ahead_count:
+            self._pack_ahead(True)
         if key is not None:
             key = as_bytes(key, f"key of record {self.records}")
         if partition < 0:

@@ -324,6 +324,55 @@ def test_pack_stops_where_enough_batches_are_ready() -> None:
         split.splitter.pack(iterator)
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 31, 32, 33])
+def test_keys_that_are_hashed_ahead_leave_no_record_behind(count: int) -> None:
+    items = [(b"%d" % number, b"v") for number in range(count)]
+    assert sum(map(len, Split(3).all(items).values())) == count
+
+
+@pytest.mark.parametrize("ahead", [1, 15, 16, 17])
+@pytest.mark.parametrize("other", [(None, b"last"), (b"k", None), b"last", (b"k", b"last", None, None)])
+def test_a_record_of_another_form_comes_behind_those_hashed_ahead(ahead: int, other: Any) -> None:
+    [records] = Split(1).all([*[(b"k", b"%d" % number) for number in range(ahead)], other]).values()
+    assert [record.value for record in records][:-1] == [b"%d" % number for number in range(ahead)]
+
+
+@pytest.mark.parametrize("ahead", [4, 15, 16, 17])
+def test_batches_that_records_hashed_ahead_fill_stay_where_the_iterator_raises(ahead: int) -> None:
+    """Three records of 100 bytes fill a batch, and the fourth closes it."""
+    split = Split(1, batch_bytes=500)
+
+    def items() -> Iterator[tuple[bytes, bytes]]:
+        yield from [(b"k", b"x" * 100)] * ahead
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        split.all(items())
+    assert split.counts() == {0: [3] * ((ahead - 1) // 3)}
+
+
+def test_no_record_behind_a_refused_one_is_packed() -> None:
+    split = Split(1, batch_bytes=500, max_batch_bytes=500)
+    with pytest.raises(RecordTooLargeError, match="record 5:"):
+        split.all([(b"k", b"x" * 100)] * 5 + [(b"k", b"x" * 1000)] + [(b"k", b"x" * 100)] * 10)
+    assert split.counts() == {0: [3, 2]}
+    assert split.splitter.pack(iter([(b"k", b"after")])) is False
+    split.take()
+    assert [record.value for record in split.records()[0]][5:] == [b"after"]
+
+
+def test_what_is_hashed_ahead_when_enough_is_ready_comes_with_the_next_call() -> None:
+    split = Split(1, batch_bytes=500, limit_bytes=1)
+    iterator = iter([(b"k", b"x" * 100)] * 16)
+    more, calls = True, 0
+    while more:
+        more = split.splitter.pack(iterator)
+        split.take()
+        calls += 1
+    assert split.counts() == {0: [3, 3, 3, 3, 3, 1]}
+    assert calls == 6
+
+
 def test_open_batches_of_all_partitions_together_stay_below_the_limit() -> None:
     split = Split(100, max_bytes=50_000)
     iterator = iter([(b"%d" % number, b"v" * 1000) for number in range(200)])
