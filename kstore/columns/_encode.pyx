@@ -37,6 +37,7 @@ cdef extern from "columns/gather.h" nogil:
     int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *slack, int *fault) noexcept
     int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now, int64_t *out, int *fault) noexcept
     int ks_list_row(const ks_column *c, int64_t row, int64_t *start, int64_t *end) noexcept
+    int64_t ks_gather_no_headers(const ks_column *c, int64_t row, int64_t n, ks_bytes none, ks_bytes *out) noexcept
     int64_t ks_headers_size(const ks_column *c, int64_t start, int64_t end) noexcept
     int64_t ks_put_headers(const ks_column *c, int64_t start, int64_t end, uint8_t *out, int64_t room) noexcept
 
@@ -131,21 +132,23 @@ cdef class Rows:
     cdef int64_t _gather_headers(self, int64_t n, int *fault) noexcept nogil:
         cdef const ks_column *c = &self._headers.c
         cdef int64_t row = self._header_at + self.at, i, start = 0, end = 0, size, used = 0
+        cdef ks_bytes none = ks_bytes(NO_HEADERS, 1)
         cdef int slack
         cdef void *grown
         if c.layout == KS_POINTERS:                 # encoded header sections, as in a record
             n = ks_gather(c, row, n, self._header, &slack, fault)
             for i in range(n):
                 if self._header[i].n < 0:
-                    self._header[i] = ks_bytes(NO_HEADERS, 1)
+                    self._header[i] = none
             return n
-        for i in range(n):
+        i = 0
+        while True:
+            i += ks_gather_no_headers(c, row + i, n - i, none, &self._header[i])
+            if i == n:
+                return n
             fault[0] = ks_list_row(c, row + i, &start, &end)
             if fault[0]:
                 return i
-            if start == end:
-                self._header[i] = ks_bytes(NO_HEADERS, 1)
-                continue
             size = ks_headers_size(c, start, end)
             if size < 0:
                 fault[0] = <int> -size
@@ -164,7 +167,7 @@ cdef class Rows:
                 return i
             self._header[i] = ks_bytes(self._scratch + used, size)
             used += size
-        return n
+            i += 1
 
     cdef int fail(self, Packer packer, int code) except -1:
         """Raise the error for the row that `gather` stopped at."""

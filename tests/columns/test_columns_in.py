@@ -275,6 +275,17 @@ def test_a_header_that_is_none_is_refused_by_its_row(bad: Any) -> None:
         by_columns([b"v"] * 3, None, None, [None, None, bad])
 
 
+@pytest.mark.parametrize("format", ["+m", "+L"])
+@pytest.mark.parametrize(
+    "with_headers", [[], [0], [1], [254, 255], [255, 256], [256, 257], [511], [599], [*range(600)]]
+)
+def test_headers_of_single_rows_among_many_without_any_stay_in_their_row(format: str, with_headers: list[int]) -> None:
+    """Rows are gathered 256 at a time."""
+    headers = [[(b"at", b"%d" % number)] if number in with_headers else [] for number in range(600)]
+    rows = [(None, None, None, [("at", value) for _, value in found]) for found in headers]
+    assert by_columns(arrow.nulls(600), None, None, arrow.headers(headers, format)) == row_by_row(rows)
+
+
 def test_headers_of_many_rows_and_of_one_huge_row_fit() -> None:
     headers = [[(b"name", bytes([number % 256]) * 100)] * (number % 4) for number in range(2000)]
     headers[1500] = [(b"huge", b"h" * 300_000), (b"", b"")]

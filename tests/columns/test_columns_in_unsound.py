@@ -308,7 +308,7 @@ def test_a_null_entry_of_headers_is_refused() -> None:
         packed([b"x"], None, None, headers)
 
 
-@pytest.mark.parametrize("bad", [(0, 3), (1, 0), (-1, 1)])
+@pytest.mark.parametrize("bad", [(0, 3), (1, 0), (-1, 1), (3, 3), (-1, -1)])
 @pytest.mark.parametrize("format", ["+m", "+L"])
 def test_headers_beyond_their_entries_are_refused(bad: tuple[int, int], format: str) -> None:
     headers = arrow.headers([[(b"a", b"b"), (b"c", b"d")]], format)

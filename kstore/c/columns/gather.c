@@ -152,6 +152,24 @@ int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now,
     return n;
 }
 
+int64_t ks_gather_no_headers(const ks_column *c, int64_t row, int64_t n, ks_bytes none, ks_bytes *out) {
+    int64_t at = c->offset + row, i = 0, from, to;
+    if (c->layout == KS_LIST32 && !c->validity) { /* the usual one, in a loop of its own */
+        const int64_t low = c->low, high = c->high;
+        for (; i < n; i++) {
+            from = ks_i32(c->offsets, at + i);
+            if (ks_i32(c->offsets, at + i + 1) != from || from < low || from > high) break;
+            out[i] = none;
+        }
+        return i;
+    }
+    for (; i < n; i++) {
+        if (ks_list_row(c, row + i, &from, &to) || from != to) break;
+        out[i] = none;
+    }
+    return i;
+}
+
 int64_t ks_headers_size(const ks_column *c, int64_t from, int64_t to) {
     int64_t size = ks_uvarint_size((uint64_t)(to - from) << 1);
     ks_bytes name, value;

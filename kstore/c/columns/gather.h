@@ -152,6 +152,9 @@ static inline int ks_list_row(const ks_column *c, int64_t row, int64_t *from, in
     return KS_COLUMN_FINE;
 }
 
+/* Gives rows [row, row + n) of headers `none` for as long as they have none; how many that were. */
+int64_t ks_gather_no_headers(const ks_column *c, int64_t row, int64_t n, ks_bytes none, ks_bytes *out);
+
 /* The size of the header section of headers [from, to), with their count; negative: a fault. */
 int64_t ks_headers_size(const ks_column *c, int64_t from, int64_t to);
 
