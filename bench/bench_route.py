@@ -18,6 +18,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from kstore import Store
 from kstore._core import RecordIterator
 from kstore.codec._pack import Packer
+from kstore.config.log import LogConfig
+from kstore.log.batches import batch_bytes_of
 from kstore.store.topics._consume import ConsumerIterator
 from kstore.store.topics._route import Router, Splitter, partition_of
 from kstore.store.topics.append import OPEN_BYTES, READY_BYTES
@@ -57,8 +59,11 @@ ENCODE = Question(
 )
 
 
+BATCH_BYTES = batch_bytes_of(LogConfig(), None, PARTITIONS)
+
+
 def packer(_: int = 0) -> Packer:
-    return Packer(1 << 17, 1 << 20, now_ms=START_MS)
+    return Packer(BATCH_BYTES, 1 << 20, now_ms=START_MS)
 
 
 @pytest.mark.parametrize("contestant", ["one packer", "kstore"])
@@ -69,7 +74,7 @@ def test_split(benchmark: BenchmarkFixture, contestant: str) -> None:
             packs.clear()
 
     def split() -> None:
-        router = Router(PARTITIONS, sticky_bytes=1 << 17)
+        router = Router(PARTITIONS, sticky_bytes=BATCH_BYTES)
         splitter = Splitter(
             router, packer, limit_bytes=READY_BYTES, max_bytes=OPEN_BYTES, sticky_bytes=router.sticky_bytes
         )

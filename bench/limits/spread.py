@@ -1,9 +1,8 @@
 """What `Store.append_many` over 16 partitions cannot leave out beside one log: its smaller writes, to 16 files.
 
-A topic's partitions fill batches of 128 KiB at once, so that all of them stay in the processor's cache; one log's have
-1 MiB. Here the same bytes are written in pieces of those two sizes, a little less, as batches do not end where pages
-do, and nothing else is done. Also pieces of 128 KiB that do end with a page: the page cache holds what begins and ends
-with a page in larger folios.
+A topic's 16 partitions fill batches of 512 KiB at once; one log's have 1 MiB. Here the same bytes are written in pieces
+of those sizes and smaller ones, a little less, as batches do not end where pages do, and nothing else is done. Also
+pieces of 128 KiB that do end with a page: the page cache holds what begins and ends with a page in larger folios.
 
     python bench/limits/spread.py [DIRECTORY]
 """
@@ -22,6 +21,8 @@ RECORD = 136  # bytes of a record with a key of 16 and a value of 100, and of wh
 PIECES = {
     "1 MiB, one file": (1, (1 << 20) - 40),
     "128 KiB, one file": (1, (128 << 10) - 40),
+    "512 KiB, 16 files": (FILES, (512 << 10) - 40),
+    "256 KiB, 16 files": (FILES, (256 << 10) - 40),
     "128 KiB, 16 files": (FILES, (128 << 10) - 40),
     "128 KiB to the byte, 16 files": (FILES, 128 << 10),
 }

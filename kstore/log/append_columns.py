@@ -14,7 +14,7 @@ from kstore.columns import _encode
 from kstore.columns.sources import ColumnInput
 from kstore.errors import RecordTooLargeError
 from kstore.log.append import Appends
-from kstore.log.batches import PACK_BYTES, checked_expectation, codec_of, producer_fields, too_large
+from kstore.log.batches import LOAD_BYTES, PACK_BYTES, checked_expectation, codec_of, producer_fields, too_large
 from kstore.log.pipeline import BatchPipeline, OrderedWork
 from kstore.log.stored import with_appended
 from kstore.types import AppendInfo
@@ -77,10 +77,11 @@ class ColumnAppends(Appends):
             producer=producer_fields(producer_id, producer_epoch, base_sequence, transactional),
         )
         work.send_rest = pipeline.send
+        limit_bytes = LOAD_BYTES if codec == 0 and work.threads == 1 else PACK_BYTES
         try:
             with work:
                 for rows in columns:
-                    while _encode.pack(pipeline.packer, rows, PACK_BYTES):
+                    while _encode.pack(pipeline.packer, rows, limit_bytes):
                         pipeline.send()
                 _encode.close(pipeline.packer)
             if sync:

@@ -18,9 +18,10 @@ from kstore.log.stored import Stored
 from kstore.log.writing import produced
 from kstore.log.writing.writer import Writer
 
-PACK_BYTES = 512 * 1024  # append_many and append_columns encode so much before they write
+PACK_BYTES = 512 * 1024  # append_many and append_columns encode so much before they write,
+LOAD_BYTES = 3 << 19  # columns on one thread, without a codec: the page cache holds larger writes in larger pieces
 DEFAULT_BATCH_BYTES = 1 << 20
-SPREAD_BYTES = 2 << 20  # batches of all partitions that are filled at once: with more they leave the processor's caches
+SPREAD_BYTES = 8 << 20  # batches of all partitions that are filled at once: with less each write is small
 LEAST_SPREAD_BYTES = 65_536  # of one partition, however many there are
 MAX_EPOCH = 32_767
 

@@ -323,7 +323,7 @@ class Store(Closing, StoreAwaits):
 
         Records go where `append` would send them, but those without a key stick to a partition for `batch_bytes`, and
         with a `seed` they go there again in a repeated call. Each partition's batches are filled up to `batch_bytes`
-        (by default between 64 KiB and 1 MiB, so that the batches of all partitions take 2 MiB); they are closed early
+        (by default between 64 KiB and 1 MiB, so that the batches of all partitions take 8 MiB); they are closed early
         where all that are open would take more than 64 MiB. `compression` and `sync` are as in `Log.append_many`.
 
         When a record is refused, or the iterable raises, the batches finished before it stay. Every exception that

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from kstore.errors import (
     RecordTooLargeError,
 )
 from kstore.log import batches
+from kstore.log.writing._appender import set_pwrite_hook
 from kstore.types import AppendInfo
 
 T = 1_700_000_000_000
@@ -622,7 +624,7 @@ def test_a_write_that_fails_ends_the_call_and_nothing_follows_it(
 
     monkeypatch.setattr(batches, "store", failing)
     with pytest.raises(kstore.StorageError, match="No space") as caught:
-        log.append_columns(np.zeros((6000, 1000), np.uint8), threads=threads)
+        log.append_columns(np.zeros((12_000, 1000), np.uint8), threads=threads)
     assert len(stored) == 2
     assert isinstance(caught.value.appended, kstore.AppendInfo)
     assert (caught.value.appended.first_offset, caught.value.appended.last_offset) == (0, log.log_end_offset - 1)
@@ -665,6 +667,31 @@ def test_the_memory_of_a_call_is_given_back(log: kstore.Log) -> None:
     for _ in range(20):
         call()
     assert arrow.alive() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "least", "most"),
+    [
+        ({}, 3 << 19, (3 << 19) + 16_384),
+        ({"threads": 2}, 1 << 19, (1 << 19) + 16_384),
+        ({"compression": "lz4"}, 1, 1 << 19),
+    ],
+)
+def test_columns_are_written_in_larger_pieces_by_one_thread_without_a_codec(
+    log: kstore.Log, options: dict[str, Any], least: int, most: int
+) -> None:
+    sizes = []
+
+    def note(fd: int, data: memoryview, position: int) -> int:
+        sizes.append(len(data))
+        return os.pwrite(fd, data, position)
+
+    set_pwrite_hook(note)
+    try:
+        log.append_columns(arrow.binary([b"v" * 1000] * 5000), batch_bytes=16_384, **options)
+    finally:
+        set_pwrite_hook(None)
+    assert least <= max(sizes) <= most
 
 
 @pytest.mark.parametrize("threads", [1, 2])

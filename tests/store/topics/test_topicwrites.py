@@ -19,6 +19,7 @@ from faultfs import FaultFS
 
 import kstore
 from kstore import AppendInfo, RecordMetadata, Store
+from kstore.config.log import LogConfig
 from kstore.errors import (
     InvalidRecordError,
     InvalidTimestampError,
@@ -28,6 +29,7 @@ from kstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from kstore.log.batches import batch_bytes_of
 from kstore.log.log import fail
 from kstore.store.topics._route import partition_of
 
@@ -433,6 +435,22 @@ def test_a_store_closed_under_a_load_ends_it_with_a_clear_error(store: Store) ->
 
     with pytest.raises(LogClosedError, match="the store"):
         store.append_many("events", records())
+
+
+@pytest.mark.parametrize(
+    ("partitions", "batch_bytes"),
+    [
+        (1, 1 << 20),
+        (8, 1 << 20),
+        (9, (8 << 20) // 9),
+        (16, 1 << 19),
+        (127, (8 << 20) // 127),
+        (128, 1 << 16),
+        (129, 1 << 16),
+    ],
+)
+def test_batches_of_all_partitions_together_take_8_mebibytes(partitions: int, batch_bytes: int) -> None:
+    assert batch_bytes_of(LogConfig(), None, partitions) == batch_bytes
 
 
 def test_records_may_append_to_the_topic_they_are_appended_to(store: Store) -> None:
