@@ -2,6 +2,7 @@
 
 Workloads by name:
   kind    values of 100 bytes, all of one time, no keys: runs of rows that are all alike
+  rising  times that rise by 0 to 3 ms a row, values of 20 to 180 bytes (100 on average), and nothing else
   users   times that rise by 0 to 3 ms a row, keys of 8 to 24 and values of 20 to 180 bytes (100 on average), a tenth of
           the values null, two headers on one row in twenty; the bytes are words, which compress as such lines do
 Batches of 16 KiB, 64 KiB and 1 MiB; no codec, lz4, zstd. Cold: synced, and dropped from the page cache before each
@@ -46,6 +47,9 @@ class Columns:
         if name == "kind":
             self.timestamps: Any = START_MS
             self.values = varied(rng, np.full(rows, 100), None)
+        elif name == "rising":
+            self.timestamps = START_MS + np.cumsum(rng.integers(0, 4, rows))
+            self.values = varied(rng, rng.integers(20, 181, rows), None)
         else:
             self.timestamps = START_MS + np.cumsum(rng.integers(0, 4, rows))
             self.keys = varied(rng, rng.integers(8, 25, rows), None)
@@ -114,12 +118,14 @@ def an_empty_store(path: Path) -> kstore.Store:
 # --- in ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("workload", ["users", "rising"])
 @pytest.mark.parametrize("batches", ["16 KiB", "1 MiB"])
-def test_append_columns(benchmark: BenchmarkFixture, tmp_path: Path, batches: str) -> None:
-    """The workload of users beside the kind one, each beside a bare write of its own bytes."""
-    question = Question(f"append_columns as users have it, batches of {batches}", against=(("kind rows", 1 / 1.15),))
+def test_append_columns(benchmark: BenchmarkFixture, tmp_path: Path, workload: str, batches: str) -> None:
+    """A workload beside the kind one, each beside a bare write of its own bytes."""
+    text = {"users": "as users have it", "rising": "of rising times and varying lengths"}[workload]
+    question = Question(f"append_columns {text}, batches of {batches}", against=(("kind rows", 1 / 1.15),))
     fresh = Fresh(tmp_path, an_empty_log)
-    for name, contestant in (("users", "kstore"), ("kind", "kind rows")):
+    for name, contestant in ((workload, "kstore"), ("kind", "kind rows")):
         given = Columns(name)
 
         def run(log: kstore.Log, given: Columns = given) -> None:
