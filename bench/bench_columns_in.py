@@ -21,7 +21,7 @@ import peers
 import pytest
 import zstandard
 from bench_kafka import READY_SHAPE
-from common import GIB, KIB, MIB, THREADS, VALUE, Question, measure, report, scaled
+from common import GIB, KIB, MIB, THREADS, VALUE, Question, begin, measure, report, scaled
 from jvm import KAFKA, answer
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -63,7 +63,7 @@ def appending(shape: str, batches: str) -> Question:
 
 
 class Fresh:
-    """Empty logs in a directory that is made anew each time."""
+    """Logs of one record in a directory that is made anew each time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,6 +72,7 @@ class Fresh:
     def __call__(self) -> tuple[tuple[kstore.Log], dict[str, Any]]:
         self.clear()
         self.log = kstore.Log.open(self.path / "bench-0", segment_bytes=GIB)
+        begin(self.log)
         return (self.log,), {}
 
     def file(self) -> bytes:
@@ -342,6 +343,8 @@ def test_topic(benchmark: BenchmarkFixture, tmp_path: Path, partitions: int, key
         close()
         store = kstore.Store.open(tmp_path / "data", background=False, segment_bytes=GIB)
         store.create_topic("bench", partitions)
+        for number in range(partitions):
+            begin(store.log("bench", number))
         opened.append(store)
         return (store,), {}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from common import START_MS, VALUE, Question, keyed, measure, scaled, timed_rows, values
+from common import START_MS, VALUE, Question, begin, keyed, measure, scaled, timed_rows, values
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kstore import Store
@@ -110,6 +110,9 @@ def test_append_many(
             for partition in store.partitions(name):
                 store.log(name, partition).truncate_fully_and_start_at(0)
         store.run_housekeeping()
+        for name in store.topics:
+            for partition in store.partitions(name):
+                begin(store.log(name, partition))
 
     measure(benchmark, question, contestant, run, operations=COUNT, size_bytes=size, setup=clear)
 

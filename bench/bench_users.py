@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import peers
 import pytest
-from common import GIB, KIB, MIB, START_MS, THREADS, Question, measure, scaled, settle
+from common import GIB, KIB, MIB, START_MS, THREADS, Question, begin, measure, scaled, settle
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
@@ -105,8 +105,17 @@ class Fresh:
             shutil.rmtree(self._path / "made-0")
 
 
-def an_empty_log(path: Path) -> kstore.Log:
-    return kstore.Log.open(path, segment_bytes=GIB)
+def a_log(path: Path) -> kstore.Log:
+    log = kstore.Log.open(path, segment_bytes=GIB)
+    begin(log)
+    return log
+
+
+def a_begun_store(path: Path) -> kstore.Store:
+    store = an_empty_store(path)
+    for number in range(PARTITIONS):
+        begin(store.log("t", number))
+    return store
 
 
 def an_empty_store(path: Path) -> kstore.Store:
@@ -124,7 +133,7 @@ def test_append_columns(benchmark: BenchmarkFixture, tmp_path: Path, workload: s
     """A workload beside the kind one, each beside a bare write of its own bytes."""
     text = {"users": "as users have it", "rising": "of rising times and varying lengths"}[workload]
     question = Question(f"append_columns {text}, batches of {batches}", against=(("kind rows", 1 / 1.15),))
-    fresh = Fresh(tmp_path, an_empty_log)
+    fresh = Fresh(tmp_path, a_log)
     for name, contestant in ((workload, "kstore"), ("kind", "kind rows")):
         given = Columns(name)
 
@@ -155,7 +164,7 @@ def again(
 @pytest.mark.parametrize("batches", ["16 KiB", "1 MiB"])
 def test_append_many(benchmark: BenchmarkFixture, tmp_path: Path, workload: str, batches: str) -> None:
     question = Question(f"append_many of rows with times and headers, {workload}, batches of {batches}")
-    given, fresh = Columns(workload, ROWS // 4), Fresh(tmp_path, an_empty_log)
+    given, fresh = Columns(workload, ROWS // 4), Fresh(tmp_path, a_log)
     rows = given.listed()
     run = lambda log: log.append_many(rows, batch_bytes=BATCHES[batches])  # noqa: E731
     again(benchmark, question, "kstore", run, given, fresh)
@@ -236,7 +245,7 @@ ONE_LOG = "into one log"
 
 def test_into_sixteen_partitions(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     given = Columns("users", ROWS // 2)
-    rows, store, log = given.listed(), Fresh(tmp_path, an_empty_store), Fresh(tmp_path, an_empty_log)
+    rows, store, log = given.listed(), Fresh(tmp_path, a_begun_store), Fresh(tmp_path, a_log)
     columns = given.options()
     ways: dict[str, tuple[Fresh, Callable[[Any], Any]]] = {
         "kstore": (store, lambda made: made.append_columns("t", given.values, **columns)),

@@ -138,6 +138,11 @@ def measure(
     return answer
 
 
+def begin(log: Any) -> None:
+    """Append a first record: with it a log writes its leader epoch, durably, once in the life of a partition."""
+    log.append(b"")
+
+
 def report(
     question: Question, contestant: str, rounds: Iterable[float], *, operations: int, size_bytes: int = 0
 ) -> None:
