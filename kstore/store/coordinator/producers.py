@@ -30,7 +30,7 @@ from kstore.store.metadata import Metadata
 from kstore.store.readers import Logs
 from kstore.store.topics import _numbered
 from kstore.store.topics._consume import ConsumerRecord
-from kstore.store.topics._numbered import SequenceLock
+from kstore.store.topics._numbered import RecordProducer, SequenceLock
 from kstore.store.topics.append import AppendOptions
 from kstore.store.topics.append_columns import ColumnArguments
 from kstore.store.topics.numbered import NumberedAppender, SequenceNumbers
@@ -49,7 +49,7 @@ Place = tuple[str, int]
 TIMEOUT_MS = 60_000  # transaction.timeout.ms of Kafka's producer
 
 
-class Producer(Closing):
+class Producer(RecordProducer, Closing):
     """Appends with numbered batches, made by `Store.producer()`. Safe from any thread.
 
     A call that raised may be repeated: equal records, given to the same method with equal arguments, are then a
@@ -57,6 +57,9 @@ class Producer(Closing):
     producer has an id of its own and knows only what it has appended itself since it was made: across restarts a
     transaction, with the position it commits, says where to go on.
     """
+
+    _appender: NumberedAppender
+    _numbers: SequenceNumbers
 
     def __init__(self, appender: NumberedAppender) -> None:
         self._appender = appender

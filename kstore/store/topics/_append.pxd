@@ -12,5 +12,13 @@ cdef class Route:
     cdef list appenders                # of the writers, with the same numbers
 
 
+cdef class RoutedAppender:
+    cdef object _catalog
+    cdef dict _by_topic
+
+    # The topic's route, None if none is known or its partitions are others by now.
+    cdef Route _current(self, object topic)
+
+
 # A `RecordMetadata`, which is what `type` has to be.
 cdef object new_metadata(type metadata, object topic, object partition, object offset, object timestamp)

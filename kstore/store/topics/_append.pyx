@@ -63,15 +63,26 @@ cdef class Route:
         self.appenders[number] = appender
 
 
-cdef class RecordAppender:
-    """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`."""
-
-    cdef object _catalog
-    cdef dict _by_topic
+cdef class RoutedAppender:
+    """The routes of a store's topics, and the catalog, which says whether they hold."""
 
     def __init__(self, catalog, dict by_topic not None):
         self._catalog = catalog
         self._by_topic = by_topic
+
+    def current_route(self, topic):
+        """The topic's route, if one is known and its partitions are still the same."""
+        return self._current(topic)
+
+    cdef Route _current(self, object topic):
+        found = self._by_topic.get(topic)
+        if found is not None and (<Route?> found).entries is (<dict?> self._catalog.by_topic).get(topic):
+            return <Route> found
+        return None
+
+
+cdef class RecordAppender(RoutedAppender):
+    """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`."""
 
     def append(self, topic, value, key, partition, timestamp, headers, sync, expected_offset):
         """Append one record; see `Store.append`."""
@@ -84,9 +95,8 @@ cdef class RecordAppender:
         cdef int64_t offset, stamp = 0
         cdef long number = -1
         cdef int overflow = 0
-        found = self._by_topic.get(topic) if not sync and type(topic) is str else None
-        if found is not None and (<Route?> found).entries is self._catalog.by_topic.get(topic):
-            route = <Route> found
+        route = self._current(topic) if not sync and type(topic) is str else None
+        if route is not None:
             if type(partition) is int:
                 number = PyLong_AsLongAndOverflow(partition, &overflow)
             elif partition is None and expected_offset is None:

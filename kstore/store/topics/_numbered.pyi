@@ -8,8 +8,7 @@ from typing import Any, final
 from typing_extensions import Buffer, disjoint_base
 
 from kstore.log.writing.writer import Writer
-from kstore.store.coordinator.producers import Producer
-from kstore.store.topics._append import Route
+from kstore.store.topics._append import Route, RoutedAppender
 from kstore.types import RecordMetadata
 
 @final
@@ -58,8 +57,17 @@ class Sequences:
         that is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
         """
 
+@disjoint_base
+class RecordProducer:
+    """What `append` asks of a producer, where C finds it at once."""
+
+    _appender: RoutedAppender
+    _numbers: Sequences
+    _failed: Any
+    _running: Any
+
 def append(
-    self: Producer,
+    self: RecordProducer,
     topic: str,
     value: Buffer | None,
     key: Buffer | None = None,

@@ -11,7 +11,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kstore.log.segments._producers cimport ProducerTable
 from kstore.log.writing._appender cimport SLOW, Appender, Stamp
-from kstore.store.topics._append cimport Route, new_metadata
+from kstore.store.topics._append cimport Route, RoutedAppender, new_metadata
 
 import threading
 
@@ -99,7 +99,14 @@ cdef class Sequences:
         return offset
 
 
-def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
+cdef class RecordProducer:
+    """What `append` asks of a producer, where C finds it at once."""
+
+    cdef public object _appender, _numbers
+    cdef public object _failed, _running  # the last attempt, if it raised; the attempt that began last
+
+
+def append(RecordProducer self not None, topic: str, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
            partition: int | None = None, timestamp: int | datetime | None = None,
            headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None, sync: bool = False) -> RecordMetadata:
     """Append one record as `Store.append` does, once, however often it is retried.
@@ -107,16 +114,16 @@ def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer |
     Raises what `Store.append` raises, and `OutOfOrderSequenceError` when the log has lost what it had.
     """
     cdef Sequences numbers
+    cdef Route route
     cdef list taken
     chosen = partition
     if headers is None and not sync and self._failed is None:
         taken = [None]
         try:
-            appender = self._appender
-            route = (<dict?> appender.by_topic).get(topic)
-            if route is not None and (<Route?> route).entries is (<dict?> appender.catalog.by_topic).get(topic):
+            route = (<RoutedAppender?> self._appender)._current(topic)
+            if route is not None:
                 numbers = <Sequences?> self._numbers
-                chosen = numbers._append_to(taken, <Route> route, topic, partition, value, key, timestamp)
+                chosen = numbers._append_to(taken, route, topic, partition, value, key, timestamp)
                 if type(chosen) is numbers._metadata:
                     self._running = taken
                     return chosen

@@ -27,6 +27,7 @@ from kstore.log.writing import produced
 from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Catalog
 from kstore.store.readers import Logs
+from kstore.store.topics._append import RoutedAppender
 from kstore.store.topics._numbered import PartitionSequence, Sequences
 from kstore.store.topics._route import Splitter
 from kstore.store.topics.append import AppendOptions, Load, TopicCall
@@ -298,12 +299,11 @@ def _append_one(
         return offset
 
 
-class NumberedAppender:
+class NumberedAppender(RoutedAppender):
     """Appends what producers give it to the topics of a store. Thread-safe; each `SequenceNumbers` is one thread's."""
 
     def __init__(self, catalog: Catalog, logs: Logs, routes: Routes) -> None:
-        self.catalog = catalog
-        self.by_topic = routes.by_topic
+        super().__init__(catalog, routes.by_topic)
         self._logs = logs
         self._routes = routes
 
@@ -329,9 +329,7 @@ class NumberedAppender:
     ) -> RecordMetadata:
         """Append one record, numbered. Raises what `Store.append` and the log raise."""
         routes = self._routes
-        route = self.by_topic.get(topic)
-        if route is None or route.entries is not self.catalog.by_topic.get(topic):
-            route = routes.find(topic)
+        route = self.current_route(topic) or routes.find(topic)
         expected_offset = batches.checked_expectation(expected_offset)
         if partition is None:
             if expected_offset is not None:

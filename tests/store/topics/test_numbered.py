@@ -163,7 +163,7 @@ def test_a_record_waits_while_the_numbers_are_held(store: kstore.Store) -> None:
         many.start()
         begun.wait(60)
         taken: list[object] = [None]
-        route = producer._appender.by_topic["t"]
+        route = producer._appender.current_route("t")
         assert producer._numbers.append(taken, route, "t", 0, b"one", None, None) == 0  # where it is to go
         assert taken == [None]
         one = threading.Thread(target=lambda: producer.append("t", b"one", partition=0))
@@ -204,6 +204,16 @@ def test_numbers_that_nobody_has_attached_to_a_log_append_nothing() -> None:
     numbers.partitions["t", 0] = PartitionSequence()
     route = Route("t", {}, Router(1, sticky_bytes=1), lambda: 0)
     assert numbers.append(None, route, "t", 0, b"v", None, None) == 0
+
+
+def test_a_producer_that_was_not_made_by_a_store_refuses_to_append() -> None:
+    """The compiled step takes nothing else for its parts."""
+    bare: kstore.Producer = kstore.Producer.__new__(kstore.Producer)
+    with pytest.raises((AttributeError, TypeError)):
+        bare.append("t", b"v")
+    producer: Any = None
+    with pytest.raises(TypeError):
+        kstore.Producer.append(producer, "t", b"v")
 
 
 def test_a_route_and_numbers_refuse_what_they_cannot_use() -> None:
