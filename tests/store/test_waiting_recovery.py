@@ -210,6 +210,18 @@ def test_a_little_log_that_was_closed_needs_nothing(closed: Path, monkeypatch: p
     assert seen(closed, 15)[:2] == (False, True)
 
 
+@pytest.mark.parametrize("offset", [13, 14, 15, 16])
+def test_the_closing_entry_of_a_little_log_may_name_what_that_of_a_larger_one_may(
+    closed: Path, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    """Older brokers named the record in the last batch, here of the offsets 14 and 15."""
+    path = closed / f"{BASE}.timeindex"
+    path.write_bytes(path.read_bytes()[:-4] + offset.to_bytes(4, "big"))
+    found = seen(closed, 16)
+    monkeypatch.setattr(look, "LITTLE_BYTES", -1)
+    assert found[:2] == seen(closed, 16)[:2] == (offset in (14, 15), offset not in (14, 15))
+
+
 @pytest.mark.parametrize("little", [True, False])
 @pytest.mark.parametrize(
     ("kind", "change"),

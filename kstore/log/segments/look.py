@@ -116,7 +116,13 @@ class _Little(NamedTuple):
         times = self._trimmed(names.time_index_name(self.base_offset), TimeEntries)
         if times is None or self.scan.max_timestamp < 0:
             return times is not None and not times.entries
-        return times.last == (self.scan.max_timestamp, self.scan.max_timestamp_offset)  # the closing entry
+        if times.last == (self.scan.max_timestamp, self.scan.max_timestamp_offset):  # the closing entry
+            return True
+        segment = Segment(self.directory, self.base_offset, max_index_bytes=0)
+        try:
+            return fits_time_index(segment, self.end_offset)  # an entry of an older broker names the record
+        finally:
+            segment.close()
 
     def _trimmed(self, name: str, kind: Callable[[bytes, int], Index]) -> Index | None:
         """An index that is sound to its end; None for any other, such as one at full size."""
