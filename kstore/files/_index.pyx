@@ -54,6 +54,7 @@ cdef inline int64_t key_of(const uint8_t *p, bint wide) noexcept nogil:
 cdef enum:
     MANY = 4096          # entries among which keys are taken to rise about evenly
     FEW = 64             # entries that are halved at once: eight cache lines of an offset index
+    AROUND = 6           # cache lines on each side of a guess: keys that rise by chance are seldom further off
 
 cdef inline int64_t floor_slot(const uint8_t *p, int64_t n, Py_ssize_t stride, bint wide, int64_t key) noexcept nogil:
     """Halve as long as the probes are the same few in most searches, which caches hold; then guess, step, and halve what
@@ -87,7 +88,7 @@ cdef inline void guess(
     const uint8_t *p, int64_t *low, int64_t *high, Py_ssize_t stride, bint wide, int64_t key
 ) noexcept nogil:
     """Narrow the slots down around the one on the line from the first key to the last, by steps that grow."""
-    cdef int64_t first = low[0], last = high[0] - 1, step = 8, slot
+    cdef int64_t first = low[0], last = high[0] - 1, step = 8, slot, around
     cdef int64_t first_key = key_of(p + first * stride, wide), last_key = key_of(p + last * stride, wide)
     cdef double at
     if last_key <= key:
@@ -96,6 +97,10 @@ cdef inline void guess(
     at = <double>first + (<double>key - <double>first_key) * <double>(last - first) / (<double>last_key - <double>first_key)
     # The key at `first` is at or below the one that is looked for, and the key at `last` above it.
     slot = first if not at > <double>first else last if at >= <double>last else <int64_t>at
+    # Each step is a wait for memory, unless what it meets is on the way already: what lies around comes in one wait.
+    for around in range(1, AROUND + 1):
+        prefetch(p + (slot + around * step) * stride)
+        prefetch(p + (slot - around * step) * stride)
     if key_of(p + slot * stride, wide) <= key:
         first = slot
         while first + step < last and key_of(p + (first + step) * stride, wide) <= key:
