@@ -400,14 +400,14 @@ cdef class Splitter(BaseSplitter):
         cdef Py_ssize_t used, finished, capacity
         if self._ahead_count:
             self._pack_ahead(True)
-        if key is not None:
+        if key is not None and type(key) is not bytes:
             key = as_bytes(key, f"key of record {self.records}")
         if partition < 0:
             if key is None:
                 partition = self._router.sticky()
             else:
-                partition = ks_partition_of(<const uint8_t *> PyBytes_AS_STRING(key), <size_t> PyBytes_GET_SIZE(key),
-                                            self._router.partitions)
+                partition = ks_partition_by(<const uint8_t *> PyBytes_AS_STRING(key), <size_t> PyBytes_GET_SIZE(key),
+                                            self._partitions, self._inverse)
         self._current = partition
         if self._packers[partition] is None:
             self._packer(partition)
