@@ -161,7 +161,7 @@ def test_a_disk_that_refuses_and_an_interrupt_in_the_append_itself_say_it(
     with kstore.Log.open(partition) as log:
         calls: list[Callable[[], Any]] = [
             lambda: log.append_many(stream(b"")),
-            lambda: log.append_columns(np.zeros((COUNT, 30), np.uint8)),
+            lambda: log.append_columns(np.zeros((COUNT, 120), np.uint8)),
             lambda: store.append_many("t", stream(b"")),
             lambda: store.append_columns("t", np.zeros((COUNT, 30), np.uint8)),
         ]
