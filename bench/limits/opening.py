@@ -1,11 +1,12 @@
-"""What no opening after a crash can leave out: a look into each partition.
+"""What no opening after a crash can leave out: the files that Kafka's recovery leaves behind in each partition.
 
     python bench/limits/opening.py [PARTITIONS]
 
 Makes so many partitions (1,000) as a crash leaves them, each with a record, and opens a store over them, in processes
-of their own. Then does only the system calls over the same kind of directory: list it, and read the log and its leader
-epochs, for which both are opened and asked for their size. No checksum, no object, no decision. By turns; prints the
-least processor time of a partition for both, user and system.
+of their own. Then does only the system calls over the same kind of directory: list it, read the log and its leader
+epochs, cut both indexes, write the closing time entry, grow them to full size, and make the producer snapshot
+(SEMANTICS 8.13 to 8.18). No checksum, no object, no decision. By turns; prints the least processor time of a partition
+for both, user and system.
 """
 
 from __future__ import annotations
@@ -31,20 +32,31 @@ for number in range(int(sys.argv[2])):
     store.log("events", number).append(b"x" * 100)
 os._exit(0)
 """
-ROUNDS = 7
+ROUNDS, INDEX_BYTES = 7, 10 << 20
 
 
 def system_calls(root: str) -> None:
-    """Read of each partition what shows that its recovery would cut nothing."""
+    """Leave in each partition the files that a recovery leaves, and nothing else of it."""
     for name in os.listdir(root):  # noqa: PTH208
         if not name.startswith("events-"):
             continue
         at = f"{root}/{name}"
         os.listdir(at)  # noqa: PTH208
         for read in ("leader-epoch-checkpoint", "00000000000000000000.log"):
-            fd = os.open(f"{at}/{read}", os.O_RDONLY)
-            os.pread(fd, os.fstat(fd).st_size, 0)
+            fd = os.open(f"{at}/{read}", os.O_RDWR)
+            os.pread(fd, 4096, 0)
             os.close(fd)
+        for index in ("index", "timeindex"):
+            fd = os.open(f"{at}/00000000000000000000.{index}", os.O_RDWR)
+            os.pread(fd, 16, INDEX_BYTES - 16)  # as at full size?
+            os.ftruncate(fd, 0)
+            if index == "timeindex":
+                os.pwrite(fd, b"0123456789ab", 0)
+            os.ftruncate(fd, INDEX_BYTES)
+            os.close(fd)
+        fd = os.open(f"{at}/00000000000000000001.snapshot", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        os.pwrite(fd, b"0123456789", 0)
+        os.close(fd)
 
 
 def opening(root: str) -> None:

@@ -32,9 +32,8 @@ from kstore.log.compaction import on_demand, watch
 from kstore.log.compaction.outlook import CompactionOutlook
 from kstore.log.compaction.outlook import outlook as compaction_outlook
 from kstore.log.segments import recovery
-from kstore.log.segments.look import Seen
 from kstore.log.segments.producers import DEFAULT_EXPIRY, Expiry
-from kstore.log.segments.recovery import Recovery
+from kstore.log.segments.recovery import Recovery, Seen
 from kstore.log.segments.retention import Deletion, Outlook
 from kstore.log.viewing.readonly import ReadOnlyView
 from kstore.log.viewing.view import describe

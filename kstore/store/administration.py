@@ -101,8 +101,6 @@ class Administration:
         cautions.issue(f"topic {topic}: {warning}" for warning in warnings if warning not in earlier)
 
     def _configure_logs(self, manager: LogManager, entries: Iterable[Entry]) -> None:
-        entries = list(entries)
-        manager.start_timed_flushes(entries)
         for entry in entries:
             log = entry.log
             if log is not None and not log.closed:

@@ -31,7 +31,7 @@ from kstore.errors import (
 from kstore.files import checkpoint, names
 from kstore.files.role import FollowerRole
 from kstore.log.log import Log, abandon, fail, open_hosted, set_role, writer_of
-from kstore.log.segments import look
+from kstore.log.segments import recovery
 from kstore.log.segments.producers import Expiry
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.cleaning.cleaner import Cleaner
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kstore")
 
 T = TypeVar("T")
-W = TypeVar("W")
 
 FLUSH = "flush"
 RETENTION = "retention"
@@ -58,7 +57,6 @@ HIGH_WATERMARKS = "high watermark checkpoint"
 LEFTOVERS = "leftovers"
 IN_APPENDS = frozenset((FLUSH, RETENTION, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, DELETION, LEFTOVERS))
 """The tasks that an append may run where there is no background thread: they take no lock that its caller may hold."""
-_LOOKS = 16  # logs that are looked at in one task of a thread
 _FALLBACK_MS = 60_000  # a task that nothing has woken earlier runs once a minute
 
 
@@ -81,7 +79,6 @@ class LogManager:
         self._expiry = Expiry(broker.producer_id_expiration_ms, broker.producer_id_expiration_check_interval_ms)
         self._open: dict[Entry, Log] = {}
         self._distrusted: set[Entry] = set()
-        self._unrecovered: set[Entry] = set()  # logs that a crash left, sound: recovered when they are first needed
         self._not_in_order: set[str] = set()  # the roots in which a log could not be opened
         self._follows: FollowerRole | None = None
         self._stands_in = False  # no thread could be started: callers run the tasks that are due
@@ -147,98 +144,61 @@ class LogManager:
 
         Where there was one, of each log the end is looked at: the mark of it says that no recovery is due, and not that
         the files are long enough. As many at a time for each directory as `num.recovery.threads.per.data.dir` says.
-        One that a look finds sound, and without producers, is recovered when it is first needed: few partitions of a
-        large store are needed soon. What cannot be opened is refused alone: its entry has the error. One whose recovery
-        finds no room on the disk is tried again when it is next needed.
+        What cannot be opened is refused alone: its entry has the error. One whose recovery finds no room on the disk is
+        tried again when it is next needed.
         """
-        by_root: dict[str, list[Entry]] = {}
+        work: dict[bool, dict[str, list[Entry]]] = {True: {}, False: {}}
         for entry in entries:
             entry.trusted = self.disks.directories[entry.root].was_clean and entry not in self._distrusted
             if entry.failure is None:
-                by_root.setdefault(entry.root, []).append(entry)
-        total = sum(not entry.trusted for of_root in by_root.values() for entry in of_root)
-        done = 0
-
-        def tell(count: int) -> None:
-            nonlocal done
-            for _ in range(count):
-                done += 1
-                if progress is not None:
-                    progress(done, total)
-
-        looks = {
-            root: [of_root[at : at + _LOOKS] for at in range(0, len(of_root), _LOOKS)]
-            for root, of_root in by_root.items()
-        }
-        due: dict[str, list[tuple[Entry, look.Seen | None]]] = {}
-        for settled, to_open in self._in_parallel(self._look_at, looks):
-            for entry, seen in to_open:
-                due.setdefault(entry.root, []).append((entry, seen))
-            tell(settled)
-        for was_trusted in self._in_parallel(self._recover_one, due):
-            tell(not was_trusted)
+                work[entry.trusted].setdefault(entry.root, []).append(entry)
+        for _ in self._in_parallel(self._recover_one, work[True]):
+            pass
+        total = sum(map(len, work[False].values()))
+        for done, _ in enumerate(self._in_parallel(self._recover_one, work[False]), 1):
+            if progress is not None:
+                progress(done, total)
 
     def distrust(self, entry: Entry, offset: int) -> None:
         """Have a log recovered from `offset` on, durably said: what stands there is new."""
         self._distrusted.add(entry)
         self.disks.directories[entry.root].lower(entry.key, offset)
 
-    def _look_at(self, entries: list[Entry]) -> tuple[int, list[tuple[Entry, look.Seen | None]]]:
-        """Look at some logs of one directory: how many that no clean shutdown left in order need not be opened now, and
-        which logs are to be."""
-        directory = self.disks.directories[entries[0].root]
-        settled = 0
-        to_open: list[tuple[Entry, look.Seen | None]] = []
-        for entry in entries:
-            recovery_point = directory.mark(checkpoint.RECOVERY_POINTS, entry.key) or 0
-            log_start_offset = directory.mark(checkpoint.LOG_STARTS, entry.key) or 0
-            try:
-                if entry.trusted:
-                    if not look.reaches_its_end(entry.path, recovery_point, log_start_offset):
-                        to_open.append((entry, None))
-                    continue
-                seen = look.look(entry.path, recovery_point, log_start_offset)
-            except KStoreError as error:
-                _refuse(entry, error)
-                settled += not entry.trusted
-                continue
-            end_offset = max(recovery_point, log_start_offset) if seen.needs_nothing else seen.sound_end
-            if end_offset is None or (not seen.needs_nothing and self._is_flushed_by_time(entry)):
-                to_open.append((entry, seen))
-                continue
-            if not seen.needs_nothing:
-                self._unrecovered.add(entry)
-            directory.bound_high_watermark(entry.key, end_offset)  # it is not opened, which would do it
-            settled += 1
-        return settled, to_open
-
-    def _recover_one(self, due: tuple[Entry, look.Seen | None]) -> bool:
-        """Open a log; whether a clean shutdown had left it in order."""
-        entry, seen = due
-        was_trusted = entry.trusted
+    def _recover_one(self, entry: Entry) -> None:
+        directory = self.disks.directories[entry.root]
+        recovery_point = directory.mark(checkpoint.RECOVERY_POINTS, entry.key) or 0
+        log_start_offset = directory.mark(checkpoint.LOG_STARTS, entry.key) or 0
         try:
-            self.log(entry, seen)
+            if entry.trusted:
+                if not recovery.reaches_its_end(entry.path, recovery_point, log_start_offset):
+                    self.log(entry)
+                return
+            seen = recovery.look(entry.path, recovery_point, log_start_offset)
+            if seen.needs_nothing:  # it is not opened, and would be marked as left in order with its high watermark
+                directory.bound_high_watermark(entry.key, max(recovery_point, log_start_offset))
+            else:
+                self.log(entry, seen)
         except fs.FullDiskError as error:
             logger.error("%s: not opened for want of room: %s", entry.path, error)
         except KStoreError as error:
-            _refuse(entry, error)
-        return was_trusted
+            entry.failure = error
+            logger.error("%s: refused: %s", entry.path, error)
 
-    def _in_parallel(self, act: Callable[[W], T], work: dict[str, list[W]]) -> Iterator[T]:
-        """Do something to many things of each directory, with threads of its own; the results as they come."""
+    def _in_parallel(self, act: Callable[[Entry], T], work: dict[str, list[Entry]]) -> Iterator[T]:
+        """Do something to many partitions, with threads of its own for each directory; the results as they come."""
         if sum(map(len, work.values())) < 2:
-            yield from (act(one) for of_root in work.values() for one in of_root)
+            yield from (act(entry) for entries in work.values() for entry in entries)
             return
         threads = self.broker.num_recovery_threads_per_data_dir
         pools = [Workers(threads, "kstore-logs") for _ in work]
         try:
-            for results in [pool.map(act, of_root) for pool, of_root in zip(pools, work.values(), strict=True)]:
+            for results in [pool.map(act, entries) for pool, entries in zip(pools, work.values(), strict=True)]:
                 yield from results
         finally:
             for pool in pools:
                 pool.shutdown(cancel=True)
 
-    def log(self, entry: Entry, seen: look.Seen | None = None) -> Log:
+    def log(self, entry: Entry, seen: recovery.Seen | None = None) -> Log:
         """The open log of a partition, opened if it is not; `seen` is what a look at its directory has found just now.
 
         Raises what kept it from being opened before, and `StorageError` in a directory that is offline.
@@ -266,15 +226,13 @@ class LogManager:
                 self._not_in_order.add(entry.root)
                 if isinstance(error, CorruptRecordError):
                     entry.failure = error
-                    self._unrecovered.discard(entry)
                 raise
             entry.trusted, entry.waits = False, None
             entry.log = log
             self._open[entry] = log
-            self._unrecovered.discard(entry)
             return log
 
-    def _open_hosted(self, entry: Entry, directory: LogDirectory, seen: look.Seen | None) -> Log:
+    def _open_hosted(self, entry: Entry, directory: LogDirectory, seen: recovery.Seen | None) -> Log:
         return open_hosted(
             entry.path,
             self._metadata.config_of(entry.topic),
@@ -289,17 +247,6 @@ class LogManager:
             leader_epoch=-1 if (least := directory.mark(checkpoint.LEADER_EPOCHS, entry.key)) is None else least,
             seen=seen,
         )
-
-    def awaits_recovery(self, entry: Entry) -> bool:
-        """Whether a log was left by a crash and not opened since: it is sound, and no producer has written to it."""
-        return entry in self._unrecovered
-
-    def start_timed_flushes(self, entries: Iterable[Entry]) -> None:
-        """Open the logs that await their recovery, and whose topics have timed flushes by now: these begin then."""
-        self._each(FLUSH, self.log, [e for e in entries if e in self._unrecovered and self._is_flushed_by_time(e)])
-
-    def _is_flushed_by_time(self, entry: Entry) -> bool:
-        return self._metadata.config_of(entry.topic).flush_ms < NEVER
 
     @property
     def open_logs(self) -> list[Log]:
@@ -450,12 +397,6 @@ class LogManager:
     def flush(self) -> None:
         """Flush every log that has something to flush."""
         first: KStoreError | None = None
-        for entry in list(self._unrecovered):
-            try:
-                self.log(entry)
-            except KStoreError as error:
-                if not (isinstance(error, LogClosedError) or is_deleted(entry)):  # just now
-                    first = first or error
         for log in self.open_logs:
             try:
                 housekeeping = writer_of(log).housekeeping
@@ -505,7 +446,6 @@ class LogManager:
         entries = list(entries)
         full = [root for root in self.disks.roots if at_once or self.full(root) is not None]
         for entry in entries:
-            self._unrecovered.discard(entry)
             with entry.opening:
                 log, entry.log = self._open.pop(entry, None), None
                 entry.failure = UnknownTopicOrPartitionError(f"{entry.topic}-{entry.partition} has been deleted")
@@ -538,15 +478,12 @@ class LogManager:
         Raises the first error there was, after all that could be done.
         """
         self.stop()
-        unrecovered: dict[str, list[Entry]] = {}
-        for entry in list(self._unrecovered):
-            unrecovered.setdefault(entry.root, []).append(entry)
-        errors: list[Exception] = [error for error in self._in_parallel(self._open_one, unrecovered) if error]
         self.closed = True
         self._checkpoint_high_watermarks()
         entries = self._metadata.catalog.entries()
         refused = {entry.root for entry in entries if entry.failure is not None or entry.waits is not None}
         refused |= self._not_in_order
+        errors: list[Exception] = []
         work: dict[str, list[Entry]] = {}
         for entry in list(self._open):
             work.setdefault(entry.root, []).append(entry)
@@ -562,14 +499,6 @@ class LogManager:
         if errors:
             raise _as_kstore_error(errors[0])
 
-    def _open_one(self, entry: Entry) -> Exception | None:
-        try:
-            self.log(entry)
-        except Exception as error:  # no error keeps the other logs from being closed
-            logger.error("%s: not closed cleanly: %s", entry.path, error)
-            return error
-        return None
-
     def _close_one(self, entry: Entry) -> tuple[str, Exception | None]:
         with entry.opening:
             log = entry.log
@@ -583,11 +512,6 @@ class LogManager:
             except Exception as error:  # no error keeps the other logs from being closed
                 logger.error("%s: not closed cleanly: %s", entry.path, error)
                 return entry.root, error
-
-
-def _refuse(entry: Entry, error: KStoreError) -> None:
-    entry.failure = error
-    logger.error("%s: refused: %s", entry.path, error)
 
 
 def _as_kstore_error(error: Exception) -> KStoreError:

@@ -16,7 +16,6 @@ from faultfs import DATA_LOST, LOST, NAMES_LOST, FaultFS
 import kstore
 from kstore.disk import openfiles
 from kstore.files import checkpoint, names
-from kstore.log.segments import look
 
 MARKER = checkpoint.CLEAN_MARKER
 MINUTE = 60_000
@@ -130,13 +129,9 @@ def test_a_log_that_its_user_closed_opens_again(root: Path) -> None:
 
 
 def test_after_a_crash_logs_that_were_not_left_in_order_are_recovered_at_the_opening(
-    root: Path, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
-    """SEMANTICS 8.2, 8.9; the progress names how many there are, and a log that was closed in order is left alone.
-
-    The recovery of a little one would wait (`test_waiting_recovery.py`).
-    """
-    monkeypatch.setattr(look, "LITTLE_BYTES", -1)
+    """SEMANTICS 8.2, 8.9; the progress names how many there are, and a log that was closed in order is left alone."""
     image = tmp_path / "image"
     with kstore.Store.open(root, clock=clock, background=False) as store:
         store.create_topic("events", 3)

@@ -16,7 +16,6 @@ from kstore import Store, TopicExistsError
 from kstore.disk import fs, handles, locks
 from kstore.errors import StorageError
 from kstore.files import checkpoint
-from kstore.log.segments import look
 from kstore.log.segments.segment import Segment
 
 
@@ -310,8 +309,7 @@ def test_a_partition_that_is_missing_of_a_topic_whose_id_cannot_be_read_stops_no
 def test_an_opening_after_a_crash_opens_no_file_of_a_partition_more_often_than_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """10,000 partitions are 10,000 times this. No file is made. For a log whose recovery does not wait."""
-    monkeypatch.setattr(look, "LITTLE_BYTES", -1)
+    """10,000 partitions are 10,000 times this. No file is made."""
     crashed = Store.open(tmp_path / "crashed", background=False)
     crashed.create_topic("events", 3)
     for number in range(3):
@@ -349,7 +347,6 @@ def test_an_opening_after_a_crash_opens_no_file_of_a_partition_more_often_than_i
 def test_a_crash_before_an_index_has_its_full_size_leaves_it_to_the_next_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "LITTLE_BYTES", -1)  # no recovery waits
     crashed = Store.open(tmp_path / "crashed", background=False)
     crashed.create_topic("events", 1)
     for _ in range(200):

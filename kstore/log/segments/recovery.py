@@ -10,22 +10,23 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import NamedTuple
 
 from kstore.config.log import LogConfig
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
 from kstore.files import _scan, names
+from kstore.files._index import OFFSET_ENTRY_BYTES, OffsetEntries
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.logfile import open_log
 from kstore.files.txnindex import AbortedTxn
-from kstore.log.segments.look import UNFINISHED, Seen, ends_closed, fits_time_index, sound_end
 from kstore.log.segments.producers import DEFAULT_EXPIRY, Expiry, ProducerState, replay_segment
 from kstore.log.segments.roll import draw_jitter
-from kstore.log.segments.segment import Checked, Recovered, Segment, below_recovery_point
+from kstore.log.segments.segment import NO_ENTRIES, Checked, Recovered, Segment, below_recovery_point
 
 logger = logging.getLogger("kstore")
 
@@ -85,6 +86,9 @@ def start_above_end(log_start_offset: int, end_offset: int, path: str) -> Corrup
         f"nothing was dropped; see `kstore repair`",
         path=path,
     )
+
+
+_UNFINISHED = (names.DELETED, names.CLEANED, names.SWAP, names.TXN_INDEX + ".tmp")  # what `leftovers` decides about
 
 
 def leftovers(entries: Iterable[str], swap_next_offset: Callable[[str], int]) -> Leftovers:
@@ -204,9 +208,140 @@ def load(
     return loader.finish(orphans, clean=clean, marked_clean=marked_clean, now_ms=now_ms)
 
 
+class Seen(NamedTuple):
+    """The result of `look`: what `load` need not find out again."""
+
+    needs_nothing: bool
+    """Whether `load` would find the log as a close leaves it, or a directory in which no log was begun."""
+
+    is_open: bool
+    """Whether the last segments were looked at, and are not as a close leaves them."""
+
+    entries: list[str]
+    """The names in the directory."""
+
+
+def look(directory: str, recovery_point: int, log_start_offset: int) -> Seen:
+    """Look at a log that no mark of a clean shutdown vouches for. Changes nothing. Raises `StorageError`."""
+    entries = fs.listdir(directory)
+    files = [file for file in map(names.parse_file_name, entries) if file is not None]
+    bases = [file.offset for file in files if file.kind == names.LOG]
+    if any(file.state for file in files):
+        return Seen(False, False, entries)
+    if not bases:
+        return Seen(not files and recovery_point <= log_start_offset, False, entries)
+    indexed = {file.offset for file in files if file.kind == names.OFFSET_INDEX}
+    if recovery_point < log_start_offset or not indexed.issuperset(bases):
+        return Seen(False, False, entries)
+    with_txn_index = {file.offset for file in files if file.kind == names.TXN_INDEX}
+    segments = [Segment(directory, base, max_index_bytes=0) for base in sorted(bases)[-2:]]
+    try:
+        is_closed = _ends_closed(segments, recovery_point, with_txn_index)
+    finally:
+        for segment in segments:
+            segment.close()
+    return Seen(is_closed, not is_closed, entries)
+
+
+def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) -> bool:
+    """Whether a log that was shut down in order is as long as its marks say, and its last stretch is sound.
+
+    A store calls this for all its logs, so little is read: the last entry of the last offset index, and the batches
+    behind it. False where more has to be read, as `load` does. Raises `StorageError`.
+    """
+    entries = fs.listdir(directory)
+    logs = [name for name in entries if name.endswith(names.LOG)]
+    if not logs:
+        return recovery_point <= log_start_offset
+    last = max(logs)
+    base = names.parse_offset(last)
+    if base is None or any(name.endswith((names.SWAP, names.CLEANED)) for name in entries):
+        return False
+    path = f"{directory}/{last}"
+    try:
+        position = _last_indexed(f"{directory}/{names.index_name(base)}")
+    except fs.MissingFileError:
+        return False
+    log = open_log(path)
+    try:
+        size = fs.size(log)
+        if position is None or position > size:
+            return False
+        flushed_end = recovery_point if recovery_point > log_start_offset else -1
+        scan = _scan.scan(
+            log, position, size, base, index_interval_bytes=NO_ENTRIES, flushed_end=flushed_end, path=path
+        )
+    finally:
+        fs.close(log)
+    end_offset = base if scan.next_offset is None else scan.next_offset
+    return scan.reason is None and end_offset >= max(recovery_point, log_start_offset)
+
+
+def _last_indexed(path: str) -> int | None:
+    """The position in the last entry of an offset index, 0 for none; None for a file that a close would have left
+    otherwise."""
+    index = fs.open(path)
+    try:
+        size = fs.size(index)
+        entry = (
+            fs.pread(index, OFFSET_ENTRY_BYTES, max(size - OFFSET_ENTRY_BYTES, 0))
+            if size
+            else bytes(OFFSET_ENTRY_BYTES)
+        )
+    finally:
+        fs.close(index)
+    if size % OFFSET_ENTRY_BYTES or len(entry) < OFFSET_ENTRY_BYTES or (size and not any(entry)):
+        return None
+    _, position = OffsetEntries(entry, 0).last
+    return position
+
+
+def _whole_end(last: Segment, flushed_end: int) -> int | None:
+    """One past the last offset of a segment whose indexes fit it and whose last stretch is sound, else None."""
+    if not last.indexes_look_trimmed():
+        return None
+    end_offset = _sound_end(last, flushed_end)
+    return None if end_offset is None or not _fits_time_index(last, end_offset) else end_offset
+
+
+def _sound_end(last: Segment, flushed_end: int) -> int | None:
+    """One past the last offset behind the last index entry; None if a batch there is unsound (see `_scan.scan`)."""
+    position, least = last.start(last.offset_index.last[0], last.size_bytes)
+    scan = last.scan_flushed(position, last.size_bytes, flushed_end, after=least)
+    if scan.reason is not None:
+        return None
+    return last.base_offset if scan.next_offset is None else scan.next_offset
+
+
+def _fits_time_index(last: Segment, next_offset: int) -> bool:
+    """Whether the time index has its closing entry (SEMANTICS 2.9), and none beyond the end."""
+    if last.time_index.entries and last.time_index.last[1] >= next_offset:
+        return False
+    try:
+        return last.has_closing_entry(last.size_bytes)
+    except CorruptRecordError:
+        return False
+
+
+def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_index: Container[int]) -> bool:
+    """Whether a log's last segment is as a close leaves it, and ends at the recovery point.
+
+    `with_txn_index` are the bases of the segments that have an index of aborted transactions. If the last segment is
+    empty, the one before it has to be so, too: a crash may have come before the sync of the roll.
+    """
+    last = segments[-1]
+    if last.base_offset == recovery_point and last.size_bytes:
+        return False
+    if last.base_offset == recovery_point and not all(each.indexes_look_trimmed() for each in segments[-2:-1]):
+        return False
+    if last.base_offset in with_txn_index and not last.txn_index.looks_sound(last.base_offset, recovery_point):
+        return False  # the index has an entry for a marker that was lost
+    return _whole_end(last, recovery_point) == recovery_point
+
+
 def _clear_leftovers(directory: str, recovery: Recovery, entries: list[str]) -> dict[str, list[int]]:
     """Carry out what `leftovers` decides; the offsets of the segments' files and snapshots that are left, by kind."""
-    if any(name.endswith(UNFINISHED) for name in entries):
+    if any(name.endswith(_UNFINISHED) for name in entries):
         entries = _finish(directory, recovery, entries)
     return names.offsets_by_kind(entries)
 
@@ -263,7 +398,7 @@ class _Loader:
 
     def looks_closed(self) -> bool:
         """Whether the last segment's files are as a close leaves them and end at the recovery point."""
-        if not ends_closed(self.segments, self.recovery_point, self.with_txn_index):
+        if not _ends_closed(self.segments, self.recovery_point, self.with_txn_index):
             return False
         self.next_offset = self.recovery_point
         return True
@@ -276,11 +411,11 @@ class _Loader:
         last = self.segments[-1]
         self.doubts_last = not last.indexes_look_trimmed()
         if not self.doubts_last:
-            end_offset = sound_end(last, self.flushed_end)
+            end_offset = _sound_end(last, self.flushed_end)
             if end_offset is None:
                 return False
             self.refuse_end(end_offset, last.path, last.size_bytes)
-            self.doubts_last = not fits_time_index(last, end_offset)
+            self.doubts_last = not _fits_time_index(last, end_offset)
             self.next_offset = None if self.doubts_last else end_offset
         return True
 

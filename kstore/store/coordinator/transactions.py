@@ -97,8 +97,7 @@ class TransactionCoordinator:
     def _end_hanging(self) -> None:
         """End transactions of stores that no id has: a crash of the machine took the records of the ids.
 
-        After a crash the logs that were not closed cleanly are open, or have no producers. A snapshot tells the state
-        of the others.
+        After a crash the logs that were not closed cleanly are open. A snapshot tells the state of the others.
         """
         entries_of = {entry.state.producer_id: entry for entry in self.ids.values() if entry.state is not None}
         newest: dict[int, int] = {}
@@ -119,9 +118,8 @@ class TransactionCoordinator:
 
         The end of that transaction may have been written after it, and lost.
         """
-        manager = self._logs.writing()
-        directory = manager.disks.directories[where.root]
-        if where.trusted or directory.offline is not None or manager.awaits_recovery(where):
+        directory = self._logs.writing().disks.directories[where.root]
+        if where.trusted or directory.offline is not None:
             return False
         end = directory.mark(checkpoint.RECOVERY_POINTS, where.key)
         try:
