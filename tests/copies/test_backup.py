@@ -614,3 +614,24 @@ def test_times_that_cannot_be_are_refused(tmp_path: Path, name: str, value: obje
 
 def test_sizes_that_are_merged_are_bounded() -> None:
     assert changes.MERGED_BYTES < writer.ROUND_BYTES
+
+
+def test_the_ends_of_a_look_are_of_one_moment_where_logs_were_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that come behind the cut and before the flush are in no partition's look, whoever opens its log."""
+    with kstore.Store.open(tmp_path / "data", background=False) as store:
+        store.create_topic("events", 3)
+        for partition in (0, 1):
+            store.append_many("events", [b"a", b"b"], partition=partition)
+    with kstore.Store.open(tmp_path / "data", background=False) as store:
+        flushed = store.flush
+
+        def append_first() -> None:
+            for partition in range(3):
+                store.append("events", b"late", partition=partition)
+            flushed()
+
+        monkeypatch.setattr(store, "flush", append_first)
+        found = {look.partition: look.end_offset for look in StoreSource(store).look().partitions}
+        assert found == {0: 2, 1: 2, 2: 0}

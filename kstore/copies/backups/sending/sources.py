@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from kstore.base.times import is_settled
@@ -101,7 +103,11 @@ class StoreSource(_Source):
         """Look at all partitions, and have the disk keep what was seen."""
         store = self._store
         manager = store._logs.writing()
-        ends = between_transactions(store, self._ends)
+        for entry in self._metadata.current().entries():
+            if self._end(manager, entry) is None:  # nothing tells its end, so it is opened
+                with suppress(KStoreError):  # `_look_at` meets the error again
+                    manager.log(entry)
+        ends = between_transactions(store, partial(self._ends, manager))
         store.flush()
         look = Look(loads=read_loads(self.roots), is_whole=not manager.disks.any_offline)
         for entry in in_order(self._metadata.current().entries()):
@@ -115,13 +121,18 @@ class StoreSource(_Source):
                 look.topics[name] = TopicState(topic_id, record.partitions, dict(record.config))
         return look
 
-    def _ends(self) -> dict[Entry, int]:
-        ends = {}
-        for entry in in_order(self._metadata.current().entries()):
-            log = entry.log
-            if log is not None and not log.closed:
-                ends[entry] = log.log_end_offset
-        return ends
+    def _ends(self, manager: LogManager) -> dict[Entry, int]:
+        ends = {entry: self._end(manager, entry) for entry in in_order(self._metadata.current().entries())}
+        return {entry: end for entry, end in ends.items() if end is not None}
+
+    @staticmethod
+    def _end(manager: LogManager, entry: Entry) -> int | None:
+        """Where a log ends now; of one that is not open, where it was closed. None where no line says that."""
+        log = entry.log
+        if log is not None and not log.closed:
+            return log.log_end_offset
+        directory = manager.disks.directories.get(entry.root)
+        return None if directory is None else directory.mark(checkpoint.RECOVERY_POINTS, entry.key)
 
     def _look_at(self, manager: LogManager, entry: Entry, end: int | None) -> PartitionLook:
         if entry.failure is not None:
@@ -131,7 +142,7 @@ class StoreSource(_Source):
         log = entry.log
         if log is None or log.closed:
             recovery_point = directory.mark(checkpoint.RECOVERY_POINTS, entry.key)
-            if recovery_point is not None and end is None:
+            if recovery_point is not None and end in (None, recovery_point):
                 return self._look_at_closed(directory, entry, recovery_point)
             log = manager.log(entry)
         writer = writer_of(log)
