@@ -211,7 +211,7 @@ EXCUSES: dict[str, Excuse] = {
         isinstance(operation, AppendBatch)
         and operation.coordinator
         and kafka.refuses == "UnsupportedOperationError"
-        and ours.refuses in (None, "RecordBatchTooLargeError")  # Kafka fails before it measures what it has written anew
+        and ours.refuses in (None, "RecordBatchTooLargeError")  # Kafka measures it behind its fault
     ),
     "error-about-offsets": lambda world, operation, kafka, ours: (
         isinstance(operation, AppendAsFollower)
