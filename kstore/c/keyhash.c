@@ -13,8 +13,7 @@ static void ks_hash_by_siphash(const ks_secret *s, const uint8_t *const *keys, c
 
 #include <immintrin.h>
 
-/* Keys side by side: a round of AES waits for the one before it, and a processor has begun seven others meanwhile. A key
-   of 16 bytes takes 2 ns, and 16 by itself. */
+/* Keys side by side: a round of AES waits for the one before it, and a processor has begun seven others meanwhile. */
 enum { KS_LANES = 8 };
 
 #define KS_AES __attribute__((target("aes,sse4.1")))
