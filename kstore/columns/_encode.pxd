@@ -8,6 +8,8 @@ from kstore.codec._pack cimport Packer
 
 
 cdef extern from "columns/encode.h" nogil:
+    ctypedef struct ks_widths:
+        pass
     ctypedef struct ks_open_batch:
         uint8_t *p
         uint8_t *full
@@ -20,6 +22,7 @@ cdef extern from "columns/encode.h" nogil:
         int64_t latest
         int key_required
         int slack
+        ks_widths widths
 
 cdef enum:
     BLOCK = 256                        # rows gathered at a time: their pointers stay in the first cache

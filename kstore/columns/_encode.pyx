@@ -47,6 +47,7 @@ cdef extern from "columns/encode.h" nogil:
         KS_STOP_ROOM
         KS_STOP_ODD
         KS_STOP_ENOUGH
+    ks_widths ks_widths_of(const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers, int64_t n) noexcept
     int64_t ks_encode(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
                       const int64_t *times, int64_t n) noexcept
     int ks_why(const ks_open_batch *batch, const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
@@ -266,6 +267,7 @@ cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *value
     cdef int why
     batch.key_required = packer._require_key
     batch.slack = slack
+    batch.widths = ks_widths_of(keys, values, headers, n)
     batch.earliest = 0
     batch.latest = LONG_MAX
     if not packer._attributes & TIMESTAMP_TYPE_BIT:

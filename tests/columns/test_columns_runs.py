@@ -177,3 +177,31 @@ def test_the_largest_time_and_no_time_among_rising_ones_are_taken(at: int) -> No
         times[at] = time
         wanted = row_by_row(rows, None, times, batch_bytes=5000)
         assert by_columns(arrow.binary(rows), None, times, batch_bytes=5000) == wanted
+
+
+@pytest.mark.parametrize("start", [0, T, *(2**63 - size for size in (1 << 21, (1 << 20) + 1, 1 << 20, 8192, 64, 5))])
+def test_runs_of_rising_times_end_where_a_time_takes_another_byte(start: int, rng: random.Random) -> None:
+    rising = [*range(40), *range(60, 70), *range(8180, 8200), *range((1 << 20) - 6, 1 << 20)]
+    rising = [start + number for number in rising if start + number < 2**63]
+    falling = rising[::-1]
+    beyond = [min(start + (1 << 20) + number, 2**63 - 1) for number in range(-2, 3)]
+    for times in (rising * 3, rising + falling + rising, rising + beyond + falling, rising[-1:] + rising, falling):
+        for sizes in ((10,), (0, 70), (20, 120, 190), (192, 193, 256), (1, 257)):
+            rows = some_rows(rng, sizes, len(times), nulls=len(sizes) > 2)
+            for keys in (None, some_rows(rng, (3, 16), len(times))):
+                wanted = row_by_row(rows, keys, times, batch_bytes=1 << 20)
+                given = None if keys is None else arrow.binary(keys)
+                assert by_columns(arrow.binary(rows), given, times, batch_bytes=1 << 20) == wanted
+
+
+@pytest.mark.parametrize("at", [1, 5, 255, 256, 300, 600, 699])
+@pytest.mark.parametrize(("first", "bad"), [(T, T + 21), (-1, 999)], ids=["too late", "too early"])
+def test_a_time_outside_of_what_is_taken_ends_a_run_of_rising_ones(at: int, first: int, bad: int) -> None:
+    limits = {"before_max_ms": T - 1000, "after_max_ms": 20}
+    good = 1000 if first < 0 else T + 20
+    times = [first if number == 0 else good - number % 5 * (first >= 0) for number in range(700)]
+    wanted = row_by_row([b"value"] * 700, None, times, batch_bytes=1 << 20, **limits)
+    assert by_columns(arrow.binary([b"value"] * 700), None, times, batch_bytes=1 << 20, **limits) == wanted
+    times[at] = bad
+    with pytest.raises(InvalidTimestampError, match=f"record {at}: "):
+        by_columns(arrow.binary([b"value"] * 700), None, times, batch_bytes=1 << 20, **limits)

@@ -79,9 +79,10 @@ KS_INLINE int64_t ks_encode_each(ks_open_batch *batch, const ks_bytes *keys, con
 
 /* ---- runs of records -------------------------------------------------------------------------------------------- */
 
-/* Records of one timestamp differ in little. The fields between the length and the key of such a record are one word, in
-   which only the number changes; a field is copied with the bytes behind it, which the next field overwrites. Hardly a
-   branch depends on a record, so rows of all sizes cost the same; the word of a small record has its length, too. */
+/* Records whose times take as many bytes, as those of one time do, differ in little. The fields between the length and the
+   key of such a record are one word, in which only the number changes, and the time where it does; a field is copied with the
+   bytes behind it, which the next field overwrites. Hardly a branch depends on a record, so rows of all sizes cost the
+   same; the word of a small record has its length, too. */
 
 enum {
     KS_SMALL = 63,      /* the greatest size whose varint has one byte, */
@@ -94,13 +95,13 @@ enum {
 /* The common parts of the records of a run. */
 typedef struct {
     int64_t n;
-    uint64_t word;         /* of the word: a length without the sizes, the delta of the time, the number's bits of "more" */
+    const int64_t *times;  /* NULL: all are one, whose delta is in the word */
+    int64_t base;          /* none of the times is before it */
+    uint64_t word;         /* of the word: a length without the sizes, a time's delta, the bits of "more" of both */
     uint64_t number;       /* of the word: the first number, */
     uint64_t number_bits;  /* the bits where it stands, */
     uint64_t number_step;  /* and two, by which it grows */
     int64_t word_size;
-    int copied;            /* 16, 32 or 64 bytes, which no field is longer than */
-    int nulls;
 } ks_run;
 
 /* The bits of a varint of up to three bytes, without those that say that more bytes follow; and those. */
@@ -113,8 +114,13 @@ KS_INLINE void ks_copy_small(uint8_t *p, const uint8_t *from, int copied) {
     if (copied > 32) memcpy(p + 32, from + 32, 32);
 }
 
+/* The bits of a record's delta in the word, where the times differ. */
+KS_INLINE uint64_t ks_time_bits(const ks_run *run, int64_t i, int times) {
+    return times ? ks_spread((uint64_t)(run->times[i] - run->base) << 1) << 16 : 0;
+}
+
 KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *keys, const ks_bytes *values, int copied,
-                              int nulls) {
+                              int nulls, int times) {
     uint64_t number = run->number, bits = run->number_bits, common = run->word;
     for (int64_t i = 0; i < run->n; i++) {
         int64_t size = values[i].n, key_size = keys ? keys[i].n : 0;
@@ -127,7 +133,7 @@ KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *key
             short_key_size ^= (uint8_t)(key_size >> 63);
             key_size &= ~(key_size >> 63);
         }
-        word = common + 2 * (uint64_t)(size + key_size) + number;
+        word = common + 2 * (uint64_t)(size + key_size) + number + ks_time_bits(run, i, times);
         memcpy(p, &word, 8);
         p += run->word_size;
         number = ((number | ~bits) + run->number_step) & bits; /* the ones in between carry */
@@ -177,21 +183,47 @@ KS_INLINE int64_t ks_middle_size(const ks_bytes *field) {
     return 1 + (field->n > KS_SMALL) + (field->n & ~(field->n >> 63)); /* null: 1 */
 }
 
-/* The same for records of up to KS_MIDDLE bytes. */
-KS_INLINE uint8_t *ks_put_middle_run(uint8_t *p, const ks_run *run, const ks_bytes *keys, const ks_bytes *values) {
+/* Copies a field of `size` bytes in as many pieces as one of `widest` bytes takes, each of KS_SLACK bytes that begin
+   within: where sizes vary, a piece in vain costs less than a branch that is taken now and then. */
+KS_INLINE uint8_t *ks_put_varied(uint8_t *p, const ks_bytes *field, int64_t widest) {
+    const uint8_t *from = field->p;
+    int64_t size = field->n & ~(field->n >> 63), last = size - KS_SLACK, third = last - KS_SLACK, second;
+    if (widest > KS_MAX_FIELD) return ks_put_with_slack(p, field);
+    p = ks_put_middle(p, field->n);
+    ks_copy_slack(p, from);
+    if (widest > KS_SLACK) {
+        last &= ~(last >> 63);
+        if (widest > 2 * KS_SLACK) {
+            second = last < KS_SLACK ? last : KS_SLACK;
+            ks_copy_slack(p + second, from + second);
+        }
+        if (widest > 3 * KS_SLACK) {
+            third &= ~(third >> 63);
+            ks_copy_slack(p + third, from + third);
+        }
+        ks_copy_slack(p + last, from + last);
+    }
+    return p + size;
+}
+
+/* As `ks_put_run` for records of up to KS_MIDDLE bytes. */
+KS_INLINE uint8_t *ks_put_middle_run(uint8_t *p, const ks_run *run, const ks_widths *widths, const ks_bytes *keys,
+                                     const ks_bytes *values, const ks_bytes *headers, int times) {
     uint64_t number = run->number, bits = run->number_bits;
     for (int64_t i = 0; i < run->n; i++) {
-        uint64_t word = (run->word + number) >> 8;
+        uint64_t word = (run->word + number + ks_time_bits(run, i, times)) >> 8;
         ks_prefetch(values[i].p, 2048, p);
-        if (values[i].n > 64) ks_prefetch(values[i].p + 64, 2048, p + 64);
-        p = ks_put_middle(p, run->word_size - 1 + (keys ? ks_middle_size(&keys[i]) : 1) + ks_middle_size(&values[i]) + 1);
+        if (widths->value > 64) ks_prefetch(values[i].p + 64, 2048, p + 64);
+        p = ks_put_middle(p, run->word_size - 1 + (keys ? ks_middle_size(&keys[i]) : 1) + ks_middle_size(&values[i]) +
+                                 (headers ? headers[i].n : 1));
         memcpy(p, &word, 8);
         p += run->word_size - 1;
         number = ((number | ~bits) + run->number_step) & bits;
-        if (keys) p = ks_put_with_slack(p, &keys[i]);
+        if (keys) p = ks_put_varied(p, &keys[i], widths->key);
         else *p++ = 1;
-        p = ks_put_with_slack(p, &values[i]);
-        *p++ = 0;
+        p = ks_put_varied(p, &values[i], widths->value);
+        if (headers && headers[i].n != 1) p = ks_copy_exact(p, headers[i].p, headers[i].n);
+        else *p++ = headers ? *headers[i].p : 0;
     }
     return p;
 }
@@ -207,6 +239,14 @@ KS_INLINE int64_t ks_widest(const ks_bytes *bytes, int64_t n, int *nulls) {
     return max;
 }
 
+ks_widths ks_widths_of(const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers, int64_t n) {
+    ks_widths widths = {.header = 1};
+    widths.value = ks_widest(values, n, &widths.nulls);
+    if (keys) widths.key = ks_widest(keys, n, &widths.nulls);
+    if (headers) widths.header = ks_widest(headers, n, &widths.nulls);
+    return widths;
+}
+
 KS_INLINE int ks_same_time(const int64_t *times, int64_t n) {
     int64_t differ = 0;
     if (times[n - 1] != times[0]) return 0;
@@ -214,28 +254,57 @@ KS_INLINE int ks_same_time(const int64_t *times, int64_t n) {
     return differ == 0;
 }
 
+/* The first rows whose times are taken, not before the batch's first, and of as many bytes as the first one's delta. */
+KS_INLINE int64_t ks_alike(const ks_open_batch *batch, const int64_t *times, int64_t n, int64_t delta_size) {
+    const int64_t base = batch->base_timestamp, end = (int64_t)1 << (7 * delta_size - 1);
+    if (base > INT64_MAX - end) return 0;
+    int64_t first = base + (delta_size > 1 ? end >> 7 : 0), last = base + end - 1, i = 0;
+    if (first < batch->earliest) first = batch->earliest;
+    if (last > batch->latest) last = batch->latest;
+    while (i < n && times[i] >= first && times[i] <= last) i++;
+    return i;
+}
+
+KS_INLINE int64_t ks_latest(const int64_t *times, int64_t n, int64_t latest) {
+    for (int64_t i = 0; i < n; i++) latest = times[i] > latest ? times[i] : latest;
+    return latest;
+}
+
+/* Writes a run; `times` says whether they differ. */
+KS_INLINE uint8_t *ks_put_any_run(uint8_t *p, const ks_run *run, const ks_widths *widths, const ks_bytes *keys,
+                                  const ks_bytes *values, const ks_bytes *headers, int small, int times) {
+    if (headers || !small) return ks_put_middle_run(p, run, widths, keys, values, headers, times);
+    if (widths->nulls) return ks_put_run(p, run, keys, values, 64, 1, times);
+    if (widths->value <= 16 && widths->key <= 16) return ks_put_run(p, run, keys, values, 16, 0, times);
+    return ks_put_run(p, run, keys, values, 64, 0, times);
+}
+
 /* Appends records while several fit and none needs a check of its own; returns how many. */
-KS_INLINE int64_t ks_encode_runs(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values, const int64_t *times,
-                                  int64_t n) {
+KS_INLINE int64_t ks_encode_runs(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values,
+                                 const ks_bytes *headers, const int64_t *times, int64_t n) {
     uint64_t delta = ks_delta(batch, times[0]), number;
-    int64_t delta_size = ks_uvarint_size(delta), number_size, max, max_key = 0, max_body, fits, done = 0;
+    int64_t delta_size = ks_uvarint_size(delta), number_size, max_body, fits, done = 0;
     uint8_t *limit = batch->room - KS_SLACK, shift;
-    ks_run run;
+    const ks_widths *widths = &batch->widths;
+    ks_run run = {.base = batch->base_timestamp};
     if (limit > batch->full) limit = batch->full;
     if (limit > batch->enough) limit = batch->enough;
     fits = (limit - batch->p) / KS_MIN_RECORD;
     if (n > fits) n = fits;
-    if (n < KS_FEW || !batch->slack || delta_size > 3 || !ks_same_time(times, n)) return 0;
-    run.nulls = 0;
-    if (keys) max_key = ks_widest(keys, n, &run.nulls);
-    if (ks_odd(batch, run.nulls ? NULL : keys, times[0])) return 0;
-    max = ks_widest(values, n, &run.nulls);
-    if (max > KS_MAX_FIELD || max_key > KS_MAX_FIELD) return 0;
+    if (n < KS_FEW || !batch->slack || delta_size > 3) return 0;
+    if (widths->value > KS_MAX_FIELD || widths->key > KS_MAX_FIELD || widths->header > KS_MAX_FIELD) return 0;
+    if (!ks_same_time(times, n)) {
+        n = ks_alike(batch, times, n, delta_size);
+        if (n < KS_FEW) return 0;
+        run.times = times;
+        delta = 0;
+    }
+    if (ks_odd(batch, widths->nulls ? NULL : keys, times[0])) return 0;
     for (;;) {
         number = (uint64_t)batch->count << 1;
         number_size = ks_uvarint_size(number);
         run.word_size = 2 + delta_size + number_size;
-        max_body = run.word_size + 4 + max_key + max;
+        max_body = run.word_size + 3 + widths->key + widths->value + widths->header;
         if (number_size > 3 || max_body > KS_MIDDLE) break;
         fits = (limit - batch->p) / (max_body + 2);
         run.n = n - done < fits ? n - done : fits;
@@ -248,41 +317,20 @@ KS_INLINE int64_t ks_encode_runs(ks_open_batch *batch, const ks_bytes *keys, con
         run.number = ks_spread(number) << shift;
         run.number_bits = (uint64_t)(0x7f7f7f >> (8 * (3 - number_size))) << shift;
         run.number_step = (uint64_t)2 << shift;
-        if (max_body - 2 > KS_SMALL) batch->p = ks_put_middle_run(batch->p, &run, keys, values);
-        else if (run.nulls) batch->p = ks_put_run(batch->p, &run, keys, values, 64, 1);
-        else if (max <= 16 && max_key <= 16) batch->p = ks_put_run(batch->p, &run, keys, values, 16, 0);
-        else batch->p = ks_put_run(batch->p, &run, keys, values, 64, 0);
+        if (run.times) batch->p = ks_put_any_run(batch->p, &run, widths, keys, values, headers, max_body - 2 <= KS_SMALL, 1);
+        else batch->p = ks_put_any_run(batch->p, &run, widths, keys, values, headers, max_body - 2 <= KS_SMALL, 0);
+        if (run.times) run.times += run.n;
         batch->count += run.n;
         done += run.n;
         values += run.n;
         if (keys) keys += run.n;
+        if (headers) headers += run.n;
     }
-    if (done && times[0] > batch->max_timestamp) batch->max_timestamp = times[0];
+    batch->max_timestamp = ks_latest(times, run.times ? done : done > 0, batch->max_timestamp);
     return done;
 }
 
 /* ---- rows that differ in all ------------------------------------------------------------------------------------ */
-
-/* Copies a field of `size` bytes in as many pieces as one of `widest` bytes takes, each of KS_SLACK bytes that begin
-   within: where sizes vary, a piece in vain costs less than a branch that is taken now and then. */
-KS_INLINE uint8_t *ks_put_varied(uint8_t *p, const ks_bytes *field, int64_t widest) {
-    const uint8_t *from = field->p;
-    int64_t size = field->n & ~(field->n >> 63), last = size - KS_SLACK, third = last - KS_SLACK, second;
-    if (widest > KS_MAX_FIELD) return ks_put_with_slack(p, field);
-    p = ks_put_middle(p, field->n);
-    ks_copy_slack(p, from);
-    if (widest > KS_SLACK) {
-        last &= ~(last >> 63);
-        if (widest > 2 * KS_SLACK) {
-            second = last < KS_SLACK ? last : KS_SLACK;
-            third &= ~(third >> 63);
-            ks_copy_slack(p + second, from + second);
-            ks_copy_slack(p + third, from + third);
-        }
-        ks_copy_slack(p + last, from + last);
-    }
-    return p + size;
-}
 
 /* As `ks_encode_each` for rows with bytes behind their fields, and hardly a branch that depends on a row; it also stops
    where a record or a number is large, or its time far from the batch's first. */
@@ -290,13 +338,11 @@ KS_INLINE int64_t ks_encode_varied(ks_open_batch *batch, const ks_bytes *keys, c
                                    const ks_bytes *headers, const int64_t *times, int64_t n) {
     uint8_t *p = batch->p, *limit = batch->room - KS_SLACK;
     uint64_t number = (uint64_t)batch->count << 1;
-    int64_t i, latest = batch->max_timestamp, max_key = 0, max;
-    int nulls = 0;
+    const int64_t max_key = batch->widths.key, max = batch->widths.value;
+    int64_t i, latest = batch->max_timestamp;
     if (limit > batch->full) limit = batch->full;
     if (limit > batch->enough) limit = batch->enough;
     if (!batch->slack) return 0;
-    max = ks_widest(values, n, &nulls);
-    if (keys) max_key = ks_widest(keys, n, &nulls);
     for (i = 0; i < n; i++) {
         ks_columns_row row = ks_columns_row_at(batch, keys, values, headers, times, i);
         uint64_t delta = row.delta, word;
@@ -331,8 +377,16 @@ KS_INLINE int64_t ks_encode_varied(ks_open_batch *batch, const ks_bytes *keys, c
    how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
 KS_INLINE int64_t ks_encode_rows(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values,
                                  const ks_bytes *headers, const int64_t *times, int64_t n) {
-    int64_t done = headers ? 0 : ks_encode_runs(batch, keys, values, times, n);
-    if (done == 0) done = ks_encode_varied(batch, keys, values, headers, times, n);
+    int64_t done = 0, more;
+    while (done < n) {
+        more = ks_encode_runs(batch, keys ? keys + done : NULL, values + done, headers ? headers + done : NULL, times + done,
+                              n - done);
+        if (more == 0) break;
+        done += more;
+    }
+    if (done < n)
+        done += ks_encode_varied(batch, keys ? keys + done : NULL, values + done, headers ? headers + done : NULL,
+                                 times + done, n - done);
     if (done == n) return n;
     return done + ks_encode_each(batch, keys ? keys + done : NULL, values + done, headers ? headers + done : NULL,
                                  times + done, n - done);
