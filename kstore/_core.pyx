@@ -170,6 +170,8 @@ cdef class Record:
 
     def __init__(self, offset, timestamp, key=None, value=None, headers=()):
         cdef list pairs = []
+        if self.headers is not None:     # a reader may be about to fill its bytes anew, and knows how many there are
+            raise TypeError("a Record cannot be initialized again: it is immutable")
         self.offset = offset
         self.timestamp = timestamp
         self.key = None if key is None else as_bytes(key, "key")

@@ -98,6 +98,18 @@ def test_of_a_large_record_an_iterator_holds_nothing() -> None:
         assert walk.next_offset == 1
 
 
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_a_record_that_was_read_cannot_be_given_smaller_bytes_to_be_filled_over_their_end(part: str) -> None:
+    fields: Fields = [(bytes([at]) * 3000, None) if part == "key" else (None, bytes([at]) * 3000) for at in range(6)]
+    walk = records(fields)
+    first = next(walk)
+    with pytest.raises(TypeError, match="cannot be initialized again"):
+        first.__init__(0, 0, **{part: bytearray(b"ab")})  # type: ignore[misc]
+    assert (first.key, first.value) == fields[0]
+    del first
+    assert [(record.key, record.value) for record in walk] == fields[1:]
+
+
 def test_a_record_that_another_thread_has_is_not_filled_anew(tmp_path: Path) -> None:
     with Log.open(tmp_path / "t-0") as log:
         log.append_many([b"%06d" % at for at in range(30_000)])
