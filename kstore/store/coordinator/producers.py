@@ -28,9 +28,8 @@ from kstore.store.coordinator.transactionlog import draw_producer_id
 from kstore.store.coordinator.transactions import TransactionCoordinator, check_timeout, check_transactional_id, fenced
 from kstore.store.metadata import Metadata
 from kstore.store.readers import Logs
-from kstore.store.topics import _numbered
 from kstore.store.topics._consume import ConsumerRecord
-from kstore.store.topics._numbered import RecordProducer, SequenceLock
+from kstore.store.topics._numbered import RecordProducer, SequenceLock, append_at_once
 from kstore.store.topics.append import AppendOptions
 from kstore.store.topics.append_columns import ColumnArguments
 from kstore.store.topics.numbered import NumberedAppender, SequenceNumbers
@@ -81,7 +80,33 @@ class Producer(RecordProducer, Closing):
         """Its epoch, 0."""
         return self._numbers.producer_epoch
 
-    append = _numbered.append
+    def append(
+        self,
+        topic: str,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Headers = None,
+        sync: bool = False,
+    ) -> RecordMetadata:
+        """Append one record as `Store.append` does, once, however often it is retried.
+
+        Raises what `Store.append` raises, and `OutOfOrderSequenceError` when the log has lost what it had.
+        """
+        chosen = partition
+        if headers is None and not sync and self._failed is None:
+            taken: list[Any] = [None]
+            try:
+                appended = append_at_once(self, taken, topic, partition, value, key, timestamp)
+                if isinstance(appended, RecordMetadata):
+                    return appended
+                chosen = appended
+            except BaseException as error:  # also an interrupt that comes between the step and this line
+                self._broke_off(error, taken[0], topic, value, key, partition, timestamp)
+                raise
+        return self._append(topic, value, key, partition, chosen, timestamp, headers, sync)
 
     def _broke_off(
         self,

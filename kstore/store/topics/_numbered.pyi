@@ -1,6 +1,5 @@
-"""A producer's sequence numbers, and the append of one numbered record in one step; `Producer.append` in C."""
+"""A producer's sequence numbers, and the append of one numbered record in one step."""
 
-from collections.abc import Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, final
@@ -59,27 +58,26 @@ class Sequences:
 
 @disjoint_base
 class RecordProducer:
-    """What `append` asks of a producer, where C finds it at once."""
+    """What `append_at_once` asks of a producer, where C finds it at once."""
 
     _appender: RoutedAppender
     _numbers: Sequences
     _failed: Any
     _running: Any
 
-def append(
-    self: RecordProducer,
+def append_at_once(
+    producer: RecordProducer,
+    taken: list[Any],
     topic: str,
+    partition: int | None,
     value: Buffer | None,
-    key: Buffer | None = None,
-    *,
-    partition: int | None = None,
-    timestamp: int | datetime | None = None,
-    headers: Iterable[tuple[str, Buffer | None]] | None = None,
-    sync: bool = False,
-) -> RecordMetadata:
-    """Append one record as `Store.append` does, once, however often it is retried.
+    key: Buffer | None,
+    timestamp: int | datetime | None,
+) -> RecordMetadata | int | None:
+    """Append one record in one step, as `Sequences.append` does; where it is to go if the topic has no route yet, too.
 
-    Raises what `Store.append` raises, and `OutOfOrderSequenceError` when the log has lost what it had.
+    The caller is a function in Python: behind a call of C the interpreter looks for interrupts, and whoever called has
+    to note then that the record is in the log.
     """
 
 @final

@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
-"""A producer's sequence numbers, and the append of one numbered record in one step; `Producer.append` in C.
+"""A producer's sequence numbers, and the append of one numbered record in one step.
 
 `Sequences` counts each partition's records for one producer id and epoch. The usual append (an open log that knows the
 producer, a plain record) takes no lock: the whole step holds the GIL. The hardest rule: a number is counted in the same
@@ -100,37 +100,27 @@ cdef class Sequences:
 
 
 cdef class RecordProducer:
-    """What `append` asks of a producer, where C finds it at once."""
+    """What `append_at_once` asks of a producer, where C finds it at once."""
 
     cdef public object _appender, _numbers
     cdef public object _failed, _running  # the last attempt, if it raised; the attempt that began last
 
 
-def append(RecordProducer self not None, topic: str, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
-           partition: int | None = None, timestamp: int | datetime | None = None,
-           headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None, sync: bool = False) -> RecordMetadata:
-    """Append one record as `Store.append` does, once, however often it is retried.
+def append_at_once(RecordProducer producer not None, list taken not None, topic, partition, value, key, timestamp):
+    """Append one record in one step, as `Sequences.append` does; where it is to go if the topic has no route yet, too.
 
-    Raises what `Store.append` raises, and `OutOfOrderSequenceError` when the log has lost what it had.
+    The caller is a function in Python: behind a call of C the interpreter looks for interrupts, and whoever called has
+    to note then that the record is in the log.
     """
     cdef Sequences numbers
-    cdef Route route
-    cdef list taken
-    chosen = partition
-    if headers is None and not sync and self._failed is None:
-        taken = [None]
-        try:
-            route = (<RoutedAppender?> self._appender)._current(topic)
-            if route is not None:
-                numbers = <Sequences?> self._numbers
-                chosen = numbers._append_to(taken, route, topic, partition, value, key, timestamp)
-                if type(chosen) is numbers._metadata:
-                    self._running = taken
-                    return chosen
-        except BaseException as error:
-            self._broke_off(error, taken[0], topic, value, key, partition, timestamp)
-            raise
-    return self._append(topic, value, key, partition, chosen, timestamp, headers, sync)
+    cdef Route route = (<RoutedAppender?> producer._appender)._current(topic)
+    if route is None:
+        return partition
+    numbers = <Sequences?> producer._numbers
+    appended = numbers._append_to(taken, route, topic, partition, value, key, timestamp)
+    if type(appended) is numbers._metadata:
+        producer._running = taken
+    return appended
 
 
 @cython.final

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
+import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 import kstore
 from kstore.log.writing._appender import Appender
 from kstore.store.topics._append import Route
-from kstore.store.topics._numbered import PartitionSequence, Sequences
+from kstore.store.topics._numbered import PartitionSequence, Sequences, append_at_once
 from kstore.store.topics._route import Router
 from kstore.store.topics.numbered import SequenceNumbers
 
@@ -103,6 +106,29 @@ def test_a_record_that_was_in_when_the_interrupt_came_is_not_stored_again(store:
         assert producer.append("t", b"once", partition=0).offset == 2  # a call of its own
     assert [record.value for record in store.log("t", 0).read()] == [b"first", b"once", b"once"]
     assert sequences_of(store.log("t", 0)) == [0, 1, 2]
+
+
+def test_a_record_whose_call_was_interrupted_as_it_returned_is_not_stored_again(store: kstore.Store) -> None:
+    """The signal comes inside of the step in C, which the interpreter ends before it runs the handler."""
+    appender = store.log("t", 0)._writable().appender
+
+    def handler(_number: int, _frame: object) -> None:
+        raise Interrupted
+
+    with store.producer() as producer:
+        producer.append("t", b"first", partition=0)
+        told, appender.flush_at = appender.on_publish, 0
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            appender.on_publish = partial(_thread.interrupt_main, signal.SIGUSR1)
+            with pytest.raises(Interrupted):
+                producer.append("t", b"once", partition=0)
+        finally:
+            appender.on_publish, appender.flush_at = told, 1 << 62
+            signal.signal(signal.SIGUSR1, before)
+        assert producer.append("t", b"once", partition=0).offset == 1
+        assert producer.append("t", b"once", partition=0).offset == 2  # a call of its own
+    assert [record.value for record in store.log("t", 0).read()] == [b"first", b"once", b"once"]
 
 
 def test_after_another_call_the_interrupted_one_is_given_up(store: kstore.Store) -> None:
@@ -213,7 +239,7 @@ def test_a_producer_that_was_not_made_by_a_store_refuses_to_append() -> None:
         bare.append("t", b"v")
     producer: Any = None
     with pytest.raises(TypeError):
-        kstore.Producer.append(producer, "t", b"v")
+        append_at_once(producer, [None], "t", None, b"v", None, None)
 
 
 def test_a_route_and_numbers_refuse_what_they_cannot_use() -> None:
