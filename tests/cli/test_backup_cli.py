@@ -56,6 +56,18 @@ def test_a_second_backup_sends_what_is_new(source: Path, backup: Path, tmp_path:
     assert batches(tmp_path / "restored") == batches(source)
 
 
+@pytest.mark.parametrize("place", ["", "backup", "orders-0"])
+@pytest.mark.parametrize("how", [[], ["--follow"]])
+def test_a_backup_into_the_directory_itself_is_refused_without_a_trace(
+    source: Path, run: Callable[..., str], place: str, how: list[str]
+) -> None:
+    """Its objects have the names of the logs' own files."""
+    before = content(source)
+    said = run("backup", source, "--to", source / place, *how, code=1)
+    assert f"would lie in the log directory {source}" in said
+    assert content(source) == before
+
+
 # Following, in a process
 
 

@@ -605,6 +605,19 @@ def test_a_thread_backs_up_what_is_appended(tmp_path: Path) -> None:
         backup.close()
 
 
+def test_a_backup_in_a_log_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    with kstore.Store.open(tmp_path / "data", background=False) as store:
+        store.create_topic("t")
+        for url in ("data", "data/backup", "data/t-0", "link/backup"):
+            with pytest.raises(kstore.BackupError, match="would lie in the log directory"):
+                kstore.backup(store, str(tmp_path / url))
+        with pytest.raises(kstore.BackupError, match="URL of a backup is empty"):
+            kstore.backup(store, "")
+        assert not (tmp_path / "data" / "backup").exists()
+        kstore.backup(store, str(tmp_path / "data-2")).close()
+
+
 @pytest.mark.parametrize(("name", "value"), [("every", -1), ("window", float("inf")), ("every", None), ("window", "x")])
 def test_times_that_cannot_be_are_refused(tmp_path: Path, name: str, value: object) -> None:
     with kstore.Store.open(tmp_path / "data") as store, pytest.raises((ValueError, TypeError), match=name):

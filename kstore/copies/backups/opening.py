@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +22,7 @@ def open_objects(url: str | Objects, options: Mapping[str, Any] | None = None, *
     `options` are obstore's for the scheme (`endpoint`, `region`, `access_key_id`, ...) and for its HTTP client
     (`allow_http`, `timeout`, ...), with `retry_config` as a mapping of its own; what is not given is looked up in the
     environment. `create` makes a missing directory. Raises `ConfigError` where obstore is missing or refuses an option,
-    and `BackupError` for another scheme.
+    and `BackupError` for another scheme and for an empty URL.
     """
     if isinstance(url, Objects):
         return url
@@ -38,10 +38,25 @@ def url_of(url: str | Objects) -> str:
     return without_credentials(url) if path is None else os.path.realpath(path)
 
 
+def refuse_inside(url: str | Objects, roots: Iterable[str]) -> None:
+    """Raise `BackupError` for a directory that is, or lies in, one of the log directories, which are canonical paths.
+
+    A backup names its objects as a broker names its files: there it would delete and replace those of the logs.
+    """
+    real = url_of(url)
+    if not os.path.isabs(real):
+        return  # an object store
+    for root in roots:
+        if os.path.commonpath([real, root]) == root:
+            raise BackupError(f"the backup {real} would lie in the log directory {root}; another directory is needed")
+
+
 def _path_of(url: str) -> str | None:
     """The directory on this machine that is meant; None for an object store."""
     if not isinstance(url, str):
         raise TypeError(f"url must be a str, not {type(url).__name__}")
+    if not url:
+        raise BackupError("the URL of a backup is empty; '.' is the current directory")
     scheme, separator, _ = url.partition("://")
     if not separator:
         return url

@@ -18,7 +18,7 @@ from kstore.base import arguments, threads
 from kstore.base.closing import Closing
 from kstore.base.stats import BackupStats
 from kstore.copies.backups.objects import Objects
-from kstore.copies.backups.opening import open_objects
+from kstore.copies.backups.opening import open_objects, refuse_inside
 from kstore.copies.backups.sending.sources import DirectorySource, Source, StoreSource
 from kstore.copies.backups.sending.writer import WINDOW_SECONDS, BackupWriter
 from kstore.errors import BackupError, BackupFencedError, KStoreError, LogClosedError
@@ -53,6 +53,7 @@ class Backup(Closing):
         if pause is None or kept is None or math.isinf(kept) or kept > 1e9:
             raise ValueError(f"every is {every} and window {window}; numbers of seconds are needed")
         self._every = pause
+        refuse_inside(url, source.roots)
         self._objects = open_objects(url, options, create=True)
         self.url = self._objects.url
         self._turn = threading.Lock()  # held for a round
@@ -194,7 +195,7 @@ def backup(
     this one stops with `BackupFencedError`. Close the backup before the store.
 
     Raises `ConfigError` where obstore is missing (`pip install 'kstore[backup]'`), and `BackupError` for a bucket that
-    is not there, missing credentials, or a backup of other topics.
+    is not there, missing credentials, a backup of other topics, or a directory in one of the store's.
     """
     if not isinstance(store, Store):
         raise TypeError(f"store must be a kstore.Store, not {type(store).__name__}")

@@ -13,9 +13,10 @@ from kstore.cli.commands.copies import messages, remote
 from kstore.cli.commands.copies.lag import Lag, LagDisplay, total_of
 from kstore.cli.progress import Progress
 from kstore.cli.stopping import Stopping
-from kstore.copies.backups.opening import open_objects
+from kstore.copies.backups.opening import open_objects, refuse_inside
 from kstore.copies.backups.upload import Backup, back_up_directory
 from kstore.disk import fs
+from kstore.store import catalog
 
 __all__ = ["run"]
 
@@ -44,6 +45,7 @@ def run(arguments: list[str]) -> int:
     given = remote.options_of(parsed)
     for path in parsed.paths:
         fs.stat(path)
+    refuse_inside(parsed.to, catalog.real_paths(parsed.paths))  # before the directory is made
     facts, code = _follow(parsed, given) if parsed.follow else (_once(parsed, given), 0)
     failures = [f"{name}: {why}" for name, why in facts["unknown"].items()]
     failures += [facts["failure"]] if facts["failure"] else []

@@ -67,6 +67,10 @@ class Look:
 class Source(Protocol):
     """Where the partitions of a backup are."""
 
+    @property
+    def roots(self) -> Sequence[str]:
+        """The canonical paths of the log directories."""
+
     def look(self) -> Look:
         """Look at all partitions."""
 
