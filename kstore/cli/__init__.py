@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import io
+import os
 import sys
 import traceback
 import warnings
@@ -58,6 +59,7 @@ _USAGE = "usage: kstore [--help] [--version] [--debug] COMMAND ..."
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and give its exit code: 1 for an error, 2 for an unknown command."""
+    _fill_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     name, *rest = [word for word in arguments if word != "--debug"] or [""]
@@ -75,6 +77,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.excepthook = _show_uncaught
     with _buffered(), output.guarded(goes_on=name not in _READING and name not in _OWN):
         return _run(name, rest, debug)
+
+
+def _fill_closed_streams() -> None:
+    """Open /dev/null in the place of standard streams that the caller has closed, as by `2>&-`.
+
+    Otherwise a log's file would get the number of such a stream, and what is written to the stream would go into it.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(fd)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _show_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -121,7 +135,7 @@ def _run(name: str, arguments: list[str], debug: bool) -> int:
         _flush()
         if debug:
             raise
-        _complain(f"kstore {name}: {in_one_line(error)}")
+        _complain(f"kstore {name}: {output.in_one_line(error)}")
         return getattr(error, "exit_code", 1)
     except KeyboardInterrupt:
         _flush()
@@ -149,14 +163,6 @@ def _warnings_in_one_line(name: str) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
-
-
-def in_one_line(error: KStoreError | OSError) -> str:
-    """Write an error as Unix tools do: the file, a colon, the reason."""
-    if isinstance(error, OSError) and error.strerror is not None:
-        reason = error.strerror + getattr(error, "advice", "")
-        return escaped(reason if error.filename is None else f"{error.filename}: {reason}")
-    return escaped(" ".join(str(error).split("\n")))
 
 
 def _complain(line: str) -> None:

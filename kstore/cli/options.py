@@ -18,7 +18,18 @@ from kstore.config.log import LogConfig, from_properties
 from kstore.config.settings import Setting, unknown
 from kstore.errors import ConfigError
 
-__all__ = ["Parser", "UsageError", "add_config", "add_isolation", "add_settings", "duration", "find", "given", "whole"]
+__all__ = [
+    "Parser",
+    "UsageError",
+    "add_config",
+    "add_isolation",
+    "add_settings",
+    "duration",
+    "find",
+    "given",
+    "seconds",
+    "whole",
+]
 
 _DASHED_VALUE = re.compile(r"-[0-9][0-9a-z]*")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|w|)")
@@ -126,6 +137,17 @@ def whole(low: int, high: int = LONG_MAX) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def seconds(text: str) -> float:
+    """An argument's `type`: a number of seconds, 0 and infinity among them."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is no number of seconds") from None
+    if not number >= 0:  # a NaN is not, either
+        raise argparse.ArgumentTypeError(f"it is {text[:60]}; 0 is the least")
+    return number
 
 
 def duration(text: str) -> float:

@@ -17,7 +17,18 @@ from typing import Any, Protocol, TextIO, cast
 from kstore.base.terminal import escaped
 from kstore.errors import KStoreError
 
-__all__ = ["columns", "count", "failures", "guarded", "has_colours", "json_line", "painted", "plain", "size"]
+__all__ = [
+    "columns",
+    "count",
+    "failures",
+    "guarded",
+    "has_colours",
+    "in_one_line",
+    "json_line",
+    "painted",
+    "plain",
+    "size",
+]
 
 _STYLES = {"bold": "1", "red": "31", "yellow": "33"}
 
@@ -154,6 +165,14 @@ def failures(program: str, results: Iterable[OfPartition]) -> int:
     for result in failed:
         print(escaped(f"{program}: {result.topic}-{result.partition}: {result.error}"), file=sys.stderr)
     return 1 if failed else 0
+
+
+def in_one_line(error: KStoreError | OSError) -> str:
+    """Write an error as Unix tools do: the file, a colon, the reason."""
+    if isinstance(error, OSError) and error.strerror is not None:
+        reason = error.strerror + getattr(error, "advice", "")
+        return escaped(reason if error.filename is None else f"{error.filename}: {reason}")
+    return escaped(" ".join(str(error).split("\n")))
 
 
 def count(number: int, noun: str) -> str:

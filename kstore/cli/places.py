@@ -20,7 +20,7 @@ from kstore.store.catalog import Entry, look
 if TYPE_CHECKING:
     from kstore.log.log import Log
 
-__all__ = ["Place", "find", "first_offset", "log_bytes", "overrides"]
+__all__ = ["Place", "find", "find_topic", "first_offset", "log_bytes", "overrides", "refuse_empty"]
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,11 @@ def find(path: str, *, may_be_new: bool = False) -> Place:
     """Find out what `path` names.
 
     With `may_be_new` a partition, and a topic's name with a dash and a number behind it, need not exist. Raises
-    `UnknownTopicOrPartitionError`, `ConfigError` for a file, or `StorageError` for a path that nothing is at.
+    `UnknownTopicOrPartitionError`, `ConfigError` for a file and for an empty path, or `StorageError` for a path that
+    nothing is at.
     """
+    if not path:
+        raise ConfigError("the path is empty; '.' is the current directory")
     full = os.path.abspath(path)
     name = os.path.basename(full)
     if fs.exists(full):
@@ -67,6 +70,21 @@ def find(path: str, *, may_be_new: bool = False) -> Place:
     if not fs.exists(root):
         fs.stat(full)
     raise UnknownTopicOrPartitionError(f"{path}: there is no partition, topic or directory of logs of this name")
+
+
+def find_topic(path: str, *, may_be_new: bool = False) -> Place:
+    """As `find`, for a path that has to name a topic or a partition; what names neither is refused in the same way."""
+    place = find(path, may_be_new=may_be_new)
+    if place.topic is None:
+        refuse_empty(place, path)
+        raise ConfigError(f"{path} is a directory of logs: name a topic or a partition of it")
+    return place
+
+
+def refuse_empty(place: Place, path: str) -> None:
+    """Raise `UnknownTopicOrPartitionError` for a directory in which no partition is."""
+    if place.topic is None and not place.entries:
+        raise UnknownTopicOrPartitionError(f"there is no partition in {path}")
 
 
 def _is_partition(path: str, name: str) -> bool:

@@ -244,8 +244,8 @@ class Watch:
 
 
 def real_paths(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """The canonical paths of a store's directories; `ValueError` for none or for one that is named twice
-    (SEMANTICS 13.1)."""
+    """The canonical paths of a store's directories; `ConfigError` for none, for an empty one, or for one that is named
+    twice (SEMANTICS 13.1)."""
     if not isinstance(paths, str | os.PathLike | Iterable):
         raise TypeError(f"paths must be a log directory or an iterable of them, not {type(paths).__name__}")
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -254,13 +254,13 @@ def real_paths(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
         if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
             raise TypeError(f"a log directory is a str or an os.PathLike of one, not {type(path).__name__}")
         if not os.fspath(path):
-            raise ValueError("a log directory's path is empty; '.' is the current directory")
+            raise ConfigError("a log directory's path is empty; '.' is the current directory")
         real = os.path.realpath(os.fspath(path))
         if real in by_real:
-            raise ValueError(f"the log directory {real} is named twice, as {by_real[real]!r} and {os.fspath(path)!r}")
+            raise ConfigError(f"the log directory {real} is named twice, as {by_real[real]!r} and {os.fspath(path)!r}")
         by_real[real] = os.fspath(path)
     if not by_real:
-        raise ValueError("a store needs at least one log directory")
+        raise ConfigError("a store needs at least one log directory")
     return tuple(by_real)
 
 

@@ -79,6 +79,13 @@ def test_the_overview_names_every_command_in_order(capsys: pytest.CaptureFixture
         (["cat"], "required: DIR ('kstore cat --help' tells more)"),
         (["cat", "x-0", "--no-such"], "--no-such"),
         (["cat", "x-0", "--offset", "x"], "--offset"),
+        (["cat", "x-0", "--max", "-1"], "it is -1; 0 is the least"),
+        (["cat", "x-0", "--max", f"{1 << 63}"], f"it is {1 << 63}; {(1 << 63) - 1} is the most"),
+        (["tail", "x-0", "--last", "-1"], "it is -1; 0 is the least"),
+        (["tail", "x-0", "-f", "--timeout", "-1"], "it is -1; 0 is the least"),
+        (["tail", "x-0", "-f", "--timeout", "nan"], "it is nan; 0 is the least"),
+        (["tail", "x-0", "-f", "--timeout", "5s"], "'5s' is no number of seconds"),
+        (["append", "x-0", "--key-separator", ""], "--key-separator is empty"),
         (["tail", "x-0", "--json", "--format", "%s"], "not allowed with"),
         (["verify"], "PATH"),
     ],
@@ -97,6 +104,58 @@ def test_a_traceback_is_for_those_who_ask_for_it(root: Path) -> None:
         cli.main(["cat", str(root / "nothing"), "--debug"])
     shown = subprocess.run([*KSTORE, "--debug", "cat", root / "nothing"], capture_output=True, check=False)
     assert b"Traceback" in shown.stderr
+
+
+TAKES_A_PATH = [
+    *(f"{name} {{}}" for name in ("append", "become-leader", "cat", "describe", "dump", "offsets", "repair --yes")),
+    *("tail {}", "verify {}", "export {} --to x.jsonl", "compact {}", "compact {} --dry-run", "retain {}"),
+    *("replicate {} copy", "replicate data {}", "backup {} --to copy", "backup data --to {}", "restore {} copy"),
+    "ingest events.jsonl --to {} --topic t",
+]
+
+
+@pytest.mark.parametrize("line", TAKES_A_PATH)
+def test_an_empty_path_is_refused_and_taken_for_no_directory(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in `kstore repair --yes "$DIR"` in a script that has not set it."""
+    monkeypatch.chdir(tmp_path)
+    kstore.Log.open("data/events-0").close()
+    Path("events.jsonl").write_text('{"a": 1}\n', encoding="utf-8")
+    assert cli.main([word.format("") for word in line.split()]) == 1
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert sorted(map(str, Path().iterdir())) == ["data", "events.jsonl"]
+
+
+@pytest.mark.parametrize("line", ["become-leader", "retain", "retain --dry-run", "compact", "compact --dry-run"])
+def test_a_directory_that_is_named_twice_is_one_line(line: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kstore.Log.open(root / "events-0").close()
+    name, *options = line.split()
+    assert cli.main([name, str(root), f"{root}/", *options]) == 1
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert "is named twice" in printed.err
+
+
+def test_a_directory_without_partitions_is_said_to_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    for line in ("cat", "tail", "append", "offsets", "export --to x.jsonl"):
+        name, *options = line.split()
+        assert cli.main([name, str(tmp_path), *options]) == 1
+        assert capsys.readouterr() == ("", f"kstore {name}: there is no partition in {tmp_path}\n")
+    assert cli.main(["repair", str(tmp_path)]) == 0
+    assert capsys.readouterr() == (f"{tmp_path}: no partition is here\n", "")
+
+
+def test_a_dump_of_what_is_not_there_names_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "nothing"
+    assert cli.main(["dump", str(path)]) == 1
+    assert capsys.readouterr().err == (
+        f"kstore dump: {path}: there is no partition, topic or directory of logs of this name\n"
+    )
 
 
 @pytest.mark.filterwarnings("always::kstore.ConfigWarning")
@@ -137,6 +196,31 @@ def test_what_a_full_disk_cut_short_is_told_where_python_buffers_nothing(data: P
     line = f'ulimit -f 8; PYTHONUNBUFFERED=1 "{sys.executable}" -m kstore cat "{data / "big-0"}" >"{tmp_path / "out"}"'
     shown = subprocess.run(["bash", "-c", line], capture_output=True, check=False)
     assert (shown.returncode, shown.stderr) == (1, b"kstore cat: File too large\n")
+
+
+@pytest.mark.parametrize("line", ["cat --max 1", "verify"])
+def test_a_closed_standard_error_changes_nothing(data: Path, line: str) -> None:
+    name, *options = line.split()
+    command = f'"{sys.executable}" -m kstore {name} "{data / "big-0"}" {" ".join(options)}'
+    usual = subprocess.run(command, shell=True, capture_output=True, check=False)
+    closed = subprocess.run(f"{command} 2>&-", shell=True, capture_output=True, check=False)
+    assert (closed.returncode, closed.stdout) == (usual.returncode, usual.stdout)
+    assert subprocess.run(f"{command}-none 2>&-", shell=True, capture_output=True, check=False).stdout == b""
+
+
+LOWEST = """
+import os, sys
+from kstore import cli
+assert cli.main(["offsets", sys.argv[1]]) == 0
+fd = os.open(sys.argv[1], os.O_RDONLY)
+os._exit(0 if fd > 2 else 1)
+"""
+
+
+def test_no_file_of_a_log_gets_the_number_of_a_closed_standard_stream(data: Path) -> None:
+    """What is written to standard error would go into the log."""
+    line = f'"{sys.executable}" -c \'{LOWEST}\' "{data}" <&- 2>&-'
+    assert subprocess.run(line, shell=True, stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def test_a_closed_standard_output_is_one_line(data: Path) -> None:

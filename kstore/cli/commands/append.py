@@ -48,30 +48,30 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--compression", metavar="CODEC", help="gzip, snappy, lz4 or zstd")
     options.add_config(parser)
     parsed = parser.parse_args(arguments)
+    if parsed.key_separator == "":
+        raise options.UsageError("--key-separator is empty; some text between key and value is needed")
     headers = tuple(_header(text) for text in parsed.header or ())
     lines = _lines(() if sys.stdin is None else sys.stdin.buffer)
     rows = _from_json(lines, headers) if parsed.json else _from_text(lines, parsed.key_separator, headers)
-    place = places.find(parsed.path, may_be_new=True)
-    if place.topic is None:
-        raise ConfigError(f"{parsed.path} is a directory of logs: name a topic or a partition of it")
+    place = places.find_topic(parsed.path, may_be_new=True)
+    assert place.topic is not None
     if place.partition is None:
         _to_topic(place.root, place.topic, rows, parsed)
     else:
-        _to_partition(place, rows, parsed)
+        _to_partition(place, place.topic, rows, parsed)
     return 0
 
 
-def _to_partition(place: places.Place, rows: Iterator[Any], parsed: argparse.Namespace) -> None:
-    assert place.topic is not None
-    config = places.overrides(place.root, place.topic)
+def _to_partition(place: places.Place, topic: str, rows: Iterator[Any], parsed: argparse.Namespace) -> None:
+    config = places.overrides(place.root, topic)
     given = options.given(parsed)
     if given:
         config = config.for_topic(given)
-    path = os.path.join(place.root, f"{place.topic}-{place.partition}")
+    path = os.path.join(place.root, f"{topic}-{place.partition}")
     with Log.open(path, config=config) as log:
         info = log.append_many(rows, compression=parsed.compression, sync=True)
         if info.last_offset >= 0:
-            _tell(place.topic, place.partition, info.first_offset, info.last_offset)
+            _tell(topic, place.partition, info.first_offset, info.last_offset)
 
 
 def _to_topic(root: str, topic: str, rows: Iterator[Any], parsed: argparse.Namespace) -> None:

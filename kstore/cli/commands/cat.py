@@ -64,11 +64,11 @@ def parser(prog: str, about: str, examples: str, last: int | None = None) -> opt
     made.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
     start = options.add_range(made, also_until=["--to"])
     start.add_argument(
-        "-n", "--last", type=int, metavar="N", default=last,
+        "-n", "--last", type=options.whole(0), metavar="N", default=last,
         help="the last N of each partition" + (f" (default: {last})" if last is not None else ""),
     )  # fmt: skip
     options.add_isolation(made)
-    made.add_argument("--max", "--max-messages", type=int, metavar="N", help="print at most N records")
+    made.add_argument("--max", "--max-messages", type=options.whole(0), metavar="N", help="print at most N records")
     how = made.add_mutually_exclusive_group()
     how.add_argument("--format", metavar="FORMAT", help=f"fields as in kcat: {records.FIELDS}")
     how.add_argument("-J", "--json", action="store_true", help="print a JSON object for each record")
@@ -78,12 +78,7 @@ def parser(prog: str, about: str, examples: str, last: int | None = None) -> opt
 
 def show(asked: argparse.Namespace, *, follow: bool, timeout: float | None = None) -> int:
     """Print the records that the arguments name."""
-    place = places.find(asked.path)
-    if place.topic is None:
-        raise ConfigError(f"{asked.path} is a directory of logs: name a topic or a partition of it")
-    for name in ("last", "max"):
-        if (getattr(asked, name) or 0) < 0:
-            raise ConfigError(f"--{name} is {getattr(asked, name)}; it must not be negative")
+    place = places.find_topic(asked.path)
     if follow:
         wanted = _follow(place, asked, timeout)
     else:

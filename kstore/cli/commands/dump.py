@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from kstore.base.terminal import escaped
-from kstore.cli import options, places, times
+from kstore.cli import options, output, places, times
 from kstore.cli.progress import Progress
 from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, KStoreError
@@ -226,7 +226,9 @@ def _run_ours(given: argparse.Namespace, words: list[str]) -> int:
                     dump.run(source)
             except KStoreError as error:
                 failed = True
-                _complain(path, None, str(error))
+                sys.stdout.flush()
+                told = output.in_one_line(error)
+                _note(told if told.startswith(escaped(path)) else f"{path}: {told}")
     return 1 if failed or dump.damages else 0
 
 

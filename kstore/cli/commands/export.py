@@ -64,9 +64,7 @@ _PIECE_BYTES = 1 << 20  # compressed in one step, which an interrupt waits for
 def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code."""
     parsed = _parser().parse_args(arguments)
-    place = places.find(parsed.path)
-    if place.topic is None:
-        raise ConfigError(f"{parsed.path} is a directory of logs: name a topic or a partition of it")
+    place = places.find_topic(parsed.path)
     kind, codec = _format(parsed)
     names = tuple(parsed.columns.split(",")) if parsed.columns else _DEFAULT
     known = ("topic", "partition", *COLUMN_NAMES)

@@ -44,6 +44,7 @@ def run(arguments: list[str]) -> int:
     special = {str(code): code for code in _SPECIAL.values()} | _SPECIAL
     time = special[parsed.time] if parsed.time in special else times.parse(parsed.time)
     place = places.find(parsed.path)
+    places.refuse_empty(place, parsed.path)
     code = 0
     for entry in place.entries:
         try:

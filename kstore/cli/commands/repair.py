@@ -14,6 +14,7 @@ from kstore.cli import options, output, places
 from kstore.cli.progress import Progress
 from kstore.disk import fs
 from kstore.errors import LogLockedError
+from kstore.store import catalog
 from kstore.tools.check.plan import Plan
 from kstore.tools.check.repair import plan_repair, repair
 from kstore.tools.check.rootrepair import mend_root, plan_root
@@ -104,6 +105,8 @@ def _root(root: str, roots: Sequence[str], parsed: argparse.Namespace) -> int:
     """Plan for a data directory's own files, and with --yes mend them; the number of errors that are left."""
     plan = plan_root(root, roots)
     if not plan.errors:
+        if not parsed.json and not catalog.look([root]).entries:
+            print(f"{escaped(root)}: no partition is here")
         return 0
     can_mend = bool(plan.names or plan.missing)
     backup = _backup(os.path.join(os.path.abspath(root), "root"), parsed.backup) if parsed.yes and can_mend else None

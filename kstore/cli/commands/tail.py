@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kstore.cli import options
 from kstore.cli.commands import cat
 
 __all__ = ["run"]
@@ -20,6 +21,8 @@ def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code."""
     parser = cat.parser("kstore tail", _ABOUT, _EXAMPLES, last=10)
     parser.add_argument("-f", "--follow", action="store_true", help="wait for more records")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="end after so long without a new record")
+    parser.add_argument(
+        "--timeout", type=options.seconds, metavar="SECONDS", help="end after so long without a new record"
+    )
     parsed = parser.parse_args(arguments)
     return cat.show(parsed, follow=parsed.follow, timeout=parsed.timeout)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from kstore.base.numbers import LONG_MAX
 from kstore.base.threads import Workers
 from kstore.disk import fs
-from kstore.errors import InvalidTopicError, KStoreError
+from kstore.errors import ConfigError, InvalidTopicError, KStoreError
 from kstore.files import checkpoint, gaps, loads, names, role, topics
 from kstore.store import catalog
 from kstore.tools.check import looks
@@ -70,10 +70,13 @@ class Target:
 def targets(paths: Iterable[str | os.PathLike[str]]) -> list[Target]:
     """What to check at the paths: data directories, `DIR/TOPIC`, `DIR/TOPIC-P` or files.
 
-    Raises `StorageError` for a path with nothing at it.
+    Raises `StorageError` for a path with nothing at it, and `ConfigError` for an empty one.
     """
     chosen: list[Target] = []
-    for path in (os.fspath(path_like).rstrip("/") or "/" for path_like in paths):
+    named = [os.fspath(path) for path in paths]
+    if "" in named:
+        raise ConfigError("a path is empty; '.' is the current directory")
+    for path in (name.rstrip("/") or "/" for name in named):
         if not os.path.isdir(path):
             if fs.exists(path):
                 chosen.append(Target("file", path))
