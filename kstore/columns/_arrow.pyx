@@ -239,12 +239,25 @@ cdef dict UNITS = {"tss": (1000, 1), "tsm": (1, 1), "tsu": (1, 1000), "tsn": (1,
 cdef dict DATES = {"tdD": (4, 86_400_000), "tdm": (8, 1)}
 
 
+cdef dict WORDS = {
+    "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32", "I": "uint32", "l": "int64",
+    "L": "uint64", "e": "float16", "f": "float32", "g": "float64", "z": "binary", "Z": "large_binary", "u": "utf8",
+    "U": "large_utf8", "vz": "binary_view", "vu": "utf8_view", "w:": "fixed-size binary", "d:": "decimal", "td": "date",
+    "tt": "time", "ts": "timestamp", "tD": "duration", "ti": "interval", "+l": "list", "+L": "large_list",
+    "+v": "list_view", "+w": "fixed-size list", "+s": "struct", "+m": "map", "+u": "union", "+r": "run-end encoded",
+}
+
+
+cdef str _told(str text):
+    return f"Arrow type {text!r} ({WORDS[text[:2]]})" if text[:2] in WORDS else f"Arrow type {text!r}"
+
+
 cdef _Shape _bytes_shape(const ArrowSchema *schema, str what):
     cdef str text = _format(schema)
     cdef _Shape shape
     if schema.dictionary != NULL:
         if text not in NUMBERS:
-            raise InvalidColumnError(f"{what}: a dictionary with indices of Arrow type {text!r}")
+            raise InvalidColumnError(f"{what}: a dictionary with indices of {_told(text)}")
         shape = _Shape(KS_DICTIONARY)
         shape.width, shape.is_unsigned = NUMBERS[text]
         shape.items = _bytes_shape(schema.dictionary, what)
@@ -258,7 +271,7 @@ cdef _Shape _bytes_shape(const ArrowSchema *schema, str what):
         shape.width = int(text[2:])
         return shape
     raise TypeError(
-        f"{what}: Arrow type {text!r} is not taken; binary, utf8, their large and view forms, fixed-size binary, "
+        f"{what}: {_told(text)} is not taken; binary, utf8, their large and view forms, fixed-size binary, "
         f"dictionaries of those and null are")
 
 
@@ -278,7 +291,7 @@ cdef _Shape _times_shape(const ArrowSchema *schema, str what):
             shape.width = 8
             shape.multiplier, shape.divisor = UNITS[text[:3]]
             return shape
-    raise TypeError(f"{what}: Arrow type {text!r} is not taken; integers (milliseconds), timestamps and dates are")
+    raise TypeError(f"{what}: {_told(text)} is not taken; integers (milliseconds), timestamps and dates are")
 
 
 cdef _Shape _headers_shape(const ArrowSchema *schema, str what):
@@ -290,7 +303,7 @@ cdef _Shape _headers_shape(const ArrowSchema *schema, str what):
     if text == "n" and schema.dictionary == NULL:
         return _Shape(KS_ABSENT)
     if text not in ("+l", "+L", "+m") or schema.dictionary != NULL:
-        raise TypeError(f"{what}: Arrow type {text!r} is not taken; map<utf8, binary> and list<struct<key, value>> are")
+        raise TypeError(f"{what}: {_told(text)} is not taken; map<utf8, binary> and list<struct<key, value>> are")
     entry = _child(schema, 0, 1, what)
     if _format(entry) != "+s" or entry.dictionary != NULL or entry.n_children != 2:
         raise TypeError(f"{what}: headers are pairs, a struct of key and value each")

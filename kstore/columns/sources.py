@@ -140,9 +140,10 @@ def _feed(name: str, role: str, source: Any) -> _Feed:
         return _Feed(name, (role,), len(source), _list_chunks(name, role, tuple(source)))
     if isinstance(source, bytes | bytearray | memoryview | str):
         raise TypeError(f"{name} must be a column, not one {type(source).__name__}; `append` takes a single record")
+    hint = "; its to_series() is taken" if hasattr(source, "to_series") else ""  # an index of pandas
     raise TypeError(
         f"{name} must speak the Arrow PyCapsule interface, or be a NumPy array, a list or a tuple, "
-        f"not {type(source).__name__}"
+        f"not {type(source).__name__}{hint}"
     )
 
 

@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import random
+import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -435,6 +436,26 @@ def test_numpy_numbers_of_either_byte_order_are_read() -> None:
 def test_what_is_no_column_is_a_type_error_that_names_it(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         by_columns(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("format", "word"),
+    [("l", "int64"), ("ttm", "time"), ("d:20,0", "decimal"), ("+r", "run-end encoded"), ("+vl", "list_view")],
+)
+def test_an_arrow_type_that_is_not_taken_is_named_in_words(format: str, word: str) -> None:
+    with pytest.raises(TypeError, match=rf"values: Arrow type '{re.escape(format)}' \({word}\) is not taken"):
+        by_columns(arrow.numbers([1], format))
+    with pytest.raises(TypeError, match=r"values: Arrow type 'q' is not taken"):
+        by_columns(arrow.numbers([1], "q"))
+
+
+def test_an_index_of_pandas_is_told_what_makes_a_column_of_it() -> None:
+    pandas = pytest.importorskip("pandas")
+    times = pandas.DatetimeIndex(["2023-01-01"], tz="UTC")
+    with pytest.raises(TypeError, match=r"not DatetimeIndex; its to_series\(\) is taken"):
+        by_columns([b"x"], None, times)
+    (batch,) = decode_batches(by_columns([b"x"], None, times.to_series()))
+    assert batch.max_timestamp == 1_672_531_200_000
 
 
 def test_a_list_of_times_that_no_number_holds_is_refused_by_its_row() -> None:
