@@ -410,10 +410,12 @@ def make_directory(path: StrPath) -> bool:
 
 
 def make_directories(path: StrPath) -> None:
-    """Make a directory and the missing ones above it, each durable before the next."""
+    """Make a directory and the missing ones above it, each durable before the next; `StorageError` for a file there."""
     missing = []
     at = os.path.abspath(path)
     while not os.path.isdir(at):
+        if os.path.exists(at):
+            raise storage_error(OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)), at)
         missing.append(at)
         at = os.path.dirname(at)
     for directory in reversed(missing):

@@ -308,4 +308,4 @@ class Appends:
         raise self._not_writable()
 
     def _not_writable(self) -> KStoreError:
-        return ReadOnlyError(f"{self.path} is open with mode='r' and takes no appends; open it with mode='a'")
+        return ReadOnlyError(f"{self.path} is open with mode='r' and changes nothing; open it with mode='a'")

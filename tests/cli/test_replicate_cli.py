@@ -51,6 +51,28 @@ def test_a_second_run_goes_on_where_the_first_ended(source: Path, tmp_path: Path
     assert batches(tmp_path / "copy") == batches(source)
 
 
+def test_a_topic_that_is_not_there_is_refused_unless_it_may_come(
+    source: Path, tmp_path: Path, run: Callable[..., str]
+) -> None:
+    copy = tmp_path / "copy"
+    said = run("replicate", source, copy, "--topic", "payment", code=1)
+    assert said == f"kstore replicate: there is no topic 'payment' in {source}\n"
+    assert not copy.exists()
+    run("replicate", source, copy, "--topic", "payments")
+    with kstore.Store.open(source, background=False) as store:
+        store.delete_topic("payments")
+    run("replicate", source, copy, "--topic", "payments")  # the copy has it, and its deletion is copied
+    with kstore.Store.open(copy, "r") as store:
+        assert "payments" not in store.topics
+
+
+def test_a_source_without_a_file_of_a_store_is_told_as_that(tmp_path: Path, run: Callable[..., str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "is gone, or empty as where a disk is not mounted" in run(
+        "replicate", tmp_path / "empty", tmp_path / "copy", code=1
+    )
+
+
 def test_only_the_topics_that_were_named_are_copied(source: Path, tmp_path: Path, run: Callable[..., str]) -> None:
     assert "payments-0" in run("replicate", source, tmp_path / "copy", "--topic", "payments")
     with kstore.Store.open(tmp_path / "copy", "r") as copy:

@@ -377,8 +377,10 @@ def test_a_file_in_the_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     with pytest.raises(FileExistsError):
         fs.mkdir(tmp_path / "a")
-    with pytest.raises(StorageError):
-        fs.make_directories(tmp_path / "a" / "b")
+    for path in (tmp_path / "a", tmp_path / "a" / "b"):
+        with pytest.raises(StorageError) as caught:
+            fs.make_directories(path)
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOTDIR, str(tmp_path / "a"))
     with pytest.raises(StorageError):
         fs.listdir(tmp_path / "a")
     assert not fs.exists(tmp_path / "a" / "b")

@@ -390,6 +390,28 @@ def test_a_reader_notices_that_a_log_was_begun_anew_under_old_names(partition: P
         assert [r.value for r in reader.read()] == [b"a", b"b"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda log: log.append(b"x"),
+        lambda log: log.append_columns([b"x"]),
+        lambda log: log.flush(),
+        lambda log: log.roll(),
+        lambda log: log.truncate_to(0),
+        lambda log: log.delete_records(0),
+        lambda log: log.compact(),
+        lambda log: log.run_housekeeping(),
+    ],
+)
+def test_a_change_of_a_log_for_reading_says_how_to_open_it(
+    partition: Path, change: Callable[[kstore.Log], object]
+) -> None:
+    kstore.Log.open(partition).close()
+    with kstore.Log.open(partition, mode="r") as reader, pytest.raises(kstore.ReadOnlyError) as caught:
+        change(reader)
+    assert str(caught.value) == f"{partition} is open with mode='r' and changes nothing; open it with mode='a'"
+
+
 def test_reading_changes_no_byte_of_the_directory(partition: Path) -> None:
     with kstore.Log.open(partition, segment_bytes=1000) as log:
         log.append_many(b"%d" % i for i in range(100))

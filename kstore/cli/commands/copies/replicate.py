@@ -15,7 +15,9 @@ from kstore.cli.commands.copies.lag import LagDisplay, lags_of, total_of
 from kstore.cli.progress import Progress
 from kstore.cli.stopping import Stopping
 from kstore.copies.replication.replicate import Replication, replicate
-from kstore.errors import ReplicationError
+from kstore.disk import fs
+from kstore.errors import ReplicationError, UnknownTopicOrPartitionError
+from kstore.store import catalog
 
 __all__ = ["run"]
 
@@ -55,6 +57,7 @@ def _start(parsed: argparse.Namespace) -> Replication:
 
 def _once(parsed: argparse.Namespace) -> ReplicationStats:
     """Copy what is there; a thread waits for that, so that this one can show how far it is."""
+    _refuse_unknown_topics(parsed)
     with messages.warnings("replicate"), Progress("replicate") as bar, _start(parsed) as replication:
         caught_up = threading.Thread(target=replication.wait_caught_up, name="kstore-replicate", daemon=True)
         caught_up.start()
@@ -63,7 +66,10 @@ def _once(parsed: argparse.Namespace) -> ReplicationStats:
             caught_up.join(_LOOK_SECONDS)
             facts = replication.stats()
             if facts["source"] == "gone":
-                raise ReplicationError(f"{', '.join(parsed.source)} is gone; what was copied stays")
+                source = ", ".join(parsed.source)
+                raise ReplicationError(
+                    f"{source} is gone, or empty as where a disk is not mounted; what was copied stays"
+                )
             left = sum(lag.size_bytes or 0 for lag in lags_of(facts["partitions"]))
             behind = max(behind, left)
             bar.reach(behind - left, behind)
@@ -78,6 +84,15 @@ def _once(parsed: argparse.Namespace) -> ReplicationStats:
         output.columns(["partition", "log end", ""], rows)
         print(total_of(lags))
     return facts
+
+
+def _refuse_unknown_topics(parsed: argparse.Namespace) -> None:
+    """Raise `UnknownTopicOrPartitionError` for a topic that neither side has; one that is followed may come later."""
+    sides = [*catalog.real_paths(parsed.source), *filter(fs.exists, catalog.real_paths(parsed.target))]
+    known = {entry.topic for side in sides for entry in catalog.look([side]).entries}
+    for topic in parsed.topic or ():
+        if topic not in known and known:
+            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r} in {', '.join(parsed.source)}")
 
 
 def _follow(parsed: argparse.Namespace) -> tuple[ReplicationStats, int]:
