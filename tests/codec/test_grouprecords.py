@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.codec.coordinator import groups, transactions
+from kstore.codec.coordinator._states import state_value
 from kstore.codec.coordinator.groups import GroupKey, MemberKey, OffsetKey, Position, SchemaError
 from kstore.codec.coordinator.transactions import Status, TransactionState
 
@@ -132,6 +133,35 @@ partitions = st.lists(st.tuples(st.sampled_from(["a", "b" * 200, "__c"]), st.int
 )
 def test_a_state_reads_as_it_was_written(state: TransactionState) -> None:
     assert transactions.parse_transaction(state.to_bytes()) == state
+
+
+def test_a_state_without_a_transaction_names_no_partitions() -> None:
+    state = TransactionState(7, 1, 60_000, Status.EMPTY, (("t", 0),), 5, 4)
+    read = transactions.parse_transaction(state.to_bytes())
+    assert read == state._replace(partitions=())
+    ongoing = state._replace(status=Status.ONGOING, partitions=())
+    assert transactions.parse_transaction(ongoing.to_bytes()) == ongoing
+    assert len(ongoing.to_bytes()) == len(state.to_bytes())  # no array, and an empty one
+
+
+def test_topics_stay_in_the_order_in_which_they_were_added_and_their_partitions_come_together() -> None:
+    places = (("b", 2), ("a", 0), ("b", 1))
+    read = transactions.parse_transaction(TransactionState(7, 1, 60_000, Status.ONGOING, places).to_bytes())
+    assert read.partitions == (("b", 2), ("b", 1), ("a", 0))
+
+
+@pytest.mark.parametrize("count", [0x7E, 0x7F, 0x3FFE, 0x3FFF])
+def test_an_array_whose_length_takes_another_byte_is_read_again(count: int) -> None:
+    state = TransactionState(7, 1, 60_000, Status.ONGOING, tuple(("t" * 0x7F, n) for n in range(count)))
+    assert transactions.parse_transaction(state.to_bytes()) == state
+
+
+def test_what_is_no_state_has_no_value() -> None:
+    for other in (None, [*TransactionState(7, 1, 60_000, Status.EMPTY)]):
+        with pytest.raises(TypeError, match="is no TransactionState"):
+            state_value(other)  # type: ignore[arg-type]
+    with pytest.raises(OverflowError):
+        TransactionState(7, 1 << 15, 60_000, Status.EMPTY).to_bytes()
 
 
 @given(st.binary(max_size=60), st.integers(0, 24))

@@ -8,26 +8,16 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from functools import lru_cache
 from typing import NamedTuple
 
-from kstore.codec.coordinator.groups import read_version, text_bytes, unsigned_varint
+from kstore.codec.coordinator._states import state_value
+from kstore.codec.coordinator.groups import read_version, text_bytes
 from kstore.codec.coordinator.schemas import Field, Reader, SchemaError
 from kstore.codec.coordinator.texts import TRANSACTION
 
 __all__ = ["Status", "TransactionState", "parse_transaction", "parse_transactional_id", "transaction_key"]
 
 _KEY_HEAD = struct.Struct(">hh")
-_VALUE_HEAD = struct.Struct(">hqhib")
-_TIMES = struct.Struct(">qq")
-_USUAL_TAIL = struct.Struct(">qqB2sq2sh")
-_PARTITION = struct.Struct(">i")
-_PREVIOUS = b"\x00\x08"
-_NEXT = b"\x01\x08"
-_VERSION = b"\x02\x02"
-_LONG = struct.Struct(">q")
-_SHORT = struct.Struct(">h")
-_NO_TAGS = b"\x00"
 
 
 class Status(IntEnum):
@@ -54,7 +44,6 @@ class Status(IntEnum):
 
 
 # Looked up once: a transaction asks several times.
-_EMPTY = Status.EMPTY
 _PREPARED = Status.PREPARE_COMMIT, Status.PREPARE_ABORT
 _COMPLETE = Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT
 
@@ -75,35 +64,7 @@ class TransactionState(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """The value of its record."""
-        producer_id, epoch, timeout_ms, status, places, updated_ms, start_ms, previous, after, version = self
-        head = _VALUE_HEAD.pack(1, producer_id, epoch, timeout_ms, status)
-        partitions = _NO_TAGS if status is _EMPTY else _partition_bytes(places)
-        if after == -1 and previous != -1 and version:
-            tail = _USUAL_TAIL.pack(updated_ms, start_ms, 2, _PREVIOUS, previous, _VERSION, version)
-            return head + partitions + tail
-        tags = []
-        if previous != -1:
-            tags.append(_PREVIOUS + _LONG.pack(previous))
-        if after != -1:
-            tags.append(_NEXT + _LONG.pack(after))
-        if version:
-            tags.append(_VERSION + _SHORT.pack(version))
-        times = _TIMES.pack(updated_ms, start_ms)
-        return b"".join((head, partitions, times, unsigned_varint(len(tags)), *tags))
-
-
-@lru_cache(maxsize=1024)  # transactions of one producer go to the same partitions
-def _partition_bytes(partitions: tuple[tuple[str, int], ...]) -> bytes:
-    by_topic: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        by_topic.setdefault(topic, []).append(number)
-    parts = [unsigned_varint(len(by_topic) + 1)]
-    for topic, numbers in by_topic.items():
-        name = topic.encode()
-        parts += unsigned_varint(len(name) + 1), name, unsigned_varint(len(numbers) + 1)
-        parts += map(_PARTITION.pack, numbers)
-        parts.append(_NO_TAGS)
-    return b"".join(parts)
+        return state_value(self)
 
 
 def transaction_key(transactional_id: str) -> bytes:
