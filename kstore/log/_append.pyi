@@ -4,6 +4,7 @@ from datetime import datetime
 from typing_extensions import Buffer
 
 from kstore.log.append import Appends
+from kstore.log.log import Log
 
 def append(
     self: Appends,
@@ -25,4 +26,13 @@ def append(
 
     Raises `TypeError` for a `str`, `RecordTooLargeError`, `RecordBatchTooLargeError`, `InvalidTimestampError`,
     `InvalidRecordError`, `StorageError`, `LogClosedError`, `NotLeaderError` in a follower; the log is as it was.
+    """
+
+def append_commit(
+    log: Log, now_ms: int, producer_id: int, producer_epoch: int, coordinator_epoch: int, transaction_version: int
+) -> bool:
+    """Append the marker that commits a producer's open transaction, of a time that was read just now.
+
+    False where there is more to do, or something against it: nothing has changed then, and `Log.append_marker` does
+    or says it.
     """

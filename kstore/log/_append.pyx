@@ -1,10 +1,11 @@
 # cython: embedsignature=False, annotation_typing=False
 """`Log.append` in C: an append is so short that a Python function, and the defaults of its keywords, which Python looks
-up one by one, would take as long as the encoding of the record.
+up one by one, would take as long as the encoding of the record. The marker of a commit is as short.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 
+from kstore.log.segments._producers cimport ProducerTable
 from kstore.log.writing._appender cimport Appender
 
 
@@ -32,3 +33,17 @@ def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None
                     self._flush()
                 return offset
     return self._append_slowly(value, key, timestamp, headers, leader_epoch, sync, expected_offset)
+
+
+def append_commit(log, int64_t now_ms, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
+                  int transaction_version):
+    """Append the marker that commits a producer's open transaction, of a time that was read just now.
+
+    False where there is more to do, or something against it: nothing has changed then, and `Log.append_marker` does
+    or says it.
+    """
+    appender = log._appender
+    if appender is None:
+        return False
+    return (<Appender?> appender)._append_commit(<ProducerTable?> log._writer.producers.table, now_ms, producer_id,
+                                                 producer_epoch, coordinator_epoch, transaction_version) >= 0

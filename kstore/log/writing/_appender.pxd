@@ -96,5 +96,7 @@ cdef class Appender:
                          int64_t *stamp) except? -99
     cdef int64_t _append_numbered(self, ProducerTable table, object value, object key, object timestamp,
                                   const Stamp *numbers, int64_t *stamp) except? -99
+    cdef int64_t _append_commit(self, ProducerTable table, int64_t now, int64_t producer_id, int16_t epoch,
+                                int32_t coordinator_epoch, int version) except? -99
     cdef int64_t _given(self, object timestamp) except? -1
     cdef int _tell(self) except -1

@@ -9,7 +9,6 @@ from typing_extensions import Buffer, disjoint_base
 
 from kstore.errors import StorageError
 from kstore.files._index import Entries
-from kstore.log.segments._producers import ProducerTable
 from kstore.types import AppendInfo
 
 class _LogFile(Protocol):
@@ -158,13 +157,6 @@ class Appender:
 
         None where there is more to do, or something is wrong with the batch or an argument: nothing has changed then,
         and `Log.append_batch` says what it is. The bytes are copied first, so the checked ones are those stored.
-        """
-    def append_commit(
-        self, table: ProducerTable, now: int, producer_id: int, epoch: int, coordinator_epoch: int, version: int
-    ) -> int:
-        """Append the marker that commits a producer's open transaction; its offset, or a `Code`.
-
-        `SLOW` for all that `ProducerTable.stage` has to judge.
         """
     def encode(
         self,

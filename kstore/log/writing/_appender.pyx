@@ -507,8 +507,8 @@ cdef class Appender:
             self.on_publish()
         return 0
 
-    def append_commit(self, ProducerTable table not None, int64_t now, int64_t producer_id, int16_t epoch,
-                      int32_t coordinator_epoch, int version):
+    cdef int64_t _append_commit(self, ProducerTable table, int64_t now, int64_t producer_id, int16_t epoch,
+                                int32_t coordinator_epoch, int version) except? -99:
         """Append the marker that commits a producer's open transaction; its offset, or a `Code`.
 
         `SLOW` for all that `ProducerTable.stage` has to judge.

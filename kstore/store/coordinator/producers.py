@@ -22,6 +22,8 @@ from kstore.config.settings import shortened
 from kstore.disk import fs
 from kstore.errors import InvalidTxnStateError, KStoreError, StorageError, closed
 from kstore.log.log import writer_of
+from kstore.store.coordinator import _transaction
+from kstore.store.coordinator._transaction import RecordTransaction
 from kstore.store.coordinator.consumer import Positions
 from kstore.store.coordinator.groups import GroupCoordinator
 from kstore.store.coordinator.transactionlog import draw_producer_id
@@ -390,7 +392,7 @@ class TransactionalProducer(Closing):
         return f"<kstore.TransactionalProducer{state} of {shortened(self.transactional_id)} id={self.producer_id}>"
 
 
-class Transaction:
+class Transaction(RecordTransaction):
     """All records between beginning and end: readers of committed records see all of them, or none.
 
     After an error that leaves here it is still open: abort it, as a `with` block does.
@@ -399,36 +401,7 @@ class Transaction:
     ended: bool
     """Whether the transaction was committed or aborted."""
 
-    def __init__(self, producer: TransactionalProducer, numbers: SequenceNumbers, sync: bool) -> None:
-        self._producer = producer
-        self._entry = producer._entry
-        self._coordinator, self._groups, self._appender, _ = producer._parts
-        self._numbers = numbers
-        self._sync = sync
-        self._owner = self._entry.owner
-        self._partitions = numbers.entered
-        self.ended = False
-
-    def append(
-        self,
-        topic: str,
-        value: ReadableBuffer | None,
-        key: ReadableBuffer | None = None,
-        *,
-        partition: int | None = None,
-        timestamp: int | datetime | None = None,
-        headers: Headers = None,
-        expected_offset: int | None = None,
-    ) -> RecordMetadata:
-        """Append one record as `Store.append` does; where it is. The marker of a transaction takes an offset, too."""
-        headers = headers if headers is None else list(headers)
-        entry = self._entry
-        with self._producer._lock, entry.lock:
-            if entry.owner is not self._owner or self.ended or self._producer._closed:
-                self._check()
-            return self._appender.append(
-                self._numbers, self._enter, topic, value, key, partition, timestamp, headers, expected_offset
-            )
+    append = _transaction.append
 
     def append_many(
         self,
@@ -492,25 +465,11 @@ class Transaction:
         after the decision was written, the commit is completed by the next transaction, the housekeeping or the next
         opening; before, the transaction is still open.
         """
-        self._end(commit=True, sync=self._sync if sync is None else sync)
+        self._finish(True, self._sync if sync is None else sync)
 
     def abort(self) -> None:
         """Abort: nothing of it was ever there for readers of committed records."""
-        self._end(commit=False, sync=False)
-
-    def _end(self, *, commit: bool, sync: bool) -> None:
-        with self._producer._lock, self._entry.lock:
-            self._check()
-            try:
-                if self._is_ongoing:
-                    self._coordinator.end(self._entry, commit=commit, sync=sync)
-            finally:
-                self.ended = not self._is_ongoing
-
-    @property
-    def _is_ongoing(self) -> bool:
-        state = self._entry.state
-        return state is not None and state.status == Status.ONGOING
+        self._finish(False, False)
 
     def _check(self) -> None:
         self._producer._check()
@@ -525,13 +484,6 @@ class Transaction:
     def _check_and_enter(self, places: Iterable[Place]) -> None:
         self._check()
         self._enter(places)
-
-    def _enter(self, places: Iterable[Place]) -> None:
-        added = self._partitions
-        new = [place for place in places if place not in added]
-        if new:
-            self._coordinator.add_partitions(self._entry, new)
-            added.update(new)
 
     def __enter__(self) -> Self:
         return self
@@ -577,7 +529,7 @@ class Transaction:
     def __repr__(self) -> str:
         state = "ended" if self.ended else "open"
         name = shortened(self._entry.transactional_id)
-        return f"<kstore.Transaction of {name}, {state}, {len(self._partitions)} partitions>"
+        return f"<kstore.Transaction of {name}, {state}, {len(self._numbers.entered)} partitions>"
 
 
 class TransactionParts(NamedTuple):

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import secrets
 import threading
-import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from kstore.codec.coordinator import transactions
 from kstore.codec.coordinator.groups import SchemaError
 from kstore.codec.coordinator.transactions import Status, TransactionState
 from kstore.errors import CorruptRecordError, KStoreError
-
-if TYPE_CHECKING:
-    from kstore.log.log import Log
+from kstore.log.log import Log, writer_of
+from kstore.store.coordinator._transaction import IdSteps
+from kstore.store.readers import Logs
 
 __all__ = ["FIRST_PRODUCER_ID", "TransactionEntry", "draw_producer_id", "read_states"]
 
@@ -34,32 +32,20 @@ def draw_producer_id() -> int:
     return FIRST_PRODUCER_ID + secrets.randbelow(FIRST_PRODUCER_ID)
 
 
-class TransactionEntry:
+class TransactionEntry(IdSteps):
     """A transactional id: its state, its log, and its present producer. `lock` guards all of it."""
 
-    __slots__ = ("_end", "key", "lock", "log", "owner", "state", "transactional_id")
+    __slots__ = ()
 
-    def __init__(self, transactional_id: str, log: Log, state: TransactionState | None) -> None:
-        self.transactional_id = transactional_id
-        self.key = transactions.transaction_key(transactional_id)
-        self.log = log
-        self.state = state
-        self._end = log.log_end_offset  # the id's records below it have been read
+    def __init__(self, transactional_id: str, log: Log, logs: Logs, state: TransactionState | None) -> None:
+        key = transactions.transaction_key(transactional_id)
+        super().__init__(transactional_id, key, log, writer_of(log).appender, logs, state)
         self.lock = threading.RLock()
-        self.owner: weakref.ref[object] | None = None
 
     @property
     def is_owned(self) -> bool:
         """Whether a producer of this process has it."""
         return self.owner is not None and self.owner() is not None
-
-    def write(self, state: TransactionState) -> None:
-        """Write a state down; from then on it holds, also when an interrupt comes before this returns."""
-        self._write(state.to_bytes(), state)
-
-    def remove(self) -> None:
-        """Write a tombstone: nothing is known of the id from then on."""
-        self._write(None, None)
 
     def was_committed(self, producer_id: int, epoch: int) -> bool:
         """Whether the records tell of a commit whose markers have this epoch."""
@@ -70,17 +56,13 @@ class TransactionEntry:
                     return True
         return False
 
-    def _write(self, value: bytes | None, state: TransactionState | None) -> None:
-        try:
-            self._end = self.log.append(value, self.key) + 1
-            self.state = state
-        except BaseException:
-            with suppress(KStoreError):
-                # Other ids may have written to the log meanwhile, this one cannot.
-                start = max(self._end, self.log.log_start_offset)
-                if any(record.key == self.key for record in self.log.read(start)):
-                    self.state = state
-            raise
+    def _look_back(self, state: TransactionState | None) -> None:
+        """Take this state, which was being written when an error came, if its record is in the log."""
+        with suppress(KStoreError):
+            # Other ids may have written to the log meanwhile, this one cannot.
+            start = max(self._end, self.log.log_start_offset)
+            if any(record.key == self.key for record in self.log.read(start)):
+                self.state = state
 
 
 def read_states(log: Log) -> dict[str, TransactionState]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from errno import EIO
 from typing import TypeVar
@@ -23,8 +23,10 @@ from kstore.disk import fs
 from kstore.errors import InvalidProducerEpochError, InvalidTxnStateError, KStoreError, LogClosedError, StorageError
 from kstore.files import checkpoint, names
 from kstore.files._snapshot import SnapshotError, parse_snapshot
+from kstore.log._append import append_commit
 from kstore.log.log import Log, writer_of
 from kstore.store.catalog import Entry
+from kstore.store.coordinator._transaction import VERSION
 from kstore.store.coordinator.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
 from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
 from kstore.store.metadata import Metadata
@@ -34,14 +36,12 @@ logger = logging.getLogger("kstore")
 
 T = TypeVar("T")
 
-VERSION = 2
 LAST_EPOCH = 2**15 - 1
 Place = tuple[str, int]
 
 # Looked up once: a transaction asks several times.
 _ONGOING = Status.ONGOING
-_PREPARE_COMMIT, _PREPARE_ABORT = Status.PREPARE_COMMIT, Status.PREPARE_ABORT
-_COMPLETE_COMMIT, _COMPLETE_ABORT = Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT
+_PREPARE_COMMIT = Status.PREPARE_COMMIT
 
 
 class TransactionCoordinator:
@@ -80,7 +80,7 @@ class TransactionCoordinator:
         with self._metadata.changing:
             self._unread.pop(log.partition, None)
             for name, state in states.items():
-                self.ids.setdefault(name, TransactionEntry(name, log, state))
+                self.ids.setdefault(name, TransactionEntry(name, log, self._logs, state))
 
     def _complete_prepared(self) -> None:
         for entry in list(self.ids.values()):
@@ -179,7 +179,7 @@ class TransactionCoordinator:
             if log.partition in self._unread:
                 self._read_ids(log)
             with self._metadata.changing:
-                entry = self.ids.setdefault(transactional_id, TransactionEntry(transactional_id, log, None))
+                entry = self.ids.setdefault(transactional_id, TransactionEntry(transactional_id, log, self._logs, None))
         return entry
 
     # Steps.
@@ -223,25 +223,6 @@ class TransactionCoordinator:
         )
         entry.owner = weakref.ref(owner)
 
-    def add_partitions(self, entry: TransactionEntry, places: Iterable[Place]) -> None:
-        """Write down that the transaction goes to these partitions too, before anything is written there."""
-        state = entry.state
-        assert state is not None
-        now_ms = self._logs.writing().now()
-        entry.write(
-            TransactionState(
-                state.producer_id,
-                state.producer_epoch,
-                state.timeout_ms,
-                _ONGOING,
-                partitions=(*state.partitions, *places),
-                last_update_ms=now_ms,
-                start_ms=state.start_ms if state.status is _ONGOING else now_ms,
-                previous_producer_id=state.producer_id,
-                client_version=VERSION,
-            )
-        )
-
     def end(self, entry: TransactionEntry, *, commit: bool, sync: bool, fence: bool = False) -> None:
         """Decide a transaction that is ongoing, then do it everywhere.
 
@@ -258,21 +239,8 @@ class TransactionCoordinator:
         if sync:
             for log in self._logs_of(state):
                 log.flush()
-        now_ms = self._logs.writing().now()
-        entry.write(
-            TransactionState(
-                state.producer_id,
-                min(epoch + 1, LAST_EPOCH),
-                state.timeout_ms,
-                _PREPARE_COMMIT if commit else _PREPARE_ABORT,
-                partitions=state.partitions,
-                last_update_ms=now_ms,
-                start_ms=state.start_ms,
-                previous_producer_id=state.producer_id,
-                next_producer_id=next_id,
-                client_version=VERSION,
-            )
-        )
+        now_ms = entry.now()
+        entry.decide(commit, min(epoch + 1, LAST_EPOCH), next_id, now_ms)
         if sync:
             entry.log.flush()
         self.complete(entry, sync=sync, now_ms=None if sync else now_ms)
@@ -287,9 +255,9 @@ class TransactionCoordinator:
         state = entry.state
         assert state is not None
         if now_ms is None:
-            now_ms = self._logs.writing().now()
+            now_ms = entry.now()
         commit = state.status is _PREPARE_COMMIT
-        coordinator_epoch = max(writer_of(entry.log).appender.leader_epoch, 0)
+        coordinator_epoch = entry.coordinator_epoch
         logs = self._logs_of(state)
         for log in logs:
             if only_open and not _is_open(log, state):
@@ -298,19 +266,7 @@ class TransactionCoordinator:
         if sync:
             for log in logs:
                 log.flush()
-        rotated = state.next_producer_id != -1
-        entry.write(
-            TransactionState(
-                state.next_producer_id if rotated else state.producer_id,
-                0 if rotated else state.producer_epoch,
-                state.timeout_ms,
-                _COMPLETE_COMMIT if commit else _COMPLETE_ABORT,
-                last_update_ms=self._logs.writing().now() if sync else now_ms,
-                start_ms=state.start_ms,
-                previous_producer_id=state.producer_id,
-                client_version=state.client_version,
-            )
-        )
+        entry.done(entry.now() if sync else now_ms)
 
     def _logs_of(self, state: TransactionState) -> list[Log]:
         """The logs of a transaction; topics that were deleted since have nothing to end."""
@@ -425,15 +381,11 @@ def fenced(entry: TransactionEntry) -> InvalidProducerEpochError:
 
 def _append_marker(log: Log, state: TransactionState, commit: bool, coordinator_epoch: int, now_ms: int) -> None:
     """Append a marker as `Log.append_marker` does, without checking each argument again."""
-    writer = writer_of(log)
-    producer = state.producer_id, state.producer_epoch
-    if commit:
-        table, version = writer.producers.table, state.client_version
-        if writer.appender.append_commit(table, now_ms, *producer, coordinator_epoch, version) >= 0:
-            return
-    log.append_marker(
-        *producer, commit=commit, coordinator_epoch=coordinator_epoch, transaction_version=state.client_version
-    )
+    producer_id, epoch, version = state.producer_id, state.producer_epoch, state.client_version
+    if not (commit and append_commit(log, now_ms, producer_id, epoch, coordinator_epoch, version)):
+        log.append_marker(
+            producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch, transaction_version=version
+        )
 
 
 def _is_expired(entry: TransactionEntry, now_ms: int, least_ms: int) -> bool:

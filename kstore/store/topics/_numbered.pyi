@@ -1,14 +1,17 @@
 """A producer's sequence numbers, and the append of one numbered record in one step."""
 
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from typing_extensions import Buffer, disjoint_base
 
 from kstore.log.writing.writer import Writer
 from kstore.store.topics._append import Route, RoutedAppender
 from kstore.types import RecordMetadata
+
+_Place: TypeAlias = tuple[str, int]
 
 @final
 class PartitionSequence:
@@ -25,12 +28,15 @@ class PartitionSequence:
 class Sequences:
     """The numbers of one producer id and epoch, by `(topic, partition)`.
 
-    While `busy` a thread uses them under their owner's lock, and `append` appends nothing.
+    While `busy` a thread uses them under their owner's lock, and `append` appends nothing. `entered` are the partitions
+    that are known to the coordinator. `taken` is the number that was given last, with its place: its record may or may
+    not be in the log.
     """
 
     busy: bool
+    taken: tuple[_Place, int] | None
     def __init__(
-        self, producer_id: int, producer_epoch: int, *, transactional: bool, metadata: type[RecordMetadata]
+        self, producer_id: int, producer_epoch: int, *, transactional: bool, metadata: type[RecordMetadata] = ...
     ) -> None: ...
     @property
     def producer_id(self) -> int: ...
@@ -39,7 +45,12 @@ class Sequences:
     @property
     def transactional(self) -> bool: ...
     @property
-    def partitions(self) -> dict[tuple[str, int], PartitionSequence]: ...
+    def partitions(self) -> dict[_Place, PartitionSequence]: ...
+    @property
+    def entered(self) -> set[_Place]: ...
+    def partition(self, place: _Place) -> PartitionSequence:
+        """The numbers of one partition."""
+
     def append(
         self,
         taken: list[Any] | None,
@@ -55,6 +66,23 @@ class Sequences:
         `route` is the topic's. `taken[0]`, if there is such a list, becomes the place and sequence number of a record
         that is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
         """
+
+class NumberingAppender(RoutedAppender):
+    """Appends numbered records one by one. Whoever derives from it has `append_slowly` and `reason`."""
+
+    def append(
+        self,
+        numbers: Sequences,
+        enter: Callable[[list[_Place]], None] | None,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        partition: int | None,
+        timestamp: int | datetime | None,
+        headers: Iterable[tuple[str, Buffer | None]] | None,
+        expected_offset: int | None = None,
+    ) -> RecordMetadata:
+        """Append one record, numbered, once `enter` has its partition. Raises what `Store.append` and the log raise."""
 
 @disjoint_base
 class RecordProducer:

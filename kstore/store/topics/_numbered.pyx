@@ -7,24 +7,22 @@ step that puts its record into the log, so that nothing can come between the two
 """
 
 cimport cython
+from cpython.long cimport PyLong_AsLongAndOverflow
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kstore.log.segments._producers cimport ProducerTable
-from kstore.log.writing._appender cimport SLOW, Appender, Stamp
+from kstore.log.writing._appender cimport SLOW, Stamp
 from kstore.store.topics._append cimport Route, RoutedAppender, new_metadata
 
 import threading
+
+from kstore.errors import LogClosedError, StorageError
+from kstore.types import RecordMetadata
 
 
 @cython.final
 cdef class PartitionSequence:
     """The sequence numbers of one partition. `doubtful` while it is open whether the last one given is in the log."""
-
-    cdef readonly object writer
-    cdef Appender appender
-    cdef object producers
-    cdef public int32_t sequence
-    cdef public bint doubtful
 
     def attach(self, writer):
         """Append to the log of this writer from now on."""
@@ -36,24 +34,31 @@ cdef class PartitionSequence:
 cdef class Sequences:
     """The numbers of one producer id and epoch, by `(topic, partition)`.
 
-    While `busy` a thread uses them under their owner's lock, and `append` appends nothing.
+    While `busy` a thread uses them under their owner's lock, and `append` appends nothing. `entered` are the partitions
+    that are known to the coordinator. `taken` is the number that was given last, with its place: its record may or may
+    not be in the log.
     """
 
-    cdef readonly int64_t producer_id
-    cdef readonly int16_t producer_epoch
-    cdef readonly bint transactional
-    cdef readonly dict partitions
-    cdef public bint busy
-    cdef type _metadata
-
-    def __init__(self, int64_t producer_id, int16_t producer_epoch, *, bint transactional, type metadata not None):
+    def __init__(self, int64_t producer_id, int16_t producer_epoch, *, bint transactional,
+                 type metadata not None=RecordMetadata):
         if not issubclass(metadata, tuple):
             raise TypeError(f"metadata is {metadata.__name__}; a tuple of four is wanted")
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.transactional = transactional
         self.partitions = {}
+        self.entered = set()
         self._metadata = metadata
+
+    def partition(self, tuple place not None):
+        """The numbers of one partition."""
+        return self._of(place)
+
+    cdef PartitionSequence _of(self, tuple place):
+        found = self.partitions.get(place)
+        if found is None:
+            found = self.partitions[place] = PartitionSequence()
+        return <PartitionSequence?> found
 
     def append(self, list taken, Route route not None, topic, partition, value, key, timestamp):
         """Append one record in one step: its metadata, else the partition that it is to go to, where more is to be done.
@@ -97,6 +102,48 @@ cdef class Sequences:
                 taken[0] = mine
             partition.appender._tell()
         return offset
+
+
+cdef class NumberingAppender(RoutedAppender):
+    """Appends numbered records one by one. Whoever derives from it has `append_slowly` and `reason`."""
+
+    def append(self, Sequences numbers not None, enter, topic, value, key, partition, timestamp, headers,
+               expected_offset=None):
+        """Append one record, numbered, once `enter` has its partition. Raises what `Store.append` and the log raise."""
+        return self._append(numbers, enter, topic, value, key, partition, timestamp, headers, expected_offset)
+
+    cdef object _append(self, Sequences numbers, object enter, object topic, object value, object key,
+                        object partition, object timestamp, object headers, object expected_offset):
+        cdef Route route = None
+        cdef PartitionSequence sequence
+        cdef int64_t offset, stamp = 0
+        cdef long number = -1
+        cdef int overflow = 0
+        if headers is None and expected_offset is None and type(topic) is str:
+            route = self._current(topic)
+        if route is not None:
+            if type(partition) is int:
+                number = PyLong_AsLongAndOverflow(partition, &overflow)
+            elif partition is None:
+                partition = number = route.router.route_one(key, value)
+            writer = route.writers[number] if 0 <= number < len(route.writers) else None
+            if writer is not None:
+                place = (topic, partition)
+                try:
+                    if enter is not None and place not in numbers.entered:
+                        enter([place])
+                    sequence = numbers._of(place)
+                    if sequence.writer is not writer:
+                        sequence.attach(writer)
+                    offset = numbers._append(sequence, None, place, value, key, timestamp, &stamp)
+                except (StorageError, LogClosedError) as error:
+                    reason = self.reason(topic, error)
+                    if reason is not error:
+                        raise reason from None
+                    raise
+                if offset >= 0:
+                    return new_metadata(numbers._metadata, topic, partition, offset, stamp)
+        return self.append_slowly(numbers, enter, topic, value, key, partition, timestamp, headers, expected_offset)
 
 
 cdef class RecordProducer:

@@ -27,8 +27,7 @@ from kstore.log.writing import produced
 from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Catalog
 from kstore.store.readers import Logs
-from kstore.store.topics._append import RoutedAppender
-from kstore.store.topics._numbered import PartitionSequence, Sequences
+from kstore.store.topics._numbered import NumberingAppender, Sequences
 from kstore.store.topics._route import Splitter
 from kstore.store.topics.append import AppendOptions, Load, TopicCall
 from kstore.store.topics.append_columns import ColumnArguments, ColumnLoad
@@ -52,19 +51,6 @@ _new_tuple = tuple.__new__
 
 class SequenceNumbers(Sequences):
     """The sequence numbers of one producer id and epoch, by partition. One thread at a time uses it."""
-
-    def __init__(self, producer_id: int, producer_epoch: int, *, transactional: bool) -> None:
-        super().__init__(producer_id, producer_epoch, transactional=transactional, metadata=RecordMetadata)
-        self.entered: set[Place] = set()  # the partitions that are known to the coordinator
-        self.taken: tuple[Place, int] | None = None
-        """The number that was given last; its record may or may not be in the log."""
-
-    def partition(self, place: Place) -> PartitionSequence:
-        """The numbers of one partition."""
-        sequence = self.partitions.get(place)
-        if sequence is None:
-            sequence = self.partitions[place] = PartitionSequence()
-        return sequence
 
     def take(self, place: Place, writer: Writer) -> int:
         """The number of the next record; in doubt from here until `used` or `unused`."""
@@ -299,7 +285,7 @@ def _append_one(
         return offset
 
 
-class NumberedAppender(RoutedAppender):
+class NumberedAppender(NumberingAppender):
     """Appends what producers give it to the topics of a store. Thread-safe; each `SequenceNumbers` is one thread's."""
 
     def __init__(self, catalog: Catalog, logs: Logs, routes: Routes) -> None:
@@ -315,7 +301,7 @@ class NumberedAppender(RoutedAppender):
         """The log of a partition."""
         return self._routes.log(topic, partition)
 
-    def append(
+    def append_slowly(
         self,
         numbers: SequenceNumbers,
         enter: Enter | None,
@@ -325,9 +311,9 @@ class NumberedAppender(RoutedAppender):
         partition: int | None,
         timestamp: int | datetime | None,
         headers: Iterable[tuple[str, ReadableBuffer | None]] | None,
-        expected_offset: int | None = None,
+        expected_offset: int | None,
     ) -> RecordMetadata:
-        """Append one record, numbered. Raises what `Store.append` and the log raise."""
+        """Append one record, numbered, where there is more to do than to write it."""
         routes = self._routes
         route = self.current_route(topic) or routes.find(topic)
         expected_offset = batches.checked_expectation(expected_offset)
@@ -342,13 +328,9 @@ class NumberedAppender(RoutedAppender):
             writer = route.writers[partition] or routes.writer(route, partition)
             if enter is not None and place not in numbers.entered:
                 enter([place])
-            sequence = numbers.partitions.get(place) or numbers.partition(place)
+            sequence = numbers.partition(place)
             if sequence.writer is not writer:
                 sequence.attach(writer)
-            if headers is None and expected_offset is None:
-                appended = numbers.append(None, route, topic, partition, value, key, timestamp)
-                if isinstance(appended, RecordMetadata):
-                    return appended
             number = numbers.take(place, writer)
             if timestamp is None:
                 timestamp = route.now()
@@ -366,7 +348,7 @@ class NumberedAppender(RoutedAppender):
                 **numbers.fields(number)._asdict(),
             )
         except (StorageError, LogClosedError) as error:
-            reason = routes.reason(topic, error)
+            reason = self.reason(topic, error)
             if reason is not error:
                 raise reason from None
             raise
@@ -374,6 +356,10 @@ class NumberedAppender(RoutedAppender):
         if info.log_append_time >= 0:
             timestamp = info.log_append_time
         return RecordMetadata(topic, partition, info.last_offset, timestamp)
+
+    def reason(self, topic: str, error: BaseException) -> BaseException:
+        """What an append raises in place of this error; see `Routes.reason`."""
+        return self._routes.reason(topic, error)
 
     def load(
         self,

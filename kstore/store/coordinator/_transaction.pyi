@@ -1,0 +1,111 @@
+"""The steps of a transaction, in C: each partition that it goes to, each record, and its end are some of them."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from threading import RLock
+from weakref import ReferenceType
+
+from typing_extensions import Buffer, disjoint_base
+
+from kstore.codec.coordinator.transactions import TransactionState
+from kstore.log.log import Log
+from kstore.log.writing._appender import Appender
+from kstore.store.coordinator.groups import GroupCoordinator
+from kstore.store.coordinator.producers import TransactionalProducer
+from kstore.store.coordinator.transactionlog import TransactionEntry
+from kstore.store.coordinator.transactions import TransactionCoordinator
+from kstore.store.readers import Logs
+from kstore.store.topics.numbered import NumberedAppender, SequenceNumbers
+from kstore.types import RecordMetadata
+
+VERSION: int
+
+@disjoint_base
+class IdSteps:
+    """The state of a transactional id, its log, and its present producer. `lock` guards all of it.
+
+    Whoever derives from it has `_look_back`, for a write that was broken off.
+    """
+
+    lock: RLock
+    owner: ReferenceType[object] | None
+    state: TransactionState | None
+    def __init__(
+        self,
+        transactional_id: str,
+        key: bytes,
+        log: Log,
+        appender: Appender,
+        logs: Logs,
+        state: TransactionState | None,
+    ) -> None: ...
+    @property
+    def transactional_id(self) -> str: ...
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def _end(self) -> int: ...
+    @property
+    def coordinator_epoch(self) -> int:
+        """The epoch of the coordinator, which is the leader epoch of the id's log."""
+
+    def now(self) -> int:
+        """Milliseconds since the epoch, by the store's clock; `LogClosedError` once the store is closed."""
+
+    def write(self, state: TransactionState) -> None:
+        """Write a state down; from then on it holds, also when an interrupt comes before this returns."""
+
+    def remove(self) -> None:
+        """Write a tombstone: nothing is known of the id from then on."""
+
+    def add_partitions(self, places: Iterable[tuple[str, int]]) -> None:
+        """Write down that the transaction goes to these partitions too, before anything is written there."""
+
+    def decide(self, commit: bool, epoch: int, next_producer_id: int, now_ms: int) -> None:
+        """Write down how the transaction ends, with the epoch of its markers."""
+
+    def done(self, now_ms: int) -> None:
+        """Write down that the transaction, which was decided, has ended everywhere."""
+
+@disjoint_base
+class RecordTransaction:
+    """A transaction's records and its end. Whoever derives from it has `_check`, which says why it cannot go on."""
+
+    ended: bool
+    def __init__(self, producer: TransactionalProducer, numbers: SequenceNumbers, sync: bool) -> None: ...
+    @property
+    def _producer(self) -> TransactionalProducer: ...
+    @property
+    def _entry(self) -> TransactionEntry: ...
+    @property
+    def _coordinator(self) -> TransactionCoordinator: ...
+    @property
+    def _groups(self) -> GroupCoordinator: ...
+    @property
+    def _appender(self) -> NumberedAppender: ...
+    @property
+    def _numbers(self) -> SequenceNumbers: ...
+    @property
+    def _owner(self) -> ReferenceType[object] | None: ...
+    @property
+    def _sync(self) -> bool: ...
+    def _enter(self, places: Iterable[tuple[str, int]]) -> None:
+        """Have the coordinator know these partitions."""
+
+    def _finish(self, commit: bool, sync: bool) -> None:
+        """Decide the transaction, and do it everywhere."""
+
+def append(
+    self: RecordTransaction,
+    topic: str,
+    value: Buffer | None,
+    key: Buffer | None = None,
+    *,
+    partition: int | None = None,
+    timestamp: int | datetime | None = None,
+    headers: Iterable[tuple[str, Buffer | None]] | None = None,
+    expected_offset: int | None = None,
+) -> RecordMetadata:
+    """Append one record as `Store.append` does; where it is. The marker of a transaction takes an offset, too."""

@@ -1,0 +1,166 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
+"""The steps of a transaction, in C: each partition that it goes to, each record, and its end are some of them.
+
+`IdSteps` writes the states of a transactional id, `RecordTransaction` appends and ends. The hardest rule: a state holds
+when its record is in the id's log, and not before.
+"""
+
+from libc.stdint cimport int64_t
+
+from kstore.log.writing._appender cimport Appender
+from kstore.store.topics._numbered cimport NumberingAppender, Sequences
+
+from kstore.codec.coordinator._states import state_value
+from kstore.codec.coordinator.transactions import Status, TransactionState
+
+VERSION = 2
+"""Of Kafka's transactions: with each of them the producer's epoch goes up by one."""
+
+cdef object ONGOING = Status.ONGOING
+cdef object PREPARE_COMMIT = Status.PREPARE_COMMIT, PREPARE_ABORT = Status.PREPARE_ABORT
+cdef object COMPLETE_COMMIT = Status.COMPLETE_COMMIT, COMPLETE_ABORT = Status.COMPLETE_ABORT
+cdef object new_tuple = tuple.__new__
+
+
+cdef class IdSteps:
+    """The state of a transactional id, its log, and its present producer. `lock` guards all of it.
+
+    Whoever derives from it has `_look_back`, for a write that was broken off.
+    """
+
+    cdef readonly str transactional_id
+    cdef readonly bytes key
+    cdef readonly object log
+    cdef public object lock, owner, state
+    cdef readonly int64_t _end         # the id's records below it have been read
+    cdef object _logs
+    cdef Appender _appender
+
+    def __init__(self, str transactional_id not None, bytes key not None, log, Appender appender not None, logs, state):
+        self.transactional_id = transactional_id
+        self.key = key
+        self.log = log
+        self._appender = appender
+        self._logs = logs
+        self._end = log.log_end_offset
+        self.state = state
+
+    def now(self):
+        """Milliseconds since the epoch, by the store's clock; `LogClosedError` once the store is closed."""
+        cdef Appender appender = <Appender?> self._appender
+        if appender.busy:  # as it stays when the log is closed
+            return self._logs.writing().now()
+        return appender._now()
+
+    @property
+    def coordinator_epoch(self):
+        """The epoch of the coordinator, which is the leader epoch of the id's log."""
+        return max((<Appender?> self._appender).leader_epoch, 0)
+
+    def write(self, state):
+        """Write a state down; from then on it holds, also when an interrupt comes before this returns."""
+        self._write(state_value(state), state)
+
+    def remove(self):
+        """Write a tombstone: nothing is known of the id from then on."""
+        self._write(None, None)
+
+    cdef int _write(self, object value, object state) except -1:
+        try:
+            self._end = self.log.append(value, self.key) + 1
+            self.state = state
+        except BaseException:
+            self._look_back(state)
+            raise
+        return 0
+
+    def add_partitions(self, places):
+        """Write down that the transaction goes to these partitions too, before anything is written there."""
+        producer_id, epoch, timeout_ms, status, partitions, _, start_ms, _, _, _ = fields(self.state)
+        now_ms = self.now()
+        if status is not ONGOING:
+            start_ms = now_ms
+        self.write(new_tuple(TransactionState, (
+            producer_id, epoch, timeout_ms, ONGOING, (*partitions, *places), now_ms, start_ms, producer_id, -1, VERSION)))
+
+    def decide(self, bint commit, epoch, next_producer_id, now_ms):
+        """Write down how the transaction ends, with the epoch of its markers."""
+        producer_id, _, timeout_ms, _, partitions, _, start_ms, _, _, _ = fields(self.state)
+        self.write(new_tuple(TransactionState, (
+            producer_id, epoch, timeout_ms, PREPARE_COMMIT if commit else PREPARE_ABORT, partitions, now_ms, start_ms,
+            producer_id, next_producer_id, VERSION)))
+
+    def done(self, now_ms):
+        """Write down that the transaction, which was decided, has ended everywhere."""
+        producer_id, epoch, timeout_ms, status, _, _, start_ms, _, next_producer_id, version = fields(self.state)
+        previous = producer_id
+        if next_producer_id != -1:
+            producer_id, epoch = next_producer_id, 0
+        self.write(new_tuple(TransactionState, (
+            producer_id, epoch, timeout_ms, COMPLETE_COMMIT if status is PREPARE_COMMIT else COMPLETE_ABORT, (), now_ms,
+            start_ms, previous, -1, version)))
+
+
+cdef tuple fields(object state):
+    """A `TransactionState` as a tuple, whose items C finds at once."""
+    if not isinstance(state, tuple):
+        raise TypeError(f"{state!r} is no TransactionState")
+    return <tuple> state
+
+
+cdef class RecordTransaction:
+    """A transaction's records and its end. Whoever derives from it has `_check`, which says why it cannot go on."""
+
+    cdef readonly object _producer, _coordinator, _groups, _owner
+    cdef readonly IdSteps _entry
+    cdef readonly NumberingAppender _appender
+    cdef readonly Sequences _numbers
+    cdef readonly bint _sync
+    cdef public bint ended
+
+    def __init__(self, producer, Sequences numbers not None, bint sync):
+        self._coordinator, self._groups, appender, _ = producer._parts
+        self._appender = <NumberingAppender?> appender
+        self._entry = <IdSteps?> producer._entry
+        self._owner = self._entry.owner
+        self._numbers = numbers
+        self._sync = sync
+        self._producer = producer  # the last: without it nothing of this is used
+
+    cdef int _refuse_if_over(self) except -1:
+        if self._entry.owner is not self._owner or self.ended or self._producer._closed:
+            self._check()
+        return 0
+
+    def _enter(self, places):
+        """Have the coordinator know these partitions."""
+        cdef set entered = self._numbers.entered
+        new = [place for place in places if place not in entered]
+        if new:
+            self._entry.add_partitions(new)
+            entered.update(new)
+
+    def _finish(self, bint commit, bint sync):
+        """Decide the transaction, and do it everywhere."""
+        with self._producer._lock, self._entry.lock:
+            self._refuse_if_over()
+            try:
+                if self._is_ongoing():
+                    self._coordinator.end(self._entry, commit=commit, sync=sync)
+            finally:
+                self.ended = not self._is_ongoing()
+
+    cdef bint _is_ongoing(self) except -1:
+        return self._entry.state is not None and self._entry.state.status is ONGOING
+
+
+def append(RecordTransaction self not None, topic: str, value: ReadableBuffer | None,
+           key: ReadableBuffer | None = None, *, partition: int | None = None, timestamp: int | datetime | None = None,
+           headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None,
+           expected_offset: int | None = None) -> RecordMetadata:
+    """Append one record as `Store.append` does; where it is. The marker of a transaction takes an offset, too."""
+    headers = headers if headers is None else list(headers)
+    with self._producer._lock, self._entry.lock:
+        self._refuse_if_over()
+        return self._appender._append(
+            self._numbers, self._enter, topic, value, key, partition, timestamp, headers, expected_offset)
