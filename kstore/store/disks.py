@@ -59,6 +59,11 @@ class Disks:
         for directory in self.directories.values():
             directory.close(clean=False)
 
+    @property
+    def are_locked(self) -> bool:
+        """Whether a lock is still to be given back."""
+        return any(directory.is_locked for directory in self.directories.values())
+
     def live(self) -> list[LogDirectory]:
         """The directories in service."""
         return [directory for directory in self.directories.values() if directory.offline is None]

@@ -274,7 +274,7 @@ class LogDirectory:
         self._changed.add(name)
 
     def _write_changed(self) -> None:
-        if self.offline is not None:
+        if self.offline is not None or not self._lock.held:  # without the lock the files may be another store's
             return
         # The recovery points first: a log start above the data must never meet one that promises that data.
         for name in sorted(self._changed, key=checkpoint.ROOT_CHECKPOINTS.index):
@@ -302,9 +302,16 @@ class LogDirectory:
         if self.offline is not None:
             raise refusal(self.offline, self.path, "")
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether the directory's lock is still held."""
+        return self._lock.held
+
     def close(self, *, clean: bool) -> None:
         """Write what is left of the checkpoints and, if all is `clean`, the marker (SEMANTICS 13.5); give the lock
-        back."""
+        back. Idempotent."""
+        if not self._lock.held:
+            return
         try:
             if self.offline is None:
                 with self._writing:

@@ -79,7 +79,7 @@ class LogManager:
         self._expiry = Expiry(broker.producer_id_expiration_ms, broker.producer_id_expiration_check_interval_ms)
         self._open: dict[Entry, Log] = {}
         self._distrusted: set[Entry] = set()
-        self._not_in_order: set[str] = set()  # the roots in which a log could not be opened
+        self._not_in_order: set[str] = set()  # the roots in which a log could not be opened, or closed
         self._follows: FollowerRole | None = None
         self._stands_in = False  # no thread could be started: callers run the tasks that are due
         self.disks = Disks(metadata.paths, self._lock, weak_method(self._fail_logs))
@@ -473,24 +473,24 @@ class LogManager:
         self.disks.release()
 
     def close(self) -> None:
-        """Close every log, write the checkpoints, mark what was left in order, give the locks back.
+        """Close every log, write the checkpoints, mark what was left in order, give the locks back. Idempotent; called
+        again after an interrupt, it does what is left.
 
         Raises the first error there was, after all that could be done.
         """
+        if not self.disks.are_locked:
+            return
         self.stop()
         self.closed = True
         self._checkpoint_high_watermarks()
         entries = self._metadata.catalog.entries()
-        refused = {entry.root for entry in entries if entry.failure is not None or entry.waits is not None}
-        refused |= self._not_in_order
         errors: list[Exception] = []
         work: dict[str, list[Entry]] = {}
         for entry in list(self._open):
             work.setdefault(entry.root, []).append(entry)
-        for root, error in self._in_parallel(self._close_one, work):
-            if error is not None:
-                refused.add(root)
-                errors.append(error)
+        errors += [error for error in self._in_parallel(self._close_one, work) if error is not None]
+        refused = {entry.root for entry in entries if entry.failure is not None or entry.waits is not None}
+        refused |= self._not_in_order
         for root, directory in self.disks.directories.items():
             try:
                 directory.close(clean=root not in refused)
@@ -499,19 +499,25 @@ class LogManager:
         if errors:
             raise _as_kstore_error(errors[0])
 
-    def _close_one(self, entry: Entry) -> tuple[str, Exception | None]:
+    def _close_one(self, entry: Entry) -> Exception | None:
         with entry.opening:
             log = entry.log
             if log is None or log.closed:
-                return entry.root, None
+                return None
+            failed: Exception | None = log.failed
+            if failed is not None:
+                self._not_in_order.add(entry.root)
             try:
-                failed = log.failed
                 with self.disks.directories[entry.root].deferring(write=False):
                     log.close()
-                return entry.root, failed
+                return failed
             except Exception as error:  # no error keeps the other logs from being closed
+                self._not_in_order.add(entry.root)
                 logger.error("%s: not closed cleanly: %s", entry.path, error)
-                return entry.root, error
+                return error
+            except BaseException:  # an interrupt, amid the close: the log may count as closed by now
+                self._not_in_order.add(entry.root)
+                raise
 
 
 def _as_kstore_error(error: Exception) -> KStoreError:

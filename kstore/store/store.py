@@ -164,17 +164,16 @@ class Store(Closing, StoreAwaits):
         """Close every log as a broker's clean shutdown does, write the checkpoints, give the locks back. Idempotent.
 
         Everything appended is on the disk when this returns. Raises `StorageError` when that failed; the store is
-        closed all the same, and the next opening recovers.
+        closed all the same, and the next opening recovers. One that an interrupt has ended may be called again.
         """
         metadata, logs = self._metadata, self._logs
         if isinstance(logs, LogManager) and not metadata.closed:
             logs.stop()  # before any lock is taken and the store is closed: a task that runs may need both
         with self._loads.loading, metadata.changing:  # a load that is decided is finished first
-            if metadata.closed:
-                return
-            self._topic_file.write_waiting()
-            metadata.close()
-            logs.close()
+            if not metadata.closed:
+                self._topic_file.write_waiting()
+                metadata.close()
+            logs.close()  # also of a close that an interrupt has ended: it closes what is still open
 
     @property
     def closed(self) -> bool:

@@ -17,6 +17,8 @@ from kstore.errors import StorageError
 from kstore.log.segments.segment import Segment
 from kstore.log.viewing.view import SegmentList
 from kstore.log.writing.writer import Writer
+from kstore.store.logdir import LogDirectory
+from kstore.store.manager import LogManager
 
 
 def test_a_follower_misses_nothing_when_an_append_and_a_roll_come_between_two_of_its_looks(
@@ -293,6 +295,49 @@ def test_a_close_that_is_interrupted_before_its_locks_are_given_back_gives_them_
     log.close()
     with kstore.Log.open(partition) as again:
         assert again.log_end_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "marked"),
+    [
+        (LogManager, "_checkpoint_high_watermarks", True),
+        (Writer, "_close_cleanly", False),  # the log that was being closed is looked at by the next opening
+        (LogDirectory, "close", True),
+    ],
+)
+@pytest.mark.parametrize("partitions", [1, 3])  # one log is closed by the thread that calls, several by others
+def test_a_close_of_a_store_that_is_interrupted_closes_what_is_left_when_it_is_repeated(
+    root: Path, monkeypatch: pytest.MonkeyPatch, where: type, name: str, marked: bool, partitions: int
+) -> None:
+    store = kstore.Store.open(root, background=False)
+    store.create_topic("events", partitions)
+    for number in range(partitions):
+        store.append("events", b"x", partition=number)
+
+    def interrupted(*_args: object, **_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.close()
+    assert store.closed
+    store.close()
+    assert (root / ".kafka_cleanshutdown").exists() == marked
+    store.close()
+    with kstore.Store.open(root, background=False) as again:
+        assert sorted(record.value for record in again.read("events")) == [b"x"] * partitions
+
+
+def test_a_closed_store_that_is_closed_again_writes_nothing_beside_the_next_one(root: Path) -> None:
+    store = kstore.Store.open(root, background=False)
+    store.create_topic("events")
+    store.close()
+    with kstore.Store.open(root, background=False) as again:
+        again.append("events", b"x")
+        files = {path: path.read_bytes() for path in root.iterdir() if path.is_file()}
+        store.close()
+        assert {path: path.read_bytes() for path in root.iterdir() if path.is_file()} == files
 
 
 def test_a_checkpoint_lock_that_is_not_given_back_is_told_and_says_nothing_of_the_disk(
