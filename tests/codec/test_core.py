@@ -7,6 +7,7 @@ import struct
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import crc32c as second_opinion
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Rec, message, record, wrapper
 
+import kstore
 from kstore import _core
 from kstore._core import (
     BatchIterator,
@@ -773,3 +775,13 @@ def test_every_error_of_the_decoder_is_one_of_ours() -> None:
     assert issubclass(CorruptRecordError, KStoreError)
     assert issubclass(CorruptRecordError, ValueError)
     assert _core.__doc__
+
+
+@pytest.mark.parametrize("other", [None, 5, b"bytes"])
+@pytest.mark.parametrize(
+    "method", [kstore.RecordBatch.ensure_valid, kstore.BinaryColumn.to_pylist, kstore.HeadersColumn.to_pylist]
+)
+def test_a_compiled_method_refuses_an_object_of_another_class(method: Callable[[Any], object], other: object) -> None:
+    """As in `map(RecordBatch.ensure_valid, ...)` over what are no batches: it ended the process."""
+    with pytest.raises(TypeError, match="doesn't apply to a"):
+        method(other)
