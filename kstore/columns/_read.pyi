@@ -75,10 +75,19 @@ class Reader:
     @property
     def least(self) -> int:
         """The least base offset of the next batch: where the one before it ended."""
-    def open(self, fd: int, position: int, path: _Path, base_offset: int = 0, least: int | None = None) -> None:
+    def open(
+        self,
+        fd: int,
+        position: int,
+        path: _Path,
+        base_offset: int = 0,
+        least: int | None = None,
+        held: object = None,
+    ) -> None:
         """Go to a batch of a file; the segment's base offset is not used here.
 
         The batch's base offset is at least `least`, and the batches follow one another; None if that is not known.
+        `held` keeps the descriptor open: helpers may use it until the reader has gone, or another file is opened.
         """
     def leave_out(self, aborted: AbortedFilter | None) -> None:
         """Leave out the batches of these transactions from now on; None for none."""

@@ -117,6 +117,7 @@ cdef class Reader:
     cdef ks_chunks *_ahead             # chunks that were read together with the one before; NULL if none are
     cdef AbortedFilter _aborted        # what _r.aborted points into
     cdef Buffer _kept                  # what _r.kept points into
+    cdef object _held                  # what keeps the descriptor open
     cdef readonly object path
 
     def __init__(self, columns, layout, *, bint check_crc=True, max_decompressed_bytes=None, int threads=1,
@@ -156,13 +157,14 @@ cdef class Reader:
         ks_rows_like(&self._r.staged, &self._out, True)
 
     def __dealloc__(self):
+        if self._ahead != NULL:
+            with nogil:                    # helpers may be at work
+                ks_chunks_drop(self._ahead)
+            free(self._ahead)
         ks_rows_clear(&self._out, False)
         ks_rows_clear(&self._r.staged, False)
         ks_block_drop(self._r.decompressed_block)
         ks_window_close(&self._r)
-        if self._ahead != NULL:
-            ks_chunks_drop(self._ahead)
-            free(self._ahead)
 
     @property
     def rows(self):
@@ -216,6 +218,7 @@ cdef class Reader:
         cdef int n = 0
         if self._ahead == NULL:
             return
+        self._forget_ahead()
         for border in borders[:KS_MAX_BORDERS]:
             self._ahead.borders[n] = border
             n += 1
@@ -238,10 +241,16 @@ cdef class Reader:
         self._r.decompressed = NULL
         self._slow = self._slow_record = self._slow_data = None
         self._r.last_position = -1
-        if self._ahead != NULL:
-            ks_chunks_forget(self._ahead)
+        self._forget_ahead()
         ks_window_close(&self._r)
         self._r.ahead = KS_FIRST_LOOK
+        return 0
+
+    cdef int _forget_ahead(self) except -1:
+        """Wait until no helper reads ahead, and drop what was read."""
+        if self._ahead != NULL:
+            with nogil:
+                ks_chunks_forget(self._ahead)
         return 0
 
     def begin(self, int64_t max_rows, int64_t max_bytes):
@@ -256,23 +265,25 @@ cdef class Reader:
         """The least base offset of the next batch: where the one before it ended."""
         return self._r.min_base
 
-    def open(self, int fd, int64_t position, object path, int64_t base_offset=0, least=None):
+    def open(self, int fd, int64_t position, object path, int64_t base_offset=0, least=None, held=None):
         """Go to a batch of a file; the segment's base offset is not used here.
 
         The batch's base offset is at least `least`, and the batches follow one another; None if that is not known.
+        `held` keeps the descriptor open: helpers may use it until the reader has gone, or another file is opened.
         """
+        self._forget_ahead()
+        self._held = held
         self._r.fd = fd
         self._r.position = position
         self._r.chained = least is not None
         self._r.min_base = INT64_MIN if least is None else least
         self._r.last_position = -1
         self.path = path
-        if self._ahead != NULL:
-            ks_chunks_forget(self._ahead)
         ks_window_close(&self._r)
 
     def leave_out(self, AbortedFilter aborted):
         """Leave out the batches of these transactions from now on; None for none."""
+        self._forget_ahead()
         self._aborted = aborted
         self._r.aborted = NULL if aborted is None else aborted._spans
         self._r.aborted_n = 0 if aborted is None else aborted._count

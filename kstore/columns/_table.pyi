@@ -35,8 +35,19 @@ class BatchTable:
         """Begin with no rows; the limits are not used."""
     @property
     def least(self) -> int: ...
-    def open(self, fd: int, position: int, path: _Path, base_offset: int, least: int | None = None) -> None:
-        """Go to a batch of the file of the segment that begins at `base_offset`; `least` is as with `Reader.open`."""
+    def open(
+        self,
+        fd: int,
+        position: int,
+        path: _Path,
+        base_offset: int,
+        least: int | None = None,
+        held: object = None,
+    ) -> None:
+        """Go to a batch of the file of the segment that begins at `base_offset`; `least` is as with `Reader.open`.
+
+        `held` is not needed: all threads are done when `read` returns.
+        """
     def leave_out(self, aborted: AbortedFilter | None) -> None:
         """Leave out the batches of these transactions from now on; None for none."""
     def divide(self, borders: Iterable[int]) -> None:

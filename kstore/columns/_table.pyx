@@ -119,8 +119,11 @@ cdef class BatchTable:
     def least(self):
         return self._r.min_base
 
-    def open(self, int fd, int64_t position, object path, int64_t base_offset, least=None):
-        """Go to a batch of the file of the segment that begins at `base_offset`; `least` is as with `Reader.open`."""
+    def open(self, int fd, int64_t position, object path, int64_t base_offset, least=None, held=None):
+        """Go to a batch of the file of the segment that begins at `base_offset`; `least` is as with `Reader.open`.
+
+        `held` is not needed: all threads are done when `read` returns.
+        """
         self._r.fd = fd
         self._r.chained = least is not None
         self._r.min_base = self._r.first_base = INT64_MIN if least is None else least

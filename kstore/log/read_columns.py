@@ -190,7 +190,7 @@ class _Source:
     def _open_at(self, segment: Segment, position: int, least: int) -> None:
         self._segment, self._position, self._divided = segment, position, 0
         self._file = segment.file  # held: its descriptor must outlive the reading, also if the segment is closed
-        self._reader.open(self._file.fd, position, segment.path, segment.base_offset, least)
+        self._reader.open(self._file.fd, position, segment.path, segment.base_offset, least, self._file)
 
     def _leave_out(self, segment: Segment) -> None:
         """Leave out the aborted transactions of a segment."""
@@ -350,7 +350,8 @@ class ColumnReads(Reads):
         """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
 
         Without either, chunks are of up to 4 MiB, of whole batches where these are smaller, and as many are read at
-        once as there are `threads`, of compressed batches twice as many. Holds the memory of these beside the chunks
+        once as there are `threads`, of compressed batches twice as many; the other threads go on reading while the
+        caller uses a chunk, up to as many as these. Holds the memory of these beside the chunks
         that the caller keeps. Otherwise as `read_columns`; rows before a fault come first. One iterator belongs to one
         thread at a time.
         """

@@ -1,61 +1,29 @@
 #include "columns/chunks.h"
 
-#include "columns/crew.h"
+/* ---- one chunk -------------------------------------------------------------------------------------------------- */
 
-void ks_chunks_forget(ks_chunks *a) {
-    for (; a->next < a->n; a->next++) ks_rows_clear(&a->chunks[a->next].rows, 0);
-    a->n = a->next = a->borders_n = 0;
-}
-
-void ks_chunks_drop(ks_chunks *a) {
-    ks_chunks_forget(a);
-    for (int i = 0; i < KS_MAX_CHUNKS; i++) {
-        ks_block_drop(a->buffers[i].window);
-        ks_block_drop(a->buffers[i].decompressed);
-    }
-    memset(a->buffers, 0, sizeof a->buffers);
-}
-
-int ks_take_chunk(ks_reader *r, ks_chunks *a) {
-    if (a->next == a->n) return 0;
-    ks_chunk *chunk = a->chunks + a->next;
-    if (chunk->from != r->position) {
-        ks_chunks_forget(a);
-        return 0;
-    }
-    const ks_reader *c = &chunk->r;
-    ks_rows rows = *r->out;
-    *r->out = chunk->rows;
-    chunk->rows = rows;
-    a->next++;
-    ks_follow(r, c);
-    r->seen_bytes = c->seen_bytes;
-    r->seen_decompressed = c->seen_decompressed;
-    r->seen_rows = c->seen_rows;
-    r->expected = 1;
-    return 1;
-}
-
-static void ks_begin_chunk(const ks_reader *r, ks_chunk *chunk, int64_t from, int64_t to) {
+static void ks_begin_chunk(const ks_chunks *a, ks_chunk *chunk, int64_t from, int64_t to) {
     ks_reader *c = &chunk->r;
     ks_rows_clear(&chunk->rows, 0);
-    ks_rows_like(&chunk->rows, r->out, 0);
-    *c = *r;
+    ks_rows_like(&chunk->rows, &a->like, 0);
+    *c = a->model;
     c->window = c->decompressed_block = NULL; /* those of the thread that reads the chunk */
     c->window_at = -1;                 /* it holds no part of the file; views may point at the bytes in it */
     c->window_size = c->decompressed_used = 0;
     c->decompressed = NULL;
+    c->unpack = NULL;                  /* it takes the GIL, which a caller who waits for the chunk may hold */
     memset(&c->staged, 0, sizeof c->staged); /* not used: batches are whole */
     c->staged_from = c->staged_to = 0;
     c->out = &chunk->rows;
     c->whole_batches = 2;
     c->position = chunk->from = from;
-    c->pause = c->ahead_end = to;
+    c->pause = c->ahead_end = chunk->to = to;
     c->bytes_ahead = to - from;
     c->ahead = KS_WINDOW;
     c->expected = 0;
     c->last_position = -1;
     c->min_base = c->first_base = INT64_MIN;
+    chunk->is_read = 0;
 }
 
 static void ks_read_chunk(ks_chunk *chunk, ks_thread_buffers *buffers) {
@@ -71,38 +39,144 @@ static void ks_read_chunk(ks_chunk *chunk, ks_thread_buffers *buffers) {
     c->window = c->decompressed_block = NULL;
 }
 
+/* ---- chunks in slots ---------------------------------------------------------------------------------------------- */
+
+static int ks_has_slot(const ks_chunks *a) { return a->begun < a->count && a->begun < a->next + a->slots; }
+
+/* Begins a chunk and reads it, without the lock, which is held before and after; 0 if no chunk is left, or no slot. */
+static int ks_read_another(ks_chunks *a) {
+    if (!ks_has_slot(a)) return 0;
+    const int64_t *border = a->borders + a->first + a->begun;
+    ks_chunk *chunk = a->chunks + a->begun++ % a->slots;
+    ks_thread_buffers *buffers = a->buffers;
+    ks_begin_chunk(a, chunk, border[0], border[1]);
+    while (buffers->is_used) buffers++; /* there are as many as there are slots */
+    buffers->is_used = 1;
+    pthread_mutex_unlock(&a->lock);
+    ks_read_chunk(chunk, buffers);
+    pthread_mutex_lock(&a->lock);
+    buffers->is_used = 0;
+    chunk->is_read = 1;
+    pthread_cond_signal(&a->read);
+    return 1;
+}
+
 static void ks_work_on_chunks(void *context) {
     ks_chunks *a = (ks_chunks *)context;
-    ks_thread_buffers *buffers = a->buffers + __atomic_fetch_add(&a->threads_n, 1, __ATOMIC_RELAXED);
-    for (;;) {
-        int i = __atomic_fetch_add(&a->taken, 1, __ATOMIC_RELAXED);
-        if (i >= a->n) return;
-        ks_read_chunk(a->chunks + i, buffers);
+    pthread_mutex_lock(&a->lock);
+    while (ks_read_another(a)) continue;
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* In a forked child, what the helpers were at work on is left as it is: it may be in any state. */
+static void ks_lose(ks_chunks *a) {
+    for (int i = 0; i < KS_MAX_CHUNKS; i++) {
+        if (a->buffers[i].is_used) memset(a->buffers + i, 0, sizeof a->buffers[i]);
+        if (!a->chunks[i].is_read) memset(&a->chunks[i].rows, 0, sizeof a->chunks[i].rows);
     }
+    a->helps = 0;
+}
+
+void ks_chunks_forget(ks_chunks *a) {
+    a->borders_n = 0;
+    if (a->helps && ks_job_is_lost(&a->job)) ks_lose(a);
+    if (a->helps) {
+        pthread_mutex_lock(&a->lock);
+        a->count = a->begun; /* no other one is begun */
+        pthread_mutex_unlock(&a->lock);
+        ks_job_end(&a->job);
+        pthread_mutex_destroy(&a->lock);
+        pthread_cond_destroy(&a->read);
+        a->helps = 0;
+    }
+    a->count = a->begun = a->next = 0;
+    for (int i = 0; i < KS_MAX_CHUNKS; i++) ks_rows_clear(&a->chunks[i].rows, 0);
+}
+
+void ks_chunks_drop(ks_chunks *a) {
+    ks_chunks_forget(a);
+    for (int i = 0; i < KS_MAX_CHUNKS; i++) {
+        ks_block_drop(a->buffers[i].window);
+        ks_block_drop(a->buffers[i].decompressed);
+    }
+    memset(a->buffers, 0, sizeof a->buffers);
+}
+
+/* Waits for the next chunk, and reads others meanwhile. */
+static ks_chunk *ks_wait_for_chunk(ks_chunks *a) {
+    ks_chunk *chunk = a->chunks + a->next % a->slots;
+    pthread_mutex_lock(&a->lock);
+    while (a->begun <= a->next || !chunk->is_read)
+        if (!ks_read_another(a)) pthread_cond_wait(&a->read, &a->lock);
+    pthread_mutex_unlock(&a->lock);
+    return chunk;
+}
+
+/* Frees the slot of the chunk that was taken. */
+static void ks_go_on(ks_chunks *a, const ks_mark *previous) {
+    pthread_mutex_lock(&a->lock);
+    a->next++;
+    a->model.previous = *previous;
+    int has_slot = ks_has_slot(a);
+    pthread_mutex_unlock(&a->lock);
+    if (has_slot) ks_job_ask(&a->job, a->helpers);
+}
+
+int ks_take_chunk(ks_reader *r, ks_chunks *a) {
+    if (a->next == a->count) return 0;
+    if (ks_job_is_lost(&a->job) || a->borders[a->first + a->next] != r->position) {
+        ks_chunks_forget(a);
+        return 0;
+    }
+    ks_chunk *chunk = ks_wait_for_chunk(a);
+    const ks_reader *c = &chunk->r;
+    if (chunk->rows.n == 0 || c->first_base < r->min_base) {
+        ks_chunks_forget(a); /* the borders were wrong: the caller gives new ones */
+        return 0;
+    }
+    int goes_on = chunk->stop == KS_AT_END && c->position == chunk->to;
+    ks_mark previous = ks_rows_mark(&chunk->rows);
+    ks_rows rows = *r->out;
+    *r->out = chunk->rows;
+    chunk->rows = rows;
+    ks_follow(r, c);
+    r->seen_bytes = c->seen_bytes;
+    r->seen_decompressed = c->seen_decompressed;
+    r->seen_rows = c->seen_rows;
+    r->expected = 1;
+    if (goes_on) ks_go_on(a, &previous); else ks_chunks_forget(a);
+    return 1;
+}
+
+/* Sets up what helpers need to read the chunks from borders[first] on. */
+static void ks_set_up(ks_chunks *a, const ks_reader *r, int first, int count, int threads) {
+    int slots = r->seen_decompressed > r->seen_bytes ? 2 * threads : threads;
+    a->first = first;
+    a->count = count;
+    a->slots = slots < KS_MAX_CHUNKS ? slots : KS_MAX_CHUNKS;
+    a->helpers = (count < threads ? count : threads) - 1;
+    a->begun = a->next = 0;
+    a->model = *r;
+    ks_rows_like(&a->like, r->out, 0);
+    ks_job_begin(&a->job, ks_work_on_chunks, a);
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->read, NULL);
+    a->helps = 1;
 }
 
 int ks_read_chunks(ks_reader *r, ks_chunks *a, int threads) {
     int first = 0, n = 0;
     while (first < a->borders_n && a->borders[first] < r->position) first++;
     if (first + 2 >= a->borders_n || a->borders[first] != r->position) return 0;
-    int64_t limit = a->borders[a->borders_n - 1] < r->pause ? a->borders[a->borders_n - 1] : r->pause;
-    int wanted = r->seen_decompressed > r->seen_bytes ? 2 * threads : threads;
-    if (wanted > KS_MAX_CHUNKS) wanted = KS_MAX_CHUNKS;
-    for (; n < wanted && first + n + 1 < a->borders_n && a->borders[first + n + 1] <= limit; n++)
-        ks_begin_chunk(r, a->chunks + n, a->borders[first + n], a->borders[first + n + 1]);
+    while (first + n + 1 < a->borders_n && a->borders[first + n + 1] <= r->pause) n++;
     if (n < 2) return 0;
-    a->n = n;
-    a->taken = a->next = a->threads_n = 0;
-    ks_crew_run(ks_work_on_chunks, a, (n < threads ? n : threads) - 1);
-    int sound = 0;
-    for (int goes_on = 1; sound < n && goes_on; sound++) {
-        const ks_chunk *chunk = a->chunks + sound;
-        if (chunk->rows.n == 0 || chunk->r.first_base < (sound ? chunk[-1].r.min_base : r->min_base)) break;
-        goes_on = chunk->stop == KS_AT_END && sound + 1 < n && chunk->r.position == a->chunks[sound + 1].from;
+    if (a->helps) {
+        int borders_n = a->borders_n; /* of the chunks before these: all have been taken */
+        ks_chunks_forget(a);
+        a->borders_n = borders_n;
     }
-    for (int i = sound; i < n; i++) ks_rows_clear(&a->chunks[i].rows, 0);
-    a->n = sound;
-    if (sound < n) a->borders_n = 0; /* the borders were wrong: the caller gives new ones */
+    ks_set_up(a, r, first, n, threads);
+    ks_job_ask(&a->job, a->helpers);
     return ks_take_chunk(r, a);
 }
 
@@ -125,6 +199,6 @@ void ks_sample(ks_reader *r) {
 }
 
 int ks_wants_borders(const ks_reader *r, const ks_chunks *a) {
-    return a->next == a->n && r->seen_rows && r->staged_from == r->staged_to &&
+    return a->next == a->count && !r->by_python && r->seen_rows && r->staged_from == r->staged_to &&
            (a->borders_n < 2 || a->borders[a->borders_n - 1] <= r->position);
 }

@@ -1,28 +1,20 @@
 #include "columns/crew.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 
 #define KS_MAX_HELPERS 15
 #define KS_HELPER_STACK ((size_t)512 << 10)
 
-typedef struct ks_job {
-    void (*work)(void *context);
-    void *context;
-    int wanted, running; /* helpers */
-    pthread_cond_t done;
-    struct ks_job *next;
-} ks_job;
-
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     ks_job *jobs; /* jobs that need more helpers, the newest first */
     int threads, idle;
+    unsigned forks; /* since the first process */
 } ks_crew_state;
 
-static ks_crew_state ks_crew = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, 0, 0};
+static ks_crew_state ks_crew = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, 0, 0, 0};
 
 static void *ks_help(void *nothing) {
     (void)nothing;
@@ -65,26 +57,47 @@ static void ks_hire(int wanted) {
     pthread_attr_destroy(&attributes);
 }
 
-void ks_crew_run(void (*work)(void *), void *context, int helpers) {
-    ks_job job = {work, context, helpers, 0, PTHREAD_COND_INITIALIZER, NULL};
-    if (helpers > 0) {
-        pthread_mutex_lock(&ks_crew.lock);
-        job.next = ks_crew.jobs;
-        ks_crew.jobs = &job;
-        ks_hire(helpers);
-        if (helpers == 1) pthread_cond_signal(&ks_crew.wake); else pthread_cond_broadcast(&ks_crew.wake);
-        pthread_mutex_unlock(&ks_crew.lock);
+void ks_job_begin(ks_job *job, void (*work)(void *), void *context) {
+    *job = (ks_job){work, context, 0, 0, 0, ks_crew.forks, PTHREAD_COND_INITIALIZER, NULL};
+}
+
+void ks_job_ask(ks_job *job, int helpers) {
+    if (helpers <= 0) return;
+    pthread_mutex_lock(&ks_crew.lock);
+    if (!job->is_listed) {
+        job->next = ks_crew.jobs;
+        ks_crew.jobs = job;
+        job->is_listed = 1;
     }
-    work(context);
-    if (helpers > 0) {
+    int more = helpers - job->running - job->wanted;
+    if (more > 0) {
+        job->wanted += more;
+        ks_hire(more);
+        if (more == 1) pthread_cond_signal(&ks_crew.wake); else pthread_cond_broadcast(&ks_crew.wake);
+    }
+    pthread_mutex_unlock(&ks_crew.lock);
+}
+
+void ks_job_end(ks_job *job) {
+    if (job->is_listed) {
         pthread_mutex_lock(&ks_crew.lock);
         ks_job **at = &ks_crew.jobs;
-        while (*at != &job) at = &(*at)->next;
-        *at = job.next;
-        while (job.running) pthread_cond_wait(&job.done, &ks_crew.lock);
+        while (*at != job) at = &(*at)->next;
+        *at = job->next;
+        while (job->running) pthread_cond_wait(&job->done, &ks_crew.lock);
         pthread_mutex_unlock(&ks_crew.lock);
     }
-    pthread_cond_destroy(&job.done);
+    pthread_cond_destroy(&job->done);
+}
+
+int ks_job_is_lost(const ks_job *job) { return job->forks != ks_crew.forks; }
+
+void ks_crew_run(void (*work)(void *), void *context, int helpers) {
+    ks_job job;
+    ks_job_begin(&job, work, context);
+    ks_job_ask(&job, helpers);
+    work(context);
+    ks_job_end(&job);
 }
 
 static void ks_crew_enter(void) { pthread_mutex_lock(&ks_crew.lock); }
@@ -96,6 +109,7 @@ static void ks_crew_child(void) {
     pthread_cond_init(&ks_crew.wake, NULL);
     ks_crew.jobs = NULL;
     ks_crew.threads = ks_crew.idle = 0;
+    ks_crew.forks++;
 }
 
 __attribute__((constructor)) static void ks_crew_setup(void) {

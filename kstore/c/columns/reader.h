@@ -54,6 +54,7 @@ typedef struct ks_reader {
        the memory of ks_decompressed_room, and returns the size, or a negative number. */
     int64_t (*unpack)(void *context, struct ks_reader *r, const uint8_t *p, int64_t size);
     void *unpack_context;
+    int by_python;                   /* it was needed */
     int64_t max_decompressed;        /* limit for one batch */
     const uint8_t *decompressed, *decompressed_end;
     ks_block *decompressed_block;

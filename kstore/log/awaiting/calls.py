@@ -143,8 +143,8 @@ class Awaits(ColumnAppends, TableReads):
         """Iterate over the records of `[offset, end_offset)` as columns with `async for`, chunk by chunk.
 
         The arguments and the chunks are those of `iter_columns`. Each chunk is made by a thread of the loop's executor,
-        when it is asked for and not before. A cancelled `anext` loses none: the next one gives it. Raises as
-        `iter_columns` does. One iterator belongs to one task at a time.
+        when it is asked for and not before, but for those that other `threads` read ahead. A cancelled `anext` loses
+        none: the next one gives it. Raises as `iter_columns` does. One iterator belongs to one task at a time.
         """
         from kstore.log.awaiting.stream import InThread, Stream
 
