@@ -130,8 +130,8 @@ class StoreAwaits:
         """Iterate over the records of a topic as columns with `async for`: `(partition, chunk)`.
 
         The arguments and the chunks are those of `read_columns`. Each chunk is made by a thread of the loop's executor,
-        when it is asked for and not before. A cancelled `anext` loses none: the next one gives it. Raises as
-        `read_columns` does. One iterator belongs to one task at a time.
+        when it is asked for and not before, but for those that other `threads` read ahead. A cancelled `anext` loses
+        none: the next one gives it. Raises as `read_columns` does. One iterator belongs to one task at a time.
         """
         from kstore.log.awaiting.stream import InThread, Stream
 
