@@ -15,7 +15,7 @@ from kstore import Log, LogClosedError
 from kstore.columns._columns import Columns, memory_in_use
 from kstore.columns._read import Reader
 
-ROWS = 300_000  # some seven chunks of 4 MiB
+ROWS = 180_000  # some five chunks of 4 MiB
 VALUE = b"%0100d"
 
 
@@ -82,7 +82,7 @@ def test_an_iterator_that_is_dropped_amid_the_log_leaves_neither_memory_nor_work
     some(1)
     gc.collect()
     before = memory_in_use()[0]
-    for count in (1, 2, 3, 4, 5) * 4:
+    for count in (1, 2, 3, 4) * 4:
         some(count)
         assert memory_in_use()[0] == before
 
@@ -118,7 +118,7 @@ def test_a_forked_child_goes_on_where_the_reader_was_and_so_does_its_parent(log:
     size = log.segments[0].size_bytes
     borders = [*table["position"][:: max(len(table) // 16, 1)].tolist(), size]
     with Path(log.segments[0].path).open("rb") as file:
-        for taken in range(6):
+        for taken in range(4):
             chunks = read_file(file.fileno(), size, borders)
             values = [value for _ in range(taken) for value in first_of(chunks)]
             assert in_a_child(lambda: values + rest_of(chunks) == wanted(0))  # noqa: B023
@@ -154,7 +154,7 @@ def test_rows_that_were_read_ahead_are_forgotten_where_the_log_is_cut(log: Log) 
 
 
 def test_chunks_read_ahead_go_on_over_segments_and_an_iterator_may_outlive_its_log(partition: Path) -> None:
-    with Log.open(partition, segment_bytes=12 << 20) as log:
+    with Log.open(partition, segment_bytes=8 << 20) as log:
         log.append_many(VALUE % number for number in range(ROWS))
         assert len(log.segments) > 2
         assert rest_of(log.iter_columns(threads=3)) == wanted(0)
