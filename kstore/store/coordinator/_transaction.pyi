@@ -69,6 +69,9 @@ class IdSteps:
     def done(self, now_ms: int) -> None:
         """Write down that the transaction, which was decided, has ended everywhere."""
 
+def append_marker(log: Log, state: TransactionState, commit: bool, coordinator_epoch: int, now_ms: int) -> None:
+    """Append a marker as `Log.append_marker` does, without checking each argument again."""
+
 @disjoint_base
 class RecordTransaction:
     """A transaction's records and its end. Whoever derives from it has `_check`, which says why it cannot go on."""

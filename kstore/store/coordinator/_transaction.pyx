@@ -12,6 +12,7 @@ from kstore.store.topics._numbered cimport NumberingAppender, Sequences
 
 from kstore.codec.coordinator._states import state_value
 from kstore.codec.coordinator.transactions import Status, TransactionState
+from kstore.log._append import append_commit
 
 VERSION = 2
 """Of Kafka's transactions: with each of them the producer's epoch goes up by one."""
@@ -19,7 +20,23 @@ VERSION = 2
 cdef object ONGOING = Status.ONGOING
 cdef object PREPARE_COMMIT = Status.PREPARE_COMMIT, PREPARE_ABORT = Status.PREPARE_ABORT
 cdef object COMPLETE_COMMIT = Status.COMPLETE_COMMIT, COMPLETE_ABORT = Status.COMPLETE_ABORT
-cdef object new_tuple = tuple.__new__
+cdef type STATE = TransactionState
+
+cdef extern from *:
+    """
+    static inline PyObject *ks_tuple_as(PyTypeObject *type, PyObject *items) {
+        Py_ssize_t n = PyTuple_GET_SIZE(items);
+        PyObject *made = type->tp_alloc(type, n);
+        if (!made) return NULL;
+        for (Py_ssize_t i = 0; i < n; i++)
+            PyTuple_SET_ITEM(made, i, Py_NewRef(PyTuple_GET_ITEM(items, i)));
+    #if PY_VERSION_HEX >= 0x030E0000
+        ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet */
+    #endif
+        return made;
+    }
+    """
+    object ks_tuple_as(type tuple_type, tuple items)
 
 
 cdef class IdSteps:
@@ -80,13 +97,13 @@ cdef class IdSteps:
         now_ms = self.now()
         if status is not ONGOING:
             start_ms = now_ms
-        self.write(new_tuple(TransactionState, (
+        self.write(ks_tuple_as(STATE, (
             producer_id, epoch, timeout_ms, ONGOING, (*partitions, *places), now_ms, start_ms, producer_id, -1, VERSION)))
 
     def decide(self, bint commit, epoch, next_producer_id, now_ms):
         """Write down how the transaction ends, with the epoch of its markers."""
         producer_id, _, timeout_ms, _, partitions, _, start_ms, _, _, _ = fields(self.state)
-        self.write(new_tuple(TransactionState, (
+        self.write(ks_tuple_as(STATE, (
             producer_id, epoch, timeout_ms, PREPARE_COMMIT if commit else PREPARE_ABORT, partitions, now_ms, start_ms,
             producer_id, next_producer_id, VERSION)))
 
@@ -96,7 +113,7 @@ cdef class IdSteps:
         previous = producer_id
         if next_producer_id != -1:
             producer_id, epoch = next_producer_id, 0
-        self.write(new_tuple(TransactionState, (
+        self.write(ks_tuple_as(STATE, (
             producer_id, epoch, timeout_ms, COMPLETE_COMMIT if status is PREPARE_COMMIT else COMPLETE_ABORT, (), now_ms,
             start_ms, previous, -1, version)))
 
@@ -106,6 +123,14 @@ cdef tuple fields(object state):
     if not isinstance(state, tuple):
         raise TypeError(f"{state!r} is no TransactionState")
     return <tuple> state
+
+
+def append_marker(log, state, commit, coordinator_epoch, now_ms):
+    """Append a marker as `Log.append_marker` does, without checking each argument again."""
+    producer_id, epoch, _, _, _, _, _, _, _, version = fields(state)
+    if not (commit and append_commit(log, now_ms, producer_id, epoch, coordinator_epoch, version)):
+        log.append_marker(
+            producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch, transaction_version=version)
 
 
 cdef class RecordTransaction:
@@ -138,7 +163,8 @@ cdef class RecordTransaction:
         new = [place for place in places if place not in entered]
         if new:
             self._entry.add_partitions(new)
-            entered.update(new)
+            for place in new:
+                entered.add(place)
 
     def _finish(self, bint commit, bint sync):
         """Decide the transaction, and do it everywhere."""

@@ -49,6 +49,8 @@ Place = tuple[str, int]
 
 TIMEOUT_MS = 60_000  # transaction.timeout.ms of Kafka's producer
 
+_COMPLETE = Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT, Status.EMPTY
+
 
 class Producer(RecordProducer, Closing):
     """Appends with numbered batches, made by `Store.producer()`. Safe from any thread.
@@ -346,12 +348,13 @@ class TransactionalProducer(Closing):
                 )
             state = self._entry.state
             assert state is not None
-            if state.status.is_prepared:  # a marker could not be written
-                self._parts.coordinator.complete(self._entry, only_open=True)
-            elif state.status == Status.ONGOING:  # it failed before it was decided
-                self._parts.coordinator.end(self._entry, commit=False, sync=False)
-            state = self._entry.state
-            assert state is not None
+            if state.status not in _COMPLETE:
+                if state.status.is_prepared:  # a marker could not be written
+                    self._parts.coordinator.complete(self._entry, only_open=True)
+                elif state.status == Status.ONGOING:  # it failed before it was decided
+                    self._parts.coordinator.end(self._entry, commit=False, sync=False)
+                state = self._entry.state
+                assert state is not None
             numbers = SequenceNumbers(state.producer_id, state.producer_epoch, transactional=True)
             self._current = Transaction(self, numbers, sync)
             return self._current

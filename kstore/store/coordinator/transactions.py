@@ -23,10 +23,10 @@ from kstore.disk import fs
 from kstore.errors import InvalidProducerEpochError, InvalidTxnStateError, KStoreError, LogClosedError, StorageError
 from kstore.files import checkpoint, names
 from kstore.files._snapshot import SnapshotError, parse_snapshot
-from kstore.log._append import append_commit
 from kstore.log.log import Log, writer_of
 from kstore.store.catalog import Entry
 from kstore.store.coordinator._transaction import VERSION
+from kstore.store.coordinator._transaction import append_marker as _append_marker
 from kstore.store.coordinator.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
 from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
 from kstore.store.metadata import Metadata
@@ -377,15 +377,6 @@ def fenced(entry: TransactionEntry) -> InvalidProducerEpochError:
         f"the producer of {entry.transactional_id} is fenced: another has taken the id since, or its transaction was "
         f"aborted after its timeout of {0 if state is None else state.timeout_ms} ms"
     )
-
-
-def _append_marker(log: Log, state: TransactionState, commit: bool, coordinator_epoch: int, now_ms: int) -> None:
-    """Append a marker as `Log.append_marker` does, without checking each argument again."""
-    producer_id, epoch, version = state.producer_id, state.producer_epoch, state.client_version
-    if not (commit and append_commit(log, now_ms, producer_id, epoch, coordinator_epoch, version)):
-        log.append_marker(
-            producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch, transaction_version=version
-        )
 
 
 def _is_expired(entry: TransactionEntry, now_ms: int, least_ms: int) -> bool:
