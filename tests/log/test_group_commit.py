@@ -571,3 +571,63 @@ def test_a_turn_that_is_given_back_during_a_garbage_collection_is_not_waited_for
         holder.join()
         turn.give(1)  # wakes one that sleeps for ever
         asker.join()
+
+
+def test_those_whom_a_sync_has_covered_wake_one_another_until_none_is_left() -> None:
+    turn = Turn()
+    assert turn.take_or_wait(0)
+    ended: list[bool] = []
+    threads = [threading.Thread(target=lambda: ended.append(turn.take_or_wait(5)), daemon=True) for _ in range(7)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: turn.waiters == 7)
+    assert turn.give(5) == 7
+    for thread in threads:
+        thread.join(60)
+    assert ended == [False] * 7
+    assert turn.waiters == 0
+
+
+class Alarm(BaseException):
+    """What the handler of a signal raises."""
+
+
+def test_one_that_is_interrupted_before_it_was_woken_keeps_nobody_asleep() -> None:
+    """The main thread is one of those who wait, and is interrupted again and again, wherever it is."""
+    turn = Turn()
+    enough = threading.Event()
+
+    def one_turn() -> None:
+        try:
+            turn.take_or_wait(1)
+        finally:
+            turn.give(1)
+
+    def work() -> None:
+        while not enough.is_set():
+            one_turn()
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(6)]
+    before = signal.signal(signal.SIGALRM, ring)
+    interrupted = 0
+    try:
+        for thread in threads:
+            thread.start()
+        while interrupted < 200:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005)
+                while True:
+                    one_turn()
+            except Alarm:
+                turn.give(1)  # the signal may have come just before its own call
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        enough.set()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
