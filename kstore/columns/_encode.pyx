@@ -267,7 +267,8 @@ cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *value
     cdef int why
     batch.key_required = packer._require_key
     batch.slack = slack
-    batch.widths = ks_widths_of(keys, values, headers, n)
+    if slack:
+        batch.widths = ks_widths_of(keys, values, headers, n)
     batch.earliest = 0
     batch.latest = LONG_MAX
     if not packer._attributes & TIMESTAMP_TYPE_BIT:

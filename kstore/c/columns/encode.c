@@ -208,7 +208,7 @@ KS_INLINE uint8_t *ks_put_varied(uint8_t *p, const ks_bytes *field, int64_t wide
 
 /* As `ks_put_run` for records of up to KS_MIDDLE bytes. */
 KS_INLINE uint8_t *ks_put_middle_run(uint8_t *p, const ks_run *run, const ks_widths *widths, const ks_bytes *keys,
-                                     const ks_bytes *values, const ks_bytes *headers, int times) {
+                                     const ks_bytes *values, const ks_bytes *headers, int times, int one_size) {
     uint64_t number = run->number, bits = run->number_bits;
     for (int64_t i = 0; i < run->n; i++) {
         uint64_t word = (run->word + number + ks_time_bits(run, i, times)) >> 8;
@@ -219,31 +219,34 @@ KS_INLINE uint8_t *ks_put_middle_run(uint8_t *p, const ks_run *run, const ks_wid
         memcpy(p, &word, 8);
         p += run->word_size - 1;
         number = ((number | ~bits) + run->number_step) & bits;
-        if (keys) p = ks_put_varied(p, &keys[i], widths->key);
-        else *p++ = 1;
-        p = ks_put_varied(p, &values[i], widths->value);
+        if (!keys) *p++ = 1;
+        else p = one_size ? ks_put_with_slack(p, &keys[i]) : ks_put_varied(p, &keys[i], widths->key);
+        p = one_size ? ks_put_with_slack(p, &values[i]) : ks_put_varied(p, &values[i], widths->value);
         if (headers && headers[i].n != 1) p = ks_copy_exact(p, headers[i].p, headers[i].n);
         else *p++ = headers ? *headers[i].p : 0;
     }
     return p;
 }
 
-/* The greatest size of a field of these rows, and whether there is a null. */
-KS_INLINE int64_t ks_widest(const ks_bytes *bytes, int64_t n, int *nulls) {
-    int64_t max = 0, signs = 0;
+/* The greatest size of a field of these rows; and whether there is a null, and whether sizes differ. */
+KS_INLINE int64_t ks_widest(const ks_bytes *bytes, int64_t n, ks_widths *widths) {
+    int64_t max = 0, signs = 0, differ = 0;
     for (int64_t i = 0; i < n; i++) {
         max = bytes[i].n > max ? bytes[i].n : max;
         signs |= bytes[i].n;
+        differ |= bytes[i].n ^ bytes[0].n;
     }
-    *nulls |= signs < 0;
+    widths->nulls |= signs < 0;
+    widths->differ |= differ != 0;
     return max;
 }
 
 ks_widths ks_widths_of(const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers, int64_t n) {
     ks_widths widths = {.header = 1};
-    widths.value = ks_widest(values, n, &widths.nulls);
-    if (keys) widths.key = ks_widest(keys, n, &widths.nulls);
-    if (headers) widths.header = ks_widest(headers, n, &widths.nulls);
+    if (headers) widths.header = ks_widest(headers, n, &widths);
+    widths.differ = 0; /* asked of keys and values */
+    widths.value = ks_widest(values, n, &widths);
+    if (keys) widths.key = ks_widest(keys, n, &widths);
     return widths;
 }
 
@@ -273,7 +276,8 @@ KS_INLINE int64_t ks_latest(const int64_t *times, int64_t n, int64_t latest) {
 /* Writes a run; `times` says whether they differ. */
 KS_INLINE uint8_t *ks_put_any_run(uint8_t *p, const ks_run *run, const ks_widths *widths, const ks_bytes *keys,
                                   const ks_bytes *values, const ks_bytes *headers, int small, int times) {
-    if (headers || !small) return ks_put_middle_run(p, run, widths, keys, values, headers, times);
+    if (!headers && !small && !times && !widths->differ) return ks_put_middle_run(p, run, widths, keys, values, NULL, 0, 1);
+    if (headers || !small) return ks_put_middle_run(p, run, widths, keys, values, headers, times, 0);
     if (widths->nulls) return ks_put_run(p, run, keys, values, 64, 1, times);
     if (widths->value <= 16 && widths->key <= 16) return ks_put_run(p, run, keys, values, 16, 0, times);
     return ks_put_run(p, run, keys, values, 64, 0, times);
@@ -285,7 +289,7 @@ KS_INLINE int64_t ks_encode_runs(ks_open_batch *batch, const ks_bytes *keys, con
     uint64_t delta = ks_delta(batch, times[0]), number;
     int64_t delta_size = ks_uvarint_size(delta), number_size, max_body, fits, done = 0;
     uint8_t *limit = batch->room - KS_SLACK, shift;
-    const ks_widths *widths = &batch->widths;
+    const ks_widths of_rows = batch->widths, *widths = &of_rows; /* no store can change it: it stays in registers */
     ks_run run = {.base = batch->base_timestamp};
     if (limit > batch->full) limit = batch->full;
     if (limit > batch->enough) limit = batch->enough;

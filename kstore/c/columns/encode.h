@@ -7,7 +7,8 @@
 /* No field of some rows has more bytes; a header section has at least one. */
 typedef struct {
     int64_t key, value, header;
-    int nulls; /* a key or a value is null */
+    int nulls;  /* a key or a value is null */
+    int differ; /* not all keys have one size, or not all values */
 } ks_widths;
 
 typedef struct {
@@ -30,6 +31,7 @@ enum ks_encode_stop { KS_STOP_FULL, KS_STOP_ROOM, KS_STOP_ODD, KS_STOP_ENOUGH };
 int ks_why(const ks_open_batch *batch, const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
            int64_t time, int64_t *total);
 
+/* Of rows that are to come, for `widths` of their batch where it has slack. */
 ks_widths ks_widths_of(const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers, int64_t n);
 
 /* Appends rows to the batch until one does not fit, or needs a closer look; how many it appended. `keys` NULL: no row has a
