@@ -1,8 +1,7 @@
 """Group commit: the turn to sync a log, and the threads that wait for it.
 
 One thread at a time has the turn. The others sleep, each on a lock of its own. The thread that gives the turn back
-wakes one to sync for the rest, and the first of those whose records the sync has covered; each of these wakes the next.
-All at once they would wait for the GIL, and sleep a second time. No other thread wakes. Compiled, so
+wakes those whose records the sync has covered, and one more to sync for the rest; no other thread wakes. Compiled, so
 that no interrupt (a signal's handler that raises) comes between two steps, and the GIL is the lock: between a look and
 what depends on it, no object is made that a garbage collection may begin with. The hardest rule: a thread that was woken
 and leaves without taking the turn calls `give` all the same, so that the next one is woken.
@@ -36,7 +35,6 @@ cdef class Turn:
 
     cdef object holder  # the thread that has the turn, or None
     cdef list waiting
-    cdef list served  # by a sync, and not woken yet: while there are any, one that was woken is about to wake the next
     cdef _Waiter called  # was woken to take the turn and has not taken it yet
     cdef Py_ssize_t expected  # how many threads waited at the end of the last sync: they may be back soon
     cdef Py_ssize_t awaited  # with so many waiting, the gathering thread is woken; 0 when no thread gathers
@@ -45,7 +43,6 @@ cdef class Turn:
 
     def __cinit__(self):
         self.waiting = []
-        self.served = []
 
     @property
     def waiters(self):
@@ -83,18 +80,10 @@ cdef class Turn:
             # Interrupted. If it was woken already, its call of `give` wakes another.
             if waiter in self.waiting:
                 self.waiting.remove(waiter)
-            if waiter in self.served:
-                self.served.remove(waiter)
             raise
         finally:
-            self._wake_next()
             if self.called is waiter:
                 self.called = None
-        return 0
-
-    cdef int _wake_next(self) except -1:
-        if self.served:
-            (<_Waiter> self.served.pop(0)).sleep.release()
         return 0
 
     def gather(self):
@@ -134,14 +123,13 @@ cdef class Turn:
             return 0
         for waiter in self.waiting:
             if not waiter.alone and waiter.target <= covered:
-                self.served.append(waiter)
+                waiter.sleep.release()
                 served += 1
             elif first is None and self.called is None:
                 first = waiter
             else:
                 left.append(waiter)
         self.waiting = left
-        self._wake_next()
         # Woken last: its sync covers records that the others append until then.
         if first is not None:
             if first.alone:
