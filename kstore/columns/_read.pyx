@@ -8,6 +8,7 @@ judge differently.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport PyObject, Py_CLEAR, Py_XINCREF
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strerror
@@ -92,6 +93,7 @@ cdef int64_t _unpack_with_gil(void *context, ks_reader *r, const uint8_t *p, int
 
 
 @cython.final
+@cython.no_gc_clear                   # helpers may look at what it holds until __dealloc__ has waited for them
 cdef class Reader:
     """Builds columns from batches of files, one `Columns` after the other.
 
@@ -117,7 +119,7 @@ cdef class Reader:
     cdef ks_chunks *_ahead             # chunks that were read together with the one before; NULL if none are
     cdef AbortedFilter _aborted        # what _r.aborted points into
     cdef Buffer _kept                  # what _r.kept points into
-    cdef object _held                  # what keeps the descriptor open
+    cdef PyObject *_held               # what keeps the descriptor open: a cycle of this reader is none of it
     cdef readonly object path
 
     def __init__(self, columns, layout, *, bint check_crc=True, max_decompressed_bytes=None, int threads=1,
@@ -165,6 +167,7 @@ cdef class Reader:
         ks_rows_clear(&self._r.staged, False)
         ks_block_drop(self._r.decompressed_block)
         ks_window_close(&self._r)
+        Py_CLEAR(self._held)
 
     @property
     def rows(self):
@@ -272,7 +275,9 @@ cdef class Reader:
         `held` keeps the descriptor open: helpers may use it until the reader has gone, or another file is opened.
         """
         self._forget_ahead()
-        self._held = held
+        Py_CLEAR(self._held)
+        self._held = <PyObject *> held
+        Py_XINCREF(self._held)
         self._r.fd = fd
         self._r.position = position
         self._r.chained = least is not None

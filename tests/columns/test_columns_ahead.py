@@ -87,6 +87,42 @@ def test_an_iterator_that_is_dropped_amid_the_log_leaves_neither_memory_nor_work
         assert memory_in_use()[0] == before
 
 
+class Held:
+    """Notes how much memory of columns is in use when nothing holds it any more."""
+
+    def __init__(self, noted: list[int]) -> None:
+        self.noted = noted
+
+    def __del__(self) -> None:
+        self.noted.append(memory_in_use()[0])
+
+
+def test_a_reader_in_a_cycle_gives_up_what_holds_its_file_after_its_helpers_have_ended(log: Log) -> None:
+    """An exception that left a generator, kept by whoever caught it, is such a cycle."""
+    noted: list[int] = []
+    size = log.segments[0].size_bytes
+    borders = log.batch_table()["position"].tolist()[::280]
+    gc.collect()
+    before = memory_in_use()[0]
+    with open(log.segments[0].path, "rb") as file:
+        reader = Reader(("value",), "binary", threads=4, in_chunks=True)
+        reader.seek(0, ROWS)
+        reader.open(file.fileno(), 0, None, held=Held(noted))
+        for _ in range(2):
+            reader.begin(ROWS, 4 << 20)
+            reader.sample(size, size)
+            if reader.chunk_spacing:
+                reader.divide([border for border in borders if border >= reader.position])
+            reader.read(size, size, size - reader.position)
+            reader.finish()
+        cycle: list[object] = [reader]
+        cycle.append(cycle)
+        assert memory_in_use()[0] > before
+        del reader, cycle
+        gc.collect()
+    assert noted == [before]
+
+
 def in_a_child(work: Callable[[], bool]) -> bool:
     """Whether the work is true in a forked process."""
     pid = os.fork()

@@ -4,6 +4,7 @@
 
 static void ks_begin_chunk(const ks_chunks *a, ks_chunk *chunk, int64_t from, int64_t to) {
     ks_reader *c = &chunk->r;
+    chunk->is_read = 0; /* before its rows change: a fork may come in between */
     ks_rows_clear(&chunk->rows, 0);
     ks_rows_like(&chunk->rows, &a->like, 0);
     *c = a->model;
@@ -23,7 +24,6 @@ static void ks_begin_chunk(const ks_chunks *a, ks_chunk *chunk, int64_t from, in
     c->expected = 0;
     c->last_position = -1;
     c->min_base = c->first_base = INT64_MIN;
-    chunk->is_read = 0;
 }
 
 static void ks_read_chunk(ks_chunk *chunk, ks_thread_buffers *buffers) {

@@ -38,9 +38,12 @@ static void *ks_help(void *nothing) {
     return NULL;
 }
 
-/* With ks_crew.lock held. Helpers take no signals: those are Python's. */
-static void ks_hire(int wanted) {
-    if (wanted <= ks_crew.idle) return;
+/* Hires as many as all jobs want beyond those that are idle, or were woken and do not run yet. With ks_crew.lock held.
+   Helpers take no signals: those are Python's. */
+static void ks_hire(void) {
+    int wanted = -ks_crew.idle;
+    for (const ks_job *job = ks_crew.jobs; job; job = job->next) wanted += job->wanted;
+    if (wanted <= 0) return;
     sigset_t all, before;
     pthread_attr_t attributes;
     sigfillset(&all);
@@ -48,7 +51,7 @@ static void ks_hire(int wanted) {
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, KS_HELPER_STACK);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int n = wanted - ks_crew.idle; n > 0 && ks_crew.threads < KS_MAX_HELPERS; n--) {
+    for (int n = wanted; n > 0 && ks_crew.threads < KS_MAX_HELPERS; n--) {
         pthread_t thread;
         if (pthread_create(&thread, &attributes, ks_help, NULL)) break;
         ks_crew.threads++;
@@ -72,7 +75,7 @@ void ks_job_ask(ks_job *job, int helpers) {
     int more = helpers - job->running - job->wanted;
     if (more > 0) {
         job->wanted += more;
-        ks_hire(more);
+        ks_hire();
         if (more == 1) pthread_cond_signal(&ks_crew.wake); else pthread_cond_broadcast(&ks_crew.wake);
     }
     pthread_mutex_unlock(&ks_crew.lock);

@@ -135,3 +135,20 @@ def test_an_id_takes_the_leader_epoch_of_its_log_for_its_coordinators(store: kst
         writer_of(entry.log).appender.leader_epoch = -1
         assert entry.coordinator_epoch == 0
         writer_of(entry.log).appender.leader_epoch = 0
+
+
+def test_a_partition_that_is_known_already_is_not_written_down_again(store: kstore.Store) -> None:
+    """A write of the state that was broken off behind its record leaves the caller without what the state has."""
+    with store.producer(transactional_id=ID) as producer:
+        txn = producer.transaction()
+        txn.append("t", b"one", partition=0)
+        txn._numbers.entered.clear()
+        before = len(statuses(store))
+        txn.append("t", b"two", partition=0)
+        assert len(statuses(store)) == before
+        txn._numbers.entered.clear()
+        txn.append_many("t", [(None, b"three"), (None, b"four")], partition=1)
+        assert txn._entry.state is not None
+        assert txn._entry.state.partitions == (("t", 0), ("t", 1))
+        txn.commit()
+    assert committed(store) == [b"one", b"two", b"three", b"four"]
