@@ -64,7 +64,11 @@ static int ks_read_another(ks_chunks *a) {
 static void ks_work_on_chunks(void *context) {
     ks_chunks *a = (ks_chunks *)context;
     pthread_mutex_lock(&a->lock);
-    while (ks_read_another(a)) continue;
+    if (a->at_work < a->helpers) {
+        a->at_work++;
+        while (ks_read_another(a)) continue;
+        a->at_work--;
+    }
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -117,9 +121,9 @@ static void ks_go_on(ks_chunks *a, const ks_mark *previous) {
     pthread_mutex_lock(&a->lock);
     a->next++;
     a->model.previous = *previous;
-    int has_slot = ks_has_slot(a);
+    int wanted = ks_has_slot(a) ? a->helpers - a->at_work : 0; /* those at work see the slot themselves */
     pthread_mutex_unlock(&a->lock);
-    if (has_slot) ks_job_ask(&a->job, a->helpers);
+    ks_job_ask(&a->job, wanted);
 }
 
 int ks_take_chunk(ks_reader *r, ks_chunks *a) {
@@ -155,7 +159,7 @@ static void ks_set_up(ks_chunks *a, const ks_reader *r, int first, int count, in
     a->count = count;
     a->slots = slots < KS_MAX_CHUNKS ? slots : KS_MAX_CHUNKS;
     a->helpers = (count < threads ? count : threads) - 1;
-    a->begun = a->next = 0;
+    a->begun = a->next = a->at_work = 0;
     a->model = *r;
     ks_rows_like(&a->like, r->out, 0);
     ks_job_begin(&a->job, ks_work_on_chunks, a);

@@ -43,6 +43,7 @@ typedef struct {
     /* With the lock held, while helpers work: */
     pthread_mutex_t lock;
     pthread_cond_t read;              /* another chunk */
+    int at_work;                      /* helpers that look for a chunk, or read one: at most `helpers` */
     int begun, next;                  /* chunks that were begun; the one that the caller takes next */
     ks_chunk chunks[KS_MAX_CHUNKS];   /* number `i` in slot i % slots */
     ks_thread_buffers buffers[KS_MAX_CHUNKS];

@@ -72,7 +72,7 @@ void ks_job_ask(ks_job *job, int helpers) {
         ks_crew.jobs = job;
         job->is_listed = 1;
     }
-    int more = helpers - job->running - job->wanted;
+    int more = helpers - job->wanted;
     if (more > 0) {
         job->wanted += more;
         ks_hire();

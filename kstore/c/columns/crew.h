@@ -24,7 +24,8 @@ void ks_crew_run(void (*work)(void *), void *context, int helpers);
 /* The same in two steps, between which the caller does something else. */
 void ks_job_begin(ks_job *job, void (*work)(void *), void *context);
 
-/* Sees to it that so many helpers run `work`, as soon as they are free; returns at once. One that is about to return counts. */
+/* Sees to it that so many more helpers run `work`, as soon as they are free; returns at once. Those that were asked for
+   before and do not run yet are among them. */
 void ks_job_ask(ks_job *job, int helpers);
 
 /* Returns when no helper runs `work` any more, and none will. */
