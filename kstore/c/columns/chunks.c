@@ -17,7 +17,7 @@ static void ks_begin_chunk(const ks_chunks *a, ks_chunk *chunk, int64_t from, in
     c->staged_from = c->staged_to = 0;
     c->out = &chunk->rows;
     c->whole_batches = 2;
-    c->position = chunk->from = from;
+    c->position = from;
     c->pause = c->ahead_end = chunk->to = to;
     c->bytes_ahead = to - from;
     c->ahead = KS_WINDOW;

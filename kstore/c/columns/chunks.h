@@ -18,7 +18,7 @@
 typedef struct {
     ks_reader r; /* a copy of the caller's reader, which takes over how far this one came */
     ks_rows rows;
-    int64_t from, to;
+    int64_t to;
     enum ks_stop stop;
     int is_read;
 } ks_chunk;

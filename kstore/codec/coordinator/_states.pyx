@@ -8,9 +8,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kstore.codec._wire cimport put_uvarint, store16, store32, store64, uvarint_size
+from kstore.codec._wire cimport store16, store32, store64
 
 from functools import lru_cache
+
+from kstore.codec.coordinator.groups import unsigned_varint
 
 cdef enum:
     EMPTY = 0                          # the status of an id without a transaction
@@ -77,16 +79,10 @@ def _partitions(places):
     by_topic = {}
     for topic, number in places:
         by_topic.setdefault(topic.encode(), []).append(number)
-    out = bytearray(_unsigned_varint(len(by_topic) + 1))
+    out = bytearray(unsigned_varint(len(by_topic) + 1))
     for name, numbers in by_topic.items():
-        out += _unsigned_varint(len(name) + 1) + name + _unsigned_varint(len(numbers) + 1)
+        out += unsigned_varint(len(name) + 1) + name + unsigned_varint(len(numbers) + 1)
         for number in numbers:
             out += number.to_bytes(4, "big")
         out += NONE
     return bytes(out)
-
-
-cdef bytes _unsigned_varint(Py_ssize_t number):
-    cdef uint8_t room[10]
-    put_uvarint(room, number)
-    return (<const char *>room)[:uvarint_size(number)]
