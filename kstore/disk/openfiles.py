@@ -31,6 +31,8 @@ LEAST = 8
 """With less, a single lookup could close a file that it has just opened."""
 TIGHT_SECONDS = 60.0
 """After the process had no descriptor left, less is held for so long: other code may close some meanwhile."""
+LOOK_EVERY = 64
+"""After so many descriptors the process's limit is asked for again."""
 _OTHERS_SECONDS, _PAUSE = 5.0, 0.001
 
 
@@ -55,6 +57,8 @@ _ring: deque[weakref.ref[Holder]] = deque()
 _room = 0  # descriptors that may still be opened within the budget, by the last count
 _unsure = 0  # descriptors opened since the last count; how many were closed since then is not known
 _trusted = 0  # with no more than so many opened since the last count, it is not repeated
+_counted_for = 0  # the budget at the last count
+_next_look = 0  # with so many opened since the last count, the budget is looked at: the process's limit may be lower
 _least_limit: int | None = None  # a lower limit, since the process had no descriptor left
 _least_limit_until = 0.0  # the lower limit ends then, by the monotonic clock
 # The sweep in progress. `setdefault` and `del` are single steps; an interrupt right after the `acquire` of a lock would
@@ -112,7 +116,7 @@ def make_room() -> bool:
 
 def opened(holder: Holder, count: int = 1) -> None:
     """Note that the holder has opened `count` more; above the budget other holders close files."""
-    global _room, _unsure
+    global _room, _unsure, _next_look
     if not holder.listed:
         holder.listed = True
         _ring.append(weakref.ref(holder))
@@ -120,19 +124,24 @@ def opened(holder: Holder, count: int = 1) -> None:
     _unsure += count
     if _room < 0 or _unsure > _trusted:
         _sweep(holder, limit())
+    elif _unsure >= _next_look:
+        _next_look = _unsure + LOOK_EVERY
+        if (most := limit()) != _counted_for:
+            _sweep(holder, most)
 
 
 def _sweep(newcomer: Holder | None, most: int) -> bool:
     """Close files until a little less than `most` are open; False while another thread sweeps."""
-    global _room, _unsure, _trusted
+    global _room, _unsure, _trusted, _counted_for, _next_look
     this_sweep = object()
     try:
         if _sweeping.setdefault("by", this_sweep) is not this_sweep:
             return False
-        if newcomer is None or _unsure > min(_trusted, most // 16):
+        if newcomer is None or most != _counted_for or _unsure > min(_trusted, most // 16):
             count = _count()
             _room, _unsure = most - count, 0
-            _trusted = 64 + count // 8  # bounded, since the process's own limit may be lowered
+            _trusted = LOOK_EVERY + count  # so an opening looks at one holder, on average
+            _counted_for, _next_look = most, LOOK_EVERY
         if _room < 0:
             _reduce(most // 1024, newcomer)
         if _room < 0:
