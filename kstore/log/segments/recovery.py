@@ -91,6 +91,10 @@ def start_above_end(log_start_offset: int, end_offset: int, path: str) -> Corrup
 _UNFINISHED = (names.DELETED, names.CLEANED, names.SWAP, names.TXN_INDEX + ".tmp")  # what `leftovers` decides about
 
 
+def _has_unfinished(entries: Iterable[str]) -> bool:
+    return any(name.endswith(_UNFINISHED) for name in entries)
+
+
 def leftovers(entries: Iterable[str], swap_next_offset: Callable[[str], int]) -> Leftovers:
     """Decide about `.deleted`, `.cleaned` and `.swap` files (SEMANTICS 8.4 to 8.7); `swap_next_offset` reads a
     `.log.swap`.
@@ -156,7 +160,9 @@ def load(
     log that ends below it, whatever the mark of a clean shutdown says; and `StorageError`.
     """
     recovery = Recovery()
-    files = _clear_leftovers(directory, recovery, fs.listdir(directory) if seen is None else seen.entries)
+    files = None if seen is None else seen.files
+    if files is None:
+        files = _clear_leftovers(directory, recovery, fs.listdir(directory))
     bases = sorted(files[names.LOG])
     with_log = set(bases)
     index_kinds = names.OFFSET_INDEX, names.TIME_INDEX, names.TXN_INDEX
@@ -217,30 +223,28 @@ class Seen(NamedTuple):
     is_open: bool
     """Whether the last segments were looked at, and are not as a close leaves them."""
 
-    entries: list[str]
-    """The names in the directory."""
+    files: dict[str, list[int]] | None
+    """The offsets of the segments' files and snapshots by kind; None where interrupted work is to be finished first."""
 
 
 def look(directory: str, recovery_point: int, log_start_offset: int) -> Seen:
     """Look at a log that no mark of a clean shutdown vouches for. Changes nothing. Raises `StorageError`."""
     entries = fs.listdir(directory)
-    files = [file for file in map(names.parse_file_name, entries) if file is not None]
-    bases = [file.offset for file in files if file.kind == names.LOG]
-    if any(file.state for file in files):
-        return Seen(False, False, entries)
+    if _has_unfinished(entries):
+        return Seen(False, False, None)
+    files = names.offsets_by_kind(entries)
+    bases = files[names.LOG]
     if not bases:
-        return Seen(not files and recovery_point <= log_start_offset, False, entries)
-    indexed = {file.offset for file in files if file.kind == names.OFFSET_INDEX}
-    if recovery_point < log_start_offset or not indexed.issuperset(bases):
-        return Seen(False, False, entries)
-    with_txn_index = {file.offset for file in files if file.kind == names.TXN_INDEX}
+        return Seen(not any(files.values()) and recovery_point <= log_start_offset, False, files)
+    if recovery_point < log_start_offset or not set(files[names.OFFSET_INDEX]).issuperset(bases):
+        return Seen(False, False, files)
     segments = [Segment(directory, base, max_index_bytes=0) for base in sorted(bases)[-2:]]
     try:
-        is_closed = _ends_closed(segments, recovery_point, with_txn_index)
+        is_closed = _ends_closed(segments, recovery_point, files[names.TXN_INDEX])
     finally:
         for segment in segments:
             segment.close()
-    return Seen(is_closed, not is_closed, entries)
+    return Seen(is_closed, not is_closed, files)
 
 
 def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) -> bool:
@@ -341,7 +345,7 @@ def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_inde
 
 def _clear_leftovers(directory: str, recovery: Recovery, entries: list[str]) -> dict[str, list[int]]:
     """Carry out what `leftovers` decides; the offsets of the segments' files and snapshots that are left, by kind."""
-    if any(name.endswith(_UNFINISHED) for name in entries):
+    if _has_unfinished(entries):
         entries = _finish(directory, recovery, entries)
     return names.offsets_by_kind(entries)
 
