@@ -7,7 +7,6 @@ compress as logs do. Chunks are dropped as they come unless the question says th
 
 from __future__ import annotations
 
-import mmap
 import multiprocessing
 import os
 import random
@@ -38,7 +37,7 @@ from common import (
     values,
 )
 from jvm import KAFKA, ask
-from limits import headers, valuecopies
+from limits import bounds, headers, valuecopies
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
@@ -107,6 +106,15 @@ def test_decode(benchmark: BenchmarkFixture, shape: str, batches: str, threads: 
     question = decoding(shape, batches, threads)
     found = measure(benchmark, question, "kstore", run, operations=rows, size_bytes=len(data), rounds=15)
     assert len(found) == rows
+
+
+@pytest.mark.parametrize("threads", sorted({1, THREADS}))
+@pytest.mark.parametrize("batches", BATCHES)
+def test_bound_of_decoding(benchmark: BenchmarkFixture, batches: str, threads: int) -> None:
+    data = packed(values(COUNT), BATCHES[batches])
+    run, question = bounds.columns(data, COUNT, len(VALUE), threads), decoding(HEADLINE, batches, threads)
+    name = "bound: CRC, a copy of each value"
+    measure(benchmark, question, name, run, operations=COUNT, size_bytes=len(data), rounds=15)
 
 
 @pytest.mark.parametrize("threads", sorted({1, THREADS}))
@@ -296,14 +304,12 @@ class TestLog:
             os.close(fd)
 
     @pytest.mark.parametrize("threads", sorted({1, THREADS}))
-    def test_bound(
-        self, benchmark: BenchmarkFixture, warm: Warm, shape: str, batches: str, threads: int, tmp_path: Path
-    ) -> None:
+    def test_bound(self, benchmark: BenchmarkFixture, warm: Warm, shape: str, batches: str, threads: int) -> None:
         log = warm(shape, batches)
         files = [os.open(segment.path, os.O_RDONLY) for segment in log.segments]
         _, size = SHAPES[shape]
         stride = warm.size_bytes // warm.rows
-        run = valuecopies.copies(files, stride, size, threads, tmp_path)
+        run = valuecopies.copies(files, stride, size, threads)
         question, name = reading(shape, batches, threads), "bound: reading, and a copy of each value"
         copied = measure(benchmark, question, name, run, operations=warm.rows, size_bytes=warm.size_bytes)
         assert abs(copied * stride / warm.size_bytes - 1) < 0.01
@@ -317,27 +323,19 @@ class TestLog:
         run = lambda: [list(log.iter_columns())].clear()  # noqa: E731
         measure(benchmark, keeping(batches), "kstore", run, operations=warm.rows, size_bytes=warm.size_bytes, rounds=3)
 
-    def test_fresh_memory(self, benchmark: BenchmarkFixture, warm: Warm, shape: str, batches: str) -> None:
-        """The least that keeping every chunk costs: the first touch of as much memory."""
+    def test_bound_of_keeping(self, benchmark: BenchmarkFixture, warm: Warm, shape: str, batches: str) -> None:
         if shape != HEADLINE:
             pytest.skip("asked of one shape")
-        warm(shape, batches)
-        size = warm.rows * (100 + 8 + 8 + 4)
-
-        def run() -> None:
-            # Shared memory, which Python maps by default, is not given in huge pages.
-            with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-                memory.madvise(mmap.MADV_HUGEPAGE)
-                for at in range(0, size, mmap.PAGESIZE):
-                    memory[at] = 1
-
-        name = "first touch of as much memory, in huge pages"
-        measure(benchmark, keeping(batches), name, run, operations=warm.rows, size_bytes=size, rounds=3)
+        log = warm(shape, batches)
+        files = [os.open(segment.path, os.O_RDONLY) for segment in log.segments]
+        run = valuecopies.copies(files, warm.size_bytes // warm.rows, SHAPES[shape][1], THREADS, keep=True)
+        name = "bound: reading, copies to fresh memory"
+        measure(benchmark, keeping(batches), name, run, operations=warm.rows, size_bytes=warm.size_bytes, rounds=3)
+        for fd in files:
+            os.close(fd)
 
     @pytest.mark.parametrize("way", ["kstore", "a pread of each header alone"])
-    def test_batch_table(
-        self, benchmark: BenchmarkFixture, warm: Warm, shape: str, batches: str, way: str, tmp_path: Path
-    ) -> None:
+    def test_batch_table(self, benchmark: BenchmarkFixture, warm: Warm, shape: str, batches: str, way: str) -> None:
         if (shape, batches) != (HEADLINE, "16 KiB"):
             pytest.skip("asked of one shape")
         log = warm(shape, batches)
@@ -351,7 +349,7 @@ class TestLog:
         table, (first, *_) = run(), log.segments
         with open(first.path, "rb") as file:
             positions = table["position"][table["segment_base_offset"] == first.base_offset]
-            run = headers.reads(file.fileno(), positions, THREADS, tmp_path)
+            run = headers.reads(file.fileno(), positions, THREADS)
             measure(benchmark, question, way, run, operations=1, rounds=9)
 
 
@@ -369,14 +367,19 @@ def words(count: int) -> list[bytes]:
     ]
 
 
-def alone(codec: str, blocks: list[bytes], threads: int) -> Callable[[], None]:
+def unpacked_sizes(codec: str, blocks: list[bytes]) -> list[int]:
+    if codec == "lz4":
+        return [len(lz4.frame.decompress(block)) for block in blocks]
+    return [len(zstandard.ZstdDecompressor().decompressobj().decompress(block)) for block in blocks]
+
+
+def alone(codec: str, blocks: list[bytes], sizes: list[int], threads: int) -> Callable[[], None]:
     """Nothing but the codec's library, over blocks as they are in the file, told how large each one is unpacked.
 
     Each thread has a context that it keeps. With a limit in place of the size, zstandard would take memory of the limit
     for each block: of 16 KiB, that was most of its time.
     """
     if codec == "lz4":
-        sizes = [len(lz4.frame.decompress(block)) for block in blocks]
 
         def one(part: list[tuple[bytes, int]]) -> None:
             context = lz4.frame.create_decompression_context()
@@ -384,7 +387,6 @@ def alone(codec: str, blocks: list[bytes], threads: int) -> Callable[[], None]:
                 lz4.frame.decompress_chunk(context, block, max_length=size)
 
     else:
-        sizes = [len(zstandard.ZstdDecompressor().decompressobj().decompress(block)) for block in blocks]
 
         def one(part: list[tuple[bytes, int]]) -> None:
             unpacker = zstandard.ZstdDecompressor()
@@ -402,7 +404,9 @@ def alone(codec: str, blocks: list[bytes], threads: int) -> Callable[[], None]:
 @pytest.mark.parametrize("threads", sorted({1, THREADS}))
 @pytest.mark.parametrize("batches", BATCHES)
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_decompressing(benchmark: BenchmarkFixture, tmp_path: Path, codec: str, batches: str, threads: int) -> None:
+def test_decompressing_beside_its_bound(
+    benchmark: BenchmarkFixture, tmp_path: Path, codec: str, batches: str, threads: int
+) -> None:
     lines = words(COUNT // 4)
     library = f"the {codec} library alone"
     question = Question(
@@ -413,12 +417,19 @@ def test_decompressing(benchmark: BenchmarkFixture, tmp_path: Path, codec: str, 
             log.append_many(lines, compression=codec, batch_bytes=BATCHES[batches])
         log.flush()
         rows = log.log_end_offset
-        blocks = [bytes(batch)[61:] for batch in log.read_batches()]
+        stored = [bytes(batch) for batch in log.read_batches()]
+        (segment,) = log.segments
+        blocks = [batch[61:] for batch in stored]
+        sizes = unpacked_sizes(codec, blocks)
         size = sum(len(line) for line in lines) * 4
         run = lambda: dropped(log.iter_columns(threads=threads))  # noqa: E731
         assert measure(benchmark, question, "kstore", run, operations=rows, size_bytes=size) == rows
-        timed = alone(codec, blocks, threads)
-        report(question, library, rounds_of(timed), operations=rows, size_bytes=size)
+        report(question, library, rounds_of(alone(codec, blocks, sizes, threads)), operations=rows, size_bytes=size)
+        coding = bounds.Coding(codec, [len(batch) for batch in stored], sizes, rows, size // rows, threads)
+        name = "bound: reading, CRC, library, copies"
+        with open(segment.path, "rb") as file:
+            bound = rounds_of(coding.unpacked(file.fileno()))
+            report(question, name, bound, operations=rows, size_bytes=size)
 
 
 def rounds_of(run: Callable[[], None], rounds: int = 5) -> list[float]:

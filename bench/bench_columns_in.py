@@ -21,8 +21,9 @@ import peers
 import pytest
 import zstandard
 from bench_kafka import READY_SHAPE
-from common import GIB, KIB, MIB, THREADS, VALUE, Question, begin, measure, report, scaled
+from common import GIB, KIB, MIB, THREADS, VALUE, EmptyFile, Question, begin, measure, report, scaled
 from jvm import KAFKA, answer
+from limits import bounds
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
@@ -145,20 +146,7 @@ def test_write(
     data = memoryview(fresh.file())
     fresh.clear()
     again = source != "all"
-    path = tmp_path / "written"
-
-    def close() -> None:
-        if open_files:  # as a log is closed
-            os.fsync(open_files[0])
-            os.close(open_files.pop())
-            path.unlink()
-
-    def empty() -> tuple[tuple[int], dict[str, Any]]:
-        close()
-        open_files.append(os.open(path, os.O_RDWR | os.O_CREAT))
-        return (open_files[0],), {}
-
-    open_files: list[int] = []
+    empty = EmptyFile(tmp_path / "written")
 
     def run(file: int) -> None:
         for at in range(0, len(data), MIB):
@@ -169,7 +157,28 @@ def test_write(
         benchmark, appending(shape, batches), name, run,
         operations=rows, size_bytes=rows * (size + key), setup=empty, rounds=7,
     )  # fmt: skip
-    close()
+    empty.close()
+
+
+@pytest.mark.parametrize("batches", BATCHES, ids=["16k", "1m"])
+@pytest.mark.parametrize("shape", SHAPES, ids=["values-100", "keyed-100", "values-10", "values-1k"])
+def test_bound_of_append_columns(
+    benchmark: BenchmarkFixture, fresh: Fresh, tmp_path: Path, shape: str, batches: str
+) -> None:
+    size, key = SHAPES[shape]
+    rows = rows_of(shape)
+    values, keys = column(rows, size), column(rows, key) if key else None
+    (log,), _ = fresh()
+    log.append_columns(values, keys=keys, batch_bytes=BATCHES[batches])
+    file_bytes = log.segments[0].size_bytes
+    fresh.clear()
+    run = bounds.columns_in(values.buffers()[2], keys.buffers()[2] if keys is not None else b"", rows, file_bytes)
+    empty = EmptyFile(tmp_path / "written")
+    measure(
+        benchmark, appending(shape, batches), "bound: copies, CRC, write(2)", run,
+        operations=rows, size_bytes=rows * (size + key), setup=empty, rounds=7,
+    )  # fmt: skip
+    empty.close()
 
 
 # --- the others -------------------------------------------------------------------------------------------------------
@@ -299,12 +308,15 @@ def library(codec: str) -> Callable[[list[bytes]], None]:
     return one
 
 
+BOUND = "bound: copies, the codec, CRC, write(2)"
+
+
 @pytest.mark.parametrize("threads", sorted({1, THREADS}))
 @pytest.mark.parametrize("batches", BATCHES, ids=["16k", "1m"])
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-@pytest.mark.parametrize("contestant", ["kstore", "the codec alone"])
+@pytest.mark.parametrize("contestant", ["kstore", "the codec alone", BOUND])
 def test_compressed(
-    benchmark: BenchmarkFixture, fresh: Fresh, codec: str, batches: str, contestant: str, threads: int
+    benchmark: BenchmarkFixture, fresh: Fresh, tmp_path: Path, codec: str, batches: str, contestant: str, threads: int
 ) -> None:
     """The codec alone has the same blocks and as many threads; each has its blocks from the beginning, in one task."""
     rows = ROWS // 2
@@ -320,6 +332,13 @@ def test_compressed(
     (log,), _ = fresh()
     log.append_columns(values, **options)
     blocks = [bytes(batch)[61:] for batch in log.read_batches()]
+    if contestant == BOUND:
+        sizes = [len(block) for block in blocks]
+        coding, empty = bounds.Coding(codec, sizes, sizes, rows, 0, threads), EmptyFile(tmp_path / "written")
+        pack = coding.packed(b"".join(blocks))
+        measure(benchmark, question, contestant, pack, operations=rows, size_bytes=values.nbytes, setup=empty)
+        empty.close()
+        return
     parts, one = [blocks[number::threads] for number in range(threads)], library(codec)
     with ThreadPoolExecutor(threads) as pool:
         alone = (lambda: one(blocks)) if threads == 1 else (lambda: list(pool.map(one, parts)).clear())

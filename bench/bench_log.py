@@ -6,6 +6,7 @@ Workloads: values-100, keyed-100 and values-1k of `common`, in batches of 16 KiB
 from __future__ import annotations
 
 import functools
+import os
 import random
 import shutil
 import socket
@@ -16,9 +17,23 @@ from typing import Any
 
 import peers
 import pytest
-from common import GIB, KIB, MIB, START_MS, VALUE, VALUE_1K, Question, keyed, measure, scaled, timed_rows, values
+from common import (
+    GIB,
+    KIB,
+    MIB,
+    START_MS,
+    VALUE,
+    VALUE_1K,
+    EmptyFile,
+    Question,
+    keyed,
+    measure,
+    scaled,
+    timed_rows,
+    values,
+)
 from jvm import KAFKA
-from limits import by_time
+from limits import bounds, by_time
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
@@ -63,6 +78,22 @@ def append_each(log: kstore.Log, count: int = SINGLE) -> None:
 
 def test_append_kstore(benchmark: BenchmarkFixture, fresh: Callable[[], Any]) -> None:
     measure(benchmark, APPEND, "kstore", append_each, operations=SINGLE, setup=fresh)
+
+
+@pytest.mark.parametrize("language", ["C", "Python"])
+def test_bound_of_append(benchmark: BenchmarkFixture, tmp_path: Path, language: str) -> None:
+    data = kstore.encode_batch([VALUE])
+    empty, write_each = EmptyFile(tmp_path / "written"), bounds.writes([(0, len(data))], SINGLE)
+
+    def from_python(fd: int) -> None:
+        pwrite, position = os.pwrite, 0
+        for _ in range(SINGLE):
+            position += pwrite(fd, data, position)
+
+    run = from_python if language == "Python" else lambda fd: write_each([fd])
+    name = f"bound: pwrite alone, from {language}"
+    measure(benchmark, APPEND, name, run, operations=SINGLE, setup=empty)
+    empty.close()
 
 
 def test_append_with_headers(benchmark: BenchmarkFixture, fresh: Callable[[], Any]) -> None:
@@ -218,6 +249,16 @@ def test_read_kstore(benchmark: BenchmarkFixture, filled: tuple[str, Path]) -> N
             size_bytes=READ * 100,
             setup=lambda: ((log,), {}),
         )
+
+
+def test_bound_of_reading(benchmark: BenchmarkFixture, filled: tuple[str, Path]) -> None:
+    batches, path = filled
+    (segment,) = path.glob("*.log")
+    with segment.open("rb") as file:
+        run = bounds.rows(file.fileno(), segment.stat().st_size // READ, len(VALUE))
+        name = "bound: reading, CRC, copies, bare loop"
+        read = measure(benchmark, reading(batches), name, run, operations=READ, size_bytes=READ * 100)
+        assert abs(read / READ - 1) < 0.02
 
 
 POINT = Question("one record at a random offset, batches of 16 KiB", "time")

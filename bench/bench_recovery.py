@@ -12,6 +12,7 @@ from timeit import repeat
 
 import pytest
 from common import GIB, KIB, Question, measure, read_through, report, scaled, settle, timed_rows, values
+from limits import bounds
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
@@ -43,7 +44,7 @@ class Opener:
         self._log = kstore.Log.open(self._path)
 
 
-def test_recover_a_gibibyte(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+def test_recover_a_gibibyte_beside_its_bound(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     path = tmp_path / "bench-0"
     with kstore.Log.open(path, segment_bytes=2 * GIB - 1) as log:
         log.append_many(timed_rows(scaled(9_700_000)), batch_bytes=16 * KIB)
@@ -52,6 +53,10 @@ def test_recover_a_gibibyte(benchmark: BenchmarkFixture, tmp_path: Path) -> None
     opener = Opener(path, 0)
     measure(benchmark, RECOVERY, "kstore", opener.open, operations=1, size_bytes=size, setup=opener.reset)
     opener.reset()
+    (segment,) = path.glob("*.log")
+    with segment.open("rb") as file:
+        bound = repeat(bounds.checked(file.fileno()), number=1, repeat=7)
+    report(RECOVERY, "bound: reading and CRC", bound, operations=1, size_bytes=size)
     report(RECOVERY, READ, repeat(lambda: read_through(path), number=1, repeat=7), operations=1, size_bytes=size)
 
 

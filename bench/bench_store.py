@@ -190,7 +190,7 @@ def test_flush_each_at_best(
     size = next(place.glob("kstore/events-0/*.log")).stat().st_size
     count = max(SYNCED // (4 if threads < 4 else 1) // threads, 1)
     if language == "C":
-        run = groupcommit.appends(place / "bare", size, threads, count, place)
+        run = groupcommit.appends(place / "bare", size, threads, count)
     else:
         run = groupcommit.appends_in_python(place / "bare", size, threads, count)
     name = f"bare writes and one sync for all, in {language}, {threads} thread{'s' * (threads > 1)}"

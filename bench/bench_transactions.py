@@ -5,16 +5,21 @@ Workloads: values-100 of `common`. Nothing is synced unless the question says so
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from timeit import repeat
 from typing import Any
 
 import pytest
 from common import VALUE, Question, measure, report, scaled, values
+from limits import bounds
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
 from kstore import encode_batch
+from kstore.log.writing import _appender
 
 TRANSACTION = Question("transaction of 1 record over 3 partitions", unit="time", limit=30e-6)
 APPEND = Question("append by topic, numbered", unit="time", against=(("Store.append", 1 / 1.15),))
@@ -38,17 +43,43 @@ def store(tmp_path: Path) -> Iterator[kstore.Store]:
         yield made
 
 
-def test_a_transaction_over_three_partitions(benchmark: BenchmarkFixture, store: kstore.Store) -> None:
+def test_a_transaction_over_three_partitions_beside_its_bound(
+    benchmark: BenchmarkFixture, store: kstore.Store, tmp_path: Path
+) -> None:
     count = scaled(2000)
     with store.producer(transactional_id="bench") as producer:
 
-        def run() -> None:
-            for _ in range(count):
+        def run(times: int = count) -> None:
+            for _ in range(times):
                 with producer.transaction() as txn:
                     for number in range(3):
                         txn.append("t", VALUE, partition=number)
 
         measure(benchmark, TRANSACTION, "kstore", run, operations=count)
+        written = writes_of(lambda: run(1))
+    files = list(dict.fromkeys(file for file, _ in written))
+    fds = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(len(files))]
+    write_each = functools.partial(bounds.writes([(files.index(file), size) for file, size in written], count), fds)
+    _, *rounds = repeat(write_each, number=1, repeat=6)
+    report(TRANSACTION, f"bound: its {len(written)} writes, from C", rounds, operations=count)
+    for fd in fds:
+        os.close(fd)
+
+
+def writes_of(act: Callable[[], None]) -> list[tuple[int, int]]:
+    """The number of the file and the size of each write to a log."""
+    written = []
+
+    def write(fd: int, data: bytes, position: int) -> int:
+        written.append((os.fstat(fd).st_ino, len(data)))
+        return os.pwrite(fd, data, position)
+
+    _appender.set_pwrite_hook(write)
+    try:
+        act()
+    finally:
+        _appender.set_pwrite_hook(None)
+    return written
 
 
 @pytest.mark.parametrize("contestant", ["kstore", "Store.append"])

@@ -187,6 +187,26 @@ def use_memory(size: int) -> None:
         memory[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
 
 
+class EmptyFile:
+    """A `setup` for `measure`: an empty file, the one before closed, as a log is, and removed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened: int | None = None
+
+    def __call__(self) -> tuple[tuple[int], dict[str, Any]]:
+        self.close()
+        self._opened = os.open(self._path, os.O_RDWR | os.O_CREAT)
+        return (self._opened,), {}
+
+    def close(self) -> None:
+        if self._opened is not None:
+            os.fsync(self._opened)
+            os.close(self._opened)
+            self._path.unlink()
+            self._opened = None
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from limits import compiled
 
 SLOT_SHARE = 0.86  # of the slots of an offset map, those that have a key
 
@@ -29,15 +30,12 @@ def least(
     rebuilt: bool,
     checks: bool,
 ) -> Callable[[], float]:
-    """A function that does it and says how many seconds that took; compiled in the directory `made`.
+    """A function that does it and says how many seconds that took; it writes in the directory `made`.
 
     `rebuilt` says that what is written are new batches, `checks` that checksums and hashes are made.
     """
-    library, out = made / "compaction.so", made / "out"
-    core = Path(__file__).parents[2] / "kstore" / "c"
-    sources = [Path(__file__).with_suffix(".c"), core / "crc32c.c", core / "keyhash.c"]
-    subprocess.run(["cc", "-O3", "-shared", "-fPIC", f"-I{core}", "-o", library, *sources], check=True)
-    code = ctypes.CDLL(str(library))
+    out = made / "out"
+    code = compiled("compaction.c", "crc32c.c", "keyhash.c", optimised=("-O3",))
     code.table.restype = ctypes.c_void_p
     count = len(paths)
     sizes = [path.stat().st_size for path in paths]

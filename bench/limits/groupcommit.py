@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from limits import compiled
 
-def appends(path: Path, append_bytes: int, threads: int, count: int, made: Path) -> Callable[[], None]:
+
+def appends(path: Path, append_bytes: int, threads: int, count: int) -> Callable[[], None]:
     """A function that appends `count` times in each of the threads to the file at `path`, each append durable before
-    the next; it is compiled in the directory `made`."""
-    library = made / "groupcommit.so"
-    source = Path(__file__).with_suffix(".c")
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-pthread", "-o", library, source], check=True)
-    commit = ctypes.CDLL(str(library)).appends
+    the next."""
+    commit = compiled("groupcommit.c").appends
 
     def run() -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT)

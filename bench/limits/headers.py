@@ -7,20 +7,17 @@ compiler.
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from limits import compiled
 
-def reads(fd: int, positions: NDArray[np.int64], threads: int, made: Path) -> Callable[[], None]:
-    """A function that reads the headers at these positions of a file; it is compiled in the directory `made`."""
-    library = made / "headers.so"
-    source = Path(__file__).with_suffix(".c")
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-pthread", "-o", library, source], check=True)
-    headers = ctypes.CDLL(str(library)).headers
+
+def reads(fd: int, positions: NDArray[np.int64], threads: int) -> Callable[[], None]:
+    """A function that reads the headers at these positions of a file."""
+    headers = compiled("headers.c").headers
     positions = np.ascontiguousarray(positions, np.int64)
     pointer = positions.ctypes.data_as(ctypes.c_void_p)
 
