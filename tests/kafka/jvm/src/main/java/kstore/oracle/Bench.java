@@ -24,8 +24,10 @@ import org.apache.kafka.storage.internals.log.UnifiedLog;
 import org.apache.kafka.storage.internals.utils.Throttler;
 import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
+import java.io.BufferedReader;
 import java.io.File;
 import java.io.IOException;
+import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.util.ArrayList;
@@ -41,9 +43,10 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 
 /**
- * Kafka's answers to the questions that bench/ asks: `Bench QUESTION DIRECTORY SCALE [THREADS]` prints {"operations", "size_bytes",
+ * Kafka's answers to the questions that bench/ asks: `Bench QUESTION DIRECTORY SCALE [THREADS [turns]]` prints {"operations", "size_bytes",
  * "rounds"}, seconds of each round after as much warm-up as it takes to compile the hot loops. Values of 100 bytes, no keys; nothing is
- * synced. THREADS is of the reading questions, 1 unless told: each reads the whole segment, and all their records count.
+ * synced. THREADS is of the reading questions, 1 unless told: each reads the whole segment, and all their records count. With "turns" it
+ * prints {"operations", "size_bytes"} after the warm-up, then waits for a line before each round, and prints the seconds of that round.
  */
 public final class Bench {
     private static final long START_MS = 1_700_000_000_000L;
@@ -53,16 +56,18 @@ public final class Bench {
     private final File root;
     private final double scale;
     private final int threads;
+    private final boolean turns;
     private final KafkaScheduler scheduler = new KafkaScheduler(1, true, "bench-");
     private final byte[] value = new byte[100];
     private int logs;
     /** What loops compute ends up here, so that nothing is optimised away. */
     private long sink;
 
-    private Bench(File root, double scale, int threads) {
+    private Bench(File root, double scale, int threads, boolean turns) {
         this.root = root;
         this.scale = scale;
         this.threads = threads;
+        this.turns = turns;
         new SplittableRandom(20_240_501).nextBytes(value);
         scheduler.startup();
     }
@@ -77,7 +82,8 @@ public final class Bench {
     }
 
     public static void main(String[] args) throws Exception {
-        Bench bench = new Bench(new File(args[1]), Double.parseDouble(args[2]), args.length > 3 ? Integer.parseInt(args[3]) : 1);
+        Bench bench = new Bench(new File(args[1]), Double.parseDouble(args[2]), args.length > 3 ? Integer.parseInt(args[3]) : 1,
+            args.length > 4 && args[4].equals("turns"));
         Map<String, Object> answer = switch (args[0]) {
             case "append-one" -> bench.append(1, 300_000);
             case "append-16k" -> bench.append(bench.recordsIn(16 << 10), 30_000);
@@ -107,8 +113,15 @@ public final class Bench {
         for (int i = 0; i < warmups; i++)
             round.run();
         List<Double> rounds = new ArrayList<>();
-        for (int i = 0; i < ROUNDS; i++)
-            rounds.add(round.run());
+        if (turns) {
+            System.out.println(new ObjectMapper().writeValueAsString(Json.map("operations", operations, "size_bytes", bytes)));
+            BufferedReader told = new BufferedReader(new InputStreamReader(System.in));
+            while (told.readLine() != null)
+                System.out.println(round.run());
+        } else {
+            for (int i = 0; i < ROUNDS; i++)
+                rounds.add(round.run());
+        }
         return Json.map("operations", operations, "size_bytes", bytes, "rounds", rounds, "sink", sink);
     }
 
