@@ -56,7 +56,8 @@ def test_a_transaction_over_three_partitions_beside_its_bound(
                         txn.append("t", VALUE, partition=number)
 
         measure(benchmark, TRANSACTION, "kstore", run, operations=count)
-        written = writes_of(lambda: run(1))
+        # One in some hundred transactions also rolls the log of its id: of two, the one with fewer writes does not.
+        written = min((writes_of(lambda: run(1)) for _ in range(2)), key=len)
     files = list(dict.fromkeys(file for file, _ in written))
     fds = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(len(files))]
     write_each = functools.partial(bounds.writes([(files.index(file), size) for file, size in written], count), fds)
