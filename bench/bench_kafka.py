@@ -23,7 +23,7 @@ from limits import bounds
 
 import kstore
 
-ROUNDS = 7
+ROUNDS = 5
 READY = {
     size: Question(f"a ready batch of {size} appended as a leader", "time", against=((KAFKA, 1.0),))
     for size in ("one record", "16 KiB", "1 MiB")
