@@ -90,6 +90,8 @@ setup(
             "wraparound": False,
             "initializedcheck": CHECKED == "debug",
             "embedsignature": True,
+            "embedsignature.format": "clinic",
+            "binding": False,
         },
         force=CHECKED is not None,
         nthreads=2,

@@ -479,7 +479,6 @@ cdef class RecordBatch:
             self._first_and_count = ((<Record> records[0]).offset, len(records))
         return 0
 
-    @cython.binding(False)               # as a method of C it refuses what is no batch; Cython's own would read it as one
     def ensure_valid(self):
         """Raise `CorruptRecordError` unless size and CRC hold."""
         reason = _check_frame(self._p, self._size, True)

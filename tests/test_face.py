@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodDescriptorType, ModuleType
+from typing import Any
 
 import pytest
 from test_docs import REPOSITORY, text_of
@@ -263,3 +266,24 @@ def test_every_function_of_a_compiled_module_has_words(path: Path) -> None:
         and ast.get_docstring(node) is None
     ]
     assert bare == []
+
+
+def compiled_methods() -> Iterator[Any]:
+    """The methods that compiled classes of kstore define, those with underscores too."""
+    for module in pkgutil.walk_packages(kstore.__path__, "kstore."):
+        if module.name != "kstore.__main__":
+            loaded = importlib.import_module(module.name)
+            if str(loaded.__file__).endswith(tuple(EXTENSION_SUFFIXES)):
+                owners = [each for each in vars(loaded).values() if isinstance(each, type)]
+                members = [member for owner in owners for member in vars(owner).values()]
+                yield from (each for each in members if isinstance(each, COMPILED | MethodDescriptorType))
+
+
+def test_a_compiled_method_refuses_an_object_of_another_class() -> None:
+    """One that took it for an object of its own would read memory that is not there, and end the process."""
+    methods = list(compiled_methods())
+    assert len(methods) > 100
+    for method in methods:
+        for other in (None, object(), b"abc"):
+            with pytest.raises(TypeError):
+                method(other)

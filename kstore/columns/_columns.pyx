@@ -233,7 +233,6 @@ cdef class BinaryColumn:
         for i in range(self.n):
             yield self._item(i)
 
-    @cython.binding(False)               # as a method of C it refuses what is no column; Cython's own would read it as one
     def to_pylist(self):
         """All values, each `bytes` or None."""
         cdef Py_ssize_t i
@@ -416,7 +415,6 @@ cdef class HeadersColumn:
         for i in range(self.n):
             yield self._item(i)
 
-    @cython.binding(False)               # as a method of C it refuses what is no column; Cython's own would read it as one
     def to_pylist(self):
         """All rows, each a tuple of (str, bytes or None)."""
         cdef Py_ssize_t i

@@ -3,12 +3,14 @@
 up one by one, would take as long as the encoding of the record. The marker of a commit is as short.
 """
 
+cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kstore.log.segments._producers cimport ProducerTable
 from kstore.log.writing._appender cimport Appender
 
 
+@cython.binding(True)                    # a method of a class of Python
 def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
            timestamp: int | datetime | None = None,
            headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None, sync: bool = False,

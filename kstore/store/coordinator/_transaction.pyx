@@ -5,6 +5,7 @@
 when its record is in the id's log, and not before.
 """
 
+cimport cython
 from libc.stdint cimport int64_t
 
 from kstore.log.writing._appender cimport Appender
@@ -184,6 +185,7 @@ cdef class RecordTransaction:
         return self._entry.state is not None and self._entry.state.status is ONGOING
 
 
+@cython.binding(True)                    # a method of a class of Python
 def append(RecordTransaction self not None, topic: str, value: ReadableBuffer | None,
            key: ReadableBuffer | None = None, *, partition: int | None = None, timestamp: int | datetime | None = None,
            headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None,

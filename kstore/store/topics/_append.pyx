@@ -4,6 +4,7 @@
 The hardest rule: a record that has drawn its partition goes there, also where more has to be done than to write it.
 """
 
+cimport cython
 from cpython.long cimport PyLong_AsLongAndOverflow
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
@@ -116,6 +117,7 @@ cdef class RecordAppender(RoutedAppender):
         return self.append_slowly(topic, value, key, partition, timestamp, headers, sync, expected_offset)
 
 
+@cython.binding(True)                    # a method of a class of Python
 def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
            partition: int | None = None, timestamp: int | datetime | None = None,
            headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None, sync: bool = False,
