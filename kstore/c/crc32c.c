@@ -329,7 +329,7 @@ uint32_t ks_crc32c_joined(uint32_t first, uint32_t second, uint64_t n) {
 }
 
 const char *ks_crc32c_name(int implementation) {
-    static const char *const names[] = {"table", "streams", "fold", "mixed"};
+    static const char *const names[] = {"table", "streams", "mixed", "fold"};
     return names[implementation];
 }
 

@@ -5,8 +5,8 @@
  *
  *   table    slicing-by-8, any machine
  *   streams  the CPU's CRC instruction on three interleaved streams (x86-64 with SSE4.2 and PCLMULQDQ; ARMv8)
- *   fold     AVX-512 with VPCLMULQDQ for inputs of some size, `streams` for the others
  *   mixed    AVX2 with VPCLMULQDQ beside the CRC instruction, likewise; where there is no AVX-512
+ *   fold     AVX-512 with VPCLMULQDQ for inputs of some size, `streams` for the others
  */
 #ifndef KSTORE_CRC32C_H
 #define KSTORE_CRC32C_H
@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { KS_CRC_TABLE, KS_CRC_STREAMS, KS_CRC_FOLD, KS_CRC_MIXED, KS_CRC_IMPLEMENTATIONS };
+enum { KS_CRC_TABLE, KS_CRC_STREAMS, KS_CRC_MIXED, KS_CRC_FOLD, KS_CRC_IMPLEMENTATIONS };
 
 /* The checksum `crc` (0 to start) continued over n bytes. */
 uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n);
