@@ -5,8 +5,8 @@
  *
  *   table    slicing-by-8, any machine
  *   streams  the CPU's CRC instruction on three interleaved streams (x86-64 with SSE4.2 and PCLMULQDQ; ARMv8)
- *   mixed    AVX2 with VPCLMULQDQ beside the CRC instruction, likewise; where there is no AVX-512
- *   fold     AVX-512 with VPCLMULQDQ for inputs of some size, `streams` for the others
+ *   mixed    AVX2 with VPCLMULQDQ beside the CRC instruction for inputs of some size, `streams` for the others
+ *   fold     AVX-512 with VPCLMULQDQ, likewise
  */
 #ifndef KSTORE_CRC32C_H
 #define KSTORE_CRC32C_H
