@@ -6,6 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 
+# Where this is set, each of the thousands of processes that the tests start compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 SOURCES := setup.py pyproject.toml $(shell find kstore -name '*.pyx' -o -name '*.pxd' -o -name '*.h' -o -path 'kstore/c/*.c')
 
 # The packages of one list in pyproject.toml: $(call listed,["build-system"]["requires"])
