@@ -39,7 +39,7 @@ stopped = env --default-signal=INT timeout --signal=INT --kill-after=60 $(TEST_M
 # make soak runs for so many hours.
 HOURS ?= 8
 
-.PHONY: help demo demo-spark test lint bench bench-all instructions instructions-keep soak fuzz docs debug sanitize fuzz-keep leaks tsan jvm dist clean
+.PHONY: help demo demo-spark test lint bench bench-all instructions instructions-keep soak fuzz docs sanitize fuzz-keep leaks tsan jvm dist clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
@@ -50,8 +50,8 @@ help:
 	@echo 'make instructions  instructions of the hot paths beside the known ones (needs valgrind)'
 	@echo 'make soak      the tests with new random choices for $(HOURS) hours, and a report'
 	@echo 'make fuzz      all parsers, $(FUZZ_MINUTES) minutes each, guided by the code that is reached (needs clang)'
-	@echo 'make debug     build with bounds checks and test; make sanitize: with ASan and UBSan'
-	@echo 'make tsan      look for data races with ThreadSanitizer; make leaks: for leaks with LeakSanitizer'
+	@echo 'make sanitize  build with bounds checks, ASan and UBSan, and test; make leaks: with LeakSanitizer'
+	@echo 'make tsan      look for data races with ThreadSanitizer'
 	@echo 'make lint      ruff, mypy, stubtest;  make jvm: the Java side of the kafka tests'
 	@echo 'make docs      the pages, the picture and the typed settings that are made from the code'
 	@echo 'make dist      sdist and wheel;  make clean: remove all that was built'
@@ -142,10 +142,8 @@ tested = KSTORE_BUDGET=0.3 KSTORE_BUILD=build/$(1)/lib PYTHONPATH=build/$(1)/lib
 	-o cache_dir=build/$(1)/cache
 preloaded = LD_PRELOAD="$$(gcc -print-file-name=$(1)) $$(gcc -print-file-name=libstdc++.so.6)" PYTHONMALLOC=malloc
 
-debug: build/debug/.built
-	$(call tested,debug) $(CHECKED) $(TESTS)
-
-# Python itself is not built with the sanitizers: their run-time library is loaded before it. Python's own allocator would
+# Bounds checks find what stays inside of an allocation, such as an item beyond the end of a list; the sanitizers find the rest.
+# Python itself is not built with them: their run-time library is loaded before it. Python's own allocator would
 # hide overruns inside its arenas, hence PYTHONMALLOC. Leaks are looked for by make leaks.
 SANITIZER = $(call preloaded,libasan.so) ASAN_OPTIONS=detect_leaks=$(1):abort_on_error=$(2):allocator_may_return_null=1$(3) \
 	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1$(4)
