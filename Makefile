@@ -39,7 +39,10 @@ stopped = env --default-signal=INT timeout --signal=INT --kill-after=60 $(TEST_M
 # make soak runs for so many hours.
 HOURS ?= 8
 
-.PHONY: help demo demo-spark test lint bench bench-all instructions instructions-keep soak fuzz docs sanitize fuzz-keep leaks tsan jvm dist clean
+# Two workers, a file at a time. tests/conftest.py says in which order.
+PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: help demo demo-spark test tests lint bench bench-all instructions instructions-keep soak fuzz docs sanitize fuzz-keep leaks tsan jvm dist clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
@@ -82,8 +85,10 @@ demo: $(VENV)/.built
 demo-spark: $(VENV)/.test-tools
 	$(BIN)/python -W ignore::FutureWarning examples/flights_spark.py demo
 
-test: lint jvm
-	$(stopped) $(BIN)/pytest -n 2 --dist loadfile -m 'not slow' -o cache_dir=build/test/cache $(TESTS)
+test: lint tests
+
+tests: $(VENV)/.test-tools jvm
+	$(stopped) $(BIN)/pytest $(PARALLEL) -m 'not slow' -o cache_dir=build/tests/cache $(TESTS)
 
 lint: $(VENV)/.test-tools
 	$(BIN)/ruff check .
@@ -152,7 +157,7 @@ SANITIZER = $(call preloaded,libasan.so) ASAN_OPTIONS=detect_leaks=$(1):abort_on
 REPORTS = build/sanitize/report
 sanitize: build/sanitize/.built
 	@rm -f $(REPORTS).*
-	$(call SANITIZER,0,1,:log_path=$(REPORTS),:log_path=$(REPORTS)) $(call tested,sanitize) -n 2 --dist loadfile -p no:faulthandler \
+	$(call SANITIZER,0,1,:log_path=$(REPORTS),:log_path=$(REPORTS)) $(call tested,sanitize) $(PARALLEL) -p no:faulthandler \
 		-o timeout=900 $(CHECKED) $(TESTS) || { head -n 40 $(REPORTS).* 2>/dev/null; exit 1; }
 
 # Every kind of call, also with damaged bytes. Python, NumPy and the engines leak a little when they end: tests/search/leaks.py

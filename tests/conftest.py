@@ -17,7 +17,7 @@ import random
 import secrets
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -55,9 +55,11 @@ def examples(share: float) -> settings:
 
 
 # Seconds that each part may take on two cores, summed over its tests; what is not named gets DEFAULT_PART. The last
-# table of a run shows what was used. A part that wants more asks `budget`, and gets it in `make soak`.
+# table of a run shows what was used. A part that wants more asks `budget`, and gets it in `make soak`. The parts that
+# are named run first, so a part that takes many seconds is named.
 DEFAULT_PART = 30
 PARTS = {
+    "test_adopt_crash.py": 30,
     "test_backup_each_request.py": 45,
     "test_bombs.py": 90,
     "test_hostile_files.py": 45,
@@ -73,23 +75,34 @@ PARTS = {
     "test_golden_recovery.py": 15,
     "test_golden_write.py": 20,
     "test_killed.py": 120,
+    "test_log_start.py": 30,
     "test_looks.py": 60,
     "test_machine.py": 90,
     "test_machine_compaction.py": 60,
     "test_machine_producers.py": 30,
     "test_kafka_beside_us.py": 180,
+    "test_kafka_failovers.py": 30,
     "test_kafka_mounts_us.py": 60,
+    "test_kafka_opens_restored.py": 30,
     "test_kafka_oracle.py": 60,
     "test_kafka_reads_us.py": 90,
     "test_kafka_transactions.py": 60,
+    "test_openfiles.py": 30,
+    "test_permissions.py": 30,
+    "test_plugin.py": 30,
     "test_processes.py": 60,
+    "test_readers_elsewhere.py": 30,
     "test_recovery.py": 90,
+    "test_restore_damage.py": 30,
+    "test_services.py": 30,
     "test_spark.py": 90,
+    "test_spark_ingest.py": 30,
     "test_spark_speculation.py": 60,
     "test_store_processes.py": 45,
     "test_store_machine.py": 30,
     "test_testing_spark.py": 60,
     "test_store_machine_transactions.py": 30,
+    "test_swap.py": 30,
 }
 
 # No deadlines: a busy machine is no bug. A failing example prints the blob that replays it.
@@ -180,6 +193,12 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 def budget() -> Callable[[float], float]:
     """`budget(20)`: how many seconds a time-boxed test may take that takes 20 in `make test`."""
     return lambda seconds: seconds * BUDGET
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that no worker of a parallel run is left alone with one of them at the end."""
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (-PARTS.get(item.path.name, 0), -counts[item.path], item.path))
 
 
 def pytest_report_header() -> list[str]:
