@@ -18,7 +18,6 @@ from test_crash import SETTINGS, Story
 
 import kstore
 from kstore import Record
-from kstore.disk import fs
 
 POINTS = "recovery-point-offset-checkpoint"
 
@@ -148,10 +147,9 @@ def test_a_reader_gives_nothing_that_came_in_the_place_of_flushed_records_that_w
 
 @pytest.mark.parametrize("stories", [6])
 def test_what_is_given_as_durable_is_there_after_any_power_cut(
-    root: Path, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, stories: int
+    root: Path, tmp_path: Path, rng: random.Random, no_syncs: None, stories: int
 ) -> None:
     """The writer's flushed records, and those that a reader was given, in every image of the moment after."""
-    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
     given = 0
     for number in range(stories):
         seed = rng.getrandbits(32)

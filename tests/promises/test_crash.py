@@ -26,16 +26,14 @@ from model import Model, ModelBatch
 
 import kstore
 from kstore import Record
-from kstore.disk import fs
 
 SETTINGS = {"segment_bytes": 500, "index_interval_bytes": 100, "segment_index_bytes": 120}
 NOW = 1_700_000_000_000
 
 
 @pytest.fixture(autouse=True)
-def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_syncs(no_syncs: None) -> None:
     """What is on the disk is the images' business; real syncs would take most of the time."""
-    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
 
 
 @dataclass(frozen=True, slots=True)

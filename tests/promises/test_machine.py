@@ -35,7 +35,6 @@ from verifying import errors
 
 import kstore
 from kstore import Record
-from kstore.disk import fs
 from kstore.files import checkpoint
 from kstore.log.writing import _appender
 
@@ -416,7 +415,6 @@ class LogMachine(RuleBasedStateMachine):
         assert lines.get(("events", 0), 0) <= self.model.end
 
 
-def test_any_order_of_operations_gives_what_a_list_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)  # nothing here asks the disk, and it would take long
+def test_any_order_of_operations_gives_what_a_list_gives(no_syncs: None) -> None:
     shape = settings(max_examples=max(int(120 * BUDGET), 1), stateful_step_count=25, report_multiple_bugs=False)
     run_state_machine_as_test(LogMachine, settings=shape)

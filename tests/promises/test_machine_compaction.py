@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from conftest import BUDGET, ManualClock
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,7 +27,6 @@ from hypothesis.stateful import (
 from verifying import errors
 
 import kstore
-from kstore.disk import fs
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 VALUES = st.sampled_from([None, b"", b"v", b"x" * 40, b"y" * 90])
@@ -377,7 +375,6 @@ class CompactionMachine(RuleBasedStateMachine):
                 assert there[key] == item.value
 
 
-def test_any_order_of_operations_keeps_the_newest_record_of_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)  # nothing here asks the disk, and it would take long
+def test_any_order_of_operations_keeps_the_newest_record_of_each_key(no_syncs: None) -> None:
     shape = settings(max_examples=max(int(60 * BUDGET), 1), stateful_step_count=25, report_multiple_bugs=False)
     run_state_machine_as_test(CompactionMachine, settings=shape)

@@ -20,7 +20,6 @@ from test_producers import consume
 
 import kstore
 from kstore import Record
-from kstore.disk import fs
 from kstore.log.segments._producers import marker_batch
 from kstore.log.segments.producers import EXPIRATION_CHECK_MS, EXPIRATION_MS, ProducerInfo
 
@@ -325,7 +324,6 @@ def by_table(log: kstore.Log, start: int) -> list[int]:
 WAYS = (by_columns, by_chunks, consume, by_batches, consume, by_table)
 
 
-def test_any_order_of_operations_with_producers_gives_what_a_list_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
+def test_any_order_of_operations_with_producers_gives_what_a_list_gives(no_syncs: None) -> None:
     shape = settings(max_examples=max(int(30 * BUDGET), 1), stateful_step_count=25, report_multiple_bugs=False)
     run_state_machine_as_test(ProducingMachine, settings=shape)

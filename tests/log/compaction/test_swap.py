@@ -27,9 +27,8 @@ from kstore.log.writing.writer import Writer
 
 
 @pytest.fixture(autouse=True)
-def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_syncs(no_syncs: None) -> None:
     """What is on the disk is the images' business."""
-    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
 
 
 def check(image: Path, clock: ManualClock, expected: dict[bytes, bytes | None], end: int) -> None:
@@ -108,19 +107,18 @@ def all_at_once(writer: Writer, new: Sequence[Segment]) -> None:
     "fault", ["before .swap", "after .swap", "after .deleted", "between two .swap", "between two final names"]
 )
 def test_a_missing_sync_of_the_directory_is_caught(
-    root: Path, tmp_path: Path, clock: ManualClock, rng: random.Random, monkeypatch: pytest.MonkeyPatch, fault: str
+    root: Path, tmp_path: Path, clock: ManualClock, rng: random.Random, fault: str
 ) -> None:
-    if fault == "between two .swap":
-        monkeypatch.setattr(swapping, "_make_swap_files", all_at_once)
-        disk, since, expected, end = swap_one_group(root, clock, segments=2)
-    elif fault in ("before .swap", "between two final names"):
-        monkeypatch.setattr(swapping, "fs", WithoutOneSync(0 if fault == "before .swap" else 5))
-        disk, since, expected, end = swap_one_group(root, clock, segments=2)
-    else:
-        monkeypatch.setattr(swapping, "fs", WithoutOneSync(1 if fault == "after .swap" else 2))
-        disk, since, expected, end = swap_one_group(root, clock, segments=1)
-    monkeypatch.undo()
-    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
+    with pytest.MonkeyPatch.context() as patch:
+        if fault == "between two .swap":
+            patch.setattr(swapping, "_make_swap_files", all_at_once)
+            disk, since, expected, end = swap_one_group(root, clock, segments=2)
+        elif fault in ("before .swap", "between two final names"):
+            patch.setattr(swapping, "fs", WithoutOneSync(0 if fault == "before .swap" else 5))
+            disk, since, expected, end = swap_one_group(root, clock, segments=2)
+        else:
+            patch.setattr(swapping, "fs", WithoutOneSync(1 if fault == "after .swap" else 2))
+            disk, since, expected, end = swap_one_group(root, clock, segments=1)
     with pytest.raises((AssertionError, kstore.KStoreError)):
         check_subsets(disk, since, tmp_path / "images", rng, lambda image: check(image, clock, expected, end))
 

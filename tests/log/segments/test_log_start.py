@@ -16,15 +16,13 @@ from faultfs import KEPT, LOST, PLANS, FaultFS
 from parking import writer_of
 
 import kstore
-from kstore.disk import fs
 from kstore.files import checkpoint
 from kstore.tools.check.verify import verify
 
 
 @pytest.fixture(autouse=True)
-def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_syncs(no_syncs: None) -> None:
     """What is on the disk is the images' business."""
-    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
 
 
 @pytest.fixture

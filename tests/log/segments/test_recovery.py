@@ -30,9 +30,8 @@ POINTS, STARTS = "recovery-point-offset-checkpoint", "log-start-offset-checkpoin
 
 
 @pytest.fixture(autouse=True)
-def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_syncs(no_syncs: None) -> None:
     """Syncs would take most of the time, and nothing here asks the disk."""
-    monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
 
 
 class Damaged:
