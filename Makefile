@@ -42,7 +42,7 @@ HOURS ?= 8
 # Two workers, a file at a time. tests/conftest.py says in which order.
 PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-spark test tests lint bench bench-all instructions instructions-keep soak fuzz docs sanitize fuzz-keep leaks tsan jvm dist clean
+.PHONY: help demo demo-spark test lint bench bench-all instructions instructions-keep soak fuzz docs sanitize fuzz-keep leaks tsan jvm dist clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
@@ -85,16 +85,17 @@ demo: $(VENV)/.built
 demo-spark: $(VENV)/.test-tools
 	$(BIN)/python -W ignore::FutureWarning examples/flights_spark.py demo
 
-test: lint tests
+test: lint jvm
+	$(stopped) $(BIN)/pytest $(PARALLEL) -m 'not slow' -o cache_dir=build/test/cache $(TESTS)
 
-tests: $(VENV)/.test-tools jvm
-	$(stopped) $(BIN)/pytest $(PARALLEL) -m 'not slow' -o cache_dir=build/tests/cache $(TESTS)
-
-lint: $(VENV)/.test-tools
+# What was checked is not checked again until it changes.
+lint: build/lint/.passed
+build/lint/.passed: $(VENV)/.test-tools tests/stubtest.txt $(shell find . -name .venv -prune -o -path ./build -prune -o -name '*.py' -print -o -name '*.pyi' -print)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(if $(COMPILED),$(BIN)/python -m mypy.stubtest --concise --allowlist tests/stubtest.txt --ignore-unused-allowlist $(COMPILED))
+	@mkdir -p $(@D) && touch $@
 
 docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_configuration.py
