@@ -16,11 +16,17 @@ cdef extern from "record.h" nogil:
         const uint8_t *headers
         const uint8_t *end
         int fault
+    ctypedef struct ks_stamped:
+        int64_t timestamp
+        int64_t offset_delta
+        int fault
     enum:
         KS_FINE
         KS_TRAILING_BYTES
     bint ks_too_far(int64_t stamp, int64_t now, int64_t before_max, int64_t after_max) noexcept
     const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, ks_record *r) noexcept
+    const uint8_t *ks_find_timestamp(const uint8_t *p, const uint8_t *end, int32_t *left, int64_t base, uint64_t mask,
+                                     int64_t least, int64_t most, ks_stamped *found) noexcept
     const uint8_t *ks_parse_header(const uint8_t *p, const uint8_t *end, const uint8_t **key, int32_t *key_size,
                                    const uint8_t **value, int32_t *value_size, int *fault) noexcept
 

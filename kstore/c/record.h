@@ -117,6 +117,11 @@ uncommon:
     return NULL;
 }
 
+typedef struct {
+    int64_t timestamp, offset_delta;
+    int fault;
+} ks_stamped;
+
 /* ---- any record -------------------------------------------------------------------------------------------------- */
 
 /* As ks_parse_record, and does all of its work where a record is not as most are. */
@@ -177,6 +182,36 @@ KS_INLINE const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, k
     r->headers = r->end = next;
     r->fault = KS_FINE;
     return next;
+}
+
+/* The first of `*left` records at `p` whose timestamp is in [least, most], each read as by ks_parse_record: its delta of the
+   offset and its timestamp, in `found`. Returns where the next record starts, with `*left` the number from there on.
+   NULL where none is left, or with found->fault. A timestamp is `base` and the record's delta, masked. */
+static inline const uint8_t *ks_find_timestamp(const uint8_t *p, const uint8_t *end, int32_t *left, int64_t base,
+                                               uint64_t mask, int64_t least, int64_t most, ks_stamped *found) {
+    int32_t n = *left;
+    found->fault = KS_FINE;
+    while (n > 0) {
+        ks_fields f;
+        const uint8_t *next = ks_common_record(p, end, &f);
+        if (!next) {
+            ks_record r;
+            next = ks_parse_uncommon(p, end, &r);
+            if (!next) { found->fault = r.fault; return NULL; }
+            f.timestamp = r.timestamp_delta;
+            f.delta = r.offset_delta;
+        }
+        n--;
+        int64_t timestamp = (int64_t)((uint64_t)base + ((uint64_t)f.timestamp & mask));
+        if (least <= timestamp && timestamp <= most) {
+            found->timestamp = timestamp;
+            found->offset_delta = f.delta;
+            *left = n;
+            return next;
+        }
+        p = next;
+    }
+    return NULL;
 }
 
 /* Whether a timestamp lies outside of [now - before_max, now + after_max]; the limits are 0 or more (SEMANTICS 1.17). */

@@ -1,7 +1,12 @@
 # cython: language_level=3
-"""`c/entries.h` for Cython: where the two numbers of an index entry lie, and how an entry is written."""
+"""`c/entries.h` for Cython: where the two numbers of an index entry lie, and how an entry is written.
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+And the entries of an index, for the module that searches both indexes and the log.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from kstore.disk._map cimport Map
 
 
 cdef extern from "entries.h" nogil:
@@ -14,3 +19,61 @@ cdef extern from "entries.h" nogil:
         TIME_ENTRY "KS_TIME_ENTRY_BYTES"
     void put_offset_entry "ks_put_offset_entry"(uint8_t *p, int32_t offset, int32_t position) noexcept
     void put_time_entry "ks_put_time_entry"(uint8_t *p, int64_t timestamp, int32_t offset) noexcept
+
+
+cdef struct Neighbours:        # an entry of a time index, and the next one
+    int64_t slot
+    int64_t timestamp
+    int64_t offset
+    int64_t position           # of the batch that ends at `offset`, by the offset index
+    int64_t after              # the offset of the entry before: base offset - 1 for the first
+    int64_t next_offset        # of the next entry, where there is one whose batch the next entry of the offset index names
+    int64_t next_position
+    int64_t next_end           # where the entry behind it begins, 0 without one
+    bint has_next
+
+
+cdef class Entries:
+    cdef readonly int64_t base_offset
+    cdef object _owner                # exports the bytes of `view`, None when nothing is held
+    cdef Py_buffer view
+    cdef const uint8_t *data          # NULL when nothing is held
+    cdef int64_t count                # entries in use, -1 before the file was looked at
+    cdef int64_t room                 # entries that there is room for
+    cdef int64_t filled               # entries that are in the buffer, if one is held
+    cdef Map _map                     # the file that is mapped; None for a buffer of our own
+    cdef readonly Py_ssize_t entry_bytes
+    cdef int64_t reserved             # slots that count as taken when it comes to fullness: 1 in a time index
+    cdef bint _dirty
+    cdef bint _touched                # the bytes were looked at
+    cdef public bint has_unsound      # of a file that is only read: an entry that cannot be one follows those copied
+    cdef uint32_t *_proofs            # of each slot of a time index, see `prove`
+    cdef int64_t _proofs_room
+
+    cdef int _ready(self) except -1
+    cdef int _look_at_file(self) except -1
+    cpdef bint _is_ready(self)
+    cpdef bint _has_size(self)
+    cpdef _set_size(self, int64_t entries, int64_t room)
+    cpdef _hold(self, object buffer, int64_t filled=*)
+    cpdef int64_t _filled(self)
+    cpdef _drop(self)
+    cpdef Py_ssize_t _held_bytes(self)
+    cpdef bint _is_mapped(self)
+    cpdef bint _take_touched(self)
+    cpdef _forget(self)
+    cpdef bint _take_dirty(self)
+    cdef void _release(self) noexcept
+    cdef void _forget_proofs(self) noexcept
+    cdef tuple _at(self, int64_t slot)
+    cdef int _take(self, object buffer, int64_t base_offset, object entries) except -1
+
+
+cdef class OffsetEntries(Entries):
+    pass
+
+
+cdef class TimeEntries(Entries):
+    cdef bint lookup_batches(self, int64_t timestamp, OffsetEntries offsets, Neighbours *found) except? True
+    cdef bint is_proved(self, const Neighbours *found) noexcept
+    cdef void prove(self, const Neighbours *found) noexcept

@@ -49,6 +49,9 @@ class Entries:
     @property
     def last(self) -> tuple[int, int]:
         """The last entry; that of a lookup which finds none when there is none."""
+    has_unsound: bool
+    """Of a file that is only read: an entry that cannot be one follows those that were copied."""
+
     def __init__(self, base_offset: int) -> None: ...
     def entry(self, slot: int, /) -> tuple[int, int]:
         """The entry in a slot; `IndexError` when it is not in use."""
@@ -100,10 +103,4 @@ class TimeEntries(Entries):
     def lookup(self, timestamp: int, /) -> tuple[int, int]:
         """Find the entry with the greatest timestamp at or below it; (-1, base offset) when there is none
         (SEMANTICS 3.13).
-        """
-    def lookup_batch(self, timestamp: int, offsets: OffsetEntries, /) -> tuple[int, int, int, int] | None:
-        """Find the entry as `lookup` does, and the batch that ends at its offset by an entry of `offsets`.
-
-        (timestamp, offset, position, the offset of the entry before: base offset - 1 for the first). None where one of
-        the two has no such entry, or not both can be held open.
         """

@@ -9,7 +9,9 @@ bytes are, and what it finds always has a key at or below the target; that keys 
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memset
 
 from kstore.codec._wire cimport load32, load64
 from kstore.disk._map cimport Map
@@ -130,6 +132,17 @@ cdef inline int64_t absolute(int64_t base_offset, int32_t relative_offset) noexc
     return <int64_t>(<uint64_t>base_offset + <uint64_t><int64_t>relative_offset)
 
 
+cdef inline uint32_t proof_of(const Neighbours *found) noexcept nogil:
+    """A number made of what two entries say, never 0."""
+    cdef uint64_t h = <uint64_t> found.timestamp * 0x9e3779b97f4a7c15u
+    h += <uint64_t> found.offset * 0xbf58476d1ce4e5b9u
+    h += <uint64_t> found.after * 0x94d049bb133111ebu
+    h += <uint64_t> found.next_offset * 0xd6e8feb86659fd93u
+    h += <uint64_t> found.next_position * 0xff51afd7ed558ccdu
+    h = (h ^ h >> 32) * 0xc4ceb9fe1a85ec53u
+    return <uint32_t> (h >> 32) | 1
+
+
 # ---- who holds the bytes --------------------------------------------------------------------------------------------
 
 @cython.no_gc_clear                   # Cython's would forget the buffer of `view` without releasing it
@@ -140,19 +153,6 @@ cdef class Entries:
     changes of `entries` and of the buffer are for one thread at a time.
     """
 
-    cdef readonly int64_t base_offset
-    cdef object _owner                # exports the bytes of `view`, None when nothing is held
-    cdef Py_buffer view
-    cdef const uint8_t *data          # NULL when nothing is held
-    cdef int64_t count                # entries in use, -1 before the file was looked at
-    cdef int64_t room                 # entries that there is room for
-    cdef int64_t filled               # entries that are in the buffer, if one is held
-    cdef Map _map                     # the file that is mapped; None for a buffer of our own
-    cdef readonly Py_ssize_t entry_bytes
-    cdef int64_t reserved             # slots that count as taken when it comes to fullness: 1 in a time index
-    cdef bint _dirty
-    cdef bint _touched                # the bytes were looked at
-
     def __cinit__(self, *_, **__):
         self.data = NULL
         self._owner = None
@@ -162,6 +162,7 @@ cdef class Entries:
         self.base_offset = base_offset
 
     def __dealloc__(self):
+        free(self._proofs)
         if self.data != NULL:
             PyBuffer_Release(&self.view)
 
@@ -250,7 +251,7 @@ cdef class Entries:
         if view.len // self.entry_bytes < filled:
             PyBuffer_Release(&view)
             raise ValueError(f"a buffer of {view.len} bytes has no {filled} entries")
-        self._drop()
+        self._release()
         self.view = view
         self._owner = buffer
         self._map = buffer if isinstance(buffer, Map) else None
@@ -264,12 +265,21 @@ cdef class Entries:
     cpdef _drop(self):
         """Let go of the buffer and give it back; None when none was held. The numbers stay."""
         cdef object owner = self._owner
+        self._release()
+        self._forget_proofs()
+        return owner
+
+    cdef void _release(self) noexcept:
         if self.data != NULL:
             self.data = NULL
             self._owner = self._map = None
             self.filled = 0
             PyBuffer_Release(&self.view)
-        return owner
+
+    cdef void _forget_proofs(self) noexcept:
+        free(self._proofs)
+        self._proofs = NULL
+        self._proofs_room = 0
 
     cpdef Py_ssize_t _held_bytes(self):
         """The size of the buffer that is held, -1 for none."""
@@ -426,11 +436,10 @@ cdef class TimeEntries(Entries):
         self._ready()
         return self._at(floor_slot(self.data, self.count, TIME_ENTRY, True, timestamp))
 
-    def lookup_batch(self, int64_t timestamp, OffsetEntries offsets, /):
-        """Find the entry as `lookup` does, and the batch that ends at its offset by an entry of `offsets`.
+    cdef bint lookup_batches(self, int64_t timestamp, OffsetEntries offsets, Neighbours *found) except? True:
+        """Find the entry as `lookup` does, and in `offsets` where its batch and that of the next entry start.
 
-        (timestamp, offset, position, the offset of the entry before: base offset - 1 for the first). None where one of
-        the two has no such entry, or not both can be held open.
+        False where one of the two indexes has no such entry, or not both can be held open.
         """
         cdef int64_t slot, other
         cdef int32_t offset
@@ -439,20 +448,54 @@ cdef class TimeEntries(Entries):
         self._ready()
         offsets._ready()
         if not self._is_ready():
-            return None                    # to open the other file, this one was let go
+            return False                   # to open the other file, this one was let go
         slot = floor_slot(self.data, self.count, TIME_ENTRY, True, timestamp)
         if slot < 0:
-            return None
+            return False
+        if slot < self._proofs_room:
+            prefetch(self._proofs + slot)
         p = self.data + slot * TIME_ENTRY
         offset = load32(p + TIME_OFFSET_AT)
-        other = floor_slot(offsets.data, offsets.count, OFFSET_ENTRY, False, offset)
-        if other < 0:
-            return None
+        other = slot                       # where each batch has a later time than the one before, both have the same slot
+        if other >= offsets.count or load32(offsets.data + other * OFFSET_ENTRY + OFFSET_AT) != offset:
+            other = floor_slot(offsets.data, offsets.count, OFFSET_ENTRY, False, offset)
+            if other < 0 or load32(offsets.data + other * OFFSET_ENTRY + OFFSET_AT) != offset:
+                return False
         q = offsets.data + other * OFFSET_ENTRY
-        if load32(q + OFFSET_AT) != offset:
-            return None
-        return (load64(p + TIMESTAMP_AT), absolute(self.base_offset, offset), load32(q + POSITION_AT),
-                absolute(self.base_offset, load32(p - TIME_ENTRY + TIME_OFFSET_AT) if slot else -1))
+        found.slot = slot
+        found.timestamp = load64(p + TIMESTAMP_AT)
+        found.offset = absolute(self.base_offset, offset)
+        found.position = load32(q + POSITION_AT)
+        found.after = absolute(self.base_offset, load32(p - TIME_ENTRY + TIME_OFFSET_AT) if slot else -1)
+        found.has_next = (slot + 1 < self.count and other + 1 < offsets.count
+                          and load32(p + TIME_ENTRY + TIME_OFFSET_AT) == load32(q + OFFSET_ENTRY + OFFSET_AT))
+        if found.has_next:
+            found.next_offset = absolute(self.base_offset, load32(p + TIME_ENTRY + TIME_OFFSET_AT))
+            found.next_position = load32(q + OFFSET_ENTRY + POSITION_AT)
+            found.next_end = load32(q + 2 * OFFSET_ENTRY + POSITION_AT) if other + 2 < offsets.count else 0
+        return True
+
+    cdef bint is_proved(self, const Neighbours *found) noexcept:
+        """Whether `prove` was called with the same entries."""
+        return found.slot < self._proofs_room and self._proofs[found.slot] == proof_of(found)
+
+    cdef void prove(self, const Neighbours *found) noexcept:
+        """Remember that the log bears out the entry that was found, and that the next one names the batch behind it.
+
+        Four bytes an entry are made of both: of an entry that is changed afterwards they are others.
+        """
+        cdef int64_t room = self._proofs_room
+        cdef uint32_t *proofs
+        if found.slot >= self.count:
+            return                         # it was cut meanwhile
+        if found.slot >= room:
+            room = max(2 * room, self.count)
+            proofs = <uint32_t *> realloc(self._proofs, room * sizeof(uint32_t))
+            if proofs == NULL:
+                return
+            memset(proofs + self._proofs_room, 0, (room - self._proofs_room) * sizeof(uint32_t))
+            self._proofs, self._proofs_room = proofs, room
+        self._proofs[found.slot] = proof_of(found)
 
     def sound_entries(self):
         """Count the entries before the first that cannot be one (FORMAT 8.3).

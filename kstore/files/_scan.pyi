@@ -3,6 +3,8 @@
 import os
 from typing import Any, NamedTuple, TypeAlias, final
 
+from kstore.files._index import OffsetEntries, TimeEntries
+
 _Path: TypeAlias = str | os.PathLike[str] | None
 
 class BatchPlace(NamedTuple):
@@ -199,15 +201,16 @@ def find_behind(
     end: int,
     timestamp: int,
     min_offset: int,
-    entries: tuple[int, int, int, int],
-    base_offset: int,
+    times: TimeEntries,
+    offsets: OffsetEntries,
     max_decompressed_bytes: int | None,
 ) -> FoundRecord | None:
-    """As `find_timestamp`, by two reads: of the header of the batch that index entries name, and of the batch behind it.
+    """As `find_timestamp`, by the batch behind the one that both indexes name, each of which is read once.
 
-    `entries` are as `TimeEntries.lookup_batch` gives them for an earlier time; `base_offset` is the segment's. None
-    where the log does not bear them out, where no such record is found near it and where anything is wrong with the bytes:
-    then `find_timestamp` says what it is. The CRC of each batch from there on is checked.
+    The header of the named one is read first, as it shows whether the log bears the entries out. Where it has done so
+    before, and the next entries name the batch behind, that one alone is read. None where the log does not bear the
+    entries out, where no such record is found near them and where anything is wrong with the bytes: then
+    `find_timestamp` says what it is. The CRC of each batch from there on is checked.
     """
 
 def header_at(fd: int, position: int, end: int, *, path: _Path = None) -> BatchPlace | None:

@@ -11,14 +11,16 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from kstore._core cimport KS_TRAILING_BYTES, Buffer, fault_text, ks_parse_record, ks_record, outside, record_section
+from kstore._core cimport KS_TRAILING_BYTES, Buffer, fault_text, ks_find_timestamp, ks_stamped, outside, record_section
 from kstore.codec._wire cimport (
     ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CODEC_MASK, HEADER_UP_TO_MAGIC,
     LEADER_EPOCH_AT, LEGACY_ATTRIBUTES_AT, LOG_OVERHEAD, MAGIC_AT, MAX_TIMESTAMP_AT, MIN_V0_MESSAGE, MIN_V1_MESSAGE,
     PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, batch_last_offset,
     batch_max_timestamp, load16, load32, load64,
 )
-from kstore.files._index cimport OFFSET_ENTRY, TIME_ENTRY, put_offset_entry, put_time_entry
+from kstore.files._index cimport (
+    OFFSET_ENTRY, TIME_ENTRY, Neighbours, OffsetEntries, TimeEntries, put_offset_entry, put_time_entry,
+)
 from kstore.files._window cimport (
     Window, window_at, window_crc_holds, window_free, window_new, window_on,
 )
@@ -664,8 +666,9 @@ def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int
     cdef Stop stop = END
     cdef int64_t limit = compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes
     cdef Chain chain = _chain(least, most)
-    cdef bint every = chain.follow and check_crc
+    cdef bint every = chain.follow and check_crc, has_one
     cdef int64_t latest
+    cdef Found found
     cdef bytes batch
     if window_new(&w, fd, end, SEARCH_WINDOW):
         raise MemoryError
@@ -691,108 +694,150 @@ def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int
                     return None
                 latest = timestamp if exactly else INT64_MAX
                 if h.magic == 2:
-                    first = _first_at(<const uint8_t *> PyBytes_AS_STRING(batch), &h, timestamp, latest, min_offset,
-                                      limit, path)
+                    has_one = _first_at(<const uint8_t *> PyBytes_AS_STRING(batch), &h, timestamp, latest, min_offset,
+                                        limit, path, &found)
                 else:
-                    first = _first_old(batch, &h, timestamp, latest, min_offset, limit, path)
-                if first is not None or exactly:
-                    return first
+                    has_one = _first_old(batch, &h, timestamp, latest, min_offset, limit, path, &found)
+                if has_one or exactly:
+                    return _record(&found) if has_one else None
             position += h.size
     finally:
         window_free(&w)
 
 
-def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, tuple entries, int64_t base_offset,
+def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, TimeEntries times, OffsetEntries offsets,
                 max_decompressed_bytes):
-    """As `find_timestamp`, by two reads: of the header of the batch that index entries name, and of the batch behind it.
+    """As `find_timestamp`, by the batch behind the one that both indexes name, each of which is read once.
 
-    `entries` are as `TimeEntries.lookup_batch` gives them for an earlier time; `base_offset` is the segment's. None
-    where the log does not bear them out, where no such record is found near it and where anything is wrong with the bytes:
-    then `find_timestamp` says what it is. The CRC of each batch from there on is checked.
+    The header of the named one is read first, as it shows whether the log bears the entries out. Where it has done so
+    before, and the next entries name the batch behind, that one alone is read. None where the log does not bear the
+    entries out, where no such record is found near them and where anything is wrong with the bytes: then
+    `find_timestamp` says what it is. The CRC of each batch from there on is checked.
     """
-    cdef int64_t entry_timestamp, entry_offset, position, after, far
+    cdef Found found
+    if look_behind(fd, end, timestamp, min_offset, times, offsets, max_decompressed_bytes, False, &found):
+        return _record(&found)
+    return None
+
+
+cdef bint look_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, TimeEntries times,
+                      OffsetEntries offsets, object max_decompressed_bytes, bint between, Found *found) except? True:
+    """As `find_behind`. With `between` there is no search where the time index has no later entry."""
+    cdef Neighbours named
+    cdef int64_t position, far, least
     cdef uint8_t data[BEHIND_WINDOW]
     cdef Window w
     cdef Header h
     cdef Stop stop
+    cdef bint is_proved
     cdef int64_t limit = compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes
     cdef const uint8_t *p = NULL
-    cdef int64_t least
-    entry_timestamp, entry_offset, position, after = entries
-    least = entry_offset + 1
-    far = position + FAR_BEHIND
+    if times.has_unsound or offsets.has_unsound or not times.lookup_batches(timestamp - 1, offsets, &named):
+        return False
+    if between and not named.has_next:
+        return False
+    is_proved = named.has_next and times.is_proved(&named)
     window_on(&w, fd, end, data, BEHIND_WINDOW)
     memset(&h, 0, sizeof(Header))
     with nogil:
-        stop = _next(&w, position, &h)
-        if stop == GOES_ON and (h.magic != 2 or h.base_offset != after + 1 or h.base_offset < base_offset
-                                or h.last_offset != entry_offset or h.max_timestamp != entry_timestamp
-                                or h.size > w.capacity or min_offset > entry_offset + 1):
-            stop = BAD_ORDER
-        while stop == GOES_ON:
-            position += h.size
-            # The batch behind is likely to be about as large: its header and its records come at once.
-            w.ahead = min(max(h.size + FIRST_LOOK, HEADER_WINDOW), w.capacity)
-            stop = read_header(&w, position, &h, &p)
-            if stop == GOES_ON and (h.magic != 2 or h.base_offset != least or h.last_offset < h.base_offset
-                                    or h.size > w.capacity):
-                stop = BAD_ORDER
-            if position > far:
-                stop = BAD_ORDER
+        stop = BAD_ORDER
+        if is_proved:
+            w.ahead = named.next_end - named.next_position
+            if w.ahead <= 0:
+                w.ahead = named.next_position - named.position + FIRST_LOOK
+            w.ahead = min(max(w.ahead, RECORDS_AT), w.capacity)
+            stop = read_header(&w, named.next_position, &h, &p)
+            least = named.offset + 1
             if stop == GOES_ON:
+                stop = _check_behind(&w, &h, least)
+            if h.last_offset != named.next_offset or min_offset > least:
+                stop = BAD_ORDER
+        if stop != GOES_ON or h.max_timestamp < timestamp or h.last_offset < min_offset:
+            position = named.position
+            far = position + FAR_BEHIND
+            least = named.offset + 1
+            h.size = 0
+            stop = _next(&w, position, &h)
+            if stop == GOES_ON and (h.magic != 2 or h.base_offset != named.after + 1
+                                    or h.base_offset < times.base_offset or h.last_offset != named.offset
+                                    or h.max_timestamp != named.timestamp or h.size > w.capacity or min_offset > least):
+                stop = BAD_ORDER
+            is_proved = stop == GOES_ON and named.has_next
+            while stop == GOES_ON:
+                position += h.size
+                # The batch behind is likely to be about as large: its header and its records come at once.
+                w.ahead = min(max(h.size + FIRST_LOOK, HEADER_WINDOW), w.capacity)
+                stop = read_header(&w, position, &h, &p)
+                if stop == GOES_ON:
+                    stop = _check_behind(&w, &h, least)
+                if position > far:
+                    stop = BAD_ORDER
+                if stop != GOES_ON or (h.max_timestamp >= timestamp and h.last_offset >= min_offset):
+                    break
                 least = h.last_offset + 1
-                stop = check_crc_at(&w, &h)
-            if stop != GOES_ON or (h.max_timestamp >= timestamp and h.last_offset >= min_offset):
-                break
     if stop != GOES_ON:
-        return None
+        return False
+    if is_proved and h.position == named.next_position and h.last_offset == named.next_offset:
+        times.prove(&named)
     p = window_at(&w, h.position, <Py_ssize_t> h.size)
     if p == NULL:
-        return None
+        return False
     try:
-        return _first_at(p, &h, timestamp, INT64_MAX, min_offset, limit, None)
+        return _first_at(p, &h, timestamp, INT64_MAX, min_offset, limit, None, found)
     except (CorruptRecordError, InvalidRecordError):
-        return None
+        return False
 
 
-cdef object _first_old(bytes batch, const Header *h, int64_t timestamp, int64_t most, int64_t min_offset,
-                       int64_t limit, object path):
+cdef Stop _check_behind(Window *w, const Header *h, int64_t least) noexcept nogil:
+    """Hold a framed batch, which is to begin at `least` and to fit into the window, against its place and its CRC."""
+    if h.magic != 2 or h.base_offset != least or h.last_offset < h.base_offset or h.size > w.capacity:
+        return BAD_ORDER
+    return check_crc_at(w, h)
+
+
+cdef object _record(const Found *found):
+    return NEW_TUPLE(FoundRecord, (found.timestamp, found.offset, found.leader_epoch))
+
+
+cdef bint _first_old(bytes batch, const Header *h, int64_t timestamp, int64_t most, int64_t min_offset,
+                     int64_t limit, object path, Found *found) except? True:
     """As `_first_at`, of a batch in format 0 or 1."""
     for one in decode_batches(batch, False, path=path, position=h.position, max_decompressed_bytes=limit):
         for record in one:
             if timestamp <= record.timestamp <= most and record.offset >= min_offset:
-                return FoundRecord(record.timestamp, record.offset, -1)
-    return None
+                found.timestamp, found.offset, found.leader_epoch = record.timestamp, record.offset, -1
+                return True
+    return False
 
 
-cdef object _first_at(const uint8_t *head, const Header *h, int64_t timestamp, int64_t most, int64_t min_offset,
-                      int64_t limit, object path):
-    """The first record of the batch at `head` with a timestamp in `[timestamp, most]`."""
+cdef bint _first_at(const uint8_t *head, const Header *h, int64_t timestamp, int64_t most, int64_t min_offset,
+                    int64_t limit, object path, Found *found) except? True:
+    """Whether a record of the batch at `head` has a timestamp in `[timestamp, most]`; the first one."""
     cdef const uint8_t *p = head + RECORDS_AT
     cdef const uint8_t *end = head + h.size
-    cdef int32_t left
-    cdef int64_t base, stamp, offset
+    cdef int32_t left = load32(head + RECORDS_COUNT_AT)
+    cdef int64_t base = load64(head + BASE_TIMESTAMP_AT), offset
+    cdef uint64_t mask = ~<uint64_t> 0
     cdef bytes section
-    cdef ks_record r
+    cdef ks_stamped stamped
     if h.attributes & CODEC_MASK:
         section = record_section(head, <Py_ssize_t> h.size, limit, path, h.position)
         p = <const uint8_t *> PyBytes_AS_STRING(section)
         end = p + len(section)
-    base = load64(head + BASE_TIMESTAMP_AT)
-    for left in range(load32(head + RECORDS_COUNT_AT)):
-        p = ks_parse_record(p, end, &r)
+    if h.attributes & TIMESTAMP_TYPE_BIT:
+        base, mask = h.max_timestamp, 0
+    while True:
+        p = ks_find_timestamp(p, end, &left, base, mask, timestamp, most, &stamped)
         if p == NULL:
-            raise CorruptRecordError(fault_text(r.fault), path=path, position=h.position)
-        stamp = h.max_timestamp
-        if not h.attributes & TIMESTAMP_TYPE_BIT:
-            stamp = <int64_t> (<uint64_t> base + <uint64_t> r.timestamp_delta)
-        if timestamp <= stamp <= most:
-            offset = <int64_t> (<uint64_t> h.base_offset + <uint64_t> <int64_t> r.offset_delta)
-            if not h.base_offset <= offset <= h.last_offset:
-                raise CorruptRecordError(outside(offset, h.base_offset, h.last_offset), path=path, position=h.position)
-            if offset >= min_offset:
-                return NEW_TUPLE(FoundRecord, (stamp, offset, h.leader_epoch))
-    return None
+            if stamped.fault:
+                raise CorruptRecordError(fault_text(stamped.fault), path=path, position=h.position)
+            return False
+        offset = <int64_t> (<uint64_t> h.base_offset + <uint64_t> stamped.offset_delta)
+        if not h.base_offset <= offset <= h.last_offset:
+            raise CorruptRecordError(outside(offset, h.base_offset, h.last_offset), path=path, position=h.position)
+        if offset >= min_offset:
+            found.timestamp, found.offset, found.leader_epoch = stamped.timestamp, offset, h.leader_epoch
+            return True
 
 
 def header_at(int fd, int64_t position, int64_t end, *, path=None):

@@ -60,7 +60,6 @@ class IndexFile(Entries):
         self._closed = False
         self._unsynced = False
         self._copy = bytearray()  # the entries of a file that is only read, and room behind them
-        self.has_unsound = False  # of a file that is only read: an entry that cannot be one follows those copied
         self._remainder = 0  # bytes behind the last whole entry of the file as it was found
         self._lock = threading.RLock()  # held while the file is opened, mapped, cut or closed, never during a search
 

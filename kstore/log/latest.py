@@ -19,7 +19,7 @@ from kstore.columns._latest import COLUMNS, LatestOffsets, new_secret
 from kstore.columns.keyed import ROW_COLUMNS, KeyedPart, KeyedRows
 from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from kstore.log.read_columns import ColumnReads, read_kept
-from kstore.log.viewing import lookup
+from kstore.log.viewing import _by_time
 from kstore.log.viewing.view import View, check_offset, steadily
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -124,7 +124,7 @@ def _end_offset(view: View, as_of: int | datetime | None) -> int:
         return stable
     if isinstance(as_of, datetime):
         # Above -1, so that a record without a timestamp is not later than any time.
-        first = lookup.offset_for_timestamp(view, max((as_of - _EPOCH) // _MILLISECOND, -1) + 1)
+        first = _by_time.first_at(view, max((as_of - _EPOCH) // _MILLISECOND, -1) + 1)
         return stable if first is None else min(first.offset, stable)
     check_offset(view, as_of)
     return min(as_of, stable)

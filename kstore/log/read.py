@@ -9,7 +9,7 @@ from typing import Literal
 from kstore import _core
 from kstore.base import arguments, times
 from kstore.log.segments.producers import ProducerInfo
-from kstore.log.viewing import lookup
+from kstore.log.viewing import _by_time, lookup
 from kstore.log.viewing.lookup import FetchResult
 from kstore.log.viewing.reader import LogReader, ReadOptions, open_reader
 from kstore.log.viewing.view import View
@@ -55,6 +55,8 @@ class Reads:
     """What can be read of a `Log`; see there about threads."""
 
     _view: View
+
+    offset_for_timestamp = _by_time.offset_for_timestamp
 
     def read(
         self,
@@ -157,14 +159,6 @@ class Reads:
         offset = arguments.whole("offset", offset)
         max_bytes = arguments.whole("max_bytes", max_bytes)
         return lookup.fetch(self._view, offset, max_bytes, min_one_message=min_one_message, committed=committed)
-
-    def offset_for_timestamp(self, timestamp: int | datetime) -> TimestampOffset | None:
-        """Find the lowest offset whose timestamp is at or after `timestamp`; None when there is none.
-
-        `timestamp` is in milliseconds, or a `datetime` with a time zone, which counts down to its millisecond, as when
-        it is appended. Raises `InvalidTimestampError` for one without a time zone.
-        """
-        return lookup.offset_for_timestamp(self._view, timestamp)
 
     def max_timestamp(self) -> TimestampOffset | None:
         """Find the greatest timestamp and the first record that has it; None in a log without timestamps."""

@@ -387,65 +387,94 @@ def test_only_batches_that_can_match_are_opened_and_those_are_checked(opened: Op
     assert find_timestamp(fd, 0, size, 5, check_crc=False) == (10, 2, -1)
 
 
-def entries_of(data: bytes, number: int) -> tuple[int, int, int, int]:
-    """What index entries say of one of the batches, and of the one before it."""
-    before, batch = (list(decode_batches(data))[n] if n >= 0 else None for n in (number - 1, number))
-    assert batch is not None
-    return batch.max_timestamp, batch.last_offset, batch.position, before.last_offset if before else -1
+Indexes = tuple[TimeEntries, OffsetEntries]
+
+
+def indexes_of(data: bytes, *numbers: int, base_offset: int = 0) -> Indexes:
+    """The indexes with an entry of each of these batches, of all by default; in the time index if its time is later."""
+    batches, latest = list(decode_batches(data)), -1
+    times, offsets = bytearray(), bytearray()
+    for batch in (batches[number] for number in numbers or range(len(batches))):
+        offsets += offset_entry(batch.last_offset - base_offset, batch.position)
+        if batch.max_timestamp > latest:
+            latest = batch.max_timestamp
+            times += time_entry(latest, batch.last_offset - base_offset)
+    return TimeEntries(times, base_offset), OffsetEntries(offsets, base_offset)
 
 
 @pytest.mark.parametrize("codec", [0, reference.ZSTD])
 @pytest.mark.parametrize("value_bytes", [1, 9000])
+@pytest.mark.parametrize("base_offset", [0, 7])
 def test_a_look_behind_the_batch_that_entries_name_finds_what_the_whole_search_does(
-    opened: Opened, codec: int, value_bytes: int
+    opened: Opened, codec: int, value_bytes: int, base_offset: int
 ) -> None:
     stamps = ((10, 12), (20, 26), (14, 19), (30, 30, 31), (40,))
-    offsets = [0, 2, 4, 6, 9]
+    offsets = [base_offset + first for first in (0, 2, 4, 6, 9)]
     data = b"".join(
         reference.encode([Rec(first + i, t, None, bytes(value_bytes)) for i, t in enumerate(each)], codec=codec)
         for first, each in zip(offsets, stamps, strict=True)
     )
     fd, size = opened(data)
+    every = indexes_of(data, base_offset=base_offset)
     for number in (0, 1, 3, 4):
-        entries = entries_of(data, number)
-        for stamp in range(entries[0] + 1, 43):
-            for least in (0, offsets[number] + 1, entries[1] + 1):
-                found = find_behind(fd, size, stamp, least, entries, 0, None)
-                assert found == find_timestamp(fd, 0, size, stamp, least)
-        assert find_behind(fd, size, entries[0] + 1, entries[1] + 2, entries, 0, None) is None
+        batch = list(decode_batches(data))[number]
+        named = indexes_of(data, *range(max(number - 1, 0), number + 1), base_offset=base_offset)
+        for stamp in range(batch.max_timestamp + 1, 43):
+            for least in (0, offsets[number] + 1, batch.last_offset + 1):
+                right = find_timestamp(fd, 0, size, stamp, least)
+                assert find_behind(fd, size, stamp, least, *named, None) == right
+                for _ in range(2):
+                    assert find_behind(fd, size, stamp, least, *every, None) in (right, None)
+        assert find_behind(fd, size, batch.max_timestamp + 1, batch.last_offset + 2, *named, None) is None
 
 
 def test_a_look_behind_a_batch_gives_nothing_where_any_byte_of_what_it_read_is_not_as_it_was(opened: Opened) -> None:
     data = at_times(10, 12) + at_times(20, 26, first=2) + at_times(30, 31, first=4)
-    entries, stop = entries_of(data, 1), len(data)
-    named, wanted = entries[2], entries_of(data, 2)[2]
+    named, wanted, stop = (*(batch.position for batch in list(decode_batches(data))[1:]), len(data))
     right = (30, 4, -1)
     fd, size = opened(data)
-    assert find_behind(fd, size, 27, 0, entries, 0, None) == right
+    proved = indexes_of(data)
+    assert find_behind(fd, size, 27, 0, *proved, None) == right
     looked_at = [*range(named, named + 12), named + 16, *range(named + 23, named + 27), *range(named + 35, named + 43)]
     for at in [*looked_at, *(at for at in range(wanted, stop) if not wanted + 12 <= at < wanted + 16)]:
         wrong = bytearray(data)
         wrong[at] ^= 1
         fd, size = opened(bytes(wrong))
-        assert find_behind(fd, size, 27, 0, entries, 0, None) is None, at
+        for entries in (indexes_of(data), indexes_of(data, 0, 1)):
+            assert find_behind(fd, size, 27, 0, *entries, None) is None, at
+        # The header of the batch before it was right once, and is not read again.
+        assert find_behind(fd, size, 27, 0, *proved, None) == (right if at < wanted else None), at
     for at in range(named, stop):
         fd, size = opened(data[:at])
-        assert find_behind(fd, stop, 27, 0, entries, 0, None) is None
-        assert find_behind(fd, size, 27, 0, entries, 0, None) is None
-    for n in range(4):
-        for by in (-1, 1):
-            other = (*entries[:n], entries[n] + by, *entries[n + 1 :])
-            assert find_behind(fd, stop, 27, 0, other, 0, None) is None  # type: ignore[arg-type]
+        for entries in (indexes_of(data), proved):
+            assert find_behind(fd, stop, 27, 0, *entries, None) is None
+            assert find_behind(fd, size, 27, 0, *entries, None) is None
 
 
-@pytest.mark.parametrize("base_offset", [0, 7])
-def test_one_search_gives_a_time_entry_and_the_batch_of_its_offset(base_offset: int) -> None:
-    times = TimeEntries(b"".join(time_entry(t, o) for t, o in ((10, 3), (20, 5), (30, 9))), base_offset)
-    offsets = OffsetEntries(b"".join(offset_entry(o, p) for o, p in ((3, 100), (4, 150), (9, 400))), base_offset)
-    answers = [times.lookup_batch(t, offsets) for t in (9, 10, 19, 20, 29, 30, 99)]
-    first, last = (10, base_offset + 3, 100, base_offset - 1), (30, base_offset + 9, 400, base_offset + 5)
-    assert answers == [None, first, first, None, None, last, last]
-    assert times.lookup_batch(99, OffsetEntries(b"", base_offset)) is None
+@pytest.mark.parametrize("proved", [False, True])
+@pytest.mark.parametrize("by", [-1, 1])
+def test_an_entry_that_lies_is_found_out_also_if_it_lies_only_after_a_search(
+    opened: Opened, proved: bool, by: int
+) -> None:
+    data = at_times(10, 12) + at_times(20, 26, first=2) + at_times(30, 31, first=4) + at_times(40, first=6)
+    fd, size = opened(data)
+    lies = [(index, number, field) for index in (0, 1) for number in range(4) for field in (0, 1)]
+    for index, number, field in lies:
+        entries = [indexes_of(data)[index].all_entries() for index in (0, 1)]
+        buffers = [bytearray(), bytearray()]
+        makers = (time_entry, offset_entry)
+        for n in (0, 1):
+            buffers[n] += b"".join(makers[n](*entry) for entry in entries[n])
+        both = TimeEntries(buffers[0], 0), OffsetEntries(buffers[1], 0)
+        for stamp in range(13, 32) if proved else ():
+            assert find_behind(fd, size, stamp, 0, *both, None) == find_timestamp(fd, 0, size, stamp)
+        lie = list(entries[index][number])
+        lie[field] += by
+        bytes_each = both[index].entry_bytes
+        buffers[index][number * bytes_each : (number + 1) * bytes_each] = makers[index](*lie)
+        for stamp in range(13, 32):
+            found = find_behind(fd, size, stamp, 0, *both, None)
+            assert found in (None, find_timestamp(fd, 0, size, stamp)), (index, number, field, stamp)
 
 
 def test_a_search_through_a_bomb_ends_at_the_limit(opened: Opened) -> None:

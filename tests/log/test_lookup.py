@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore.errors import CorruptRecordError
+from kstore.errors import CorruptRecordError, LogClosedError
 from kstore.log.segments.segment import Segment
 from kstore.log.viewing.view import SegmentList
 from kstore.types import TimestampOffset
@@ -165,3 +165,70 @@ def test_notes_that_two_searches_make_at_once_are_those_of_one_of_them() -> None
     assert segments.maxima.tolist() == [5, 5]
     segments.note_maxima(segments.maxima, [4, 9])
     assert segments.maxima.tolist() == [5, 5, 5, 9]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_times_are_found_in_segments_of_many_batches_whatever_changes_the_log(tmp_path: Path, seed: int) -> None:
+    """Each batch has an index entry, and each time is searched for twice: the second search reads less."""
+    chance = random.Random(seed)
+    times: Times = []
+    now = NOW_MS
+    with (
+        open_log(tmp_path, index_interval_bytes=1, file_delete_delay_ms=0) as log,
+        kstore.Log.open(tmp_path / "t-0", "r") as reader,
+    ):
+        for _ in range(40):
+            step = chance.choice(["append"] * 6 + ["roll", "truncate", "delete"])
+            if step == "append":
+                for _ in range(chance.randrange(8)):
+                    now += chance.choice([1, 1, 1, 3, -2])
+                    first = log.append_batch(kstore.encode_batch([(None, b"v", now + n, None) for n in range(3)]))
+                    times += [(first.first_offset + n, now + n) for n in range(3)]
+            elif step == "roll":
+                log.roll()
+            elif step == "truncate":
+                end = log.log_end_offset - 3 * chance.randrange(6)  # between two batches
+                if end >= log.log_start_offset:
+                    log.truncate_to(end)
+                    times = [each for each in times if each[0] < end]
+            else:
+                start = min(log.log_start_offset + chance.randrange(9), log.log_end_offset)
+                log.delete_records(start)
+                log.run_housekeeping()
+                times = [each for each in times if each[0] >= start]
+            for timestamp in [now, now + 5, *(NOW_MS + chance.randrange(max(now - NOW_MS, 1)) for _ in range(12))]:
+                for _ in range(2):
+                    assert log.offset_for_timestamp(timestamp) == first_of(times, timestamp)
+                assert reader.offset_for_timestamp(timestamp) == first_of(times, timestamp)
+
+
+def test_an_entry_of_a_mapped_index_that_another_program_changes_is_found_out_after_a_search(tmp_path: Path) -> None:
+    count = 6000
+    with open_log(tmp_path, index_interval_bytes=1) as log:
+        for number in range(count):
+            log.append(b"v", timestamp=NOW_MS + 10 * number)
+        log.roll()
+        [index, _] = sorted((tmp_path / "t-0").glob("*.timeindex"))
+        number = 3000
+        for wanted in range(NOW_MS + 10 * number - 20, NOW_MS + 10 * number + 20):
+            assert log.offset_for_timestamp(wanted).offset == -(-(wanted - NOW_MS) // 10)  # type: ignore[union-attr]
+        assert log._view.segments.items[0].time_index._is_mapped()
+        data = index.read_bytes()
+        right = (NOW_MS + 10 * number).to_bytes(8, "big")
+        at = data.index(right)
+        with index.open("r+b") as file:
+            file.seek(at)
+            file.write((NOW_MS + 10 * number - 5).to_bytes(8, "big"))
+        for wanted in range(NOW_MS + 10 * number - 20, NOW_MS + 10 * number + 20):
+            assert log.offset_for_timestamp(wanted).offset == -(-(wanted - NOW_MS) // 10)  # type: ignore[union-attr]
+
+
+def test_a_log_that_is_closed_is_not_searched(tmp_path: Path) -> None:
+    log = open_log(tmp_path, index_interval_bytes=1)
+    for number in range(5):
+        log.append(b"v", timestamp=NOW_MS + number)
+    assert log.offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2)
+    assert log.offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2)
+    log.close()
+    with pytest.raises(LogClosedError):
+        log.offset_for_timestamp(NOW_MS + 2)

@@ -24,6 +24,7 @@ from kstore.files import _scan, names
 from kstore.files.indexfile import OffsetIndex, TimeIndex
 from kstore.files.logfile import LogFile
 from kstore.files.txnindex import TxnIndex
+from kstore.log.segments._opened import Opened
 from kstore.log.segments.index_faults import IndexFaults
 
 _making = ForkLock()  # held while a segment gets its file or an index
@@ -71,7 +72,7 @@ class Checked(NamedTuple):
     next_offset: int
 
 
-class Segment:
+class Segment(Opened):
     """The files of one segment. The log's mutex guards whatever changes them; looking up is safe from any thread.
 
     An `openfiles.Holder` of the `.log` file; each index is one of its own. A caller that gives `file.fd` to the system
@@ -85,17 +86,11 @@ class Segment:
         "_confirmed",
         "_failure",
         "_faults",
-        "_file",
         "_first_timestamp",
         "_max_index_bytes",
         "_maximum",
-        "_offset_index",
         "_path",
-        "_size",
-        "_time_index",
         "_txn_index",
-        "_used",
-        "base_offset",
         "created_ms",
         "directory",
         "index_interval_bytes",
@@ -537,14 +532,8 @@ class Segment:
         if timestamp > 0 and not exactly:
             # Most often the record is in the batch behind the one that both indexes name.
             times, offsets = self._time_index or self.time_index, self._offset_index or self.offset_index
-            try:
-                entries = times.lookup_batch(timestamp - 1, offsets)
-            except CorruptIndexError:  # another program has cut it
-                entries = None
-            if entries is not None and not (times.has_unsound or offsets.has_unsound):
-                found = _scan.find_behind(
-                    file.fd, end, timestamp, start_offset, entries, self.base_offset, max_decompressed_bytes
-                )
+            with suppress(CorruptIndexError):  # another program has cut it
+                found = _scan.find_behind(file.fd, end, timestamp, start_offset, times, offsets, max_decompressed_bytes)
                 if found is not None:
                     return found
         entry = self._confirmed_entry(timestamp, end)

@@ -1,49 +1,119 @@
-# cython: language_level=3, auto_pickle=False, autotestdict=False
+# cython: language_level=3, auto_pickle=False, autotestdict=False, annotation_typing=False
 """The search by time, compiled: most of its time would else be Python's, as it reads little.
 
 Which segments a search looks at is decided here, where in a segment by `Segment.find_timestamp`. Takes no lock.
 """
 
+from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t
 
-from kstore._core cimport Guard
+from kstore.files._scan cimport Found
+from kstore.log.segments._opened cimport Opened
+
+cdef extern from *:
+    """
+    /* As a tuple class makes one, without the arguments of a call. */
+    static PyObject *ks_pair(PyObject *type, int64_t first, int64_t second) {
+        PyObject *pair = PyType_GenericAlloc((PyTypeObject *)type, 2);
+        if (!pair) return NULL;
+        PyTuple_SET_ITEM(pair, 0, PyLong_FromLongLong(first));
+        PyTuple_SET_ITEM(pair, 1, PyLong_FromLongLong(second));
+        if (PyTuple_GET_ITEM(pair, 0) && PyTuple_GET_ITEM(pair, 1)) return pair;
+        Py_DECREF(pair);
+        return NULL;
+    }
+    """
+    object pair "ks_pair"(PyObject *type, int64_t first, int64_t second)
 
 from bisect import bisect_left, bisect_right
 
 from kstore.base import times
-from kstore.errors import CorruptRecordError, StorageError
+from kstore.errors import CorruptIndexError, StorageError
 from kstore.log.viewing.view import steadily
 from kstore.types import TimestampOffset
 
-cdef object NEW_TUPLE = tuple.__new__
+
+def offset_for_timestamp(log, timestamp: int | datetime) -> TimestampOffset | None:
+    """Find the lowest offset whose timestamp is at or after `timestamp`; None when there is none.
+
+    `timestamp` is in milliseconds, or a `datetime` with a time zone, which counts down to its millisecond, as when
+    it is appended. Raises `InvalidTimestampError` for one without a time zone.
+    """
+    return first_at(log._view, timestamp)
 
 
-def offset_for_timestamp(view, timestamp):
+cdef class ActiveEnd:
+    """Where the active segment ends."""
+
+    cpdef int64_t published_bytes(self, int64_t base_offset):
+        """The size of the segment with this base if it is the active one, else -1."""
+        return -1
+
+
+cdef class OwnView:
+    """What a compiled search needs of a `View` that no other process changes.
+
+    Who closes the log, or takes records away, moves the number of `guard`.
+    """
+
+    def readable_bytes(self, segment):
+        """Bytes of whole, published batches in the segment's file."""
+        cdef int64_t size = self.appender.published_bytes(segment.base_offset)
+        return segment.size_bytes if size < 0 else size
+
+
+cpdef object first_at(view, timestamp):
     """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
 
     `timestamp` is as `times.moment` takes it. Unlike Kafka's, the search goes on behind the first candidate segment
     (SEMANTICS 5.6). The segments that a search has passed are noted, so that a later one need not ask each of them
     again.
     """
-    cdef Guard guard = view.guard
-    cdef int64_t seen, wanted
+    cdef int64_t wanted
     if type(timestamp) is not int or not -0x8000000000000000 <= timestamp <= 0x7fffffffffffffff:
         timestamp = times.moment("timestamp", timestamp)
     wanted = timestamp
-    view.refresh()
-    seen = guard.version
+    answer = _near(<OwnView> view, wanted) if isinstance(view, OwnView) else None
+    return steadily(_look, view, wanted, view=view) if answer is None else answer
+
+
+cdef object _near(OwnView view, int64_t timestamp):
+    """The answer of the first segment that can have one, where its open files lead to it at once; else None."""
+    cdef int64_t seen = view.guard.version
+    cdef int64_t end
+    cdef Found found
+    cdef tuple items
+    cdef Opened segment
+    if view.closed or timestamp <= 0:
+        return None
+    segments = view.segments
+    items = segments.items
+    if not items:
+        return None
+    segment = <Opened?> items[_first(segments, view.log_start_offset, timestamp) if len(items) > 1 else 0]
+    end = view.appender.published_bytes(segment.base_offset)
     try:
-        answer = _look(view, wanted)
-        view.refresh()
-        if guard.version == seen:
-            return answer
-    except (CorruptRecordError, StorageError):
-        pass                               # looked at once more, it shows whether the log has only changed meanwhile
-    return steadily(_look, view, wanted, view=view)
+        if end < 0:
+            end = segment.size_bytes
+        if not segment.find_near(timestamp, view.log_start_offset, end, view.max_decompressed_bytes, &found):
+            return None
+    except (CorruptIndexError, StorageError):   # `_look` says whether the log has only changed meanwhile
+        return None
+    if view.guard.version != seen:
+        return None
+    return pair(<PyObject *> TimestampOffset, found.timestamp, found.offset)
+
+
+cdef Py_ssize_t _first(segments, int64_t start, int64_t timestamp) except -1:
+    """The number of the first segment that may have the answer: those before it end below `start` or have earlier
+    times."""
+    cdef Py_ssize_t first = max(<Py_ssize_t> bisect_right(segments.bases, start) - 1, 0)
+    noted = segments.maxima
+    return max(first, <Py_ssize_t> bisect_left(noted, timestamp)) if noted else first
 
 
 cpdef object _look(view, int64_t timestamp):
-    cdef Py_ssize_t number, first, notes
+    cdef Py_ssize_t number, notes
     cdef int64_t largest
     cdef list found = None
     cdef tuple items
@@ -52,10 +122,7 @@ cpdef object _look(view, int64_t timestamp):
     items = segments.items
     noted, answer = segments.maxima, None
     notes = len(noted)
-    first = max(<Py_ssize_t> bisect_right(segments.bases, start) - 1, 0)
-    if notes:
-        first = max(first, <Py_ssize_t> bisect_left(noted, timestamp))   # the segments before it have earlier times only
-    for number in range(first, len(items)):
+    for number in range(_first(segments, start, timestamp), len(items)):
         segment = items[number]
         largest = view.maximum(segment)[0]
         if number == notes < len(items) - 1 and largest >= 0 and not segment.times_doubted:
@@ -68,7 +135,7 @@ cpdef object _look(view, int64_t timestamp):
         if largest >= timestamp or segment.times_doubted:
             record = segment.find_timestamp(timestamp, start, view.readable_bytes(segment), view.max_decompressed_bytes)
             if record is not None:
-                answer = NEW_TUPLE(TimestampOffset, (record[0], record[1]))
+                answer = TimestampOffset(record[0], record[1])
                 break
     if found is not None:
         segments.note_maxima(noted, found)

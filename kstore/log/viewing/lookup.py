@@ -1,4 +1,4 @@
-"""Answers of one look at a log: raw fetches, the offset for a timestamp (which is compiled), the greatest timestamp.
+"""Answers of one look at a log: raw fetches, the greatest timestamp. The offset for a timestamp is `_by_time`'s.
 
 Each looks again as long as the log changes meanwhile.
 """
@@ -13,7 +13,6 @@ from kstore.disk import fs
 from kstore.errors import StorageError
 from kstore.files.logfile import LogFile
 from kstore.log.segments.segment import Segment
-from kstore.log.viewing._by_time import offset_for_timestamp as offset_for_timestamp
 from kstore.log.viewing.view import MAX_OFFSET, SegmentList, View, check_offset, offset_limit, out_of_range, steadily
 from kstore.types import TimestampOffset
 

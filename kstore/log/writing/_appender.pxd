@@ -4,6 +4,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kstore.log.segments._producers cimport ProducerTable
+from kstore.log.viewing._by_time cimport ActiveEnd
 
 
 # What `append` and `commit` answer instead of an offset. The ROLL codes stand in the order of SEMANTICS 2.2.
@@ -51,7 +52,7 @@ cdef struct Tail:
     int64_t last_time_entry
 
 
-cdef class Appender:
+cdef class Appender(ActiveEnd):
     cdef Tail tail
     cdef int log_fd, offset_fd, time_fd       # -1 where nothing may be written
     cdef object log                           # who keeps log_fd open

@@ -9,6 +9,7 @@ from typing_extensions import Buffer, disjoint_base
 
 from kstore.errors import StorageError
 from kstore.files._index import Entries
+from kstore.log.viewing._by_time import ActiveEnd
 from kstore.types import AppendInfo
 
 class _LogFile(Protocol):
@@ -34,7 +35,7 @@ def set_pwrite_hook(hook: Callable[[int, bytes, int], int] | None) -> None:
     """
 
 @disjoint_base
-class Appender:
+class Appender(ActiveEnd):
     """The writable end of one log.
 
     `busy` is the log's mutex as the fast path sees it. `due_ms` is when housekeeping is next due, `flush_at` the log

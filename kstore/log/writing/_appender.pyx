@@ -180,7 +180,7 @@ cdef inline int64_t _max_timestamp(const uint8_t *p) noexcept nogil:
     return load64(p + MAX_TIMESTAMP_AT)
 
 
-cdef class Appender:
+cdef class Appender(ActiveEnd):
     """The writable end of one log.
 
     `busy` is the log's mutex as the fast path sees it. `due_ms` is when housekeeping is next due, `flush_at` the log
@@ -243,7 +243,7 @@ cdef class Appender:
     def time_entries(self):
         return self.tail.time_entries
 
-    def published_bytes(self, int64_t base_offset):
+    cpdef int64_t published_bytes(self, int64_t base_offset):
         """The size of the segment with this base if it is the active one, else -1; one step for readers."""
         return self.tail.size if base_offset == self.base_offset and self.is_active else -1
 
