@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import kstore
+from kstore._core import Guard
 from kstore.errors import CorruptRecordError, LogClosedError
+from kstore.log.segments._opened import Opened
 from kstore.log.segments.segment import Segment
+from kstore.log.viewing import _by_time
 from kstore.log.viewing.view import SegmentList
 from kstore.types import TimestampOffset
 
@@ -232,3 +236,15 @@ def test_a_log_that_is_closed_is_not_searched(tmp_path: Path) -> None:
     log.close()
     with pytest.raises(LogClosedError):
         log.offset_for_timestamp(NOW_MS + 2)
+
+
+def test_a_search_in_a_view_that_no_log_has_made_is_refused() -> None:
+    view: Any = _by_time.OwnView()
+    view.guard, view.segments = Guard(), SegmentList([])
+    for act in (lambda: _by_time.first_at(_by_time.OwnView(), 5), lambda: view.readable_bytes(Opened())):  # type: ignore[arg-type]
+        with pytest.raises((AttributeError, TypeError)):
+            act()
+    for item in (None, Opened()):
+        view.segments = SimpleNamespace(items=(item,))
+        with pytest.raises((AttributeError, TypeError)):
+            _by_time.first_at(view, 5)

@@ -22,7 +22,7 @@ from test_store_machine import DAY, STORE, World
 from test_store_machine import no_warnings as no_warnings
 
 import kstore
-from kstore.store.coordinator import producers, transactions
+from kstore.store.coordinator import _transaction, producers, transactions
 from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID
 
 Place = tuple[str, int]
@@ -217,7 +217,7 @@ class TransactionWorld(World):
         """The opening does what was decided; with sync also after the machine's death."""
         txn = self.open_ones[name]
         assert txn.handle is not None
-        plain = transactions._append_marker
+        plain = _transaction.append_marker
         least = self.rng.randrange(len(txn.offsets) + bool(txn.positions))
         written = 0
 
@@ -228,12 +228,12 @@ class TransactionWorld(World):
             written += 1
             plain(*given)
 
-        transactions._append_marker = dying
+        _transaction.append_marker = dying
         try:
             with pytest.raises(Death):
                 txn.handle.commit(sync=sync) if commit else txn.handle.abort()
         finally:
-            transactions._append_marker = plain
+            _transaction.append_marker = plain
         self.counts["completed"] += 1
         self.take_markers()
         self.ended(name, commit=commit)

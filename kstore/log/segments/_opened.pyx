@@ -1,4 +1,4 @@
-# cython: language_level=3, auto_pickle=False, autotestdict=False
+# cython: language_level=3, auto_pickle=False, autotestdict=False, nonecheck=True
 """The files that a segment has opened, and the search by time in them: it is so short that attributes of a class in
 Python would be a third of it.
 """

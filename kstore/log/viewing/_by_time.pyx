@@ -1,4 +1,4 @@
-# cython: language_level=3, auto_pickle=False, autotestdict=False, annotation_typing=False
+# cython: language_level=3, auto_pickle=False, autotestdict=False, annotation_typing=False, nonecheck=True
 """The search by time, compiled: most of its time would else be Python's, as it reads little.
 
 Which segments a search looks at is decided here, where in a segment by `Segment.find_timestamp`. Takes no lock.

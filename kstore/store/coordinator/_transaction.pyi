@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from threading import RLock
+from typing import final
 from weakref import ReferenceType
 
 from typing_extensions import Buffer, disjoint_base
@@ -19,6 +19,19 @@ from kstore.store.topics.numbered import NumberedAppender, SequenceNumbers
 from kstore.types import RecordMetadata
 
 VERSION: int
+LAST_EPOCH: int
+
+@final
+class StepLock:
+    """A reentrant lock as `threading.RLock`, which C takes and gives back without a call of Python's.
+
+    An interrupt ends the wait for it, and comes at no other place. Its fields change under the GIL.
+    """
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
+    def renew(self) -> None:
+        """Be free in a child process: the thread that held it may not exist there."""
 
 @disjoint_base
 class IdSteps:
@@ -27,7 +40,6 @@ class IdSteps:
     Whoever derives from it has `_look_back`, for a write that was broken off.
     """
 
-    lock: RLock
     owner: ReferenceType[object] | None
     state: TransactionState | None
     def __init__(
@@ -39,6 +51,8 @@ class IdSteps:
         logs: Logs,
         state: TransactionState | None,
     ) -> None: ...
+    @property
+    def lock(self) -> StepLock: ...
     @property
     def transactional_id(self) -> str: ...
     @property

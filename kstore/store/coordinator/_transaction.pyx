@@ -1,13 +1,14 @@
-# cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
+# cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False, nonecheck=True
 """The steps of a transaction, in C: each partition that it goes to, each record, and its end are some of them.
 
-`IdSteps` writes the states of a transactional id, `RecordTransaction` appends and ends. The hardest rule: a state holds
-when its record is in the id's log, and not before.
+`IdSteps` writes the states of a transactional id, `RecordTransaction` appends and ends, `StepLock` keeps other threads
+out meanwhile. The hardest rule: a state holds when its record is in the id's log, and not before.
 """
 
 cimport cython
 from libc.stdint cimport int64_t
 
+from kstore.log.viewing._by_time cimport OwnView
 from kstore.log.writing._appender cimport Appender
 from kstore.store.topics._numbered cimport NumberingAppender, Sequences
 
@@ -18,6 +19,10 @@ from kstore.log._append import append_commit
 VERSION = 2
 """Of Kafka's transactions: with each of them the producer's epoch goes up by one."""
 
+LAST_EPOCH = 2**15 - 1
+"""The greatest epoch of a producer id; its last transaction goes on under another id."""
+
+cdef int64_t FEW_LEFT = LAST_EPOCH - 1
 cdef object ONGOING = Status.ONGOING
 cdef object PREPARE_COMMIT = Status.PREPARE_COMMIT, PREPARE_ABORT = Status.PREPARE_ABORT
 cdef object COMPLETE_COMMIT = Status.COMPLETE_COMMIT, COMPLETE_ABORT = Status.COMPLETE_ABORT
@@ -40,6 +45,75 @@ cdef extern from *:
     object ks_tuple_as(type tuple_type, tuple items)
 
 
+cdef extern from "pythread.h" nogil:
+    ctypedef void *PyThread_type_lock
+    ctypedef enum PyLockStatus:
+        PY_LOCK_ACQUIRED
+    enum:
+        NOWAIT_LOCK
+    PyThread_type_lock PyThread_allocate_lock()
+    void PyThread_free_lock(PyThread_type_lock lock)
+    unsigned long PyThread_get_thread_ident()
+    int PyThread_acquire_lock(PyThread_type_lock lock, int wait)
+    PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int interruptible)
+    void PyThread_release_lock(PyThread_type_lock lock)
+
+cdef extern from "Python.h":
+    int Py_MakePendingCalls() except -1
+
+
+@cython.final
+cdef class StepLock:
+    """A reentrant lock as `threading.RLock`, which C takes and gives back without a call of Python's.
+
+    An interrupt ends the wait for it, and comes at no other place. Its fields change under the GIL.
+    """
+
+    cdef PyThread_type_lock _lock
+    cdef unsigned long _owner          # the thread that holds it, if `_depth` is not 0
+    cdef int _depth
+
+    def __cinit__(self):
+        self.renew()
+
+    def __dealloc__(self):
+        if self._lock != NULL:
+            PyThread_free_lock(self._lock)
+
+    def renew(self):
+        """Be free in a child process: the thread that held it may not exist there."""
+        self._lock = PyThread_allocate_lock()  # the old one is of no use to anyone, and may be locked
+        if self._lock == NULL:
+            raise MemoryError
+        self._depth = 0
+
+    cdef int take(self) except -1:
+        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef PyLockStatus status
+        if self._depth == 0 or self._owner != me:
+            if not PyThread_acquire_lock(self._lock, NOWAIT_LOCK):
+                while True:
+                    with nogil:
+                        status = PyThread_acquire_lock_timed(self._lock, -1, 1)
+                    if status == PY_LOCK_ACQUIRED:
+                        break
+                    Py_MakePendingCalls()      # a signal: its handler may raise
+            self._owner = me
+        self._depth += 1
+        return 0
+
+    cdef void give(self) noexcept:
+        self._depth -= 1
+        if self._depth == 0:
+            PyThread_release_lock(self._lock)
+
+    def __enter__(self):
+        self.take()
+
+    def __exit__(self, kind, error, trace):
+        self.give()
+
+
 cdef class IdSteps:
     """The state of a transactional id, its log, and its present producer. `lock` guards all of it.
 
@@ -49,10 +123,14 @@ cdef class IdSteps:
     cdef readonly str transactional_id
     cdef readonly bytes key
     cdef readonly object log
-    cdef public object lock, owner, state
+    cdef readonly StepLock lock
+    cdef public object owner, state
     cdef readonly int64_t _end         # the id's records below it have been read
     cdef object _logs
     cdef Appender _appender
+
+    def __cinit__(self, *_, **__):
+        self.lock = StepLock()
 
     def __init__(self, str transactional_id not None, bytes key not None, log, Appender appender not None, logs, state):
         self.transactional_id = transactional_id
@@ -123,6 +201,32 @@ cdef class IdSteps:
             start_ms, previous, -1, version)))
 
 
+    cdef bint _end_at_once(self, dict by_topic, bint commit) except -1:
+        """Decide the transaction, and do it everywhere; False, and nothing is done, where that takes more than appends.
+
+        `by_topic` are the entries of the partitions' logs.
+        """
+        cdef list logs = []
+        cdef dict numbers
+        _, epoch, _, _, partitions, _, _, _, _, _ = fields(self.state)
+        if <int64_t> epoch >= FEW_LEFT:
+            return False
+        for topic, number in <tuple?> partitions:
+            numbers = by_topic.get(topic)
+            where = None if numbers is None else numbers.get(number)
+            log = None if where is None else where.log
+            if log is None or (<OwnView?> log._view).closed:
+                return False
+            logs.append(log)
+        now_ms = self.now()
+        self.decide(commit, epoch + 1, -1, now_ms)
+        state, coordinator_epoch = self.state, self.coordinator_epoch
+        for log in logs:
+            append_marker(log, state, commit, coordinator_epoch, now_ms)
+        self.done(now_ms)
+        return True
+
+
 cdef tuple fields(object state):
     """A `TransactionState` as a tuple, whose items C finds at once."""
     if not isinstance(state, tuple):
@@ -143,6 +247,7 @@ cdef class RecordTransaction:
 
     cdef readonly object _producer, _coordinator, _groups, _owner
     cdef readonly IdSteps _entry
+    cdef StepLock _lock
     cdef readonly NumberingAppender _appender
     cdef readonly Sequences _numbers
     cdef readonly bint _sync
@@ -155,6 +260,7 @@ cdef class RecordTransaction:
         self._owner = self._entry.owner
         self._numbers = numbers
         self._sync = sync
+        self._lock = <StepLock?> producer._lock
         self._producer = producer  # the last: without it nothing of this is used
 
     cdef int _refuse_if_over(self) except -1:
@@ -173,13 +279,31 @@ cdef class RecordTransaction:
 
     def _finish(self, bint commit, bint sync):
         """Decide the transaction, and do it everywhere."""
-        with self._producer._lock, self._entry.lock:
+        self._take()
+        try:
             self._refuse_if_over()
             try:
-                if self._is_ongoing():
+                if self._is_ongoing() and (
+                        sync or not self._entry._end_at_once(self._coordinator.logs_by_topic, commit)):
                     self._coordinator.end(self._entry, commit=commit, sync=sync)
             finally:
                 self.ended = not self._is_ongoing()
+        finally:
+            self._give()
+
+    cdef int _take(self) except -1:
+        """Take the locks of the producer and of the id."""
+        self._lock.take()
+        try:
+            self._entry.lock.take()
+        except BaseException:
+            self._lock.give()
+            raise
+        return 0
+
+    cdef void _give(self) noexcept:
+        self._entry.lock.give()
+        self._lock.give()
 
     cdef bint _is_ongoing(self) except -1:
         return self._entry.state is not None and self._entry.state.status is ONGOING
@@ -192,7 +316,10 @@ def append(RecordTransaction self not None, topic: str, value: ReadableBuffer | 
            expected_offset: int | None = None) -> RecordMetadata:
     """Append one record as `Store.append` does; where it is. The marker of a transaction takes an offset, too."""
     headers = headers if headers is None else list(headers)
-    with self._producer._lock, self._entry.lock:
+    self._take()
+    try:
         self._refuse_if_over()
         return self._appender._append(
             self._numbers, self._enter, topic, value, key, partition, timestamp, headers, expected_offset)
+    finally:
+        self._give()

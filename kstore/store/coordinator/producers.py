@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
@@ -23,7 +22,7 @@ from kstore.disk import fs
 from kstore.errors import InvalidTxnStateError, KStoreError, StorageError, closed
 from kstore.log.log import writer_of
 from kstore.store.coordinator import _transaction
-from kstore.store.coordinator._transaction import RecordTransaction
+from kstore.store.coordinator._transaction import RecordTransaction, StepLock
 from kstore.store.coordinator.consumer import Positions
 from kstore.store.coordinator.groups import GroupCoordinator
 from kstore.store.coordinator.transactionlog import draw_producer_id
@@ -309,7 +308,7 @@ class TransactionalProducer(Closing):
 
     def __init__(self, parts: TransactionParts, transactional_id: str, timeout_ms: int) -> None:
         self._parts = parts
-        self._lock = threading.RLock()  # one append or end at a time; taken before the entry's
+        self._lock = StepLock()  # one append or end at a time; taken before the entry's
         self._closed = False
         self._opened_in = 0
         self._current: Transaction | None = None
@@ -373,8 +372,8 @@ class TransactionalProducer(Closing):
 
     def _after_fork(self) -> None:
         """Be closed in a child process, like the store; the threads that had the locks may not be there."""
-        self._lock = threading.RLock()
-        self._entry.lock = threading.RLock()
+        self._lock.renew()
+        self._entry.lock.renew()
         self._closed, self._opened_in = True, fs.opener()
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ holds; it changes when the record is in, and not before.
 from __future__ import annotations
 
 import secrets
-import threading
 from contextlib import suppress
 
 from kstore.codec.coordinator import transactions
@@ -40,7 +39,6 @@ class TransactionEntry(IdSteps):
     def __init__(self, transactional_id: str, log: Log, logs: Logs, state: TransactionState | None) -> None:
         key = transactions.transaction_key(transactional_id)
         super().__init__(transactional_id, key, log, writer_of(log).appender, logs, state)
-        self.lock = threading.RLock()
 
     @property
     def is_owned(self) -> bool:

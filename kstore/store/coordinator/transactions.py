@@ -25,8 +25,8 @@ from kstore.files import checkpoint, names
 from kstore.files._snapshot import SnapshotError, parse_snapshot
 from kstore.log.log import Log, writer_of
 from kstore.store.catalog import Entry
-from kstore.store.coordinator._transaction import VERSION
-from kstore.store.coordinator._transaction import append_marker as _append_marker
+from kstore.store.coordinator import _transaction
+from kstore.store.coordinator._transaction import LAST_EPOCH, VERSION
 from kstore.store.coordinator.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
 from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
 from kstore.store.metadata import Metadata
@@ -36,7 +36,6 @@ logger = logging.getLogger("kstore")
 
 T = TypeVar("T")
 
-LAST_EPOCH = 2**15 - 1
 Place = tuple[str, int]
 
 # Looked up once: a transaction asks several times.
@@ -60,7 +59,12 @@ class TransactionCoordinator:
         """Give every id a new lock: in a child process the thread that held the old one does not exist."""
         self._between = threading.Lock()
         for entry in list(self.ids.values()):
-            entry.lock = threading.RLock()
+            entry.lock.renew()
+
+    @property
+    def logs_by_topic(self) -> dict[str, dict[int, Entry]]:
+        """The entries of the partitions, as the catalog has them."""
+        return self._metadata.catalog.by_topic
 
     # At an opening.
 
@@ -262,7 +266,7 @@ class TransactionCoordinator:
         for log in logs:
             if only_open and not _is_open(log, state):
                 continue
-            _append_marker(log, state, commit, coordinator_epoch, now_ms)
+            _transaction.append_marker(log, state, commit, coordinator_epoch, now_ms)
         if sync:
             for log in logs:
                 log.flush()

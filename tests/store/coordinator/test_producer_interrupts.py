@@ -20,7 +20,7 @@ from kstore.log.log import writer_of
 from kstore.log.segments.producers import ProducerState
 from kstore.log.writing import produced
 from kstore.log.writing.writer import Writer
-from kstore.store.coordinator import transactions
+from kstore.store.coordinator import _transaction
 from kstore.store.topics.follow import TopicFollower
 from kstore.store.topics.numbered import NumberedAppender, NumberedLoad, SequenceNumbers
 
@@ -687,7 +687,7 @@ def test_a_producer_that_looks_itself_up_does_not_look_at_all_others(
         txn = transactional.transaction()
         txn.append("t", b"kept", partition=0)
         with monkeypatch.context() as patch:
-            interrupt(patch, transactions, "_append_marker")
+            interrupt(patch, _transaction, "append_marker")
             with pytest.raises(Interrupted):
                 txn.commit()
         transactional.transaction().abort()  # completes the commit first

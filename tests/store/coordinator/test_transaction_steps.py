@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import kstore
 from kstore.codec.coordinator.transactions import Status, parse_transaction
 from kstore.log._append import append_commit
 from kstore.log.log import Log, writer_of
-from kstore.store.coordinator._transaction import IdSteps, RecordTransaction
+from kstore.store.coordinator._transaction import LAST_EPOCH, IdSteps, RecordTransaction, StepLock
 
 ID = "loader"
 
@@ -152,3 +154,104 @@ def test_a_partition_that_is_known_already_is_not_written_down_again(store: ksto
         assert txn._entry.state.partitions == (("t", 0), ("t", 1))
         txn.commit()
     assert committed(store) == [b"one", b"two", b"three", b"four"]
+
+
+def test_a_thread_that_holds_the_lock_takes_it_again_and_others_wait_until_it_is_given_back_as_often() -> None:
+    lock, told, seen = StepLock(), threading.Event(), []
+
+    def other() -> None:
+        told.set()
+        for _ in range(1000):
+            with lock, lock:
+                seen.append(threading.get_ident())
+
+    thread = threading.Thread(target=other)
+    with lock:
+        with lock:
+            thread.start()
+            told.wait()
+        seen.append(0)
+    thread.join()
+    assert seen == [0] + [thread.ident] * 1000
+    with lock:
+        pass
+
+
+def test_threads_that_share_the_lock_are_never_inside_of_it_together() -> None:
+    lock, inside, most = StepLock(), [0], [0]
+
+    def run() -> None:
+        for _ in range(3000):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+
+
+def test_an_interrupt_ends_the_wait_for_the_lock_which_is_free_afterwards() -> None:
+    lock, held, leave = StepLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            leave.wait()
+
+    def interrupted(_number: int, _frame: object) -> None:
+        leave.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupted)
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)  # again, should the first come before the wait
+        with pytest.raises(KeyboardInterrupt), lock:
+            pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    thread.join()
+    with lock:
+        pass
+
+
+def test_a_lock_that_is_renewed_is_free() -> None:
+    lock = StepLock()
+    thread = threading.Thread(target=lock.__enter__)
+    thread.start()
+    thread.join()
+    lock.renew()
+    with lock:
+        pass
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_producer_whose_epochs_end_goes_on_under_another_id(store: kstore.Store, left: int) -> None:
+    with store.producer(transactional_id=ID) as producer:
+        entry = producer._entry
+        assert entry.state is not None
+        entry.write(entry.state._replace(producer_epoch=LAST_EPOCH - 1 - left))
+        first = producer.producer_id
+        for number in range(3):
+            with producer.transaction() as txn:
+                txn.append("t", b"%d" % number, partition=number)
+        assert producer.producer_id != first
+    assert committed(store) == [b"0", b"1", b"2"]
+
+
+def test_a_partition_whose_log_is_closed_is_opened_for_its_marker(store: kstore.Store) -> None:
+    with store.producer(transactional_id=ID) as producer:
+        with producer.transaction() as txn:
+            for number in range(3):
+                txn.append("t", b"v", partition=number)
+            store.log("t", 1).close()
+        assert statuses(store)[-1] is Status.COMPLETE_COMMIT
+    assert committed(store) == [b"v"] * 3

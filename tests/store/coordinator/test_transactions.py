@@ -18,7 +18,7 @@ from kstore.codec.coordinator.groups import partition_of_name
 from kstore.codec.coordinator.transactions import Status, TransactionState
 from kstore.log import batches
 from kstore.log.writing.writer import Writer
-from kstore.store.coordinator import transactions
+from kstore.store.coordinator import _transaction
 from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID, draw_producer_id
 from kstore.store.manager import LogManager
 from kstore.store.topics import numbered as producerwrites
@@ -481,7 +481,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return plain_store(writer, *args, **more)
 
     monkeypatch.setattr(batches, "store", counted_store)
-    for module, name in ((producerwrites, "_append_one"), (transactions, "_append_marker")):
+    for module, name in ((producerwrites, "_append_one"), (_transaction, "append_marker")):
         plain = getattr(module, name)
 
         def counted_one(log: Log | Writer, *args: Any, _plain: Any = plain, _name: str = name) -> Any:
@@ -561,8 +561,8 @@ def test_with_sync_the_data_is_flushed_before_the_decision_and_that_before_any_m
                 ("t", "flush"),
                 (STATES, "append"),
                 (STATES, "flush"),
-                ("t", "_append_marker"),
-                ("t", "_append_marker"),
+                ("t", "append_marker"),
+                ("t", "append_marker"),
                 ("t", "flush"),
                 ("t", "flush"),
                 (STATES, "append"),
