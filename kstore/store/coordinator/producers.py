@@ -103,9 +103,9 @@ class Producer(RecordProducer, Closing):
             taken: list[Any] = [None]
             try:
                 appended = append_at_once(self, taken, topic, partition, value, key, timestamp)
-                if isinstance(appended, RecordMetadata):
-                    return appended
-                chosen = appended
+                if taken[0] is not None:
+                    return appended  # type: ignore[return-value]
+                chosen = appended  # type: ignore[assignment]
             except BaseException as error:  # also an interrupt that comes between the step and this line
                 self._broke_off(error, taken[0], topic, value, key, partition, timestamp)
                 raise

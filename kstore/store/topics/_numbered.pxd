@@ -11,6 +11,7 @@ from kstore.store.topics._append cimport Route, RoutedAppender
 @cython.final
 cdef class PartitionSequence:
     cdef readonly object writer
+    cdef tuple place
     cdef Appender appender
     cdef object producers
     cdef public int32_t sequence
@@ -22,12 +23,14 @@ cdef class Sequences:
     cdef readonly int16_t producer_epoch
     cdef readonly bint transactional
     cdef readonly dict partitions
+    cdef dict _by_topic            # lists of the same by partition number: a tuple need not be made, nor its hash
     cdef readonly set entered
     cdef public object taken
     cdef public bint busy
     cdef type _metadata
 
     cdef PartitionSequence _of(self, tuple place)
+    cdef PartitionSequence _known(self, object topic, object partition, Py_ssize_t number)
     cdef object _append_to(self, list taken, Route route, object topic, object partition, object value, object key,
                            object timestamp)
     cdef int64_t _append(self, PartitionSequence partition, list taken, object place, object value, object key,

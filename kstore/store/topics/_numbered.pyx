@@ -20,6 +20,10 @@ from kstore.errors import LogClosedError, StorageError
 from kstore.types import RecordMetadata
 
 
+cdef enum:
+    MOST_LISTED = 4096                 # partitions of a topic whose numbers are found by a list
+
+
 @cython.final
 cdef class PartitionSequence:
     """The sequence numbers of one partition. `doubtful` while it is open whether the last one given is in the log."""
@@ -47,6 +51,7 @@ cdef class Sequences:
         self.producer_epoch = producer_epoch
         self.transactional = transactional
         self.partitions = {}
+        self._by_topic = {}
         self.entered = set()
         self._metadata = metadata
 
@@ -58,7 +63,24 @@ cdef class Sequences:
         found = self.partitions.get(place)
         if found is None:
             found = self.partitions[place] = PartitionSequence()
+            (<PartitionSequence> found).place = place
         return <PartitionSequence?> found
+
+    cdef PartitionSequence _known(self, object topic, object partition, Py_ssize_t number):
+        """The numbers of a partition, None if there are none yet."""
+        cdef PartitionSequence sequence
+        cdef list numbered = self._by_topic.get(topic)
+        if numbered is not None and 0 <= number < len(numbered):
+            sequence = numbered[number]
+            if sequence is not None:
+                return sequence
+        sequence = self.partitions.get((topic, partition))
+        if sequence is not None and sequence.place is not None and 0 <= number < MOST_LISTED:
+            if numbered is None:
+                numbered = self._by_topic[topic] = []
+            numbered.extend([None] * (number + 1 - len(numbered)))
+            numbered[number] = sequence
+        return sequence
 
     def append(self, list taken, Route route not None, topic, partition, value, key, timestamp):
         """Append one record in one step: its metadata, else the partition that it is to go to, where more is to be done.
@@ -71,15 +93,19 @@ cdef class Sequences:
     cdef object _append_to(self, list taken, Route route, object topic, object partition, object value, object key,
                            object timestamp):
         cdef int64_t stamp = 0, offset
+        cdef long number
+        cdef int overflow = 0
+        cdef PartitionSequence sequence
         if partition is None:
-            partition = route.router.route_one(key, value)
-        elif type(partition) is not int:
+            partition = number = route.router.route_one(key, value)
+        elif type(partition) is int:
+            number = PyLong_AsLongAndOverflow(partition, &overflow)   # -1 with an overflow: it is listed nowhere
+        else:
             return partition
-        place = (topic, partition)
-        sequence = self.partitions.get(place)
+        sequence = self._known(topic, partition, number)
         if sequence is None or self.busy:
             return partition
-        offset = self._append(<PartitionSequence> sequence, taken, place, value, key, timestamp, &stamp)
+        offset = self._append(sequence, taken, sequence.place or (topic, partition), value, key, timestamp, &stamp)
         if offset < 0:
             return partition
         return new_metadata(self._metadata, topic, partition, offset, stamp)
