@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore._core import Guard
 from kstore.errors import CorruptRecordError, LogClosedError
-from kstore.log.segments._opened import Opened
 from kstore.log.segments.segment import Segment
 from kstore.log.viewing import _by_time
 from kstore.log.viewing.view import SegmentList
@@ -238,13 +236,14 @@ def test_a_log_that_is_closed_is_not_searched(tmp_path: Path) -> None:
         log.offset_for_timestamp(NOW_MS + 2)
 
 
-def test_a_search_in_a_view_that_no_log_has_made_is_refused() -> None:
-    view: Any = _by_time.OwnView()
-    view.guard, view.segments = Guard(), SegmentList([])
-    for act in (lambda: _by_time.first_at(_by_time.OwnView(), 5), lambda: view.readable_bytes(Opened())):  # type: ignore[arg-type]
-        with pytest.raises((AttributeError, TypeError)):
-            act()
-    for item in (None, Opened()):
-        view.segments = SimpleNamespace(items=(item,))
-        with pytest.raises((AttributeError, TypeError)):
-            _by_time.first_at(view, 5)
+def test_a_search_refuses_a_view_that_is_made_of_other_parts(tmp_path: Path) -> None:
+    with open_log(tmp_path, index_interval_bytes=1) as log:
+        log.append(b"v", timestamp=NOW_MS)
+        log.append(b"v", timestamp=NOW_MS + 1)
+        assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1, 1)
+        names = ("guard", "closed", "segments", "log_start_offset", "max_decompressed_bytes", "appender")
+        parts = {name: getattr(log._view, name) for name in names}
+        for wrong in ({"guard": None}, {"appender": None}, {"segments": SimpleNamespace(items=(None,))}):
+            view: Any = SimpleNamespace(is_own=True, **(parts | wrong))
+            with pytest.raises((AttributeError, TypeError)):
+                _by_time.first_at(view, NOW_MS + 1)

@@ -24,7 +24,6 @@ from kstore.files import _scan, names
 from kstore.files.indexfile import OffsetIndex, TimeIndex
 from kstore.files.logfile import LogFile
 from kstore.files.txnindex import TxnIndex
-from kstore.log.segments._opened import Opened
 from kstore.log.segments.index_faults import IndexFaults
 
 _making = ForkLock()  # held while a segment gets its file or an index
@@ -72,7 +71,7 @@ class Checked(NamedTuple):
     next_offset: int
 
 
-class Segment(Opened):
+class Segment:
     """The files of one segment. The log's mutex guards whatever changes them; looking up is safe from any thread.
 
     An `openfiles.Holder` of the `.log` file; each index is one of its own. A caller that gives `file.fd` to the system
@@ -86,11 +85,17 @@ class Segment(Opened):
         "_confirmed",
         "_failure",
         "_faults",
+        "_file",
         "_first_timestamp",
         "_max_index_bytes",
         "_maximum",
+        "_offset_index",
         "_path",
+        "_size",
+        "_time_index",
         "_txn_index",
+        "_used",
+        "base_offset",
         "created_ms",
         "directory",
         "index_interval_bytes",

@@ -4,10 +4,8 @@ from datetime import datetime
 
 from typing_extensions import disjoint_base
 
-from kstore._core import Guard
 from kstore.log.read import Reads
-from kstore.log.segments.segment import Segment
-from kstore.log.viewing.view import SegmentList, View
+from kstore.log.viewing.view import View
 from kstore.types import TimestampOffset
 
 @disjoint_base
@@ -16,23 +14,6 @@ class ActiveEnd:
 
     def published_bytes(self, base_offset: int) -> int:
         """The size of the segment with this base if it is the active one, else -1."""
-
-@disjoint_base
-class OwnView:
-    """What a compiled search needs of a `View` that no other process changes.
-
-    Who closes the log, or takes records away, moves the number of `guard`.
-    """
-
-    guard: Guard
-    appender: ActiveEnd
-    segments: SegmentList
-    max_decompressed_bytes: int | None
-    log_start_offset: int
-    closed: bool
-
-    def readable_bytes(self, segment: Segment) -> int:
-        """Bytes of whole, published batches in the segment's file."""
 
 def offset_for_timestamp(log: Reads, timestamp: int | datetime) -> TimestampOffset | None:
     """Find the lowest offset whose timestamp is at or after `timestamp`; None when there is none.

@@ -7,8 +7,9 @@ Which segments a search looks at is decided here, where in a segment by `Segment
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t
 
-from kstore.files._scan cimport Found
-from kstore.log.segments._opened cimport Opened
+from kstore._core cimport Guard
+from kstore.files._index cimport TimeEntries
+from kstore.files._scan cimport Found, look_behind
 
 cdef extern from *:
     """
@@ -50,18 +51,6 @@ cdef class ActiveEnd:
         return -1
 
 
-cdef class OwnView:
-    """What a compiled search needs of a `View` that no other process changes.
-
-    Who closes the log, or takes records away, moves the number of `guard`.
-    """
-
-    def readable_bytes(self, segment):
-        """Bytes of whole, published batches in the segment's file."""
-        cdef int64_t size = self.appender.published_bytes(segment.base_offset)
-        return segment.size_bytes if size < 0 else size
-
-
 cpdef object first_at(view, timestamp):
     """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
 
@@ -73,33 +62,39 @@ cpdef object first_at(view, timestamp):
     if type(timestamp) is not int or not -0x8000000000000000 <= timestamp <= 0x7fffffffffffffff:
         timestamp = times.moment("timestamp", timestamp)
     wanted = timestamp
-    answer = _near(<OwnView> view, wanted) if isinstance(view, OwnView) else None
+    answer = _near(view, wanted) if view.is_own else None
     return steadily(_look, view, wanted, view=view) if answer is None else answer
 
 
-cdef object _near(OwnView view, int64_t timestamp):
+cdef object _near(view, int64_t timestamp):
     """The answer of the first segment that can have one, where its open files lead to it at once; else None."""
-    cdef int64_t seen = view.guard.version
+    cdef Guard guard = view.guard
+    cdef int64_t seen = guard.version
     cdef int64_t end
     cdef Found found
     cdef tuple items
-    cdef Opened segment
     if view.closed or timestamp <= 0:
         return None
     segments = view.segments
     items = segments.items
     if not items:
         return None
-    segment = <Opened?> items[_first(segments, view.log_start_offset, timestamp) if len(items) > 1 else 0]
-    end = view.appender.published_bytes(segment.base_offset)
+    start = view.log_start_offset
+    segment = items[_first(segments, start, timestamp) if len(items) > 1 else 0]
+    file, time_index, offset_index = segment._file, segment._time_index, segment._offset_index
+    if file is None or time_index is None or offset_index is None:
+        return None
+    segment._used = True
+    end = (<ActiveEnd?> view.appender).published_bytes((<TimeEntries?> time_index).base_offset)
     try:
         if end < 0:
             end = segment.size_bytes
-        if not segment.find_near(timestamp, view.log_start_offset, end, view.max_decompressed_bytes, &found):
+        if not look_behind(file.fd, end, timestamp, start, time_index, offset_index, view.max_decompressed_bytes, True,
+                           &found):
             return None
     except (CorruptIndexError, StorageError):   # `_look` says whether the log has only changed meanwhile
         return None
-    if view.guard.version != seen:
+    if guard.version != seen:
         return None
     return pair(<PyObject *> TimestampOffset, found.timestamp, found.offset)
 

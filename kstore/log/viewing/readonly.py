@@ -72,6 +72,8 @@ class DirectoryState(NamedTuple):
 class ReadOnlyView:
     """A partition directory as a reader of another process sees it; a `View`. Safe from any thread."""
 
+    is_own = False
+
     def __init__(self, directory: str, partition: tuple[str, int]) -> None:
         self.directory = directory
         self.root = os.path.dirname(directory) or "."

@@ -97,6 +97,7 @@ class ReadPiece(NamedTuple):
 class View(Protocol):
     """A log as its readers see it."""
 
+    is_own: bool  # no other process changes the log, and who closes it or takes records away moves the guard's number
     guard: _core.Guard
     max_decompressed_bytes: int | None  # what a batch may become; None: compression.MAX_DECOMPRESSED_BYTES
 

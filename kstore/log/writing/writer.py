@@ -27,7 +27,6 @@ from kstore.files.txnindex import AbortedTxn
 from kstore.log.segments.recovery import Loaded
 from kstore.log.segments.roll import REASONS
 from kstore.log.segments.segment import Segment
-from kstore.log.viewing._by_time import OwnView
 from kstore.log.viewing.replay import aborted_between, open_transactions
 from kstore.log.viewing.view import ReadPiece, SegmentList
 from kstore.log.writing import active_segment
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kstore")
 
 
-class Writer(OwnView):
+class Writer:
     """The state of a log that is open for writing. Methods that end in `_locked` are called inside of the gate.
 
     An `openfiles.Holder` of the active segment's descriptors: a parked log has none, and entering the gate opens them
@@ -54,7 +53,7 @@ class Writer(OwnView):
     """
 
     listed = False
-    appender: Appender
+    is_own = True
 
     def __init__(
         self,
@@ -154,6 +153,11 @@ class Writer(OwnView):
     def durable_end_offset(self) -> int:
         """The offset below which everything has been flushed."""
         return min(self.housekeeping.recovery_point, self.log_end_offset)
+
+    def readable_bytes(self, segment: Segment) -> int:
+        """Bytes of whole, published batches in the segment's file."""
+        size = self.appender.published_bytes(segment.base_offset)
+        return segment.size_bytes if size < 0 else size
 
     def maximum(self, segment: Segment) -> tuple[int, int]:
         """The segment's greatest timestamp and the offset that goes with it."""

@@ -8,7 +8,6 @@ out meanwhile. The hardest rule: a state holds when its record is in the id's lo
 cimport cython
 from libc.stdint cimport int64_t
 
-from kstore.log.viewing._by_time cimport OwnView
 from kstore.log.writing._appender cimport Appender
 from kstore.store.topics._numbered cimport NumberingAppender, Sequences
 
@@ -215,7 +214,7 @@ cdef class IdSteps:
             numbers = by_topic.get(topic)
             where = None if numbers is None else numbers.get(number)
             log = None if where is None else where.log
-            if log is None or (<OwnView?> log._view).closed:
+            if log is None or log._view.closed:
                 return False
             logs.append(log)
         now_ms = self.now()
