@@ -102,6 +102,8 @@ cdef class StepLock:
         return 0
 
     cdef void give(self) noexcept:
+        if self._depth == 0:           # renewed in a child that was forked while this thread held it
+            return
         self._depth -= 1
         if self._depth == 0:
             PyThread_release_lock(self._lock)

@@ -233,6 +233,27 @@ def test_a_lock_that_is_renewed_is_free() -> None:
         pass
 
 
+def test_a_lock_that_is_renewed_by_the_thread_that_holds_it_keeps_others_out_afterwards() -> None:
+    """As in a child that was forked inside of a step."""
+    lock, told, seen = StepLock(), threading.Event(), []
+    with lock:
+        lock.renew()
+
+    def other() -> None:
+        told.set()
+        for _ in range(1000):
+            with lock:
+                seen.append(1)
+
+    thread = threading.Thread(target=other)
+    with lock:
+        thread.start()
+        told.wait()
+        seen += [0] * 1000
+    thread.join()
+    assert seen == [0] * 1000 + [1] * 1000
+
+
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_a_producer_whose_epochs_end_goes_on_under_another_id(store: kstore.Store, left: int) -> None:
     with store.producer(transactional_id=ID) as producer:
