@@ -90,12 +90,17 @@ test: lint jvm
 
 # What was checked is not checked again until it changes.
 lint: build/lint/.passed
-build/lint/.passed: $(VENV)/.test-tools tests/stubtest.txt $(shell find . -name .venv -prune -o -path ./build -prune -o -name '*.py' -print -o -name '*.pyi' -print)
+TEXTS = $(shell find . -name .venv -prune -o -path ./build -prune -o -name '*.py' -print -o -name '*.pyi' -print)
+build/lint/.passed: $(VENV)/.test-tools tests/stubtest.txt build/lint/names $(TEXTS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(if $(COMPILED),$(BIN)/python -m mypy.stubtest --concise --allowlist tests/stubtest.txt --ignore-unused-allowlist $(COMPILED))
-	@mkdir -p $(@D) && touch $@
+	@touch $@
+build/lint/names: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' $(TEXTS) | sort >$@.new; cmp -s $@.new $@ || mv $@.new $@
+FORCE:
 
 docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_configuration.py

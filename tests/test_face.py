@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
 from pathlib import Path
-from types import FunctionType, MethodDescriptorType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import Any
 
 import pytest
@@ -268,15 +268,35 @@ def test_every_function_of_a_compiled_module_has_words(path: Path) -> None:
     assert bare == []
 
 
-def compiled_methods() -> Iterator[Any]:
-    """The methods that compiled classes of kstore define, those with underscores too."""
+def every_module() -> Iterator[ModuleType]:
     for module in pkgutil.walk_packages(kstore.__path__, "kstore."):
         if module.name != "kstore.__main__":
-            loaded = importlib.import_module(module.name)
-            if str(loaded.__file__).endswith(tuple(EXTENSION_SUFFIXES)):
-                owners = [each for each in vars(loaded).values() if isinstance(each, type)]
-                members = [member for owner in owners for member in vars(owner).values()]
-                yield from (each for each in members if isinstance(each, COMPILED | MethodDescriptorType))
+            yield importlib.import_module(module.name)
+
+
+def classes_in(module: ModuleType) -> list[type]:
+    return [each for each in vars(module).values() if isinstance(each, type)]
+
+
+def compiled_methods() -> Iterator[Any]:
+    """The methods that compiled classes of kstore define, those with underscores too."""
+    for module in every_module():
+        if str(module.__file__).endswith(tuple(EXTENSION_SUFFIXES)):
+            members = [member for owner in classes_in(module) for member in vars(owner).values()]
+            yield from (each for each in members if isinstance(each, COMPILED | MethodDescriptorType))
+
+
+def test_no_class_takes_a_function_of_c_for_a_method() -> None:
+    """It is none: called on an object, it would not be given the object."""
+    owners = {each for module in every_module() for each in classes_in(module) if each.__module__.startswith("kstore.")}
+    assert len(owners) > 100
+    functions = [
+        (owner, name)
+        for owner in owners
+        for name, member in vars(owner).items()
+        if isinstance(member, BuiltinFunctionType) and name not in ("__new__", "_new_member_")
+    ]
+    assert functions == []
 
 
 def test_a_compiled_method_refuses_an_object_of_another_class() -> None:

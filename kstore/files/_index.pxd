@@ -58,6 +58,7 @@ cdef class Entries:
     cpdef _hold(self, object buffer, int64_t filled=*)
     cpdef int64_t _filled(self)
     cpdef _drop(self)
+    cpdef int64_t _proof_bytes(self)
     cpdef Py_ssize_t _held_bytes(self)
     cpdef bint _is_mapped(self)
     cpdef bint _take_touched(self)

@@ -10,8 +10,8 @@ bytes are, and what it finds always has a key at or below the target; that keys 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memset
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from kstore.codec._wire cimport load32, load64
 from kstore.disk._map cimport Map
@@ -281,6 +281,10 @@ cdef class Entries:
         self._proofs = NULL
         self._proofs_room = 0
 
+    cpdef int64_t _proof_bytes(self):
+        """What is remembered of searches by time."""
+        return 4 * self._proofs_room
+
     cpdef Py_ssize_t _held_bytes(self):
         """The size of the buffer that is held, -1 for none."""
         return -1 if self.data == NULL else self.view.len
@@ -482,7 +486,7 @@ cdef class TimeEntries(Entries):
     cdef void prove(self, const Neighbours *found) noexcept:
         """Remember that the log bears out the entry that was found, and that the next one names the batch behind it.
 
-        Four bytes an entry are made of both: of an entry that is changed afterwards they are others.
+        Four bytes an entry are made of both: of one that is changed afterwards they are almost surely others.
         """
         cdef int64_t room = self._proofs_room
         cdef uint32_t *proofs
@@ -490,10 +494,12 @@ cdef class TimeEntries(Entries):
             return                         # it was cut meanwhile
         if found.slot >= room:
             room = max(2 * room, self.count)
-            proofs = <uint32_t *> realloc(self._proofs, room * sizeof(uint32_t))
+            proofs = <uint32_t *> calloc(room, sizeof(uint32_t))     # takes no memory until it is used
             if proofs == NULL:
                 return
-            memset(proofs + self._proofs_room, 0, (room - self._proofs_room) * sizeof(uint32_t))
+            if self._proofs_room:
+                memcpy(proofs, self._proofs, self._proofs_room * sizeof(uint32_t))
+            free(self._proofs)
             self._proofs, self._proofs_room = proofs, room
         self._proofs[found.slot] = proof_of(found)
 

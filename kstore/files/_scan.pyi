@@ -205,7 +205,7 @@ def find_behind(
     offsets: OffsetEntries,
     max_decompressed_bytes: int | None,
 ) -> FoundRecord | None:
-    """As `find_timestamp`, by the batch behind the one that both indexes name, each of which is read once.
+    """As `find_timestamp`, in the batch behind the one that both indexes name.
 
     The header of the named one is read first, as it shows whether the log bears the entries out. Where it has done so
     before, and the next entries name the batch behind, that one alone is read. None where the log does not bear the

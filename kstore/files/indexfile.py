@@ -193,11 +193,12 @@ class IndexFile(Entries):
             self._let_go()
 
     def holds(self) -> int:
-        """1 for a map; a copy by its size."""
+        """1 for a map; a copy by its size, and so what is remembered of searches by time."""
         size = self._held_bytes()
         if size < 0:
             return 0
-        return 1 if self._is_mapped() else 1 + size // COPY_BYTES
+        copied = 0 if self._is_mapped() else size
+        return 1 + (copied + self._proof_bytes()) // COPY_BYTES
 
     def was_used(self) -> bool:
         """Whether the entries were read since the last call."""

@@ -1,9 +1,11 @@
-# cython: language_level=3, auto_pickle=False, autotestdict=False, annotation_typing=False, nonecheck=True
+# cython: language_level=3, auto_pickle=False, autotestdict=False, annotation_typing=False, nonecheck=True, embedsignature=False
 """The search by time, compiled: most of its time would else be Python's, as it reads little.
 
-Which segments a search looks at is decided here, where in a segment by `Segment.find_timestamp`. Takes no lock.
+Which segments a search looks at is decided here. Where in a segment the record is, `look_behind` and, if it does not know,
+`Segment.find_timestamp` find. Takes no lock.
 """
 
+cimport cython
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t
 
@@ -13,9 +15,9 @@ from kstore.files._scan cimport Found, look_behind
 
 cdef extern from *:
     """
-    /* As a tuple class makes one, without the arguments of a call. */
+    #include "tuples.h"
     static PyObject *ks_pair(PyObject *type, int64_t first, int64_t second) {
-        PyObject *pair = PyType_GenericAlloc((PyTypeObject *)type, 2);
+        PyObject *pair = ks_new_tuple((PyTypeObject *)type, 2);
         if (!pair) return NULL;
         PyTuple_SET_ITEM(pair, 0, PyLong_FromLongLong(first));
         PyTuple_SET_ITEM(pair, 1, PyLong_FromLongLong(second));
@@ -34,6 +36,7 @@ from kstore.log.viewing.view import steadily
 from kstore.types import TimestampOffset
 
 
+@cython.binding(True)                    # a method of a class of Python
 def offset_for_timestamp(log, timestamp: int | datetime) -> TimestampOffset | None:
     """Find the lowest offset whose timestamp is at or after `timestamp`; None when there is none.
 

@@ -29,15 +29,13 @@ cdef type STATE = TransactionState
 
 cdef extern from *:
     """
+    #include "tuples.h"
     static inline PyObject *ks_tuple_as(PyTypeObject *type, PyObject *items) {
         Py_ssize_t n = PyTuple_GET_SIZE(items);
-        PyObject *made = type->tp_alloc(type, n);
+        PyObject *made = ks_new_tuple(type, n);
         if (!made) return NULL;
         for (Py_ssize_t i = 0; i < n; i++)
             PyTuple_SET_ITEM(made, i, Py_NewRef(PyTuple_GET_ITEM(items, i)));
-    #if PY_VERSION_HEX >= 0x030E0000
-        ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet */
-    #endif
         return made;
     }
     """
@@ -102,8 +100,8 @@ cdef class StepLock:
         return 0
 
     cdef void give(self) noexcept:
-        if self._depth == 0:           # renewed in a child that was forked while this thread held it
-            return
+        if self._depth == 0 or self._owner != PyThread_get_thread_ident():
+            return                     # renewed in a child that was forked while this thread held it
         self._depth -= 1
         if self._depth == 0:
             PyThread_release_lock(self._lock)
@@ -200,7 +198,6 @@ cdef class IdSteps:
         self.write(ks_tuple_as(STATE, (
             producer_id, epoch, timeout_ms, COMPLETE_COMMIT if status is PREPARE_COMMIT else COMPLETE_ABORT, (), now_ms,
             start_ms, previous, -1, version)))
-
 
     cdef bint _end_at_once(self, dict by_topic, bint commit) except -1:
         """Decide the transaction, and do it everywhere; False, and nothing is done, where that takes more than appends.

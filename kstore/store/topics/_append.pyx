@@ -16,16 +16,7 @@ from kstore.store.topics._route cimport Router
 from kstore.errors import LogClosedError, StorageError
 from kstore.types import RecordMetadata
 
-cdef extern from *:
-    """
-    static inline PyObject *ks_new_tuple(PyTypeObject *type, Py_ssize_t n) {
-        PyObject *made = type->tp_alloc(type, n);
-    #if PY_VERSION_HEX >= 0x030E0000
-        if (made) ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet */
-    #endif
-        return made;
-    }
-    """
+cdef extern from "tuples.h":
     object ks_new_tuple(type tuple_type, Py_ssize_t n)
 
 cdef type METADATA = RecordMetadata
