@@ -22,7 +22,7 @@ from kstore.codec import header
 from kstore.files import checkpoint, names
 from kstore.files._snapshot import parse_snapshot
 from kstore.log.segments._producers import marker_batch
-from kstore.store.coordinator import transactions
+from kstore.store.coordinator import _transaction
 
 PAGE = REPOSITORY / "docs" / "compatibility.md"
 TESTS = REPOSITORY / "tests"
@@ -183,7 +183,7 @@ def test_only_the_markers_that_are_missing_are_written_after_a_restart(
 ) -> None:
     """`missing-markers-only`: the process dies between the first marker and the second."""
     written: list[str] = []
-    plain = transactions._append_marker
+    plain = _transaction.append_marker
 
     def dying(log: kstore.Log, *given: object) -> None:
         if written:
@@ -197,7 +197,7 @@ def test_only_the_markers_that_are_missing_are_written_after_a_restart(
     for number in (0, 1):
         transaction.append("t", b"v", partition=number)
     with monkeypatch.context() as patch:
-        patch.setattr(transactions, "_append_marker", dying)
+        patch.setattr(_transaction, "append_marker", dying)
         with pytest.raises(SystemExit):
             transaction.commit()
     shutil.copytree(tmp_path / "root", tmp_path / "killed")
