@@ -73,7 +73,8 @@ class Scheduler:
     def every(self, name: str, action: Action, period_ms: int, delay_ms: int) -> None:
         """Run `action` after `delay_ms`, then at a fixed rate; once, if the period is not positive (SEMANTICS 13.4).
 
-        Missed times are skipped, and the rate keeps its phase.
+        Times missed before a run are skipped, and the rate keeps its phase. If one comes during a run, the task runs
+        again at once: what it did first it may have done by the earlier time.
         """
         self._add(_Task(name, action, period_ms if period_ms > 0 else None, max(delay_ms, 0)))
 
@@ -172,7 +173,7 @@ class Scheduler:
             self._take(name, turn)
             if turn.task is not None:
                 asked_ms = self._act(turn.task, expected)
-                self._settle(turn.task, asked_ms)
+                self._settle(turn.task, turn.begun_ms, asked_ms)
                 self._give(turn)
         finally:  # an interrupt may come anywhere above, but only one at a time
             self._give(turn)
@@ -182,7 +183,7 @@ class Scheduler:
         with self._lock:
             task = self._tasks.get(name)
             if task is not None and name not in self._running and task.due_by(now_ms) <= now_ms:
-                turn.task = task
+                turn.task, turn.begun_ms = task, now_ms
                 self._running[name] = task
 
     def _act(self, task: _Task, expected: type[BaseException]) -> int | None:
@@ -204,13 +205,13 @@ class Scheduler:
                 self._failures[task.name] = Failure(f"{type(error).__name__}: {error}", times, now_ms)
             return None
 
-    def _settle(self, task: _Task, asked_ms: int | None) -> None:
+    def _settle(self, task: _Task, begun_ms: int, asked_ms: int | None) -> None:
         """Set the time of the next run, or forget the task."""
         now_ms = self._clock()
         with self._lock:
             if self._tasks.get(task.name) is not task:
                 return  # replaced meanwhile
-            task.plan_next(now_ms, asked_ms)
+            task.plan_next(begun_ms, now_ms, asked_ms)
             if task.due_ms >= NEVER and task.period_ms is None:
                 del self._tasks[task.name]
 
@@ -306,14 +307,15 @@ class _Task:
             self.due_ms = now_ms + self.wait_ms
         return self.due_ms
 
-    def plan_next(self, now_ms: int, asked_ms: int | None) -> None:
+    def plan_next(self, begun_ms: int, now_ms: int, asked_ms: int | None) -> None:
+        """Set the time of the next run. One that came during the last, which saw the time before, is not missed."""
         if asked_ms is not None:
             self.wait_ms = min(max(asked_ms, 1), NEVER)
             self.due_ms = now_ms + self.wait_ms
         elif self.period_ms is None:
             self.due_ms = NEVER
         else:
-            missed = max(now_ms - self.due_ms, 0) // self.period_ms
+            missed = max(begun_ms - self.due_ms, 0) // self.period_ms
             self.wait_ms = self.period_ms
             self.due_ms += (missed + 1) * self.period_ms
         if self.hurried_ms < self.due_ms:
@@ -324,10 +326,11 @@ class _Task:
 class _Turn:
     """One run of one task; made before the task is taken, so that an interrupt leaves the task in it to give back."""
 
-    __slots__ = ("task",)
+    __slots__ = ("begun_ms", "task")
 
     def __init__(self) -> None:
         self.task: _Task | None = None
+        self.begun_ms = 0  # by the scheduler's clock
 
 
 class _Worker:

@@ -385,13 +385,14 @@ class World:
     def at_or_after(self, timestamp: int, from_offset: int | None = None) -> tuple[int, int] | None:
         """The first record whose timestamp is at or after this, found the slow way; it may be a marker.
 
-        From the log start on, or from another offset: what a file still holds below the log start counts for the
-        greatest timestamp.
+        Batches that call themselves older are passed over (SEMANTICS 5.5). From the log start on, or from another
+        offset: what a file still holds below the log start counts for the greatest timestamp.
         """
         start = self.marks.log_start_offset if from_offset is None else from_offset
         lines = self.kafka.records(self.oracle.directory)
-        told = ((line["timestamp"], line["offset"]) for line in lines if "offset" in line)
-        return next((each for each in told if each[0] >= timestamp and each[1] >= start), None)
+        told = (line for line in lines if "offset" in line and line["batchMaxTimestamp"] >= timestamp)
+        times = ((line["timestamp"], line["offset"]) for line in told)
+        return next((each for each in times if each[0] >= timestamp and each[1] >= start), None)
 
     def batch_at(self, offset: int) -> int | None:
         """The base of the first batch that ends at or above an offset."""

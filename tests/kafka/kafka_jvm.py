@@ -184,7 +184,8 @@ class Kafka(JavaSide):
 
     def records(self, path: Path) -> list[dict[str, Any]]:
         """Every record of a .log file, or of a directory's, as Kafka's `FileRecords` reads it: the fields of
-        `records.jsonl` in golden sets, and `valid`, whether the batch's CRC is right."""
+        `records.jsonl` in golden sets, `valid`, whether the batch's CRC is right, and the `batchMaxTimestamp` of its
+        header."""
         answer: list[dict[str, Any]] = self.call("records", path=str(path))
         return answer
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import ManualClock
@@ -219,6 +220,11 @@ def delete(store: kstore.Store) -> None:
 # A fault that is there
 
 
+def pauses(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do this in each pause between two looks. Other threads' `time.sleep` stays as it is."""
+    monkeypatch.setattr(looks, "time", SimpleNamespace(sleep=lambda _: act()))
+
+
 @pytest.mark.parametrize("which", [0, -1])
 def test_damage_in_a_log_that_is_being_written_is_told(
     which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -230,7 +236,7 @@ def test_damage_in_a_log_that_is_being_written_is_told(
         log.append(b"behind it")
         damaged = logs(path)[which]
         flip(damaged, batch_positions(damaged.read_bytes())[0] + 90, 3)
-        monkeypatch.setattr(time, "sleep", lambda _: log.append(b"grown"))
+        pauses(monkeypatch, lambda: log.append(b"grown"))
         assert [Path(found.path).name for found in errors(path)] == [damaged.name]
         assert cli.main(["dump", str(path)]) == 1
         assert damaged.name in capsys.readouterr().err
@@ -239,7 +245,7 @@ def test_damage_in_a_log_that_is_being_written_is_told(
 def test_damage_where_nobody_writes_is_told_after_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_log(tmp_path)
     flip(logs(path)[0], 90, 3)
-    monkeypatch.setattr(looks.time, "sleep", lambda _: pytest.fail("waited"))
+    pauses(monkeypatch, lambda: pytest.fail("waited"))
     assert errors(path)
 
 
@@ -250,7 +256,7 @@ def test_a_fault_that_comes_and_goes_is_a_note(tmp_path: Path, monkeypatch: pyte
     with kstore.Log.open(path):
         stray = path / names.index_name(7)
         stray.touch()
-        monkeypatch.setattr(time, "sleep", lambda _: stray.unlink() if stray.exists() else stray.touch())
+        pauses(monkeypatch, lambda: stray.unlink() if stray.exists() else stray.touch())
         notes = [found for found in verify([path]).findings if found.path == str(stray)]
     assert {found.severity for found in notes} <= {"note"}
 

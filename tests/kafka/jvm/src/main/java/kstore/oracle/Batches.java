@@ -147,6 +147,7 @@ final class Batches {
             "compression", batch.compressionType().name,
             "magic", batch.magic(),
             "partitionLeaderEpoch", batch.partitionLeaderEpoch(),
-            "valid", batch.isValid());
+            "valid", batch.isValid(),
+            "batchMaxTimestamp", batch.maxTimestamp());
     }
 }
