@@ -12,6 +12,7 @@
 typedef struct {
     const uint8_t *p, *end;    /* the records, decompressed */
     const uint8_t *safe;       /* memory up to here can be read */
+    int unread;                /* what lies behind the batch is not in a cache yet */
     int64_t count;
     int64_t base_offset;
     int64_t base_timestamp;    /* the greatest one where the log's own time counts */

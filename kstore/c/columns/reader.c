@@ -295,6 +295,12 @@ static int ks_suits_pieces(const ks_reader *r, const uint8_t *p, const ks_batch 
            decompressed <= r->max_bytes - r->out->bytes;
 }
 
+/* Notes what lies around a batch that is not compressed. Of a file it was read just now; of memory, never. */
+static void ks_lies_in_source(const ks_reader *r, ks_batch *b) {
+    b->unread = r->fd < 0;
+    b->safe = r->fd < 0 ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;
+}
+
 /* For a batch larger than a cache: for each piece checks the checksum and decodes the records, then reads the next piece
    into the same memory. KS_DECODED, or nothing has changed and the batch may be read as a whole. */
 static enum ks_decoded ks_decode_in_pieces(ks_reader *r, const uint8_t *head, ks_batch *b, int64_t size) {
@@ -319,7 +325,7 @@ static enum ks_decoded ks_decode_in_pieces(ks_reader *r, const uint8_t *head, ks
         summed = to;
         b->p = p;
         b->end = p + (to - done);
-        b->safe = r->fd < 0 ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;
+        ks_lies_in_source(r, b);
         b->block = NULL;
         b->count = rows - (at.n - first);
         if (ks_decode_at(b, out, &at) != KS_DECODED || at.stopped == p) goto back;
@@ -410,7 +416,7 @@ enum ks_stop ks_read(ks_reader *r) {
         if (b.compression == 0) {
             b.p = p + KS_RECORDS_AT;
             b.end = p + size;
-            b.safe = r->fd < 0 ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;
+            ks_lies_in_source(r, &b);
             b.block = r->window;
         } else {
             if (!r->decompressed && ks_unpack(r, p, size)) return KS_PACKED;
@@ -418,6 +424,7 @@ enum ks_stop ks_read(ks_reader *r) {
             b.end = r->decompressed_end;
             b.block = r->decompressed_block;
             b.safe = b.block->data + b.block->capacity + KS_SLACK;
+            b.unread = 0;
         }
         int whole = kept == b.count && b.base_offset >= r->start_offset && last_offset <= r->last_wanted &&
                     b.count <= r->max_rows - r->out->n && b.end - b.p <= r->max_bytes - r->out->bytes;
