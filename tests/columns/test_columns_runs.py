@@ -75,6 +75,18 @@ def test_rows_of_any_sizes_give_the_batches_of_the_records(
             assert by_columns(make(values), make(keys), None, batch_bytes=batch_bytes) == wanted
 
 
+@pytest.mark.parametrize("size", [0, 1, 10, 15, 16, 17, 32, 33, 48, 53, 54, 55, 56, 57])
+@pytest.mark.parametrize("step", [0, 1, 90, 20_000], ids=["one time", "1 ms", "90 ms", "20 s"])
+def test_values_of_one_size_give_the_batches_of_the_records(size: int, step: int, rng: random.Random) -> None:
+    """Their records have one size each, too, until the number or the time takes another byte."""
+    for count in (3, 4, 65, 200, 17_000):
+        values = some_rows(rng, (size,), count)
+        times = [T + step * number for number in range(count)] if step else None
+        for batch_bytes in (16_384, 1 << 24):
+            wanted = row_by_row(values, None, times, batch_bytes=batch_bytes)
+            assert by_columns(arrow.binary(values, "z"), None, times, batch_bytes=batch_bytes) == wanted
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 63, 64, 65, 8191, 8192, 8193, 20_000])
 def test_numbers_of_more_bytes_follow_those_of_fewer(count: int) -> None:
     rows: Rows = [b"%d" % (number % 7) for number in range(count)]

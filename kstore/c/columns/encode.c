@@ -89,7 +89,8 @@ enum {
     KS_MIDDLE = 8191,   /* and two */
     KS_MAX_FIELD = 256, /* longer fields are as fast one record at a time */
     KS_FEW = 4,         /* starting a run costs more than so few records */
-    KS_MIN_RECORD = 7     /* bytes of an empty record */
+    KS_MIN_RECORD = 7,    /* bytes of an empty record */
+    KS_MOST_BEFORE = 6    /* bytes of a word that has room for a missing key and a short length */
 };
 
 /* The common parts of the records of a run. */
@@ -146,6 +147,23 @@ KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *key
         ks_copy_small(p, values[i].p, copied);
         p += size;
         *p++ = 0;
+    }
+    return p;
+}
+
+/* As `ks_put_run` of values of one size, none of which is null or has a key: all before a value is in its word. */
+KS_INLINE uint8_t *ks_put_alike(uint8_t *p, const ks_run *run, const ks_bytes *values, int copied, int times) {
+    const int64_t size = values[0].n, before = run->word_size + 2, total = before + size + 1;
+    const uint64_t bits = run->number_bits, no_key = 1, sizes = no_key | (uint64_t)size << 9;
+    const uint64_t common = run->word + 2 * (uint64_t)size + (sizes << (8 * run->word_size));
+    uint64_t number = run->number;
+    for (int64_t i = 0; i < run->n; i++, p += total) {
+        const uint64_t word = common + number + ks_time_bits(run, i, times);
+        if (!(i & 3)) ks_prefetch(values[i].p, 2048, p);
+        memcpy(p, &word, 8);
+        ks_copy_small(p + before, values[i].p, copied);
+        p[total - 1] = 0;
+        number = ((number | ~bits) + run->number_step) & bits;
     }
     return p;
 }
@@ -232,12 +250,13 @@ KS_INLINE uint8_t *ks_put_middle_run(uint8_t *p, const ks_run *run, const ks_wid
 KS_INLINE int64_t ks_widest(const ks_bytes *bytes, int64_t n, ks_widths *widths) {
     int64_t max = 0, signs = 0, differ = 0;
     for (int64_t i = 0; i < n; i++) {
-        max = bytes[i].n > max ? bytes[i].n : max;
         signs |= bytes[i].n;
         differ |= bytes[i].n ^ bytes[0].n;
     }
     widths->nulls |= signs < 0;
-    widths->differ |= differ != 0;
+    if (!differ) return signs > 0 ? signs : 0; /* the size of all */
+    widths->differ = 1;
+    for (int64_t i = 0; i < n; i++) max = bytes[i].n > max ? bytes[i].n : max;
     return max;
 }
 
@@ -277,6 +296,10 @@ KS_INLINE int64_t ks_latest(const int64_t *times, int64_t n, int64_t latest) {
 KS_INLINE uint8_t *ks_put_any_run(uint8_t *p, const ks_run *run, const ks_widths *widths, const ks_bytes *keys,
                                   const ks_bytes *values, const ks_bytes *headers, int small, int times) {
     if (!headers && !small && !times && !widths->differ) return ks_put_middle_run(p, run, widths, keys, values, NULL, 0, 1);
+    if (!headers && !keys && small && !widths->differ && !widths->nulls && run->word_size <= KS_MOST_BEFORE) {
+        if (widths->value <= 16) return ks_put_alike(p, run, values, 16, times);
+        return ks_put_alike(p, run, values, 64, times);
+    }
     if (headers || !small) return ks_put_middle_run(p, run, widths, keys, values, headers, times, 0);
     if (widths->nulls) return ks_put_run(p, run, keys, values, 64, 1, times);
     if (widths->value <= 16 && widths->key <= 16) return ks_put_run(p, run, keys, values, 16, 0, times);
