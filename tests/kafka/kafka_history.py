@@ -453,7 +453,7 @@ class World:
                 raise Difference(f"Kafka has {begun} after a refused append at {self.marks.log_end_offset}")
             self._go_on_alike()
         elif theirs.get(EPOCHS) != ours.get(EPOCHS) and self.excuses("epochs-of-a-refused-append"):
-            self.compare_files(but=EPOCHS)
+            self.compare_files(but=[EPOCHS])
             assert self.oracle.log is not None
             before = _epochs(self.subject.directory / EPOCHS)
             entered = [entry for entry in self.oracle.log.epochs() if entry not in before]
@@ -515,12 +515,12 @@ class World:
                 ours.pop(f"{name}{suffix}.deleted", None)
         return theirs, ours
 
-    def compare_files(self, but: str = "") -> None:
-        """All files must be alike, but for the one that is named."""
+    def compare_files(self, but: Iterable[str] = ()) -> None:
+        """All files must be alike, but for those that are named."""
         theirs, ours = self._contents()
-        if but:
-            theirs.pop(but, None)
-            ours.pop(but, None)
+        for name in but:
+            theirs.pop(name, None)
+            ours.pop(name, None)
         if theirs == ours:
             return
         _sort_snapshots(theirs)
@@ -590,7 +590,7 @@ class World:
     def open(self, *, clean: bool) -> None:
         """Open both: a refusal of both ends the history."""
         checkpoints: Checkpoints | None = None if clean else read_checkpoints(self.subject.root)
-        looks_unsealed = clean and self._looks_unsealed()
+        unsealed, has_producers = self._look_unsealed() if clean else [], self._has_producers()
         kafka = outcome(lambda: self.oracle.open(clean=clean, checkpoints=checkpoints))
         ours = self._outcome(lambda side: side.open(clean=clean))
         if kafka != ours:
@@ -605,25 +605,34 @@ class World:
         if kafka.refuses is not None:
             raise _Ended
         self.marks = self.oracle.marks()
-        if looks_unsealed and self.excuses("unsealed-index"):
-            # Both have other producers now: one from the snapshot at the end, the other from the segment.
+        if unsealed and self.excuses("unsealed-index"):
             self._settle()
-            self.compare_files(but=f"{self.marks.log_end_offset:020}.snapshot")
-            raise _Ended
+            # Both may have other producers now: one from the snapshot at the end, the other from the segment.
+            snapshot = f"{self.marks.log_end_offset:020}.snapshot"
+            try:
+                self.compare_files(but=[snapshot])
+            except Difference:
+                self.compare_files(but=[snapshot, *unsealed])
+                raise _Ended from None
+            if has_producers:
+                raise _Ended
         began_anew, self._begins_anew = self._begins_anew and clean, False
         if began_anew and self.excuses("recovery-point-in-a-gap"):
             self._settle()
             # As after a crash, so without the empty snapshots of a clean opening.
-            self.compare_files(but=f"{self.marks.log_start_offset:020}.snapshot")
+            self.compare_files(but=[f"{self.marks.log_start_offset:020}.snapshot"])
             self._go_on_alike()
         return None
 
-    def _looks_unsealed(self) -> bool:
-        """Whether there are producers, and the only entry of one of the last two time indexes, of a record at time 0,
-        looks like the zeros that a power cut leaves."""
-        snapshots = [path.stat().st_size for path in self.subject.directory.glob("*.snapshot")]
+    def _look_unsealed(self) -> list[str]:
+        """The index files of those of the last two segments whose only time entry, of a record at time 0, looks like
+        the zeros that a power cut leaves."""
         indexes = sorted(self.subject.directory.glob("*.timeindex"))[-2:]
-        return max(snapshots, default=0) > 10 and any(path.read_bytes() == bytes(12) for path in indexes)
+        alike = [path for path in indexes if path.read_bytes() == bytes(12)]
+        return [name for path in alike for name in (path.name, f"{path.stem}.index")]
+
+    def _has_producers(self) -> bool:
+        return max((path.stat().st_size for path in self.subject.directory.glob("*.snapshot")), default=0) > 10
 
     def lose_file(self, suffix: str, which: int) -> None:
         """Remove one file with this suffix from both directories."""

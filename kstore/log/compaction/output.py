@@ -6,11 +6,13 @@ Batches are written by the appender, so that logs and indexes are byte for byte 
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from kstore.base.numbers import INT_MAX
 from kstore.codec import header
 from kstore.disk import fs
+from kstore.errors import StorageError
 from kstore.files import names
 from kstore.files.txnindex import AbortedTxn, format_txn_index
 from kstore.log.segments.segment import Segment
@@ -52,20 +54,24 @@ class CleanedSegments:
         """Write whole v2 batches with the offsets that they carry."""
         if not batches or self._commit(batches):
             return
-        # No room: the segment is closed, and another begun.
-        self._seal_last()
-        self._begin(header.BASE_OFFSET.of(batches))
-        if self._commit(batches):
-            return
+        if self._appender.size:
+            self._begin_another(batches)
+            if self._commit(batches):
+                return
         at = 0  # an index that has no room for this piece alone
         while at < len(batches):
             size = header.size_of(batches[at:])
             batch = batches[at : at + size]
             if not self._commit(batch):
-                self._seal_last()
-                self._begin(header.BASE_OFFSET.of(batch))
-                self._commit(batch)
+                self._begin_another(batch)
+                if not self._commit(batch):
+                    raise StorageError(errno.EFBIG, "an empty segment has no room for a batch", self.segments[-1].path)
             at += size
+
+    def _begin_another(self, batches: memoryview) -> None:
+        """Close the last segment, which has no room for these batches, and begin one with them."""
+        self._seal_last()
+        self._begin(header.BASE_OFFSET.of(batches))
 
     def _commit(self, batches: memoryview) -> bool:
         """Append all of the batches to the last segment; False where it has no room."""

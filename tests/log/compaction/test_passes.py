@@ -171,6 +171,27 @@ def test_an_index_without_room_begins_another_segment(root: Path, clock: ManualC
         assert newest(log) == before
 
 
+@pytest.mark.parametrize("entries", [1, 2, 7, 19, 20, 21])
+def test_an_index_without_room_for_one_piece_begins_segments_of_their_own(
+    root: Path, clock: ManualClock, entries: int
+) -> None:
+    """`full-cleaned-index`: the first of them is where the old segment was, and no two are there."""
+    with open_log(root, clock, internal_segment_bytes=100_000, index_interval_bytes=0) as log:
+        for number in range(42):
+            log.append(b"value", b"key %d" % (number if number < 40 else number - 20))
+        log.roll()
+        log.update_config(segment_index_bytes=entries * 12)
+        before = newest(log)
+        stats = log.compact()
+        bases = [segment.base_offset for segment in log.segments]
+        assert (stats.records_before, stats.records_after, bases[0]) == (42, 40, 0)
+        assert sorted(set(bases)) == bases
+        assert all(segment.offset_index_entries <= entries * 12 // 8 for segment in log.segments)
+        assert newest(log) == before
+    with open_log(root, clock) as log:
+        assert newest(log) == before
+
+
 def test_keyless_records_are_dropped_with_a_warning_that_counts_them(
     root: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
