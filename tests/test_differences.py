@@ -154,6 +154,25 @@ def test_recovery_passes_over_a_marker_that_does_not_parse(tmp_path: Path, caplo
     assert "passed over: producer 7, offsets 1 to 1: a marker's value of 5 bytes" in caplog.text
 
 
+def test_a_log_opens_whose_producer_wrote_outside_of_its_transaction(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`batch-outside-its-transaction`. SEMANTICS 9.5: Kafka, which wrote it, does not open it."""
+    numbers = {"producer_id": 7, "producer_epoch": 0}
+    with kstore.Log.open(tmp_path / "t-0") as log:
+        log.append_many([b"in it"], base_sequence=0, transactional=True, **numbers)
+        with pytest.raises(kstore.InvalidTxnStateError):
+            log.append_many([b"outside"], base_sequence=1, **numbers)
+        path = Path(log.segments[0].path)
+    outside = kstore.encode_batch([b"outside"], base_offset=1, base_sequence=1, **numbers)
+    path.write_bytes(path.read_bytes() + outside)
+    checkpoint.update_offsets(tmp_path, checkpoint.RECOVERY_POINTS, {("t", 0): 0})
+    with caplog.at_level("WARNING", "kstore"), kstore.Log.open(tmp_path / "t-0") as log:
+        assert [record.value for record in log.read()] == [b"in it", b"outside"]
+        assert log.last_stable_offset == 0
+    assert "producer 7: a batch at 1 outside of its transaction, which began at 0" in caplog.text
+
+
 def test_a_transaction_needs_no_word_from_a_coordinator(tmp_path: Path) -> None:
     """`no-verification`. SEMANTICS 9.12."""
     with kstore.Log.open(tmp_path / "t-0") as log:
