@@ -532,6 +532,9 @@ class _Loader:
             logger.warning("%s: ends at %d, below its log start %d: starting anew there", self.directory, next_offset,
                            self.log_start_offset)  # fmt: skip
             for segment in self.segments:
+                for index in (segment.offset_index, segment.time_index):  # at full size after a recovery
+                    with suppress(fs.MissingFileError):
+                        index.trim()
                 self._drop(segment)
                 self.recovery.segments_dropped.append(segment.base_offset)
             self.segments.clear()
