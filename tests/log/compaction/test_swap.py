@@ -114,7 +114,7 @@ def test_a_missing_sync_of_the_directory_is_caught(
             patch.setattr(swapping, "_make_swap_files", all_at_once)
             disk, since, expected, end = swap_one_group(root, clock, segments=2)
         elif fault in ("before .swap", "between two final names"):
-            patch.setattr(swapping, "fs", WithoutOneSync(0 if fault == "before .swap" else 5))
+            patch.setattr(swapping, "fs", WithoutOneSync(0 if fault == "before .swap" else 4))
             disk, since, expected, end = swap_one_group(root, clock, segments=2)
         else:
             patch.setattr(swapping, "fs", WithoutOneSync(1 if fault == "after .swap" else 2))
