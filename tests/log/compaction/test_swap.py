@@ -69,7 +69,7 @@ def test_the_power_may_go_at_every_step_of_a_pass(
     assert looked > 60
 
 
-@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("segments", [1, 2, 3])
 def test_every_subset_of_renames_that_no_sync_covers_opens_without_a_loss(
     root: Path, tmp_path: Path, clock: ManualClock, rng: random.Random, segments: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,9 +113,12 @@ def test_a_missing_sync_of_the_directory_is_caught(
         if fault == "between two .swap":
             patch.setattr(swapping, "_make_swap_files", all_at_once)
             disk, since, expected, end = swap_one_group(root, clock, segments=2)
-        elif fault in ("before .swap", "between two final names"):
-            patch.setattr(swapping, "fs", WithoutOneSync(0 if fault == "before .swap" else 4))
+        elif fault == "before .swap":
+            patch.setattr(swapping, "fs", WithoutOneSync(0))
             disk, since, expected, end = swap_one_group(root, clock, segments=2)
+        elif fault == "between two final names":  # of three: an opening deletes what lies between two `.swap` files
+            patch.setattr(swapping, "fs", WithoutOneSync(5))
+            disk, since, expected, end = swap_one_group(root, clock, segments=3)
         else:
             patch.setattr(swapping, "fs", WithoutOneSync(1 if fault == "after .swap" else 2))
             disk, since, expected, end = swap_one_group(root, clock, segments=1)
