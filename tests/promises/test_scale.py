@@ -19,12 +19,14 @@ from typing import Any
 import pytest
 
 import kstore
+from kstore import cli
 from kstore.disk import fs
 from kstore.files import checkpoint, names
 from kstore.log.segments import recovery
 from kstore.log.segments.producers import ProducerState
 from kstore.log.viewing.view import SegmentList
 from kstore.store.catalog import Catalog, Entry
+from kstore.tools.check.verify import verify
 
 SETTLED_S = 1_700_000_000
 MARKS = (checkpoint.RECOVERY_POINTS, checkpoint.LOG_STARTS, checkpoint.HIGH_WATERMARKS)
@@ -153,6 +155,23 @@ def recovering(path: Path, partitions: int) -> int:
     return work
 
 
+def long_closed(path: Path, partitions: int) -> None:
+    filled(path, partitions).close()
+    settle(path, partitions)
+    for each in path.rglob("*"):
+        os.utime(each, (SETTLED_S, SETTLED_S))
+
+
+def verifying(path: Path, partitions: int) -> int:
+    long_closed(path, partitions)
+    return calls_of(lambda: verify([path], threads=1))
+
+
+def describing(path: Path, partitions: int) -> int:
+    long_closed(path, partitions)
+    return calls_of(lambda: cli.main(["describe", str(path)]))
+
+
 STEPS = [
     creating,
     creating_topics,
@@ -162,6 +181,8 @@ STEPS = [
     closing,
     opening_in_order,
     recovering,
+    verifying,
+    describing,
 ]
 
 

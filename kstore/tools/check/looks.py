@@ -8,12 +8,14 @@ that is really there is always reported.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Hashable
 from typing import TypeVar
 
 from kstore.disk import fs
 from kstore.errors import StorageError
+from kstore.files import checkpoint
 
 __all__ = ["look", "sight"]
 
@@ -52,20 +54,32 @@ def look(
     return result, {fault for fault, count in seen.items() if count < AGREE}
 
 
-def sight(*directories: str) -> object:
-    """The names, sizes and times of everything in directories; it differs after each change."""
+def sight(directory: str, root: str) -> object:
+    """The names, sizes and times of everything in `directory`, and of the files of marks in its root; it differs after
+    each change.
+
+    What else is in the root is not looked at: a root of very many partitions is looked at once for each of them.
+    """
     state: list[object] = []
-    for directory in dict.fromkeys(directories):
+    try:
+        for entry in fs.scandir(directory):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue  # it was removed meanwhile
+            is_file = not entry.is_dir(follow_symlinks=False)
+            state.append((entry.name, status.st_ino, _times(status) if is_file else ()))
+        state.append(fs.stat(directory).st_ino)
+    except StorageError:
+        state.append("gone")
+    for name in (checkpoint.CLEAN_MARKER, *checkpoint.ROOT_CHECKPOINTS) if root != directory else ():
         try:
-            for entry in fs.scandir(directory):
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except OSError:
-                    continue  # it was removed meanwhile
-                is_file = not entry.is_dir(follow_symlinks=False)
-                times = (status.st_size, status.st_mtime_ns, status.st_ctime_ns) if is_file else ()
-                state.append((directory, entry.name, status.st_ino, times))
-            state.append(fs.stat(directory).st_ino)
+            status = fs.stat(os.path.join(root, name))
+            state.append((name, status.st_ino, _times(status)))
         except StorageError:
-            state.append((directory, "gone"))
+            state.append((name, "gone"))
     return state
+
+
+def _times(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
