@@ -100,7 +100,7 @@ class BrokerConfig(Settings):
         2,
         unit="threads",
         minimum=1,
-        doc="How many threads open, recover and close the logs of one directory.",
+        doc="How many threads at the most open, recover and close the logs of one directory. One opens small logs.",
         danger="More threads than the disk can serve wait for each other.",
     )
     log_dir_failure_timeout_ms: int = row(

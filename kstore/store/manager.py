@@ -17,8 +17,8 @@ from errno import EIO
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from kstore.base.helpers import PATIENCE_S, with_helpers
 from kstore.base.numbers import NEVER
-from kstore.base.threads import Workers
 from kstore.base.weak import weak_method
 from kstore.disk import fs
 from kstore.errors import (
@@ -152,10 +152,10 @@ class LogManager:
             entry.trusted = self.disks.directories[entry.root].was_clean and entry not in self._distrusted
             if entry.failure is None:
                 work[entry.trusted].setdefault(entry.root, []).append(entry)
-        for _ in self._in_parallel(self._recover_one, work[True]):
+        for _ in self._by_directory(self._recover_one, work[True], patience_s=PATIENCE_S):
             pass
         total = sum(map(len, work[False].values()))
-        for done, _ in enumerate(self._in_parallel(self._recover_one, work[False]), 1):
+        for done, _ in enumerate(self._by_directory(self._recover_one, work[False], patience_s=PATIENCE_S), 1):
             if progress is not None:
                 progress(done, total)
 
@@ -184,19 +184,12 @@ class LogManager:
             entry.failure = error
             logger.error("%s: refused: %s", entry.path, error)
 
-    def _in_parallel(self, act: Callable[[Entry], T], work: dict[str, list[Entry]]) -> Iterator[T]:
-        """Do something to many partitions, with threads of its own for each directory; the results as they come."""
-        if sum(map(len, work.values())) < 2:
-            yield from (act(entry) for entries in work.values() for entry in entries)
-            return
-        threads = self.broker.num_recovery_threads_per_data_dir
-        pools = [Workers(threads, "kstore-logs") for _ in work]
-        try:
-            for results in [pool.map(act, entries) for pool, entries in zip(pools, work.values(), strict=True)]:
-                yield from results
-        finally:
-            for pool in pools:
-                pool.shutdown(cancel=True)
+    def _by_directory(
+        self, act: Callable[[Entry], T], work: dict[str, list[Entry]], *, patience_s: float = 0.0
+    ) -> Iterator[T]:
+        """Do something to many partitions, by directory; the results as they come."""
+        at_once = self.broker.num_recovery_threads_per_data_dir
+        return with_helpers(act, work.values(), at_once, "kstore-logs", patience_s=patience_s)
 
     def log(self, entry: Entry, seen: recovery.Seen | None = None) -> Log:
         """The open log of a partition, opened if it is not; `seen` is what a look at its directory has found just now.
@@ -488,7 +481,7 @@ class LogManager:
         work: dict[str, list[Entry]] = {}
         for entry in list(self._open):
             work.setdefault(entry.root, []).append(entry)
-        errors += [error for error in self._in_parallel(self._close_one, work) if error is not None]
+        errors += [error for error in self._by_directory(self._close_one, work) if error is not None]
         refused = {entry.root for entry in entries if entry.failure is not None or entry.waits is not None}
         refused |= self._not_in_order
         for root, directory in self.disks.directories.items():

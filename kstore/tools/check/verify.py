@@ -11,9 +11,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
+from kstore.base.helpers import PATIENCE_S, with_helpers
 from kstore.base.numbers import LONG_MAX
-from kstore.base.threads import Workers
 from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, KStoreError
 from kstore.files import checkpoint, gaps, loads, names, role, topics
@@ -131,10 +132,6 @@ def verify(
     checked = targets(paths)
     report = Report()
     threads = min(threads or min(os.cpu_count() or 1, 8), len(checked))
-    if threads <= 1:
-        for target in checked:
-            report.take(_check(target, deep, progress))
-        return report
     stopping = threading.Event()
 
     def count_bytes(size_bytes: int) -> None:
@@ -143,13 +140,15 @@ def verify(
         if progress is not None:
             progress(size_bytes)
 
-    with Workers(threads, "kstore-verify") as pool:
-        try:
-            for part in pool.map(lambda target: _check(target, deep, count_bytes), checked):
-                report.take(part)
-        finally:
-            # After Ctrl-C the threads must not read the rest of terabytes first.
-            stopping.set()
+    def check(number: int) -> tuple[int, PartitionReport | Findings]:
+        return number, _check(checked[number], deep, count_bytes)
+
+    # After Ctrl-C no thread may read the rest of terabytes first.
+    parts = with_helpers(
+        check, [range(len(checked))], threads, "kstore-verify", patience_s=PATIENCE_S, on_leaving=stopping.set
+    )
+    for _, part in sorted(parts, key=itemgetter(0)):
+        report.take(part)
     return report
 
 

@@ -1,0 +1,133 @@
+"""Many works: the calling thread does them, and others help it where they take long.
+
+Threads that run Python take turns, and nearly each call of the system ends a turn: two threads took twice the time of
+one for the openings of small logs. Those that wait for a disk, or check many bytes in C, take no turns meanwhile. The
+hardest rule: each work is done once, whichever thread does it, and none begins when the caller has left.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
+from typing import Generic, TypeVar
+
+from kstore.base.threads import start
+
+PATIENCE_S = 0.002
+"""What a small log takes at the most: a work that takes longer waits for the disk, or checks many bytes."""
+
+Item = TypeVar("Item")
+T = TypeVar("T")
+
+
+def with_helpers(
+    work: Callable[[Item], T],
+    groups: Iterable[Iterable[Item]],
+    at_once: int,
+    name: str,
+    *,
+    patience_s: float = 0.0,
+    on_leaving: Callable[[], object] = lambda: None,
+) -> Iterator[T]:
+    """Do the work for each item of all groups, up to `at_once` of a group at a time; yield the results as they come.
+
+    The calling thread does one after the other, all of them where no thread can be started; the helpers are threads of
+    this `name`. One of them begins a work where none was begun for `patience_s`: where most are Python alone, and take
+    less, helpers would only be in the way. The first error of a work is raised, after the works that had begun have
+    ended; no other begins then, nor when the iteration ends early. `on_leaving` is called before they are waited for.
+    """
+    works = _Works(work, [_Group(items, at_once) for items in groups], patience_s, on_leaving)
+    return works.run(at_once, name)
+
+
+class _Group(Generic[Item]):
+    """The items of which a few are worked on at a time, as of one disk."""
+
+    def __init__(self, items: Iterable[Item], at_once: int) -> None:
+        self.items = deque(items)  # `popleft` is atomic: one thread gets it
+        self.slots = threading.Semaphore(at_once)
+
+
+class _Works(Generic[Item, T]):
+    """The state of one call."""
+
+    def __init__(
+        self,
+        work: Callable[[Item], T],
+        groups: list[_Group[Item]],
+        patience_s: float,
+        on_leaving: Callable[[], object],
+    ) -> None:
+        self._work = work
+        self._patience_s = patience_s
+        self._on_leaving = on_leaving
+        self._groups = groups
+        self._results: deque[T] = deque()
+        self._errors: deque[BaseException] = deque()
+        self._begun = monotonic()  # when a work was begun last
+        self._next = threading.Lock()  # of the helper that is the next to begin a work
+        self._nothing_left = threading.Event()
+
+    def run(self, at_once: int, name: str) -> Iterator[T]:
+        """The calling thread's part."""
+        # Of the first group the calling thread does one work at a time itself.
+        helped = [group for number, group in enumerate(self._groups) for _ in range(at_once - (number == 0))]
+        most = sum(len(group.items) for group in self._groups) - 1
+        helpers = [threading.Thread(target=self._help, args=(group,), name=name) for group in helped[: max(most, 0)]]
+        started = []
+        try:
+            for helper in helpers:
+                if not start(helper):
+                    break
+                started.append(helper)
+            for group in self._groups:
+                while group.items:
+                    self._do_next(group)
+                    yield from self._arrived()
+            self._nothing_left.set()
+            for helper in started:
+                helper.join()
+                yield from self._arrived()
+        except BaseException:
+            self._leave_the_rest()
+            self._on_leaving()
+            raise
+        finally:
+            for helper in started:
+                helper.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def _arrived(self) -> Iterator[T]:
+        while self._results:
+            yield self._results.popleft()
+
+    def _do_next(self, group: _Group[Item]) -> None:
+        with group.slots:
+            try:
+                item = group.items.popleft()
+            except IndexError:  # another thread has just taken the last one
+                return
+            self._begun = monotonic()
+            self._results.append(self._work(item))
+
+    def _help(self, group: _Group[Item]) -> None:
+        """A helper's life."""
+        try:
+            while group.items:
+                with self._next:
+                    while group.items and (left := self._begun + self._patience_s - monotonic()) > 0:
+                        self._nothing_left.wait(left)
+                    if group.items:
+                        self._begun = monotonic()
+                self._do_next(group)
+        except BaseException as error:
+            self._errors.append(error)
+            self._leave_the_rest()
+
+    def _leave_the_rest(self) -> None:
+        for group in self._groups:
+            group.items.clear()
+        self._nothing_left.set()
