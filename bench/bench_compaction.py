@@ -53,6 +53,7 @@ APPENDS = {
     share: Question(f"an append beside a round, {name}", "time", against=((ALONE, 1 / most),))
     for share, name, most in ((0.5, "median", 1.5), (0.99, "99 of 100 are faster", 3))
 }
+BESIDE = Question("a round over 1 GiB, each key twice, in any order, beside a thread that appends without end", "bytes")
 APPEND_TURNS = 5
 FIRST_PASS = Question("first pass over 8 million records, of each", "time", limit=35e-9)
 
@@ -233,31 +234,38 @@ def test_round(memory: Path, kind: str) -> None:
 
 def test_appends_beside_a_round(memory: Path) -> None:
     """By turns, each with a log of its own; which contestant begins alternates, and the first turn does not count."""
-    prepared, _, size = prepare(memory, "none")
+    prepared, records, size = prepare(memory, "none")
     use_memory(3 * size)
     times: dict[tuple[float, str], list[float]] = {(share, name): [] for share in APPENDS for name in (ALONE, "kstore")}
+    seconds: list[float] = []  # of the rounds
     for turn in range(APPEND_TURNS + 1):
         with copied(prepared, turn) as log:
             for name in sorted((ALONE, "kstore"), reverse=turn % 2 == 1):
-                taken = sorted(append_times(log, with_round=name == "kstore"))
+                taken = sorted(append_times(log, seconds if name == "kstore" else None))
                 if turn:
                     for share in APPENDS:
                         times[share, name].append(taken[int(len(taken) * share)] / 1e9)
         shutil.rmtree(memory / f"copy-{turn}")
     for (share, name), rounds in times.items():
         report(APPENDS[share], name, rounds, operations=1)
+    report(BESIDE, "kstore", seconds[1:], operations=records, size_bytes=size)
 
 
-def append_times(log: kstore.Log, *, with_round: bool) -> array[int]:
-    """Nanoseconds of each of many appends, or of all during a round of cleaning."""
+def append_times(log: kstore.Log, seconds: list[float] | None) -> array[int]:
+    """Nanoseconds of each of many appends, or of all during a round of cleaning, whose `seconds` are added."""
     append, clock, taken, ended = log.append, time.perf_counter_ns, array("q"), threading.Event()
-    cleaner = threading.Thread(target=lambda: (log.compact(), ended.set()))
-    if with_round:
+
+    def clean(seconds: list[float]) -> None:
+        seconds.append(log.compact().seconds)
+        ended.set()
+
+    if seconds is not None:
+        cleaner = threading.Thread(target=clean, args=(seconds,))
         cleaner.start()
-    while not ended.is_set() and (with_round or len(taken) < scaled(500_000)):
+    while not ended.is_set() and (seconds is not None or len(taken) < scaled(500_000)):
         began = clock()
         append(VALUE, b"another")
         taken.append(clock() - began)
-    if with_round:
+    if seconds is not None:
         cleaner.join()
     return taken

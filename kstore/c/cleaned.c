@@ -421,9 +421,14 @@ static int ks_rebuild(ks_cleaner *c, const uint8_t *p, const uint8_t *end) {
 int ks_put_packed(ks_cleaner *c, const uint8_t *payload, size_t n) {
     if (n > INT32_MAX - KS_RECORDS_AT) return KS_CLEAN_TOO_LARGE;
     if (ks_pile_room(&c->out, KS_RECORDS_AT + n)) return KS_CLEAN_OUT_OF_MEMORY;
+    memcpy(c->out.p + c->out.used + KS_RECORDS_AT, payload, n);
+    return ks_packed_in_place(c, n);
+}
+
+int ks_packed_in_place(ks_cleaner *c, size_t n) {
+    if (n > INT32_MAX - KS_RECORDS_AT) return KS_CLEAN_TOO_LARGE;
     uint8_t *p = c->out.p + c->out.used;
     memcpy(p, c->rebuilt.p, KS_RECORDS_AT);
-    memcpy(p + KS_RECORDS_AT, payload, n);
     ks_store32(p + KS_BATCH_LENGTH_AT, (int32_t)(KS_RECORDS_AT + n - KS_LOG_OVERHEAD));
     ks_put_crc(p, KS_RECORDS_AT + n);
     c->out.used += KS_RECORDS_AT + n;

@@ -16,7 +16,7 @@ enum ks_step {
     KS_CLEAN_LEGACY,          /* `p` is at a message of format 0 or 1 */
     KS_CLEAN_PACKED_CONTROL,  /* the caller sets `control_type` */
     KS_CLEAN_PACKED,          /* the caller sets `section` and `section_end` */
-    KS_CLEAN_TO_PACK,         /* the caller compresses `rebuilt`, and calls ks_put_packed */
+    KS_CLEAN_TO_PACK,         /* the caller compresses `rebuilt`, and calls ks_put_packed or ks_packed_in_place */
     KS_CLEAN_BAD_SIZE,
     KS_CLEAN_BAD_MAGIC,
     KS_CLEAN_BAD_OFFSETS,
@@ -101,6 +101,9 @@ int ks_flush_run(ks_cleaner *c);
 /* Puts the rebuilt batch with these compressed records into `out`, and goes on behind the batch; KS_CLEANED, KS_CLEAN_TOO_LARGE
    or KS_CLEAN_OUT_OF_MEMORY. */
 int ks_put_packed(ks_cleaner *c, const uint8_t *payload, size_t n);
+
+/* As `ks_put_packed` of `n` bytes that are at their place behind the end of `out` already, a header's size further on. */
+int ks_packed_in_place(ks_cleaner *c, size_t n);
 
 /* Leaves the batch out, and goes on behind it; KS_CLEANED. */
 int ks_drop(ks_cleaner *c);

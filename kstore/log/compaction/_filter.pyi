@@ -53,6 +53,24 @@ class BatchFilter:
     tombstones_removed: int
     def set_last_records(self, last: Mapping[int, tuple[int, int]]) -> None:
         """Take the active producers' last records, once for each group: producer id to (last data offset or -1, epoch)."""
+    def clean_file(
+        self,
+        fd: int,
+        position: int,
+        end: int,
+        buffer: Buffer,
+        *,
+        enough_bytes: int,
+        scanned: bool,
+        path: str,
+        keeps_old_tombstones: bool,
+    ) -> CleanedChunk:
+        """Filter the batches of `[position, end)` of a file, which is read piece by piece into `buffer`, as `clean`.
+
+        A piece is as many whole batches as the buffer has room for. It stops with the piece that brings the output to
+        `enough_bytes`, with one that stays as it is while there is no other output, and before a batch for which the
+        buffer has no room or that the file ends in. Raises as `clean`, and `StorageError`.
+        """
     def drop(self, *, records: int, batches: int, last_offset: int) -> bool:
         """Leave out the next whole batches unread, where each of their records is superseded; whether that was done.
 

@@ -7,8 +7,9 @@ written anew keeps its offsets, its producer's fields and its records' contents,
 """
 
 cimport cython
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport errno
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
@@ -18,7 +19,8 @@ from kstore.codec._wire cimport (
     BatchHead, CODEC_MASK, DELETE_HORIZON_BIT, LAST_OFFSET_DELTA_AT, LEGACY_ATTRIBUTES_AT, MAGIC_AT, RECORDS_AT,
     TIMESTAMP_TYPE_BIT, batch_size, load64, put_header, store32, store64,
 )
-from kstore.columns._native cimport ks_output, ks_unpack
+from kstore.columns._native cimport ks_compress, ks_compress_bound, ks_output, ks_unpack
+from kstore.files._window cimport read_at
 from kstore.log.compaction._keys cimport NewestRecords, ks_bits_has, ks_newest, ks_newest_has
 from kstore.log.compaction._transactions cimport (
     KS_CLEANED, KS_CLEAN_BAD_ORDER, KS_CLEAN_LEGACY, KS_CLEAN_NOT_SCANNED, KS_CLEAN_OUT_OF_MEMORY, KS_CLEAN_PACKED,
@@ -26,11 +28,12 @@ from kstore.log.compaction._transactions cimport (
     compressed_control_type, ks_step, ks_transactions,
 )
 
+import os
 from typing import NamedTuple
 
 from kstore._core import decode_batches
 from kstore.codec import compression
-from kstore.errors import CorruptRecordError, RecordTooLargeError
+from kstore.errors import CorruptRecordError, RecordTooLargeError, StorageError
 
 cdef extern from "record.h" nogil:
     uint64_t ks_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size,
@@ -103,12 +106,22 @@ cdef extern from "cleaned.h" nogil:
     int ks_pile_room(ks_pile *pile, size_t n) noexcept
     int ks_flush_run(ks_cleaner *c) noexcept
     int ks_put_packed(ks_cleaner *c, const uint8_t *payload, size_t n) noexcept
+    int ks_packed_in_place(ks_cleaner *c, size_t n) noexcept
     int ks_drop(ks_cleaner *c) noexcept
     bint ks_drop_unread(ks_cleaner *c, int64_t records, int64_t batches, int64_t last) noexcept
     bint ks_keeps_empty(const ks_cleaner *c, int64_t last, int64_t producer_id, int16_t epoch, bint is_control) noexcept
     void ks_cleaner_free(ks_cleaner *c) noexcept
 
 cdef int64_t INT32_LIMIT = 0x7fffffff
+
+cdef struct Reading:
+    int fd
+    int error                      # errno of a read that failed
+    uint8_t *buffer
+    Py_ssize_t room
+    int64_t position               # of the piece in the buffer; of the end of the data where nothing is read
+    int64_t end                    # nothing is read from here on,
+    int64_t enough                 # nor once there is so much output; 0: nothing is read
 
 cdef enum:
     MOST_OF_A_RECORD = 40              # bytes of a record besides its key and value, and without headers
@@ -264,23 +277,36 @@ cdef class BatchFilter:
         pass should have seen and has not. The GIL is released.
         """
         cdef Buffer held = Buffer(data)
-        cdef ks_cleaner *c = &self._c
-        self._enter()
+        cdef Reading r
+        memset(&r, 0, sizeof(r))
+        r.position = r.end = position + held.size
+        r.enough = 0
+        return self._clean(data, held.p, held.size, &r, position, scanned, path, keeps_old_tombstones)
+
+    def clean_file(self, int fd, int64_t position, int64_t end, buffer not None, *, int64_t enough_bytes, bint scanned,
+                   path, bint keeps_old_tombstones):
+        """Filter the batches of `[position, end)` of a file, which is read piece by piece into `buffer`, as `clean`.
+
+        A piece is as many whole batches as the buffer has room for. It stops with the piece that brings the output to
+        `enough_bytes`, with one that stays as it is while there is no other output, and before a batch for which the
+        buffer has no room or that the file ends in. Raises as `clean`, and `StorageError`.
+        """
+        cdef Reading r
+        cdef Py_buffer view
+        if enough_bytes < 1:
+            raise ValueError(f"{enough_bytes} bytes are enough: 1 is the least")
+        memset(&r, 0, sizeof(r))
+        r.fd = fd
+        r.position = position
+        r.end = end
+        r.enough = enough_bytes
+        PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
         try:
-            if self._failed:
-                raise ValueError("this pass has ended with an error: begin another")
-            self._newest.enter()
-            self._failed = True
-            try:
-                return self._clean(data, held, scanned, path, position, keeps_old_tombstones)
-            finally:
-                self._newest.leave()
-                self._output.pile = c.out
-                memset(&c.out, 0, sizeof(ks_pile))
-        except CorruptRecordError as error:
-            raise advised(error) from error
+            r.buffer = <uint8_t *> view.buf
+            r.room = view.len
+            return self._clean(buffer, r.buffer, 0, &r, position, scanned, path, keeps_old_tombstones)
         finally:
-            self._busy = False
+            PyBuffer_Release(&view)
 
     def drop(self, *, int64_t records, int64_t batches, int64_t last_offset):
         """Leave out the next whole batches unread, where each of their records is superseded; whether that was done.
@@ -311,25 +337,50 @@ cdef class BatchFilter:
             self._output = _Output.__new__(_Output)
         return 0
 
-    cdef object _clean(self, data, Buffer held, bint scanned, object path, int64_t position, bint keeps_old_tombstones):
+    cdef object _clean(self, data, const uint8_t *p, Py_ssize_t n, Reading *r, int64_t position, bint scanned,
+                       object path, bint keeps_old_tombstones):
+        """Clean the `n` bytes at `p`, which are the first of `data`, and what is read into it then."""
+        cdef ks_cleaner *c = &self._c
+        self._enter()
+        try:
+            if self._failed:
+                raise ValueError("this pass has ended with an error: begin another")
+            self._newest.enter()
+            self._failed = True
+            try:
+                c.out = self._output.pile
+                c.out.used = 0
+                c.begin = c.p = p
+                c.end = p + n
+                c.run = c.run_end = NULL
+                c.max_offset = -1
+                c.scanned = scanned
+                c.changed = False
+                self._clean_pieces(r, path, keeps_old_tombstones)
+                if r.error:
+                    raise StorageError(r.error, os.strerror(r.error), path)
+                return self._chunk(data, p, (c.p - p if r.enough == 0 else r.position - position))
+            finally:
+                self._newest.leave()
+                self._output.pile = c.out
+                memset(&c.out, 0, sizeof(ks_pile))
+        except CorruptRecordError as error:
+            raise advised(error) from error
+        finally:
+            self._busy = False
+
+    cdef int _clean_pieces(self, Reading *r, object path, bint keeps_old_tombstones) except -1:
+        """Clean and read until there is enough, or the data ends; what C leaves to Python is done here."""
         cdef ks_cleaner *c = &self._c
         cdef bytes section = None
         cdef int64_t at
         cdef int step
-        c.out = self._output.pile
-        c.out.used = 0
-        c.begin = c.p = held.p
-        c.end = held.p + held.size
-        c.run = c.run_end = NULL
-        c.max_offset = -1
-        c.scanned = scanned
-        c.changed = False
         while True:
             with nogil:
-                step = ks_clean(c)
-            at = position + (c.p - held.p)
+                step = _go_on(c, r)
             if step == KS_CLEANED:
-                break
+                return 0
+            at = _position(c, r)
             if step == KS_CLEAN_LEGACY:
                 step = self._clean_legacy(path, at, keeps_old_tombstones)
             elif step == KS_CLEAN_PACKED:
@@ -344,28 +395,39 @@ cdef class BatchFilter:
                 step = self._pack(c.b.attributes & CODEC_MASK)
             if step != KS_CLEANED:
                 _fail(step, c, path, at)
-        return self._chunk(data, held)
 
-    cdef object _chunk(self, data, Buffer held):
-        """What the call gives: a part of the input where the output is one, else the output."""
+    cdef object _chunk(self, data, const uint8_t *p, int64_t taken):
+        """What the call gives: a part of `data`, which begins at `p`, where the output is one, else the output."""
         cdef ks_cleaner *c = &self._c
         cdef object output
         if c.out.used == 0 and c.run != NULL:
-            output = memoryview(data)[c.run - held.p:c.run_end - held.p].toreadonly()
+            output = memoryview(data)[c.run - p:c.run_end - p].toreadonly()
         else:
             if ks_flush_run(c):
                 raise MemoryError
             self._output.pile = c.out
             output = memoryview(self._output)
         self._failed = False
-        return CleanedChunk(c.p - held.p, output, c.changed != 0, c.max_offset)
+        return CleanedChunk(taken, output, c.changed != 0, c.max_offset)
 
     cdef int _pack(self, int codec) except -1:
         """Compress the records of the rebuilt batch, at the codec's default level, and put the batch into the output."""
-        cdef ks_pile *rebuilt = &self._c.rebuilt
-        cdef bytes payload = compression.compress(codec, PyBytes_FromStringAndSize(
-            <const char *> rebuilt.p + RECORDS_AT, <Py_ssize_t> rebuilt.used - RECORDS_AT))
-        return ks_put_packed(&self._c, <const uint8_t *> PyBytes_AS_STRING(payload), <size_t> PyBytes_GET_SIZE(payload))
+        cdef ks_cleaner *c = &self._c
+        cdef const uint8_t *p = c.rebuilt.p + RECORDS_AT
+        cdef size_t n = c.rebuilt.used - RECORDS_AT, bound = ks_compress_bound(codec, n)
+        cdef int64_t made = -1
+        cdef int level
+        cdef bytes payload
+        if bound:
+            if ks_pile_room(&c.out, RECORDS_AT + bound):
+                raise MemoryError
+            level = compression.library_level(codec, None)
+            with nogil:
+                made = ks_compress(codec, level, p, n, c.out.p + c.out.used + RECORDS_AT, bound)
+        if made >= 0:
+            return ks_packed_in_place(c, <size_t> made)
+        payload = compression.compress(codec, PyBytes_FromStringAndSize(<const char *> p, <Py_ssize_t> n))
+        return ks_put_packed(c, <const uint8_t *> PyBytes_AS_STRING(payload), <size_t> PyBytes_GET_SIZE(payload))
 
     # ---- Formats 0 and 1, which become format 2 (SEMANTICS 7.21a).
 
@@ -493,6 +555,34 @@ cdef class BatchFilter:
             c.batches_rebuilt -= 1
             c.batches_emptied += 1
         return step
+
+
+cdef int _go_on(ks_cleaner *c, Reading *r) noexcept nogil:
+    """Clean the rest of the piece, and read and clean the next ones, until there is enough or something needs Python."""
+    cdef Py_ssize_t got
+    cdef int step
+    while True:
+        step = ks_clean(c)
+        if step != KS_CLEANED or r.enough == 0:
+            return step
+        r.position += c.p - c.begin
+        if c.p == c.begin < c.end or (c.out.used == 0 and c.run != NULL):
+            return KS_CLEANED
+        if ks_flush_run(c):
+            return KS_CLEAN_OUT_OF_MEMORY
+        if <int64_t> c.out.used >= r.enough or r.position >= r.end:
+            return KS_CLEANED
+        got = read_at(r.fd, r.buffer, <size_t> min(<int64_t> r.room, r.end - r.position), r.position)
+        c.begin = c.p = r.buffer
+        c.end = r.buffer + max(got, 0)
+        if got <= 0:
+            r.error = errno if got < 0 else 0
+            return KS_CLEANED
+
+
+cdef int64_t _position(const ks_cleaner *c, const Reading *r) noexcept:
+    """That of the batch at `c.p` in the file."""
+    return r.position + (c.p - (c.begin if r.enough else c.end))
 
 
 cdef int _fail(int step, const ks_cleaner *c, object path, int64_t position) except -1:

@@ -59,3 +59,4 @@ cdef class NewestRecords:
     # Hold the object for a use without the GIL, and let it go; a second use at the same time is a ValueError.
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
+    cdef int _begin(self) except -1

@@ -7,9 +7,12 @@ since a record that supersedes others takes their place.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from libc.errno cimport errno
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 from kstore._core cimport Buffer, record_section
 from kstore.codec._wire cimport (
@@ -18,6 +21,7 @@ from kstore.codec._wire cimport (
     load32, load64,
 )
 from kstore.columns._native cimport ks_output, ks_unpack
+from kstore.files._window cimport read_at
 from kstore.log.compaction._transactions cimport (
     KS_CLEANED, KS_CLEAN_BAD_COUNT, KS_CLEAN_BAD_CRC, KS_CLEAN_BAD_MAGIC, KS_CLEAN_BAD_MARKER, KS_CLEAN_BAD_OFFSETS,
     KS_CLEAN_BAD_ORDER, KS_CLEAN_BAD_PLACE, KS_CLEAN_BAD_RECORD, KS_CLEAN_BAD_RECORD_ORDER, KS_CLEAN_BAD_SIZE,
@@ -29,7 +33,7 @@ import os
 
 from kstore._core import decode_batches
 from kstore.codec import compression
-from kstore.errors import CorruptRecordError
+from kstore.errors import CorruptRecordError, StorageError
 
 cdef extern from "crc32c.h" nogil:
     uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
@@ -79,6 +83,29 @@ cdef struct Walk:
     const uint8_t *end
     int64_t limit                  # of a decompressed batch
     int fault
+
+cdef struct Piece:                 # as scanned.Piece, with the end of it in place of its size
+    int64_t end
+    int64_t records
+    int64_t batches
+    int64_t last_offset
+    int64_t is_plain
+
+cdef struct Reading:
+    int fd
+    int error                      # errno of a read that failed
+    uint8_t *buffer
+    Py_ssize_t room
+    int64_t position               # of the buffer's first byte
+    int64_t end                    # nothing is read from here on,
+    int64_t enough                 # and no further piece
+    Walk w
+    int64_t records_before         # the piece
+    int64_t batches_before
+    int64_t special_before
+    Piece *pieces
+    Py_ssize_t count
+    Py_ssize_t capacity
 
 
 @cython.final
@@ -160,38 +187,62 @@ cdef class NewestRecords:
         """
         cdef Buffer held = Buffer(data)
         cdef Walk w
-        cdef ks_step step
-        cdef int64_t at
         w.p = held.p
         w.end = held.p + held.size
         w.fault = 0
         w.limit = compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes
-        self.enter()
+        self._begin()
         try:
-            if self._failed:
-                raise ValueError("the first pass has ended with an error: begin another")
-            self._failed = True
-            while True:
-                with nogil:
-                    step = _walk(self, &w, transactions)
-                at = position + (w.p - held.p)
-                if step == KS_CLEANED:
-                    break
-                if step == KS_CLEAN_LEGACY:
-                    step = _take_legacy(self, &w, transactions, path, at)
-                elif step == KS_CLEAN_PACKED:
-                    step = _take_packed(self, &w, path, at)
-                elif step == KS_CLEAN_PACKED_CONTROL:
-                    step = _take_marker(self, &w, transactions, compressed_control_type(
-                        w.p, <Py_ssize_t> _size_of(w.p), w.limit, path, at))
-                if step != KS_CLEANED:
-                    _fail(step, &w, self._next_base, path, at)
+            _walk_all(self, &w, held.p, transactions, path, position)
             self._failed = False
             return w.p - held.p
         except CorruptRecordError as error:
             raise advised(error) from error
         finally:
             self.leave()
+
+    def scan(self, int fd, int64_t position, int64_t end, buffer not None, CleanedTransactions transactions not None, *,
+             int64_t enough_bytes, path, max_decompressed_bytes=None):
+        """Read the batches of `[position, end)` of a file, piece by piece, and take them; (where it stopped, the pieces).
+
+        A piece is as many whole batches as `buffer`, which is overwritten, has room for. It stops behind the piece with which
+        `enough_bytes` are read, behind the batch with which the map is full, and before a batch for which the buffer has no
+        room or that the file ends in. The pieces are `Piece`s of five 64-bit integers each, as `ScannedPart.extend` takes
+        them. Raises as `add`, and `StorageError`. The GIL is released.
+        """
+        cdef Reading r
+        cdef Py_buffer view
+        cdef ks_step step
+        memset(&r, 0, sizeof(r))
+        r.w.limit = compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes
+        r.fd = fd
+        r.position = position
+        r.end = end
+        r.enough = position + min(enough_bytes, max(end - position, 0))
+        PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+        try:
+            self._begin()
+            try:
+                r.buffer = <uint8_t *> view.buf
+                r.room = view.len
+                r.w.p = r.w.end = r.buffer
+                with nogil:
+                    step = _read_on(self, &r, transactions)
+                while step != KS_CLEANED:
+                    _walk_on(self, &r.w, step, r.buffer, transactions, path, r.position)
+                    with nogil:
+                        step = _read_on(self, &r, transactions)
+                if r.error:
+                    raise StorageError(r.error, os.strerror(r.error), path)
+                self._failed = False
+                return r.position, PyBytes_FromStringAndSize(<const char *> r.pieces, r.count * sizeof(Piece))
+            except CorruptRecordError as error:
+                raise advised(error) from error
+            finally:
+                self.leave()
+        finally:
+            PyMem_RawFree(r.pieces)
+            PyBuffer_Release(&view)
 
     def end_segment(self, int64_t next_base):
         """Note that a segment was scanned to its end, and the next one begins at `next_base`; nothing if the map is full."""
@@ -234,6 +285,15 @@ cdef class NewestRecords:
         self._busy = True
         return 0
 
+    cdef int _begin(self) except -1:
+        """Begin to take batches: until they are taken the pass has failed."""
+        self.enter()
+        if self._failed:
+            self.leave()
+            raise ValueError("the first pass has ended with an error: begin another")
+        self._failed = True
+        return 0
+
     cdef void leave(self) noexcept:
         self._busy = False
 
@@ -243,6 +303,79 @@ cdef int _check_ordinals(NewestRecords newest, int64_t first, int64_t count) exc
         raise ValueError("the first pass is being used already")
     if first < 0 or count < 0 or count > newest.state.records or first > newest.state.records - count:
         raise ValueError(f"{count} ordinals from {first} on: there are {newest.state.records}")
+    return 0
+
+
+cdef ks_step _read_on(NewestRecords newest, Reading *r, CleanedTransactions transactions) noexcept nogil:
+    """Take the rest of the piece, note it, and read the next ones, until there is enough or something needs Python."""
+    cdef ks_newest *s = &newest.state
+    cdef ks_step step
+    cdef int64_t taken
+    cdef Py_ssize_t got
+    while True:
+        step = _walk(newest, &r.w, transactions)
+        if step != KS_CLEANED:
+            return step
+        taken = r.w.p - r.buffer
+        if taken:
+            r.position += taken
+            if _note(newest, r):
+                return KS_CLEAN_OUT_OF_MEMORY
+        if s.full or r.position >= r.enough or (r.w.end > r.buffer and taken == 0):
+            return KS_CLEANED
+        r.records_before = s.records
+        r.batches_before = newest.batches
+        r.special_before = newest.special_batches
+        got = read_at(r.fd, r.buffer, <size_t> min(<int64_t> r.room, r.end - r.position), r.position)
+        if got <= 0:
+            r.error = errno if got < 0 else 0
+            return KS_CLEANED
+        r.w.p = r.buffer
+        r.w.end = r.buffer + got
+
+
+cdef int _note(NewestRecords newest, Reading *r) noexcept nogil:
+    """Add what was taken up to `position` to the pieces; -1 without memory."""
+    cdef Piece *grown
+    if r.count == r.capacity:
+        grown = <Piece *> PyMem_RawRealloc(r.pieces, (2 * r.capacity + 8) * sizeof(Piece))
+        if grown == NULL:
+            return -1
+        r.pieces = grown
+        r.capacity = 2 * r.capacity + 8
+    r.pieces[r.count] = Piece(r.position, newest.state.records - r.records_before, newest.batches - r.batches_before,
+                              newest._next_base - 1, newest.special_batches == r.special_before)
+    r.count += 1
+    r.w.p = r.w.end = r.buffer
+    return 0
+
+
+cdef int _walk_all(NewestRecords newest, Walk *w, const uint8_t *begin, CleanedTransactions transactions, object path,
+                   int64_t position) except -1:
+    """Take batches until the whole ones are used up; `begin` is at `position` of the file."""
+    cdef ks_step step
+    with nogil:
+        step = _walk(newest, w, transactions)
+    while step != KS_CLEANED:
+        _walk_on(newest, w, step, begin, transactions, path, position)
+        with nogil:
+            step = _walk(newest, w, transactions)
+    return 0
+
+
+cdef int _walk_on(NewestRecords newest, Walk *w, ks_step step, const uint8_t *begin, CleanedTransactions transactions,
+                  object path, int64_t position) except -1:
+    """Take the batch at which the walk has stopped with this step, or raise what is wrong with it."""
+    cdef int64_t at = position + (w.p - begin)
+    if step == KS_CLEAN_LEGACY:
+        step = _take_legacy(newest, w, transactions, path, at)
+    elif step == KS_CLEAN_PACKED:
+        step = _take_packed(newest, w, path, at)
+    elif step == KS_CLEAN_PACKED_CONTROL:
+        step = _take_marker(newest, w, transactions, compressed_control_type(
+            w.p, <Py_ssize_t> _size_of(w.p), w.limit, path, at))
+    if step != KS_CLEANED:
+        _fail(step, w, newest._next_base, path, at)
     return 0
 
 

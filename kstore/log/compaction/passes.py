@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
 from kstore.files.txnindex import AbortedTxn
-from kstore.log.compaction._filter import BatchFilter
+from kstore.log.compaction._filter import BatchFilter, CleanedChunk
 from kstore.log.compaction._keys import NewestRecords
 from kstore.log.compaction._transactions import CleanedTransactions
 from kstore.log.compaction.groups import Source, group
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kstore")
 
 OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = 8, 12
+_PIECES_AT_ONCE, _WRITTEN_AT_ONCE = 64, 1 << 20
+"""What the first pass reads, in buffers, and the second one writes, in bytes, before Python is needed again.
+
+Each time it waits for the interpreter: five milliseconds where another thread appends without end.
+"""
 
 
 class CleanerLimits(NamedTuple):
@@ -272,22 +277,41 @@ class _Round:
     def _scan_segment(self, segment: Segment, transactions: CleanedTransactions) -> bool:
         """Learn from one segment, from the index entry at or before the first dirty offset on; False for a full map."""
         size = segment.size_bytes
-        start = segment.start(self._first_dirty, size)[0] if self._first_dirty > segment.base_offset else 0
-        part = self._scanned[segment.base_offset] = ScannedPart(start)
-        for data, at in self._pieces(segment, start, size, self._buffer):
-            part.begin(self._newest)
-            taken = self._newest.add(
-                data,
+        position = segment.start(self._first_dirty, size)[0] if self._first_dirty > segment.base_offset else 0
+        part = self._scanned[segment.base_offset] = ScannedPart(position, self._newest.records)
+        file, enough = segment.file, _PIECES_AT_ONCE if self._throttle is None else 1
+        while position < size:
+            self._check()
+            first = position
+            position, pieces = self._newest.scan(
+                file.fd,
+                position,
+                size,
+                self._buffer,
                 transactions,
+                enough_bytes=enough * len(self._buffer),
                 path=segment.path,
-                position=at,
                 max_decompressed_bytes=self._view.max_decompressed_bytes,
             )
-            part.add(at + taken, self._newest)
+            part.extend(pieces)
+            self._count(position - first, read=True)
+            if not pieces and not self._newest.is_full:
+                position = self._scan_large(segment, position, size, transactions, part)
             if self._newest.is_full:
                 return False
-            assert taken == len(data)
         return True
+
+    def _scan_large(
+        self, segment: Segment, position: int, size: int, transactions: CleanedTransactions, part: ScannedPart
+    ) -> int:
+        """Learn from a batch for which the buffer has no room; the position behind it. Raises what is wrong there."""
+        data, at = next(self._pieces(segment, position, size, self._buffer))
+        part.begin(self._newest)
+        taken = self._newest.add(
+            data, transactions, path=segment.path, position=at, max_decompressed_bytes=self._view.max_decompressed_bytes
+        )
+        part.add(at + taken, self._newest)
+        return at + taken
 
     def _pieces(
         self, segment: Segment, start: int, end: int, buffer: bytearray | None = None
@@ -386,18 +410,38 @@ class _Round:
     def _cleaned(self, source: Source, kept: BatchFilter) -> Iterator[tuple[int, bool, memoryview]]:
         """What stays of a segment, by pieces: the position of each, whether it changes, and the batches that stay."""
         segment, size = source.segment, source.size_bytes
+        file = segment.file
         keeps = segment.modified_ms > self._legacy_ms
-        scanned = self._scanned.get(source.base_offset, ScannedPart(size))
-        for first, last, piece in scanned.parts(size):
-            if piece is not None and piece.is_plain and self._drops(piece, kept):
+        scanned = self._scanned.get(source.base_offset) or ScannedPart(size, 0)
+        for first, last, is_scanned, piece in scanned.parts(size, self._newest):
+            if piece is not None and self._drops(piece, kept):
                 yield first, True, memoryview(b"")
                 continue
-            for data, at in self._pieces(segment, first, last, self._buffer):
-                chunk = kept.clean(
-                    data, scanned=piece is not None, path=segment.path, position=at, keeps_old_tombstones=keeps
+            position = first
+            while position < last:
+                self._check()
+                chunk = kept.clean_file(
+                    file.fd,
+                    position,
+                    last,
+                    self._buffer,
+                    enough_bytes=_WRITTEN_AT_ONCE if self._throttle is None else 1,
+                    scanned=is_scanned,
+                    path=segment.path,
+                    keeps_old_tombstones=keeps,
                 )
-                assert chunk.taken == len(data)
-                yield at, chunk.changed, chunk.output
+                self._count(chunk.taken, read=True)
+                if not chunk.taken:
+                    chunk = self._clean_large(segment, position, last, kept, scanned=is_scanned, keeps=keeps)
+                yield position, chunk.changed, chunk.output
+                position += chunk.taken
+
+    def _clean_large(
+        self, segment: Segment, position: int, last: int, kept: BatchFilter, *, scanned: bool, keeps: bool
+    ) -> CleanedChunk:
+        """Clean a batch for which the buffer has no room. Raises what is wrong there."""
+        data, at = next(self._pieces(segment, position, last, self._buffer))
+        return kept.clean(data, scanned=scanned, path=segment.path, position=at, keeps_old_tombstones=keeps)
 
     def _drops(self, piece: Piece, kept: BatchFilter) -> bool:
         """Whether nothing of a piece stays: then it is not read a second time."""

@@ -28,6 +28,8 @@ Faults that were planted by hand, one at a time; a test of this file, of `test_f
 
 from __future__ import annotations
 
+import random
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -84,7 +86,7 @@ def without_reading(
     again, transactions = NewestRecords(newest.capacity, newest.first_dirty_offset), CleanedTransactions()
     transactions.add_aborted(aborted)
     start = end = sum(map(len, clean_part))
-    part = ScannedPart(start)
+    part = ScannedPart(start, 0)
     for each in scanned:
         part.begin(again)
         if not again.add(each, transactions, path="x.log", position=end):
@@ -98,32 +100,60 @@ def without_reading(
     )
     made.set_last_records(last)
     data, output, dropped = b"".join((*clean_part, *scanned, *beyond)), bytearray(), 0
-    for at, end, piece in part.parts(len(data)):
-        if (
-            piece
-            and piece.is_plain
-            and made.drop(records=piece.records, batches=piece.batches, last_offset=piece.last_offset)
-        ):
+    for at, end, is_scanned, piece in part.parts(len(data), again):
+        if piece and made.drop(records=piece.records, batches=piece.batches, last_offset=piece.last_offset):
             dropped += 1
             continue
         chunk = made.clean(
             data[at:end],
-            scanned=piece is not None or at >= start,
+            scanned=is_scanned or at >= start,
             path="x.log",
             position=at,
             keeps_old_tombstones=keeps_old_tombstones,
         )
         output += chunk.output
-    for name in (
-        "batches_read",
-        "batches_kept",
-        "records_read",
-        "records_kept",
-        "keyless_dropped",
-        "tombstones_removed",
-    ):
+    for name in COUNTERS_UNREAD:
         assert getattr(made, name) == getattr(judge, name)
     return bytes(output), dropped
+
+
+COUNTERS_UNREAD = (
+    "batches_read",
+    "batches_kept",
+    "records_read",
+    "records_kept",
+    "keyless_dropped",
+    "tombstones_removed",
+)
+COUNTERS = (*COUNTERS_UNREAD, "batches_rebuilt", "batches_emptied", "tombstones_kept")
+
+
+def read_from_a_file(
+    made: BatchFilter, parts: Sequence[tuple[bool, bytes]], keeps_old_tombstones: bool, rng: random.Random
+) -> bytes:
+    """The output of `clean_file`, in pieces and for outputs of any size."""
+    output, begin = bytearray(), 7
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(begin) + b"".join(data for _, data in parts))
+        file.flush()
+        position = begin
+        for is_scanned, data in parts:
+            end, size = position + len(data), rng.choice((80, 300, 1 << 16))
+            while position < end:
+                chunk = made.clean_file(
+                    file.fileno(),
+                    position,
+                    end,
+                    bytearray(size),
+                    enough_bytes=rng.choice((1, 500, 1 << 20)),
+                    scanned=is_scanned,
+                    path="x.log",
+                    keeps_old_tombstones=keeps_old_tombstones,
+                )
+                output += chunk.output
+                position += chunk.taken
+                size *= 1 if chunk.taken else 2
+    return bytes(output)
 
 
 def clean(
@@ -212,6 +242,21 @@ def clean(
         keeps_old_tombstones,
     )
     assert unread == bytes(output)
+    in_file = BatchFilter(
+        newest,
+        again := CleanedTransactions(),
+        now_ms=now,
+        delete_retention_ms=retention,
+        first_uncleanable_offset=first_uncleanable,
+    )
+    again.add_aborted(aborted)
+    in_file.set_last_records(last or {})
+    rng = random.Random(len(output))
+    parts = ((False, b"".join(clean_part)), (True, b"".join(batches)))
+    assert read_from_a_file(in_file, parts, keeps_old_tombstones, rng) == bytes(output)
+    assert again.take_retained() == retained
+    for name in COUNTERS:
+        assert getattr(in_file, name) == getattr(made, name)
     return Cleaned(dropped, split(bytes(output)), made, retained, changed, max_offset)
 
 

@@ -10,11 +10,13 @@ value taken for none, offsets that do not rise.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import random
+import tempfile
 import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -23,7 +25,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore.errors import CorruptRecordError
+from kstore.errors import CorruptRecordError, StorageError
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.compaction import _keys
 from kstore.log.compaction._keys import NewestRecords, OffsetMap
@@ -52,6 +54,37 @@ def scanned(*batches: bytes, capacity: int = 1000, first_dirty_offset: int = 0) 
     newest = NewestRecords(capacity, first_dirty_offset)
     newest.add(b"".join(batches), CleanedTransactions(), path="a.log", position=0)
     return newest
+
+
+def scanned_in_a_file(data: bytes, newest: NewestRecords, transactions: CleanedTransactions, rng: random.Random) -> int:
+    """Have the batches read from a file that begins with other bytes; how many bytes were taken."""
+    begin, batches, records = 7, newest.batches, newest.records
+    position, size, end = begin, rng.choice((100, 300, 5000)), begin + len(data)
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(begin) + data)
+        file.flush()
+        while position < end and not newest.is_full:
+            first = position
+            position, pieces = newest.scan(
+                file.fileno(),
+                position,
+                end,
+                bytearray(size),
+                transactions,
+                enough_bytes=rng.choice((1, 400, 1 << 20)),
+                path="a.log",
+            )
+            numbers = memoryview(pieces).cast("q").tolist()
+            assert numbers[0::5] == sorted(set(numbers[0::5]))
+            assert (numbers[-5] if pieces else first) == position
+            records, batches = records + sum(numbers[1::5]), batches + sum(numbers[2::5])
+            assert (records, batches) == (newest.records, newest.batches)
+            assert not pieces or numbers[-2] == newest.next_offset - 1
+            if not pieces:
+                if size >= end - position:
+                    break  # what is left is no whole batch
+                size *= 2
+    return position - begin
 
 
 def superseded(newest: NewestRecords) -> list[bool]:
@@ -546,6 +579,13 @@ def check_history(
     for key in model.newest:
         assert newest.has(key)
     assert not newest.has(b"absent")
+    if rng is not None:
+        again, transactions = NewestRecords(capacity, first_dirty, _hash_bits=hash_bits), CleanedTransactions()
+        transactions.add_aborted([AbortedTxn(0, ABORTED, 0, 1 << 62, 1 << 62)])
+        assert scanned_in_a_file(data, again, transactions, rng) == model.taken
+        for name in ("is_full", "latest_offset", "keys", "records", "batches", "special_batches", "next_offset"):
+            assert getattr(again, name) == getattr(newest, name)
+        assert superseded(again) == model.superseded
     first = newest.records // 3
     both = [tombstone and not gone for tombstone, gone in zip(model.tombstones, model.superseded, strict=True)]
     assert newest.count_superseded(first, newest.records - first) == sum(model.superseded[first:])
@@ -740,10 +780,51 @@ def test_any_bytes_give_an_answer_or_an_error(seed: int) -> None:
     first_size = min(len(data), 12 + int.from_bytes(data[8:12], "big", signed=True))
     if first_size > 61 and data[16] == 2 and rng.random() < 0.8:
         data[:first_size] = resealed(data[:first_size])
-    newest = NewestRecords(rng.randrange(1, 20), rng.randrange(20))
-    with contextlib.suppress(CorruptRecordError):
-        newest.add(data, CleanedTransactions(), path="a.log", position=0)
+    capacity, first_dirty = rng.randrange(1, 20), rng.randrange(20)
+    newest, again = NewestRecords(capacity, first_dirty), NewestRecords(capacity, first_dirty)
+    errors = []
+    for act in (
+        lambda: newest.add(data, CleanedTransactions(), path="a.log", position=7),
+        lambda: scanned_in_a_file(data, again, CleanedTransactions(), rng),
+    ):
+        try:
+            act()
+        except CorruptRecordError as error:
+            errors.append((error.reason, error.position))
+    assert errors in ([], 2 * errors[:1])
     assert newest.count_superseded(0, newest.records) <= newest.records
+    assert again.records == newest.records
+
+
+def test_a_read_that_fails_is_told_and_ends_the_pass(tmp_path: Path) -> None:
+    newest, transactions = NewestRecords(9, 0), CleanedTransactions()
+    fd = os.open(tmp_path, os.O_RDONLY)  # a directory
+    try:
+        with pytest.raises(StorageError, match=r"a\.log") as told:
+            newest.scan(fd, 0, 100, bytearray(100), transactions, enough_bytes=1, path="a.log")
+    finally:
+        os.close(fd)
+    assert told.value.errno == errno.EISDIR
+    with pytest.raises(ValueError, match="begin another"):
+        newest.add(b"", transactions, path="a.log", position=0)
+
+
+def test_a_file_is_read_into_memory_that_can_be_written_and_no_further_than_asked(tmp_path: Path) -> None:
+    data = batch(0, (b"a", b"1")) + batch(1, (b"b", b"2")) + batch(2, (b"c", b"3"))
+    path = tmp_path / "a.log"
+    path.write_bytes(data)
+    size = len(data) // 3
+    with path.open("rb") as file:
+        for end, taken in ((0, 0), (size - 1, 0), (size, 1), (size + 1, 1), (2 * size, 2), (9 * size, 3)):
+            newest = NewestRecords(9, 0)
+            position, pieces = newest.scan(
+                file.fileno(), 0, end, bytearray(size), CleanedTransactions(), enough_bytes=1 << 60, path="a.log"
+            )
+            assert (position, newest.records, len(pieces)) == (taken * size, taken, taken * 40)
+        with pytest.raises(BufferError):
+            NewestRecords(9, 0).scan(
+                file.fileno(), 0, size, bytes(size), CleanedTransactions(), enough_bytes=1, path="a.log"
+            )
 
 
 # ---- Use
