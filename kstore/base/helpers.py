@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -36,7 +38,8 @@ def with_helpers(
     The calling thread does one after the other, all of them where no thread can be started; the helpers are threads of
     this `name`. One of them begins a work where none was begun for `patience_s`: where most are Python alone, and take
     less, helpers would only be in the way. The first error of a work is raised, after the works that had begun have
-    ended; no other begins then, nor when the iteration ends early. `on_leaving` is called before they are waited for.
+    ended; no other begins then, nor when the iteration ends early. `on_leaving` is called before those that run are
+    waited for, perhaps more than once.
     """
     works = _Works(work, [_Group(items, at_once) for items in groups], patience_s, on_leaving)
     return works.run(at_once, name)
@@ -47,7 +50,10 @@ class _Group(Generic[Item]):
 
     def __init__(self, items: Iterable[Item], at_once: int) -> None:
         self.items = deque(items)  # `popleft` is atomic: one thread gets it
-        self.slots = threading.Semaphore(at_once)
+        # Not a Semaphore, and below not an Event: an interrupt may leave those locked.
+        self.slots: SimpleQueue[None] = SimpleQueue()
+        for _ in range(at_once):
+            self.slots.put(None)
 
 
 class _Works(Generic[Item, T]):
@@ -68,50 +74,61 @@ class _Works(Generic[Item, T]):
         self._errors: deque[BaseException] = deque()
         self._begun = monotonic()  # when a work was begun last
         self._next = threading.Lock()  # of the helper that is the next to begin a work
-        self._nothing_left = threading.Event()
+        self._bell: SimpleQueue[None] = (
+            SimpleQueue()
+        )  # rung for each helper once nothing is left; not an Event, as above
+        self._helpers: list[threading.Thread] = []
 
     def run(self, at_once: int, name: str) -> Iterator[T]:
         """The calling thread's part."""
-        # Of the first group the calling thread does one work at a time itself.
-        helped = [group for number, group in enumerate(self._groups) for _ in range(at_once - (number == 0))]
-        most = sum(len(group.items) for group in self._groups) - 1
-        helpers = [threading.Thread(target=self._help, args=(group,), name=name) for group in helped[: max(most, 0)]]
-        started = []
         try:
-            for helper in helpers:
-                if not start(helper):
-                    break
-                started.append(helper)
+            self._start_helpers(at_once, name)
             for group in self._groups:
                 while group.items:
                     self._do_next(group)
                     yield from self._arrived()
-            self._nothing_left.set()
-            for helper in started:
+            self._leave_the_rest()
+            for helper in self._helpers:
                 helper.join()
                 yield from self._arrived()
-        except BaseException:
+        except BaseException as error:
             self._leave_the_rest()
             self._on_leaving()
+            if self._errors and isinstance(error, Exception):
+                raise self._errors[0] from None
             raise
         finally:
-            for helper in started:
-                helper.join()
+            for helper in self._helpers:
+                if helper.ident is not None:  # else an interrupt came before its start
+                    helper.join()
         if self._errors:
             raise self._errors[0]
+
+    def _start_helpers(self, at_once: int, name: str) -> None:
+        for number, group in enumerate(self._groups):
+            # Of the first group the calling thread does one work at a time itself.
+            for _ in range(min(at_once, len(group.items)) - (number == 0)):
+                helper = threading.Thread(target=self._help, args=(group,), name=name)
+                self._helpers.append(helper)
+                if not start(helper):
+                    self._helpers.pop()
+                    return
 
     def _arrived(self) -> Iterator[T]:
         while self._results:
             yield self._results.popleft()
 
     def _do_next(self, group: _Group[Item]) -> None:
-        with group.slots:
+        group.slots.get()
+        try:
             try:
                 item = group.items.popleft()
             except IndexError:  # another thread has just taken the last one
                 return
             self._begun = monotonic()
             self._results.append(self._work(item))
+        finally:
+            group.slots.put(None)
 
     def _help(self, group: _Group[Item]) -> None:
         """A helper's life."""
@@ -119,15 +136,21 @@ class _Works(Generic[Item, T]):
             while group.items:
                 with self._next:
                     while group.items and (left := self._begun + self._patience_s - monotonic()) > 0:
-                        self._nothing_left.wait(left)
+                        with suppress(Empty):
+                            self._bell.get(timeout=left)
                     if group.items:
                         self._begun = monotonic()
                 self._do_next(group)
         except BaseException as error:
             self._errors.append(error)
             self._leave_the_rest()
+            self._on_leaving()
 
     def _leave_the_rest(self) -> None:
+        """Have no other work begin, and wake the helpers, also where an interrupt has taken a slot with it."""
         for group in self._groups:
             group.items.clear()
-        self._nothing_left.set()
+        for _ in self._helpers:
+            self._bell.put(None)
+            for group in self._groups:
+                group.slots.put(None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 
 import pytest
 
+from kstore.base import helpers
 from kstore.base.helpers import with_helpers
 
 FOREVER_S = 3600.0
@@ -56,6 +58,13 @@ def test_no_more_works_of_a_group_than_allowed_run_at_a_time_and_each_group_has_
     assert most == {"a": at_once, "b": at_once}
 
 
+@pytest.mark.parametrize(("groups", "items", "at_once"), [(2, 1, 2), (3, 1, 2), (2, 4, 8), (1, 3, 5)])
+def test_groups_of_few_items_are_worked_on_side_by_side(groups: int, items: int, at_once: int) -> None:
+    all_run = threading.Barrier(groups * min(items, at_once))
+    done = with_helpers(lambda item: all_run.wait(WAIT_S), [range(items)] * groups, at_once, "help")
+    assert len(list(done)) == groups * items
+
+
 def test_each_work_is_done_once_and_gives_its_result() -> None:
     done = list(with_helpers(lambda item: item, [range(2000), range(2000, 3000), []], 3, "help"))
     assert sorted(done) == list(range(3000))
@@ -94,21 +103,75 @@ def test_an_error_in_the_calling_thread_is_raised_once_the_works_that_had_begun_
 
 
 def test_an_error_in_a_helper_is_raised_and_no_other_work_begins() -> None:
-    caller, raised, begun, helpers = me(), threading.Event(), list[int](), list[threading.Thread]()
+    caller, raised, begun, others = me(), threading.Event(), list[int](), list[threading.Thread]()
 
     def work(item: int) -> int:
         begun.append(item)
         if me() != caller:
-            helpers.append(threading.current_thread())
+            others.append(threading.current_thread())
             raised.set()
             raise ValueError(f"not {item}")
         assert raised.wait(WAIT_S)
-        helpers[0].join(WAIT_S)
+        others[0].join(WAIT_S)
         return item
 
+    told = list[bool]()
     with pytest.raises(ValueError, match=r"^not [01]$"):
-        list(with_helpers(work, [range(100)], 2, "help"))
+        list(with_helpers(work, [range(100)], 2, "help", on_leaving=lambda: told.append(True)))
     assert sorted(begun) in ([0], [0, 1])  # the helper may have been the first
+    assert told
+
+
+def test_the_first_error_is_the_one_that_is_raised() -> None:
+    caller, raised = me(), threading.Event()
+
+    def work(item: int) -> None:
+        if me() != caller:
+            raised.set()
+            raise ValueError("first")
+        assert raised.wait(WAIT_S)
+        next(thread for thread in threading.enumerate() if thread.name == "help").join(WAIT_S)
+        raise KeyError("second")
+
+    with pytest.raises(ValueError, match="first"):
+        list(with_helpers(work, [range(100)], 2, "help"))
+
+
+@pytest.mark.parametrize("call", ["get", "put", "popleft"])
+def test_an_interrupt_in_the_caller_between_two_works_leaves_no_helper_waiting(call: str) -> None:
+    """As Ctrl-C at that place: with a slot that was taken and not given back, at the worst."""
+
+    class Interrupting:
+        def __init__(self, real: object) -> None:
+            self._real, self._left = real, 3
+
+        def __getattr__(self, name: str) -> object:
+            act = getattr(self._real, name)
+            if name != call:
+                return act
+
+            def interrupted(*arguments: object, **named: object) -> object:
+                answer = act(*arguments, **named)
+                if threading.current_thread().name != "help" and self._left >= 0:
+                    self._left -= 1
+                    if self._left == 0:
+                        raise KeyboardInterrupt
+                return answer
+
+            return interrupted
+
+        def __len__(self) -> int:
+            return len(self._real)  # type: ignore[arg-type]
+
+    works = helpers._Works(lambda item: item, [helpers._Group(range(1000), 2)], 0.0, lambda: None)
+    group = works._groups[0]
+    if call == "popleft":
+        group.items = Interrupting(group.items)  # type: ignore[assignment]
+    else:
+        group.slots = Interrupting(group.slots)  # type: ignore[assignment]
+    with contextlib.suppress(KeyboardInterrupt):
+        list(works.run(2, "help"))
+    assert not [thread for thread in threading.enumerate() if thread.name == "help"]
 
 
 def test_a_work_that_runs_elsewhere_is_told_when_the_calling_thread_leaves() -> None:

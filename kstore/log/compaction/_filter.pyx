@@ -114,6 +114,10 @@ cdef extern from "cleaned.h" nogil:
 
 cdef int64_t INT32_LIMIT = 0x7fffffff
 
+cdef int[8] LIBRARY_LEVELS         # by codec: Kafka's default level, as the library knows it
+for _codec in (compression.LZ4, compression.ZSTD):
+    LIBRARY_LEVELS[<int> _codec] = compression.library_level(_codec, None)
+
 cdef struct Reading:
     int fd
     int error                      # errno of a read that failed
@@ -413,20 +417,14 @@ cdef class BatchFilter:
     cdef int _pack(self, int codec) except -1:
         """Compress the records of the rebuilt batch, at the codec's default level, and put the batch into the output."""
         cdef ks_cleaner *c = &self._c
-        cdef const uint8_t *p = c.rebuilt.p + RECORDS_AT
-        cdef size_t n = c.rebuilt.used - RECORDS_AT, bound = ks_compress_bound(codec, n)
-        cdef int64_t made = -1
-        cdef int level
+        cdef int step
         cdef bytes payload
-        if bound:
-            if ks_pile_room(&c.out, RECORDS_AT + bound):
-                raise MemoryError
-            level = compression.library_level(codec, None)
-            with nogil:
-                made = ks_compress(codec, level, p, n, c.out.p + c.out.used + RECORDS_AT, bound)
-        if made >= 0:
-            return ks_packed_in_place(c, <size_t> made)
-        payload = compression.compress(codec, PyBytes_FromStringAndSize(<const char *> p, <Py_ssize_t> n))
+        with nogil:
+            step = _pack_natively(c, codec)
+        if step != KS_CLEAN_TO_PACK:
+            return step
+        payload = compression.compress(codec, PyBytes_FromStringAndSize(
+            <const char *> c.rebuilt.p + RECORDS_AT, <Py_ssize_t> c.rebuilt.used - RECORDS_AT))
         return ks_put_packed(c, <const uint8_t *> PyBytes_AS_STRING(payload), <size_t> PyBytes_GET_SIZE(payload))
 
     # ---- Formats 0 and 1, which become format 2 (SEMANTICS 7.21a).
@@ -563,6 +561,10 @@ cdef int _go_on(ks_cleaner *c, Reading *r) noexcept nogil:
     cdef int step
     while True:
         step = ks_clean(c)
+        if step == KS_CLEAN_TO_PACK:
+            step = _pack_natively(c, c.b.attributes & CODEC_MASK)
+            if step == KS_CLEANED:
+                continue
         if step != KS_CLEANED or r.enough == 0:
             return step
         r.position += c.p - c.begin
@@ -578,6 +580,18 @@ cdef int _go_on(ks_cleaner *c, Reading *r) noexcept nogil:
         if got <= 0:
             r.error = errno if got < 0 else 0
             return KS_CLEANED
+
+
+cdef int _pack_natively(ks_cleaner *c, int codec) noexcept nogil:
+    """Compress the records of the rebuilt batch where they will be; KS_CLEAN_TO_PACK where a package has to."""
+    cdef size_t n = c.rebuilt.used - RECORDS_AT, bound = ks_compress_bound(codec, n)
+    cdef int64_t made
+    if bound == 0:
+        return KS_CLEAN_TO_PACK
+    if ks_pile_room(&c.out, RECORDS_AT + bound):
+        return KS_CLEAN_OUT_OF_MEMORY
+    made = ks_compress(codec, LIBRARY_LEVELS[codec], c.rebuilt.p + RECORDS_AT, n, c.out.p + c.out.used + RECORDS_AT, bound)
+    return KS_CLEAN_TO_PACK if made < 0 else ks_packed_in_place(c, <size_t> made)
 
 
 cdef int64_t _position(const ks_cleaner *c, const Reading *r) noexcept:

@@ -71,16 +71,15 @@ class NewestRecords:
         buffer: Buffer,
         transactions: CleanedTransactions,
         *,
-        enough_bytes: int,
         path: str,
         max_decompressed_bytes: int | None = None,
     ) -> tuple[int, bytes]:
         """Read the batches of `[position, end)` of a file, piece by piece, and take them; (where it stopped, the pieces).
 
-        A piece is as many whole batches as `buffer`, which is overwritten, has room for. It stops behind the piece with which
-        `enough_bytes` are read, behind the batch with which the map is full, and before a batch for which the buffer has no
-        room or that the file ends in. The pieces are `Piece`s of five 64-bit integers each, as `ScannedPart.extend` takes
-        them. Raises as `add`, and `StorageError`. The GIL is released.
+        A piece is as many whole batches as `buffer`, which is overwritten, has room for. It stops behind the batch with which
+        the map is full, and before a batch for which the buffer has no room or that goes beyond `end` or the file. The
+        pieces are `Piece`s of five 64-bit integers each, as `ScannedPart.extend` takes them. Raises as `add`, and
+        `StorageError`. The GIL is released.
         """
     def end_segment(self, next_base: int) -> None:
         """Note that a segment was scanned to its end, and the next one begins at `next_base`; nothing if the map is full."""

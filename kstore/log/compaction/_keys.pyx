@@ -97,8 +97,7 @@ cdef struct Reading:
     uint8_t *buffer
     Py_ssize_t room
     int64_t position               # of the buffer's first byte
-    int64_t end                    # nothing is read from here on,
-    int64_t enough                 # and no further piece
+    int64_t end                    # nothing is read from here on
     Walk w
     int64_t records_before         # the piece
     int64_t batches_before
@@ -202,13 +201,13 @@ cdef class NewestRecords:
             self.leave()
 
     def scan(self, int fd, int64_t position, int64_t end, buffer not None, CleanedTransactions transactions not None, *,
-             int64_t enough_bytes, path, max_decompressed_bytes=None):
+             path, max_decompressed_bytes=None):
         """Read the batches of `[position, end)` of a file, piece by piece, and take them; (where it stopped, the pieces).
 
-        A piece is as many whole batches as `buffer`, which is overwritten, has room for. It stops behind the piece with which
-        `enough_bytes` are read, behind the batch with which the map is full, and before a batch for which the buffer has no
-        room or that the file ends in. The pieces are `Piece`s of five 64-bit integers each, as `ScannedPart.extend` takes
-        them. Raises as `add`, and `StorageError`. The GIL is released.
+        A piece is as many whole batches as `buffer`, which is overwritten, has room for. It stops behind the batch with which
+        the map is full, and before a batch for which the buffer has no room or that goes beyond `end` or the file. The
+        pieces are `Piece`s of five 64-bit integers each, as `ScannedPart.extend` takes them. Raises as `add`, and
+        `StorageError`. The GIL is released.
         """
         cdef Reading r
         cdef Py_buffer view
@@ -218,7 +217,6 @@ cdef class NewestRecords:
         r.fd = fd
         r.position = position
         r.end = end
-        r.enough = position + min(enough_bytes, max(end - position, 0))
         PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
         try:
             self._begin()
@@ -307,7 +305,7 @@ cdef int _check_ordinals(NewestRecords newest, int64_t first, int64_t count) exc
 
 
 cdef ks_step _read_on(NewestRecords newest, Reading *r, CleanedTransactions transactions) noexcept nogil:
-    """Take the rest of the piece, note it, and read the next ones, until there is enough or something needs Python."""
+    """Take the rest of the piece, note it, and read the next ones, until the end or something needs Python."""
     cdef ks_newest *s = &newest.state
     cdef ks_step step
     cdef int64_t taken
@@ -321,7 +319,7 @@ cdef ks_step _read_on(NewestRecords newest, Reading *r, CleanedTransactions tran
             r.position += taken
             if _note(newest, r):
                 return KS_CLEAN_OUT_OF_MEMORY
-        if s.full or r.position >= r.enough or (r.w.end > r.buffer and taken == 0):
+        if s.full or r.position >= r.end or (r.w.end > r.buffer and taken == 0):
             return KS_CLEANED
         r.records_before = s.records
         r.batches_before = newest.batches

@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kstore")
 
 OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = 8, 12
-_PIECES_AT_ONCE, _WRITTEN_AT_ONCE = 64, 1 << 20
-"""What the first pass reads, in buffers, and the second one writes, in bytes, before Python is needed again.
-
-Each time it waits for the interpreter: five milliseconds where another thread appends without end.
-"""
+_WRITTEN_AT_ONCE = 1 << 20
+"""How many bytes of output the second pass collects before they are written. As each read, a write waits for the
+interpreter: five milliseconds where another thread appends without end."""
 
 
 class CleanerLimits(NamedTuple):
@@ -48,10 +46,13 @@ class CleanerLimits(NamedTuple):
     """Keys that the offset map holds at the most."""
 
     io_buffer_bytes: int
-    """The size of the buffer for reading, and of the one for writing."""
+    """The size of the buffer for reading; what is written anew is collected up to 1 MiB besides."""
 
     max_io_buffer_bytes: int
     """What a buffer grows to for a batch that is larger; a batch larger than this has a buffer of its own size."""
+
+    buffers_at_once: int = 64
+    """How many buffers a pass reads, one after the other, before it asks whether to stop or to sleep."""
 
 
 DEFAULT_LIMITS = CleanerLimits(map_keys=5033164, io_buffer_bytes=256 << 10, max_io_buffer_bytes=1048588)
@@ -236,7 +237,7 @@ class _Round:
         )
 
     def _check(self) -> None:
-        """Before each piece that is read (SEMANTICS 7.8)."""
+        """Before each read of at most `buffers_at_once` (SEMANTICS 7.8)."""
         if self._writer is not None:
             self._writer.cleaning.check()
 
@@ -279,17 +280,16 @@ class _Round:
         size = segment.size_bytes
         position = segment.start(self._first_dirty, size)[0] if self._first_dirty > segment.base_offset else 0
         part = self._scanned[segment.base_offset] = ScannedPart(position, self._newest.records)
-        file, enough = segment.file, _PIECES_AT_ONCE if self._throttle is None else 1
+        file = segment.file
         while position < size:
             self._check()
             first = position
             position, pieces = self._newest.scan(
                 file.fd,
                 position,
-                size,
+                min(size, position + self._limits.buffers_at_once * len(self._buffer)),
                 self._buffer,
                 transactions,
-                enough_bytes=enough * len(self._buffer),
                 path=segment.path,
                 max_decompressed_bytes=self._view.max_decompressed_bytes,
             )
@@ -305,13 +305,20 @@ class _Round:
         self, segment: Segment, position: int, size: int, transactions: CleanedTransactions, part: ScannedPart
     ) -> int:
         """Learn from a batch for which the buffer has no room; the position behind it. Raises what is wrong there."""
-        data, at = next(self._pieces(segment, position, size, self._buffer))
+        data, at = self._read_large(segment, position, size)
         part.begin(self._newest)
         taken = self._newest.add(
             data, transactions, path=segment.path, position=at, max_decompressed_bytes=self._view.max_decompressed_bytes
         )
         part.add(at + taken, self._newest)
         return at + taken
+
+    def _read_large(self, segment: Segment, position: int, end: int) -> tuple[memoryview, int]:
+        """Read a batch for which the buffer has no room; the buffer grows for the next ones (SEMANTICS 7.23)."""
+        data, at = next(self._pieces(segment, position, end, self._buffer))
+        if len(self._buffer) < len(data) <= self._limits.max_io_buffer_bytes:
+            self._buffer = bytearray(len(data))
+        return data, at
 
     def _pieces(
         self, segment: Segment, start: int, end: int, buffer: bytearray | None = None
@@ -423,9 +430,9 @@ class _Round:
                 chunk = kept.clean_file(
                     file.fd,
                     position,
-                    last,
+                    min(last, position + self._limits.buffers_at_once * len(self._buffer)),
                     self._buffer,
-                    enough_bytes=_WRITTEN_AT_ONCE if self._throttle is None else 1,
+                    enough_bytes=_WRITTEN_AT_ONCE,
                     scanned=is_scanned,
                     path=segment.path,
                     keeps_old_tombstones=keeps,
@@ -440,7 +447,7 @@ class _Round:
         self, segment: Segment, position: int, last: int, kept: BatchFilter, *, scanned: bool, keeps: bool
     ) -> CleanedChunk:
         """Clean a batch for which the buffer has no room. Raises what is wrong there."""
-        data, at = next(self._pieces(segment, position, last, self._buffer))
+        data, at = self._read_large(segment, position, last)
         return kept.clean(data, scanned=scanned, path=segment.path, position=at, keeps_old_tombstones=keeps)
 
     def _drops(self, piece: Piece, kept: BatchFilter) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
 import threading
 import time
 import weakref
@@ -72,7 +73,9 @@ def limits_of(broker: BrokerConfig, max_batch_bytes: int) -> CleanerLimits:
     slots = min(broker.log_cleaner_dedupe_buffer_size // threads, INT_MAX) // KEY_BYTES
     keys = int(slots * broker.log_cleaner_io_buffer_load_factor)
     io_buffer_bytes = broker.log_cleaner_io_buffer_size // threads // 2
-    return CleanerLimits(max(keys, 1), max(io_buffer_bytes, 1), max_batch_bytes)
+    limits = CleanerLimits(max(keys, 1), max(io_buffer_bytes, 1), max_batch_bytes)
+    is_paced = broker.log_cleaner_io_max_bytes_per_second < sys.float_info.max
+    return limits._replace(buffers_at_once=1) if is_paced else limits
 
 
 class Cleaner:

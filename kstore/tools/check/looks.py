@@ -72,7 +72,7 @@ def sight(directory: str, root: str) -> object:
         state.append(fs.stat(directory).st_ino)
     except StorageError:
         state.append("gone")
-    for name in (checkpoint.CLEAN_MARKER, *checkpoint.ROOT_CHECKPOINTS) if root != directory else ():
+    for name in (fs.LOCK_FILE, checkpoint.CLEAN_MARKER, *checkpoint.ROOT_CHECKPOINTS) if root != directory else ():
         try:
             status = fs.stat(os.path.join(root, name))
             state.append((name, status.st_ino, _times(status)))

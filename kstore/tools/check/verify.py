@@ -131,7 +131,7 @@ def verify(
     """
     checked = targets(paths)
     report = Report()
-    threads = min(threads or min(os.cpu_count() or 1, 8), len(checked))
+    threads = max(threads or min(os.cpu_count() or 1, 8), 1)
     stopping = threading.Event()
 
     def count_bytes(size_bytes: int) -> None:

@@ -130,9 +130,9 @@ COUNTERS = (*COUNTERS_UNREAD, "batches_rebuilt", "batches_emptied", "tombstones_
 
 def read_from_a_file(
     made: BatchFilter, parts: Sequence[tuple[bool, bytes]], keeps_old_tombstones: bool, rng: random.Random
-) -> bytes:
-    """The output of `clean_file`, in pieces and for outputs of any size."""
-    output, begin = bytearray(), 7
+) -> tuple[bytes, bool, int]:
+    """What `clean_file` gives in all, in pieces and for outputs of any size."""
+    output, changed, max_offset, begin = bytearray(), False, -1, 7
     with tempfile.TemporaryFile() as file:
         file.write(bytes(begin) + b"".join(data for _, data in parts))
         file.flush()
@@ -150,10 +150,15 @@ def read_from_a_file(
                     path="x.log",
                     keeps_old_tombstones=keeps_old_tombstones,
                 )
+                assert chunk.changed == (
+                    bytes(chunk.output) != data[position - end : position - end + chunk.taken or None]
+                )
                 output += chunk.output
+                changed |= chunk.changed
+                max_offset = max(max_offset, chunk.max_offset)
                 position += chunk.taken
                 size *= 1 if chunk.taken else 2
-    return bytes(output)
+    return bytes(output), changed, max_offset
 
 
 def clean(
@@ -253,7 +258,7 @@ def clean(
     in_file.set_last_records(last or {})
     rng = random.Random(len(output))
     parts = ((False, b"".join(clean_part)), (True, b"".join(batches)))
-    assert read_from_a_file(in_file, parts, keeps_old_tombstones, rng) == bytes(output)
+    assert read_from_a_file(in_file, parts, keeps_old_tombstones, rng) == (bytes(output), changed, max_offset)
     assert again.take_retained() == retained
     for name in COUNTERS:
         assert getattr(in_file, name) == getattr(made, name)
@@ -849,7 +854,48 @@ def clean_alone(
     newest.add(
         b"".join(keyed(1000 + i, key) for i, key in enumerate(superseding)), transactions, path="y.log", position=0
     )
-    transactions = CleanedTransactions()
-    transactions.add_aborted(aborted)
-    made = BatchFilter(newest, transactions, now_ms=NOW, delete_retention_ms=RETENTION, first_uncleanable_offset=NEVER)
-    return bytes(made.clean(data, scanned=False, path="x.log", position=position, keeps_old_tombstones=True).output)
+    answers: list[bytes | CorruptRecordError] = []
+    for in_file in (False, True):
+        transactions = CleanedTransactions()
+        transactions.add_aborted(aborted)
+        made = BatchFilter(
+            newest, transactions, now_ms=NOW, delete_retention_ms=RETENTION, first_uncleanable_offset=NEVER
+        )
+        try:
+            if in_file:
+                answers.append(cleaned_in_pieces(made, data, position))
+            else:
+                chunk = made.clean(data, scanned=False, path="x.log", position=position, keeps_old_tombstones=True)
+                answers.append(bytes(chunk.output))
+        except CorruptRecordError as error:
+            answers.append(error)
+    answer, again = answers
+    if isinstance(answer, CorruptRecordError):
+        assert isinstance(again, CorruptRecordError)
+        assert (again.reason, again.path, again.position) == (answer.reason, answer.path, answer.position)
+        raise answer
+    assert again == answer
+    return answer
+
+
+def cleaned_in_pieces(made: BatchFilter, data: bytes, position: int) -> bytes:
+    """The same from a file, in pieces of as few batches as there can be."""
+    output, at, end, size = bytearray(), position, position + len(data), 61
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(position) + data)
+        file.flush()
+        while at < end and size < 4 * len(data) + 200:
+            chunk = made.clean_file(
+                file.fileno(),
+                at,
+                end,
+                bytearray(size),
+                enough_bytes=1 << 20,
+                scanned=False,
+                path="x.log",
+                keeps_old_tombstones=True,
+            )
+            output += chunk.output
+            at += chunk.taken
+            size = 61 if chunk.taken else 2 * size
+    return bytes(output)

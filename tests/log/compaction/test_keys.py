@@ -65,15 +65,8 @@ def scanned_in_a_file(data: bytes, newest: NewestRecords, transactions: CleanedT
         file.flush()
         while position < end and not newest.is_full:
             first = position
-            position, pieces = newest.scan(
-                file.fileno(),
-                position,
-                end,
-                bytearray(size),
-                transactions,
-                enough_bytes=rng.choice((1, 400, 1 << 20)),
-                path="a.log",
-            )
+            stop = min(end, position + rng.choice((size, 4 * size, 1 << 20)))
+            position, pieces = newest.scan(file.fileno(), position, stop, bytearray(size), transactions, path="a.log")
             numbers = memoryview(pieces).cast("q").tolist()
             assert numbers[0::5] == sorted(set(numbers[0::5]))
             assert (numbers[-5] if pieces else first) == position
@@ -801,7 +794,7 @@ def test_a_read_that_fails_is_told_and_ends_the_pass(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)  # a directory
     try:
         with pytest.raises(StorageError, match=r"a\.log") as told:
-            newest.scan(fd, 0, 100, bytearray(100), transactions, enough_bytes=1, path="a.log")
+            newest.scan(fd, 0, 100, bytearray(100), transactions, path="a.log")
     finally:
         os.close(fd)
     assert told.value.errno == errno.EISDIR
@@ -817,14 +810,10 @@ def test_a_file_is_read_into_memory_that_can_be_written_and_no_further_than_aske
     with path.open("rb") as file:
         for end, taken in ((0, 0), (size - 1, 0), (size, 1), (size + 1, 1), (2 * size, 2), (9 * size, 3)):
             newest = NewestRecords(9, 0)
-            position, pieces = newest.scan(
-                file.fileno(), 0, end, bytearray(size), CleanedTransactions(), enough_bytes=1 << 60, path="a.log"
-            )
+            position, pieces = newest.scan(file.fileno(), 0, end, bytearray(size), CleanedTransactions(), path="a.log")
             assert (position, newest.records, len(pieces)) == (taken * size, taken, taken * 40)
         with pytest.raises(BufferError):
-            NewestRecords(9, 0).scan(
-                file.fileno(), 0, size, bytes(size), CleanedTransactions(), enough_bytes=1, path="a.log"
-            )
+            NewestRecords(9, 0).scan(file.fileno(), 0, size, bytes(size), CleanedTransactions(), path="a.log")
 
 
 # ---- Use

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -236,6 +237,28 @@ def test_progress_and_throttle_are_told_of_all_bytes(root: Path, clock: ManualCl
         log.compact(progress=lambda done, total: told.append((done, total)))
         assert told[-1] == (2 * size, 2 * size)
         assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_no_more_buffers_are_read_at_once_than_allowed_also_where_nothing_stays(
+    root: Path, clock: ManualClock, at_once: int
+) -> None:
+    """SEMANTICS 7.8 and 7.27: an abort is seen, and a pace is kept, between two of these reads."""
+    with open_log(root, clock, internal_segment_bytes=100_000) as log:
+        for _ in range(2):  # in the second round all of the first one's records are superseded
+            fill(log, clock, 400, 400)
+            log.roll()
+            writer, told = writer_of(log), [0]
+            line = writer.housekeeping.housekeeper.first_dirty(("events", 0))
+            compact(
+                writer,
+                survey(writer, log.config, writer.now(), line, lag=False),
+                LIMITS._replace(io_buffer_bytes=1000, buffers_at_once=at_once),
+                progress=lambda done, total, told=told: told.append(done),  # type: ignore[misc]
+            )
+        steps = [after - before for before, after in itertools.pairwise(told)]
+        assert 1000 * (at_once - 1) < max(steps) <= 1000 * at_once
+        assert sum(steps) == told[-1] > 30_000
 
 
 @pytest.mark.parametrize("kept", [0, 1])

@@ -756,6 +756,7 @@ def test_the_pace_is_asked_for_every_read_and_write_and_aborts_when_the_store_cl
         ({"log_cleaner_dedupe_buffer_size": 2**62}, CleanerLimits(int((2**31 - 1) // 24 * 0.9), 256 << 10, 1048588)),
         ({"log_cleaner_io_buffer_load_factor": 0.5}, CleanerLimits(2796202, 256 << 10, 1048588)),
         ({"log_cleaner_io_buffer_size": 1 << 20}, CleanerLimits(5033164, 512 << 10, 1048588)),
+        ({"log_cleaner_io_max_bytes_per_second": 1e9}, CleanerLimits(5033164, 256 << 10, 1048588, buffers_at_once=1)),
         ({"log_cleaner_io_buffer_size": 0}, CleanerLimits(5033164, 1, 1048588)),
     ],
 )
