@@ -201,7 +201,9 @@ class BrokerSettings(TypedDict, total=False):
     """How long after opening the housekeeping begins. [at least 0 milliseconds; default 30000 (30 seconds)]"""
 
     num_recovery_threads_per_data_dir: SupportsIndex | str
-    """How many threads open, recover and close the logs of one directory. [at least 1 threads; default 2]"""
+    """How many threads at the most open, recover and close the logs of one directory. One opens small logs. [at least 1
+    threads; default 2]
+    """
 
     log_dir_failure_timeout_ms: SupportsIndex | str
     """Kept for brokers that share the configuration. [at least 1 milliseconds; default 30000 (30 seconds)] Does nothing
