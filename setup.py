@@ -1,8 +1,8 @@
 """The compiled modules; everything else about the package is in pyproject.toml.
 
-Each .c file of kstore/c is compiled once. Those with state (the pool of blocks, the crew of threads, the codecs'
-functions) are part of one module, `kstore.columns._native`; the others are a static library, from which each module
-takes what it calls.
+Each .c file of kstore/c is compiled once. Those with state are part of one module: the pool of blocks and the crew of
+threads of `kstore.columns._native`, the codecs' functions of `kstore.codec._compression`. The others are a static
+library, from which each module takes what it calls.
 
 KSTORE_CHECKED, which the Makefile sets, asks for a checked build: "sanitize" with Cython's bounds checks and the
 compiler's address and undefined-behaviour checks, "tsan" with its checks for data races, "coverage" (by clang) with
@@ -47,7 +47,10 @@ STATELESS = [
     "kstore/c/transactions.c",
     "kstore/c/window.c",
 ]
-WITH_STATE = [str(path) for path in sorted(Path("kstore/c").rglob("*.c")) if str(path) not in STATELESS]
+WITH_STATE = {
+    "kstore.codec._compression": ["kstore/c/compress.c", "kstore/c/unpack.c"],
+    "kstore.columns._native": sorted({*map(str, Path("kstore/c/columns").glob("*.c"))} - {*STATELESS}),
+}
 HEADERS = [str(path) for path in sorted(Path("kstore/c").rglob("*.h"))]
 
 
@@ -63,7 +66,7 @@ def extension(source):
     name = ".".join(source.with_suffix("").parts)
     return Extension(
         name,
-        [str(source), *(WITH_STATE if name == "kstore.columns._native" else [])],
+        [str(source), *WITH_STATE.get(name, [])],
         depends=[*map(str, Path("kstore").rglob("*.pxd")), *HEADERS, *STATELESS],
         include_dirs=["kstore/c"],
         extra_compile_args=compile_args,

@@ -34,6 +34,7 @@ WORDS = b" ".join(b"timestamp level service request user order item price error 
 HEADERS = [("trace", b"0af7651916cd43dd8448eb211c80319c"), ("source", b"web")]
 PARTITIONS = 16
 READ = "read(2) of the files, 1 MiB at a time"
+AIOKAFKA = "aiokafka's reader, by rows, .value, file included"
 
 
 class Columns:
@@ -207,6 +208,10 @@ def bare(path: Path) -> None:
                 pass
 
 
+def aiokafka(path: Path) -> int:
+    return sum(peers.aiokafka_read(data) for each in sorted(path.glob("*.log")) for data in peers.aiokafka_chunks(each))
+
+
 WAYS: dict[str, Callable[[kstore.Log], int]] = {
     "kstore": lambda log: sum(len(chunk) for chunk in log.iter_columns()),
     "kstore, threads=1": lambda log: sum(len(chunk) for chunk in log.iter_columns(threads=1)),
@@ -214,11 +219,11 @@ WAYS: dict[str, Callable[[kstore.Log], int]] = {
 }
 
 
-@pytest.mark.parametrize("way", [*WAYS, READ])
+@pytest.mark.parametrize("way", [*WAYS, READ, AIOKAFKA])
 @pytest.mark.parametrize("state", ["warm", "cold"])
 def test_read(benchmark: BenchmarkFixture, filled: tuple[str, str, Path], state: str, way: str) -> None:
     batches, codec, path = filled
-    if state == "cold" and (codec != "none" or batches == "64 KiB"):
+    if state == "cold" and (way == AIOKAFKA or codec != "none" or batches == "64 KiB"):
         pytest.skip("asked of two")
     rows = 2 * ROWS
     size = sum(each.stat().st_size for each in path.glob("*.log"))
@@ -230,7 +235,8 @@ def test_read(benchmark: BenchmarkFixture, filled: tuple[str, str, Path], state:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     with kstore.Log.open(path, mode="r") as log:
-        run = (lambda: bare(path)) if way == READ else (lambda: WAYS[way](log))  # type: ignore[return-value]
+        alone = {READ: lambda: bare(path), AIOKAFKA: lambda: aiokafka(path)}
+        run = alone.get(way, lambda: WAYS[way](log))
         setup = drop if state == "cold" else None
         answer = measure(benchmark, Question(text), way, run, operations=rows, size_bytes=size, setup=setup, rounds=5)
     assert way == READ or answer == rows

@@ -14,6 +14,7 @@ from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
+from kstore.codec._compression cimport unpacked
 from kstore.codec._wire cimport (
     ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CODEC_MASK, CONTROL_BIT, CRC_AT,
     DELETE_HORIZON_BIT, HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LEGACY_ATTRIBUTES_AT,
@@ -335,8 +336,11 @@ cdef object _check_frame(const uint8_t *p, Py_ssize_t size, bint check_crc):
 cdef bytes record_section(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position):
     """The decompressed records of the compressed v2 batch at `p`."""
     cdef int codec = load16(p + ATTRIBUTES_AT) & CODEC_MASK
-    return _decompress(codec, PyBytes_FromStringAndSize(<const char *> p + RECORDS_AT, size - RECORDS_AT), limit, 2,
-                       path, position)
+    cdef bytes section = unpacked(codec, p + RECORDS_AT, <size_t> (size - RECORDS_AT), limit)
+    if section is None:
+        section = _decompress(codec, PyBytes_FromStringAndSize(<const char *> p + RECORDS_AT, size - RECORDS_AT), limit,
+                              2, path, position)
+    return section
 
 
 cdef bytes _decompress(int codec, bytes data, int64_t limit, int magic, object path, int64_t position):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kstore.columns import _native
+from kstore.codec._compression import ZSTD_LIBRARY
 from limits import compiled
 
 READ_BYTES = 256 << 10  # a piece that stays in a processor's own caches until it is summed up and copied
@@ -177,7 +177,7 @@ class _Batches(ctypes.Structure):
 @functools.cache
 def _library(codec: str) -> ctypes.CDLL:
     """The library from which kstore takes its functions, too."""
-    path = importlib.import_module("lz4.frame._frame").__file__ if codec == "lz4" else _native.ZSTD_LIBRARY
+    path = importlib.import_module("lz4.frame._frame").__file__ if codec == "lz4" else ZSTD_LIBRARY
     assert path is not None, f"no library of {codec} that can be called without the GIL"
     return ctypes.CDLL(path)
 

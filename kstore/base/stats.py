@@ -80,7 +80,7 @@ class LogStats(TypedDict):
     """Why the last write failed, if the disk had no room for it; "" else, and once a write has found room."""
 
     zstd_of_columns: str
-    """Which library decompresses zstd when columns are read. It does not change."""
+    """Which library decompresses zstd. It does not change."""
 
     first_dirty_offset: int
     """The cleaner has been at all below it; -1 where `cleanup.policy` has not `compact`."""

@@ -183,7 +183,7 @@ def _flush() -> None:
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
-    from kstore.columns._native import ZSTD_OF_COLUMNS
+    from kstore.codec._compression import ZSTD_OF_COLUMNS
 
     try:
         number = version("kstore")

@@ -11,8 +11,9 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
+from kstore.codec._compression cimport ks_compress, ks_compress_bound
 from kstore.columns._arrow cimport Column, ks_bytes, ks_column
-from kstore.columns._native cimport KS_POINTERS, ks_compress, ks_compress_bound
+from kstore.columns._native cimport KS_POINTERS
 from kstore.codec._pack cimport Packer, common_headers
 from kstore.codec._wire cimport (
     BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, LOG_OVERHEAD, MAX_TIMESTAMP_AT, RECORDS_AT, RECORDS_COUNT_AT,

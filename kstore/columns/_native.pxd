@@ -8,6 +8,7 @@ module.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kstore.codec._aborted cimport ks_span
+from kstore.codec._compression cimport ks_output
 from kstore.columns._arrowc cimport ArrowArray, ArrowSchema
 
 
@@ -82,13 +83,6 @@ cdef extern from "columns/decode.h" nogil:
         int8_t compression
         int8_t transactional
 
-cdef extern from "unpack.h" nogil:
-    ctypedef struct ks_output:
-        uint8_t *p
-        size_t capacity
-        int (*room)(ks_output *out, size_t used, size_t capacity) noexcept nogil
-        void *context
-
 cdef extern from "columns/reader.h" nogil:
     enum:
         KS_AT_END
@@ -122,8 +116,9 @@ cdef extern from "columns/reader.h" nogil:
         const int64_t *kept
         int64_t kept_n
         int64_t kept_at
-        int64_t (*unpack)(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil
-        void *unpack_context
+        int64_t (*unpack)(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept nogil
+        int64_t (*unpack_slowly)(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil
+        void *context
         int64_t max_decompressed
         int keeps_decompressed
         const uint8_t *decompressed
@@ -217,8 +212,3 @@ cdef int ks_read_headers_threaded(ks_reader *r, ks_headers_memory *m, ks_vec *ro
                                   const int64_t *borders, int64_t count, int threads) noexcept nogil
 cdef void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at,
                         size_t width) noexcept nogil
-
-# Codecs.
-cdef size_t ks_compress_bound(int codec, size_t n) noexcept nogil
-cdef int64_t ks_compress(int codec, int level, const uint8_t *p, size_t n, uint8_t *to, size_t room) noexcept nogil
-cdef int64_t ks_unpack(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept nogil

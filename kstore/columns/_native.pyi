@@ -1,12 +1,1 @@
-"""The one copy of the C that has state: the pool of blocks, the crew of threads, the codecs' functions."""
-
-from typing import Final
-
-LZ4_COMPRESSES: Final[bool]
-ZSTD_COMPRESSES: Final[bool]
-ZSTD_LIBRARY: Final[str | None]
-ZSTD_OF_COLUMNS: Final[str]
-"""What decompresses zstd when columns are read, in words: the path of that library, or the package."""
-
-def unpack(codec: int, data: bytes, limit: int) -> bytes | None:
-    """What our own decompressors make of a payload; None where they leave it to the libraries."""
+"""The one copy of the C of columns that has state: the pool of blocks, the crew of threads."""

@@ -1,18 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The one copy of the C that has state: the pool of blocks, the crew of threads, the codecs' functions.
+"""The one copy of the C of columns that has state: the pool of blocks, the crew of threads.
 
-`setup.py` compiles c/columns, unpack.c and compress.c into this module alone. Other modules call the functions below,
-each of which passes its arguments on. Also here: which libraries there are, and the decompressors by themselves.
+`setup.py` compiles these files of c/columns into this module alone. Other modules call the functions below, each of
+which passes its arguments on.
 """
-
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.string cimport memcpy, memset
-from posix.dlfcn cimport RTLD_LAZY, dlopen, dlsym
-
-import importlib
-import os
-
-import zstandard
 
 cdef extern from "columns/blocks.h" nogil:
     ks_block *c_block_new "ks_block_new"(size_t size) noexcept
@@ -73,18 +64,6 @@ cdef extern from "columns/batchtable.h" nogil:
                                                            int64_t count, int threads) noexcept
     void c_pick_field "ks_pick_field"(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at,
                                       size_t width) noexcept
-
-cdef extern from "unpack.h" nogil:
-    int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void *is_error) noexcept
-    int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept
-
-cdef extern from "compress.h" nogil:
-    int ks_lz4_compress_setup(void *bound, void *compress, void *is_error) noexcept
-    int ks_zstd_compress_setup(void *new_context, void *free_context, void *set, void *bound, void *compress,
-                               void *is_error) noexcept
-    size_t c_compress_bound "ks_compress_bound"(int codec, size_t n) noexcept
-    int64_t c_compress "ks_compress"(int codec, int level, const uint8_t *p, size_t n, uint8_t *to,
-                                     size_t room) noexcept
 
 
 cdef ks_block *ks_block_new(size_t size) noexcept nogil:
@@ -230,96 +209,3 @@ cdef int ks_read_headers_threaded(ks_reader *r, ks_headers_memory *m, ks_vec *ro
 cdef void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at,
                         size_t width) noexcept nogil:
     c_pick_field(to, rows, first, n, at, width)
-
-
-# ---- Codecs ----
-
-
-cdef size_t ks_compress_bound(int codec, size_t n) noexcept nogil:
-    return c_compress_bound(codec, n)
-
-
-cdef int64_t ks_compress(int codec, int level, const uint8_t *p, size_t n, uint8_t *to, size_t room) noexcept nogil:
-    return c_compress(codec, level, p, n, to, room)
-
-
-cdef int64_t ks_unpack(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept nogil:
-    return ks_unpack_natively(codec, p, n, out, limit)
-
-
-cdef object _find_zstd():
-    """Take zstd's functions from a shared library, so that threads need no GIL for them; its path, or None.
-
-    Two versions of zstd do not refuse the same damaged data, and the package zstandard judges the same batch when records
-    are read: only a library of that package's version is taken. The package ships one, for Pythons other than this one.
-    """
-    cdef void *library
-    cdef void *version
-    cdef unsigned number
-    major, minor, patch = zstandard.ZSTD_VERSION
-    folder = os.path.dirname(zstandard.__file__)
-    shipped = [os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("_cffi.")]
-    for path in [*shipped, "libzstd.so.1"]:
-        name = os.fsencode(path)
-        library = dlopen(PyBytes_AS_STRING(name), RTLD_LAZY)     # never closed
-        version = NULL if library == NULL else dlsym(library, b"ZSTD_versionNumber")
-        if version == NULL:
-            continue
-        number = (<unsigned (*)() noexcept nogil> version)()
-        if number == 10000 * major + 100 * minor + patch and ks_zstd_setup(
-            dlsym(library, b"ZSTD_createDCtx"), dlsym(library, b"ZSTD_freeDCtx"),
-            dlsym(library, b"ZSTD_decompressDCtx"), dlsym(library, b"ZSTD_isError"),
-        ):
-            global ZSTD_COMPRESSES
-            ZSTD_COMPRESSES = bool(ks_zstd_compress_setup(
-                dlsym(library, b"ZSTD_createCCtx"), dlsym(library, b"ZSTD_freeCCtx"),
-                dlsym(library, b"ZSTD_CCtx_setParameter"), dlsym(library, b"ZSTD_compressBound"),
-                dlsym(library, b"ZSTD_compress2"), dlsym(library, b"ZSTD_isError"),
-            ))
-            return path
-    return None
-
-
-cdef object _find_lz4():
-    """Take lz4's compressor from the package's module, or the library that it is linked with; whether it is there."""
-    cdef void *library
-    try:
-        name = os.fsencode(importlib.import_module("lz4.frame._frame").__file__)
-    except ImportError:
-        return False
-    library = dlopen(PyBytes_AS_STRING(name), RTLD_LAZY)     # never closed
-    return library != NULL and bool(ks_lz4_compress_setup(
-        dlsym(library, b"LZ4F_compressFrameBound"), dlsym(library, b"LZ4F_compressFrame"),
-        dlsym(library, b"LZ4F_isError"),
-    ))
-
-
-ZSTD_COMPRESSES = False
-ZSTD_LIBRARY = _find_zstd()
-LZ4_COMPRESSES = _find_lz4()
-ZSTD_OF_COLUMNS = ZSTD_LIBRARY or "the package zstandard, with the GIL"
-
-
-cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept nogil:
-    cdef ks_block *block = ks_block_new(capacity + (capacity >> 1))
-    if block == NULL:
-        return -1
-    if used:
-        memcpy(block.data, out.p, used)
-    ks_block_drop(<ks_block *> out.context)
-    out.context = block
-    out.p = block.data
-    out.capacity = block.capacity
-    return 0
-
-
-def unpack(int codec, bytes data, int64_t limit):
-    """What our own decompressors make of a payload; None where they leave it to the libraries."""
-    cdef ks_output out
-    memset(&out, 0, sizeof(out))
-    out.room = _grow
-    cdef int64_t size = ks_unpack_natively(
-        codec, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data), &out, limit)
-    decompressed = None if size < 0 else PyBytes_FromStringAndSize(<const char *> out.p, size)
-    ks_block_drop(<ks_block *> out.context)
-    return decompressed

@@ -24,6 +24,7 @@ from kstore.columns._native cimport (
 )
 from kstore._core cimport Buffer, Record, record_section
 from kstore.codec._aborted cimport AbortedFilter
+from kstore.codec._compression cimport ks_unpack
 from kstore.codec._wire cimport CODEC_MASK, LEGACY_ATTRIBUTES_AT, MAGIC_AT, RECORDS_AT, TIMESTAMP_TYPE_BIT, batch_size
 
 import os
@@ -72,8 +73,8 @@ cdef BinaryColumn _binary_column(const ks_var *v, Py_ssize_t n, list buffers):
     return column
 
 
-cdef int64_t _unpack(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil:
-    """The `unpack` of a reader, called by any thread: decompresses the batch at `p`; returns the size, or -1."""
+cdef int64_t _unpack_slowly(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil:
+    """The `unpack_slowly` of a reader, called by any thread: decompresses the batch at `p`; returns the size, or -1."""
     return _unpack_with_gil(context, r, p, size)
 
 
@@ -136,8 +137,9 @@ cdef class Reader:
         self._r.offset_limit = NO_LIMIT
         self._r.fd = -1
         self._r.keeps_decompressed = self._layout == KS_VIEWS
-        self._r.unpack = _unpack
-        self._r.unpack_context = <void *> self
+        self._r.unpack = ks_unpack
+        self._r.unpack_slowly = _unpack_slowly
+        self._r.context = <void *> self
         self.threads = threads
         self._r.whole_batches = in_chunks
         if in_chunks and threads > 1:

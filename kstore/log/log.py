@@ -18,7 +18,7 @@ from kstore.base import arguments
 from kstore.base.closing import Closing
 from kstore.base.numbers import INT_MAX
 from kstore.base.stats import LogStats
-from kstore.columns._native import ZSTD_OF_COLUMNS
+from kstore.codec._compression import ZSTD_OF_COLUMNS
 from kstore.config import cautions
 from kstore.config.log import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
@@ -349,7 +349,7 @@ class Log(Closing, Awaits):
 
         `full` says why the last write failed, if the disk had no room for it; "" else. `first_dirty_offset` is -1 where
         `cleanup.policy` has not `compact`, and `compaction_failure` says why the last compaction failed; "" else.
-        `zstd_of_columns` says which library decompresses zstd when columns are read.
+        `zstd_of_columns` says which library decompresses zstd.
         """
         segments = self.segments
         view = self._view

@@ -617,7 +617,7 @@ class Store(Closing, StoreAwaits):
 
         `full` has the directories in which the last write found no room, `offline` those that have failed, `refused`
         the partitions that cannot be written, `failures` what housekeeping could not do; each with the reason.
-        `zstd_of_columns` says which library decompresses zstd when columns are read.
+        `zstd_of_columns` says which library decompresses zstd.
         """
         return overview.stats(self.paths, self.mode, self._metadata, self._logs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.codec import compression
-from kstore.columns._native import ZSTD_LIBRARY, unpack
+from kstore.codec._compression import ZSTD_LIBRARY, unpack
 from kstore.errors import CorruptRecordError
 
 LIMIT = 8 << 20
@@ -56,6 +57,21 @@ def test_frames_of_other_writers_are_decompressed() -> None:
         assert unpack(compression.LZ4, lz4.frame.compress(data, **options), LIMIT) == data
         assert unpack(compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), LIMIT) == data
         assert unpack(compression.SNAPPY, reference.compress(reference.SNAPPY, data), LIMIT) == data
+
+
+def test_what_is_decompressed_may_have_any_size() -> None:
+    """Sizes around those by which memory is guessed, and around those from which other threads run meanwhile."""
+    rng = random.Random(17)
+    for name, codec in CODECS.items():
+        for size in (0, 1, 4096, 65535, 65536, 65537, 300_000, 1_000_000):
+            for data in (bytes(size), rng.randbytes(size)):
+                assert unpack(codec, compression.compress(codec, data), max(size, 1)) == data, (name, size)
+
+
+@pytest.mark.skipif(ZSTD_LIBRARY is None, reason="no library of the version of the package zstandard")
+def test_zstd_is_taken_from_a_library_of_the_version_that_judges_records() -> None:
+    major, minor, patch = zstandard.ZSTD_VERSION
+    assert ctypes.CDLL(ZSTD_LIBRARY).ZSTD_versionNumber() == 10000 * major + 100 * minor + patch
 
 
 @pytest.mark.skipif(ZSTD_LIBRARY is None, reason="no library of the version of the package zstandard")

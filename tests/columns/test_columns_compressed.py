@@ -11,9 +11,9 @@ from conftest import ManualClock
 
 import kstore
 from kstore.base.threads import Task
-from kstore.codec import compression
+from kstore.codec import _compression, compression
 from kstore.codec._pack import Packer
-from kstore.columns import _encode, _native
+from kstore.columns import _encode
 from kstore.errors import RecordTooLargeError
 from kstore.log.pipeline import OrderedWork
 
@@ -77,8 +77,8 @@ def test_a_packer_that_holds_something_is_refused_as_a_target_and_keeps_it() -> 
 
 def test_the_libraries_functions_are_used_where_there_are_any() -> None:
     """lz4's package has them itself; with zstd they are those of the library that decompresses."""
-    assert _native.LZ4_COMPRESSES
-    assert _native.ZSTD_COMPRESSES or _native.ZSTD_LIBRARY is None
+    assert _compression.LZ4_COMPRESSES
+    assert _compression.ZSTD_COMPRESSES or _compression.ZSTD_LIBRARY is None
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.columns import _native
+from kstore.codec._compression import ZSTD_LIBRARY
 
 C = Path(__file__).parents[2] / "kstore" / "c"
 HEADERS = sorted(path.relative_to(C) for path in C.rglob("*.h"))
@@ -39,18 +39,7 @@ def test_each_header_includes_what_it_needs(header: Path) -> None:
     assert found.returncode == 0, found.stderr
 
 
-def test_zstd_is_taken_from_a_library_of_the_version_that_judges_records() -> None:
-    if _native.ZSTD_LIBRARY is None:
-        pytest.skip("no library of the version of the package zstandard")
-    import ctypes
-
-    import zstandard
-
-    major, minor, patch = zstandard.ZSTD_VERSION
-    assert ctypes.CDLL(_native.ZSTD_LIBRARY).ZSTD_versionNumber() == 10000 * major + 100 * minor + patch
-
-
 def test_stats_say_which_library_decompresses_zstd(tmp_path: Path) -> None:
-    says = {_native.ZSTD_LIBRARY or "the package zstandard, with the GIL"}
+    says = {ZSTD_LIBRARY or "the package zstandard, with the GIL"}
     with kstore.Log.open(tmp_path / "alone" / "events-0") as log, kstore.Store.open(tmp_path / "store") as store:
         assert {log.stats()["zstd_of_columns"], store.stats()["zstd_of_columns"]} == says

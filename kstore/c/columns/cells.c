@@ -145,7 +145,8 @@ static void ks_begin_cell(const ks_reader *r, ks_cell *c) {
     c->r.keeps_decompressed = r->keeps_decompressed;
     c->r.max_decompressed = r->max_decompressed;
     c->r.unpack = r->unpack;
-    c->r.unpack_context = r->unpack_context;
+    c->r.unpack_slowly = r->unpack_slowly;
+    c->r.context = r->context;
     c->r.out = &c->rows;
     if (r->fd < 0 && r->window) c->r.window = ks_block_hold(r->window); /* views point into all of the memory */
     ks_rows_like(&c->rows, r->out, 0);

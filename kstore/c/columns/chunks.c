@@ -12,7 +12,7 @@ static void ks_begin_chunk(const ks_chunks *a, ks_chunk *chunk, int64_t from, in
     c->window_at = -1;                 /* it holds no part of the file; views may point at the bytes in it */
     c->window_size = c->decompressed_used = 0;
     c->decompressed = NULL;
-    c->unpack = NULL;                  /* it takes the GIL, which a caller who waits for the chunk may hold */
+    c->unpack_slowly = NULL;           /* it takes the GIL, which a caller who waits for the chunk may hold */
     memset(&c->staged, 0, sizeof c->staged); /* not used: batches are whole */
     c->staged_from = c->staged_to = 0;
     c->out = &chunk->rows;

@@ -174,10 +174,10 @@ static int ks_grow_decompressed(ks_output *out, size_t used, size_t capacity) {
 /* Decompresses the batch at `p`; 0, or -1. */
 static int ks_unpack(ks_reader *r, const uint8_t *p, int64_t size) {
     ks_output out = {NULL, 0, ks_grow_decompressed, r};
-    int64_t decompressed = ks_unpack_natively(ks_load16(p + KS_ATTRIBUTES_AT) & KS_CODEC_MASK, p + KS_RECORDS_AT,
-                                       (size_t)(size - KS_RECORDS_AT), &out, r->max_decompressed);
-    if (decompressed < 0 && r->unpack) {
-        decompressed = r->unpack(r->unpack_context, r, p, size);
+    int64_t decompressed = r->unpack(ks_load16(p + KS_ATTRIBUTES_AT) & KS_CODEC_MASK, p + KS_RECORDS_AT,
+                                     (size_t)(size - KS_RECORDS_AT), &out, r->max_decompressed);
+    if (decompressed < 0 && r->unpack_slowly) {
+        decompressed = r->unpack_slowly(r->context, r, p, size);
         r->by_python = 1;
     }
     if (decompressed < 0 || (!r->decompressed_block && ks_grow_decompressed(&out, 0, 1))) return -1;

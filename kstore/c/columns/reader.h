@@ -50,10 +50,12 @@ typedef struct ks_reader {
     /* Only the records at these offsets are wanted, which rise; NULL: all are. `kept_at`: how many of them are behind us. */
     const int64_t *kept;
     int64_t kept_n, kept_at;
-    /* The decompressed records of the batch at `position`. `unpack` decompresses where unpack.h does not: it writes to
-       the memory of ks_decompressed_room, and returns the size, or a negative number. */
-    int64_t (*unpack)(void *context, struct ks_reader *r, const uint8_t *p, int64_t size);
-    void *unpack_context;
+    /* The decompressed records of the batch at `position`. `unpack` is ks_unpack_natively. What it leaves alone
+       `unpack_slowly` decompresses: it writes to the memory of ks_decompressed_room, and returns the size, or a negative
+       number. */
+    int64_t (*unpack)(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit);
+    int64_t (*unpack_slowly)(void *context, struct ks_reader *r, const uint8_t *p, int64_t size);
+    void *context;
     int by_python;                   /* it was needed */
     int64_t max_decompressed;        /* limit for one batch */
     const uint8_t *decompressed, *decompressed_end;

@@ -15,11 +15,11 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from kstore._core cimport Buffer, Record, outside, record_section
+from kstore.codec._compression cimport ks_compress, ks_compress_bound, ks_output, ks_unpack
 from kstore.codec._wire cimport (
     BatchHead, CODEC_MASK, DELETE_HORIZON_BIT, LAST_OFFSET_DELTA_AT, LEGACY_ATTRIBUTES_AT, MAGIC_AT, RECORDS_AT,
     TIMESTAMP_TYPE_BIT, batch_size, load64, put_header, store32, store64,
 )
-from kstore.columns._native cimport ks_compress, ks_compress_bound, ks_output, ks_unpack
 from kstore.files._window cimport read_at
 from kstore.log.compaction._keys cimport NewestRecords, ks_bits_has, ks_newest, ks_newest_has
 from kstore.log.compaction._transactions cimport (

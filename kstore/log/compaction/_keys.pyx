@@ -15,12 +15,12 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_
 from libc.string cimport memset
 
 from kstore._core cimport Buffer, record_section
+from kstore.codec._compression cimport ks_output, ks_unpack
 from kstore.codec._wire cimport (
     ATTRIBUTES_AT, BATCH_LENGTH_AT, CODEC_MASK, CONTROL_BIT, CRC_AT, HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT,
     LOG_OVERHEAD, MAGIC_AT, MIN_V0_MESSAGE, RECORDS_AT, RECORDS_COUNT_AT, TRANSACTIONAL_BIT, batch_last_offset, load16,
     load32, load64,
 )
-from kstore.columns._native cimport ks_output, ks_unpack
 from kstore.files._window cimport read_at
 from kstore.log.compaction._transactions cimport (
     KS_CLEANED, KS_CLEAN_BAD_COUNT, KS_CLEAN_BAD_CRC, KS_CLEAN_BAD_MAGIC, KS_CLEAN_BAD_MARKER, KS_CLEAN_BAD_OFFSETS,

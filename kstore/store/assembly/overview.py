@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kstore.base.stats import StoreStats
-from kstore.columns._native import ZSTD_OF_COLUMNS
+from kstore.codec._compression import ZSTD_OF_COLUMNS
 from kstore.errors import KStoreError
 from kstore.store.catalog import Entry
 from kstore.store.cleaning import on_demand

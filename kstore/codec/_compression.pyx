@@ -1,0 +1,155 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""Decompression and compression in C, for modules that do it without the GIL; and the libraries whose functions it takes.
+
+`setup.py` compiles unpack.c and compress.c, which hold these functions, into this module alone. What they leave alone,
+damaged data above all, is for `compression`. Hardest rule: both agree on every payload.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_XDECREF
+from libc.string cimport memcpy
+from posix.dlfcn cimport RTLD_LAZY, dlopen, dlsym
+
+import importlib
+import os
+
+import zstandard
+
+cdef extern from "Python.h":
+    PyObject *PyBytes_FromStringAndSize(const char *p, Py_ssize_t n)
+    int _PyBytes_Resize(PyObject **made, Py_ssize_t n) except -1
+    void PyErr_Clear()
+
+cdef extern from "unpack.h" nogil:
+    enum:
+        KS_WILD
+    int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void *is_error) noexcept
+    int64_t c_unpack "ks_unpack_natively"(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept
+
+cdef extern from "compress.h" nogil:
+    int ks_lz4_compress_setup(void *bound, void *compress, void *is_error) noexcept
+    int ks_zstd_compress_setup(void *new_context, void *free_context, void *set, void *bound, void *compress,
+                               void *is_error) noexcept
+    size_t c_compress_bound "ks_compress_bound"(int codec, size_t n) noexcept
+    int64_t c_compress "ks_compress"(int codec, int level, const uint8_t *p, size_t n, uint8_t *to,
+                                     size_t room) noexcept
+
+cdef enum:
+    HELD_BYTES = 65536             # of a payload that is decompressed before another thread may run
+    LIKELY_RATIO = 4               # of what is decompressed to its payload
+
+
+cdef size_t ks_compress_bound(int codec, size_t n) noexcept nogil:
+    return c_compress_bound(codec, n)
+
+
+cdef int64_t ks_compress(int codec, int level, const uint8_t *p, size_t n, uint8_t *to, size_t room) noexcept nogil:
+    return c_compress(codec, level, p, n, to, room)
+
+
+cdef int64_t ks_unpack(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) noexcept nogil:
+    return c_unpack(codec, p, n, out, limit)
+
+
+cdef object _find_zstd():
+    """Take zstd's functions from a shared library, so that threads need no GIL for them; its path, or None.
+
+    Two versions of zstd do not refuse the same damaged data, and the package zstandard judges the same batch when records
+    are read: only a library of that package's version is taken. The package ships one, for Pythons other than this one.
+    """
+    cdef void *library
+    cdef void *version
+    cdef unsigned number
+    major, minor, patch = zstandard.ZSTD_VERSION
+    folder = os.path.dirname(zstandard.__file__)
+    shipped = [os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("_cffi.")]
+    for path in [*shipped, "libzstd.so.1"]:
+        name = os.fsencode(path)
+        library = dlopen(PyBytes_AS_STRING(name), RTLD_LAZY)     # never closed
+        version = NULL if library == NULL else dlsym(library, b"ZSTD_versionNumber")
+        if version == NULL:
+            continue
+        number = (<unsigned (*)() noexcept nogil> version)()
+        if number == 10000 * major + 100 * minor + patch and ks_zstd_setup(
+            dlsym(library, b"ZSTD_createDCtx"), dlsym(library, b"ZSTD_freeDCtx"),
+            dlsym(library, b"ZSTD_decompressDCtx"), dlsym(library, b"ZSTD_isError"),
+        ):
+            global ZSTD_COMPRESSES
+            ZSTD_COMPRESSES = bool(ks_zstd_compress_setup(
+                dlsym(library, b"ZSTD_createCCtx"), dlsym(library, b"ZSTD_freeCCtx"),
+                dlsym(library, b"ZSTD_CCtx_setParameter"), dlsym(library, b"ZSTD_compressBound"),
+                dlsym(library, b"ZSTD_compress2"), dlsym(library, b"ZSTD_isError"),
+            ))
+            return path
+    return None
+
+
+cdef object _find_lz4():
+    """Take lz4's compressor from the package's module, or the library that it is linked with; whether it is there."""
+    cdef void *library
+    try:
+        name = os.fsencode(importlib.import_module("lz4.frame._frame").__file__)
+    except ImportError:
+        return False
+    library = dlopen(PyBytes_AS_STRING(name), RTLD_LAZY)     # never closed
+    return library != NULL and bool(ks_lz4_compress_setup(
+        dlsym(library, b"LZ4F_compressFrameBound"), dlsym(library, b"LZ4F_compressFrame"),
+        dlsym(library, b"LZ4F_isError"),
+    ))
+
+
+ZSTD_COMPRESSES = False
+ZSTD_LIBRARY = _find_zstd()
+LZ4_COMPRESSES = _find_lz4()
+ZSTD_OF_COLUMNS = ZSTD_LIBRARY or "the package zstandard, with the GIL"
+
+
+ctypedef struct Unpacked:
+    PyObject *made                 # the bytes object that is written to
+    size_t likely                  # its size, as a guess: what is never written to is no memory yet
+
+
+cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept with gil:
+    """The room of an output whose context is an Unpacked."""
+    cdef Unpacked *unpacked = <Unpacked *> out.context
+    cdef size_t size = max(unpacked.likely, capacity + (capacity >> 1 if used else 0))
+    cdef PyObject *grown = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size + KS_WILD)
+    if grown == NULL:
+        PyErr_Clear()
+        return -1
+    if used:
+        memcpy(PyBytes_AS_STRING(<object> grown), out.p, used)
+    Py_XDECREF(unpacked.made)
+    unpacked.made = grown
+    out.p = <uint8_t *> PyBytes_AS_STRING(<object> grown)
+    out.capacity = size
+    return 0
+
+
+cdef bytes unpacked(int codec, const uint8_t *p, size_t n, int64_t limit):
+    """What our own decompressors make of a payload; None where they leave it to the libraries.
+
+    Other threads run meanwhile where it is large. Not where it is small: to have the GIL back from a busy thread takes
+    longer.
+    """
+    cdef Unpacked unpacked = Unpacked(NULL, min(LIKELY_RATIO * n, <size_t> limit))
+    cdef ks_output out = ks_output(NULL, 0, _grow, &unpacked)
+    cdef int64_t size
+    if n < HELD_BYTES:
+        size = c_unpack(codec, p, n, &out, limit)
+    else:
+        with nogil:
+            size = c_unpack(codec, p, n, &out, limit)
+    if size <= 0:
+        Py_XDECREF(unpacked.made)
+        return b"" if size == 0 else None
+    _PyBytes_Resize(&unpacked.made, <Py_ssize_t> size)
+    section = <object> unpacked.made
+    Py_XDECREF(unpacked.made)
+    return section
+
+
+def unpack(int codec, bytes data not None, int64_t limit):
+    """What our own decompressors make of a payload; None where they leave it to the libraries."""
+    return unpacked(codec, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data), limit)
