@@ -5,16 +5,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KS_MURMUR2_FACTOR 0x5bd1e995u
+#include "bytes.h"
 
-static inline uint32_t ks_murmur2(const uint8_t *p, size_t n) {
-    uint32_t h = 0x9747b28cu ^ (uint32_t)n;
-    for (; n >= 4; p += 4, n -= 4) {
-        uint32_t k = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-        k *= KS_MURMUR2_FACTOR;
-        k ^= k >> 24;
-        h = h * KS_MURMUR2_FACTOR ^ k * KS_MURMUR2_FACTOR;
-    }
+#define KS_MURMUR2_FACTOR 0x5bd1e995u
+#define KS_MURMUR2_SEED 0x9747b28cu
+
+/* The hash with the next whole group in it. */
+static inline uint32_t ks_murmur2_more(uint32_t h, const uint8_t *p) {
+    uint32_t k = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+    k *= KS_MURMUR2_FACTOR;
+    k ^= k >> 24;
+    return h * KS_MURMUR2_FACTOR ^ k * KS_MURMUR2_FACTOR;
+}
+
+/* The hash with the last `n` bytes in it, less than a group. */
+static inline uint32_t ks_murmur2_end(uint32_t h, const uint8_t *p, size_t n) {
     if (n > 0) {
         if (n > 2) h ^= (uint32_t)p[2] << 16;
         if (n > 1) h ^= (uint32_t)p[1] << 8;
@@ -22,6 +27,12 @@ static inline uint32_t ks_murmur2(const uint8_t *p, size_t n) {
     }
     h = (h ^ h >> 13) * KS_MURMUR2_FACTOR;
     return h ^ h >> 15;
+}
+
+static inline uint32_t ks_murmur2(const uint8_t *p, size_t n) {
+    uint32_t h = KS_MURMUR2_SEED ^ (uint32_t)n;
+    for (; n >= 4; p += 4, n -= 4) h = ks_murmur2_more(h, p);
+    return ks_murmur2_end(h, p, n);
 }
 
 /* Kafka masks the sign away; it does not take the absolute value. `partitions` is 1 or more. */
@@ -33,9 +44,48 @@ static inline int32_t ks_partition_of(const uint8_t *key, size_t n, int32_t part
    ks_inverse(partitions). A hash is a chain of multiplications already, and nothing overlaps with its end. */
 static inline uint64_t ks_inverse(int32_t partitions) { return UINT64_MAX / (uint32_t)partitions + 1; }
 
-static inline int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t partitions, uint64_t inverse) {
-    uint64_t fraction = inverse * (ks_murmur2(key, n) & 0x7fffffffu);
+static inline int32_t ks_partition_of_hash(uint32_t hash, int32_t partitions, uint64_t inverse) {
+    uint64_t fraction = inverse * (hash & 0x7fffffffu);
     return (int32_t)(((unsigned __int128)fraction * (uint32_t)partitions) >> 64);
+}
+
+static inline int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t partitions, uint64_t inverse) {
+    return ks_partition_of_hash(ks_murmur2(key, n), partitions, inverse);
+}
+
+/* The partitions of `n` keys, -1 for a null. Four are hashed side by side: a hash is a chain of multiplications, each of
+   which waits for the one before. Where sizes differ from key to key nobody could guess a branch, so there is none but
+   for the longest. */
+static inline void ks_partitions_by(const ks_bytes *keys, int64_t n, int32_t partitions, uint64_t inverse, int32_t *out) {
+    enum { SIDE = 4 };
+    static const uint8_t none[4];
+    int64_t i = 0;
+    for (; n - i >= SIDE; i += SIDE) {
+        uint32_t h[SIDE];
+        int64_t size[SIDE], most = 0;
+        for (int j = 0; j < SIDE; j++) {
+            size[j] = keys[i + j].n < 0 ? 0 : keys[i + j].n;
+            h[j] = KS_MURMUR2_SEED ^ (uint32_t)size[j];
+            most = size[j] > most ? size[j] : most;
+        }
+        for (int64_t at = 0; at + 4 <= most; at += 4)
+            for (int j = 0; j < SIDE; j++) {
+                const int there = at + 4 <= size[j];
+                const uint32_t more = ks_murmur2_more(h[j], there ? keys[i + j].p + at : none);
+                h[j] = there ? more : h[j];
+            }
+        for (int j = 0; j < SIDE; j++) {
+            const int64_t rest = size[j] & 3, last = rest - (rest > 0);
+            const uint8_t *p = rest ? keys[i + j].p + (size[j] - rest) : none;
+            const uint32_t end = p[0] | (uint32_t)p[rest >> 1] << 8 * (rest >> 1) | (uint32_t)p[last] << 8 * last;
+            const uint32_t more = (h[j] ^ end) * KS_MURMUR2_FACTOR;
+            const int32_t partition =
+                ks_partition_of_hash(ks_murmur2_end(rest ? more : h[j], p, 0), partitions, inverse);
+            out[i + j] = keys[i + j].n < 0 ? -1 : partition;
+        }
+    }
+    for (; i < n; i++)
+        out[i] = keys[i].n < 0 ? -1 : ks_partition_by(keys[i].p, (size_t)keys[i].n, partitions, inverse);
 }
 
 #endif

@@ -11,13 +11,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "bytes.h"
 #include "columns/layout.h"
 #include "record.h"
-
-typedef struct {
-    const uint8_t *p;
-    int64_t n; /* negative: null */
-} ks_bytes;
 
 typedef struct ks_column ks_column;
 struct ks_column {

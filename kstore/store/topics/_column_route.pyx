@@ -23,7 +23,7 @@ from kstore.codec._wire cimport TIMESTAMP_TYPE_BIT
 
 cdef extern from "murmur2.h" nogil:
     uint64_t ks_inverse(int32_t partitions) noexcept
-    int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t partitions, uint64_t inverse) noexcept
+    void ks_partitions_by(const ks_bytes *keys, int64_t n, int32_t partitions, uint64_t inverse, int32_t *out) noexcept
 
 cdef enum:
     MAX_FIELDS = 64                   # bytes of a record that are not key, value or headers
@@ -228,11 +228,7 @@ cdef class ColumnSplitter(BaseSplitter):
             for i in range(rows._block):
                 self._partition[i] = self._only     # -1 is KEYLESS
             return
-        for i in range(rows._block):
-            self._partition[i] = KEYLESS
-            if rows._key[i].n >= 0:
-                self._partition[i] = ks_partition_by(rows._key[i].p, <size_t> rows._key[i].n, self._partitions,
-                                                     self._inverse)
+        ks_partitions_by(rows._key, rows._block, self._partitions, self._inverse, self._partition)
 
     cdef int _begin(self, Rows rows) noexcept nogil:
         """Find the rows that can be packed together, from the next one on; if they have keys, sort them."""
@@ -371,10 +367,11 @@ def partitions_of(Rows rows not None, int32_t partitions):
             code = rows.gather()
             if code:
                 break
-            for i in range(rows._block):
-                partition_of[at + i] = KEYLESS
-                if rows._keys is not None and rows._key[i].n >= 0:
-                    partition_of[at + i] = ks_partition_by(rows._key[i].p, <size_t> rows._key[i].n, partitions, inverse)
+            if rows._keys is not None:
+                ks_partitions_by(rows._key, rows._block, partitions, inverse, partition_of + at)
+            else:
+                for i in range(rows._block):
+                    partition_of[at + i] = KEYLESS
             at += rows._block
             rows.step(rows._block)
     if code:

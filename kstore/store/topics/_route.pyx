@@ -13,12 +13,13 @@ from cpython.list cimport PyList_GET_ITEM
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from cpython.tuple cimport PyTuple_GET_ITEM
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from kstore.store.topics._consume cimport ConsumerRecord
 from kstore._core cimport Record, as_bytes, not_bytes
+from kstore.columns._arrow cimport ks_bytes
 from kstore.codec._pack cimport Packer, put_plain
 
 import secrets
@@ -30,6 +31,7 @@ cdef extern from "murmur2.h" nogil:
     int32_t ks_partition_of(const uint8_t *key, size_t n, int32_t partitions) noexcept
     uint64_t ks_inverse(int32_t partitions) noexcept
     int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t partitions, uint64_t inverse) noexcept
+    void ks_partitions_by(const ks_bytes *keys, int64_t n, int32_t partitions, uint64_t inverse, int32_t *out) noexcept
 
 cdef enum:
     LONE_BATCH_BYTES = 70          # of a batch of one record without a key, less its value, to the byte or two
@@ -177,9 +179,9 @@ cdef class Splitter(BaseSplitter):
     cdef int32_t *_room
     cdef int32_t *_counts
     cdef int32_t _current
-    # A hash is a chain of multiplications, and packing a record waits for its end. So several keys are hashed, and their
-    # chains overlap, before the first of these records is packed.
+    # Pairs of bytes whose keys are hashed together before the first of them is packed: packing waits for the hash.
     cdef PyObject *_ahead[HASHED_AHEAD]
+    cdef ks_bytes _keys[HASHED_AHEAD]
     cdef int32_t _places[HASHED_AHEAD]
     cdef int _ahead_at, _ahead_count   # those in between are not packed yet
 
@@ -211,7 +213,12 @@ cdef class Splitter(BaseSplitter):
             if not self._has_enough():
                 try:
                     for record in iterator:
-                        self._take(record)
+                        if self._only < 0 and self._is_keyed_pair(<PyObject *> record):
+                            if self._ahead_count < HASHED_AHEAD:
+                                continue
+                            self._pack_ahead(False)
+                        else:
+                            self._take(record)
                         if self._has_enough():
                             break
                     else:
@@ -279,27 +286,35 @@ cdef class Splitter(BaseSplitter):
     cdef inline bint _has_enough(self) noexcept:
         return self._finished >= self._limit_bytes or self._held >= self._max_bytes
 
-    cdef inline int _hash_ahead(self, object item, object key) except -1:
-        """Take a pair of bytes and hash its key."""
-        self._places[self._ahead_count] = ks_partition_by(
-            <const uint8_t *> PyBytes_AS_STRING(key), <size_t> PyBytes_GET_SIZE(key), self._partitions, self._inverse)
-        Py_INCREF(item)
-        self._ahead[self._ahead_count] = <PyObject *> item
-        self._ahead_count += 1
-        return self._pack_ahead(False) if self._ahead_count == HASHED_AHEAD else 0
+    cdef inline bint _is_keyed_pair(self, PyObject *item) noexcept:
+        """Whether the item is a pair of bytes, which then waits for its hash."""
+        cdef PyObject *key
+        cdef int at = self._ahead_count
+        if type(<object> item) is not tuple or PyTuple_GET_SIZE(<object> item) != 2:
+            return False
+        key = PyTuple_GET_ITEM(<object> item, 0)
+        if type(<object> key) is not bytes or type(<object> PyTuple_GET_ITEM(<object> item, 1)) is not bytes:
+            return False
+        Py_INCREF(<object> item)
+        self._ahead[at] = item
+        self._keys[at].p = <const uint8_t *> PyBytes_AS_STRING(<object> key)
+        self._keys[at].n = PyBytes_GET_SIZE(<object> key)
+        self._ahead_count = at + 1
+        return True
 
     cdef int _pack_ahead(self, bint all_of_them) except -1:
-        """Pack the records that were hashed; unless all are to be packed, until there is enough."""
+        """Pack the pairs that wait; unless all are to be packed, until there is enough."""
         cdef PyObject *item
-        cdef PyObject *key
         cdef PyObject *value
+        if self._ahead_at == 0:
+            ks_partitions_by(self._keys, self._ahead_count, self._partitions, self._inverse, self._places)
         try:
             while self._ahead_at < self._ahead_count and (all_of_them or not self._has_enough()):
                 item = self._ahead[self._ahead_at]
-                key = PyTuple_GET_ITEM(<object> item, 0)
                 value = PyTuple_GET_ITEM(<object> item, 1)
-                self._put(self._places[self._ahead_at], PyBytes_AS_STRING(<object> key), PyBytes_GET_SIZE(<object> key),
-                          PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value))
+                self._put(self._places[self._ahead_at], <const char *> self._keys[self._ahead_at].p,
+                          self._keys[self._ahead_at].n, PyBytes_AS_STRING(<object> value),
+                          PyBytes_GET_SIZE(<object> value))
                 self._ahead_at += 1
                 Py_DECREF(<object> item)
         except BaseException:
@@ -330,9 +345,7 @@ cdef class Splitter(BaseSplitter):
                 if type(<object> value) is bytes:
                     if <object> key is None:
                         return self._put_keyless(value)
-                    if type(<object> key) is bytes:
-                        if self._only < 0:
-                            return self._hash_ahead(item, <object> key)
+                    if type(<object> key) is bytes and self._only >= 0:
                         return self._put(self._only, PyBytes_AS_STRING(<object> key), PyBytes_GET_SIZE(<object> key),
                                          PyBytes_AS_STRING(<object> value), PyBytes_GET_SIZE(<object> value))
                 return self._add(<object> key, <object> value, None, None)

@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import arrowstructs as arrow
+import numpy as np
 import pytest
 from conftest import SEED
 from hypothesis import given
@@ -18,7 +20,9 @@ from reference import plain_murmur2
 
 from kstore._core import Record, decode_batches
 from kstore.codec._pack import Packer
+from kstore.columns.sources import ColumnInput
 from kstore.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
+from kstore.store.topics._column_route import partitions_of
 from kstore.store.topics._consume import ConsumerRecord
 from kstore.store.topics._route import Router, Splitter, murmur2, partition_of
 
@@ -51,6 +55,26 @@ def test_keys_hash_as_in_kafka(key: bytes, hashed: int, of_3: int, of_12: int, o
 def test_the_hash_is_that_of_the_page_and_the_sign_is_masked_away(key: bytes, partitions: int) -> None:
     assert murmur2(key) == plain_murmur2(key)
     assert partition_of(key, partitions) == (plain_murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def mixed_keys(rng: random.Random) -> list[bytes | None]:
+    """Keys of every size by turns, in runs of one size and at random, some of them missing."""
+    sizes = [*range(40), *[16] * 30, *[rng.choice((0, 1, 2, 3, 4, 5, 1000)) for _ in range(300)]]
+    return [None if rng.random() < 0.1 else rng.randbytes(size) for size in sizes]
+
+
+def test_keys_hashed_side_by_side_go_where_each_goes_alone(rng: random.Random) -> None:
+    """FORMAT 13: records and columns hash several keys at once."""
+    keys = mixed_keys(rng)
+    for count in (*range(1, 19), len(keys)):
+        for partitions in (1, 3, 50, 2**31 - 1):
+            wanted = [-1 if k is None else (plain_murmur2(k) & 0x7FFFFFFF) % partitions for k in keys[:count]]
+            rows = ColumnInput(arrow.binary(keys[:count]), arrow.binary(keys[:count]), None, None, T)
+            found = np.frombuffer(b"".join(partitions_of(part, partitions) for part in rows), np.int32)
+            assert found.tolist() == wanted
+        split = Split(50)
+        for place, records in split.all((key, b"v") for key in keys[:count] if key is not None).items():
+            assert {partition_of(record.key, 50) for record in records} == {place}
 
 
 @pytest.mark.kafka
