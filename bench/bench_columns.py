@@ -334,7 +334,7 @@ class TestLog:
         for fd in files:
             os.close(fd)
 
-    @pytest.mark.parametrize("way", ["kstore", "a pread of each header alone"])
+    @pytest.mark.parametrize("way", ["kstore", "bound: a pread of each header"])
     def test_batch_table(self, benchmark: BenchmarkFixture, warm: Warm, shape: str, batches: str, way: str) -> None:
         if (shape, batches) != (HEADLINE, "16 KiB"):
             pytest.skip("asked of one shape")

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from common import KIB, VALUE, Question, measure, report, scaled, settle, use_memory
 from jvm import KAFKA, ask
-from limits.compaction import least
+from limits.compaction import least, puts
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
@@ -70,6 +70,12 @@ def test_put(benchmark: BenchmarkFixture, times: int) -> None:
     measure(benchmark, NEW if times == 1 else TWICE, "kstore", run, operations=times * scaled(KEYS))
 
 
+@pytest.mark.parametrize(("times", "question"), [(1, NEW), (2, TWICE)])
+def test_bound_of_put(benchmark: BenchmarkFixture, times: int, question: Question) -> None:
+    run = puts(os.urandom(KEY_BYTES * scaled(KEYS)), times)
+    measure(benchmark, question, "bound: a hash, a look and a store", run, operations=times * scaled(KEYS))
+
+
 @pytest.mark.parametrize(("name", "question"), [("offset-map-new", NEW), ("offset-map-twice", TWICE)])
 def test_put_of_kafka(tmp_path: Path, name: str, question: Question) -> None:
     ask(name, tmp_path, question)
@@ -113,6 +119,21 @@ def test_first_pass(benchmark: BenchmarkFixture, log: Path) -> None:
     size = sum(each.stat().st_size for each in log.glob("*.log"))
     newest = measure(benchmark, FIRST_PASS, "kstore", partial(first_pass, log), operations=records, size_bytes=size)
     assert newest.keys == newest.count_superseded(0, records) == records // 2
+
+
+def test_bound_of_first_pass(benchmark: BenchmarkFixture, log: Path, tmp_path: Path) -> None:
+    records = 2 * scaled(4_000_000)
+    run = least(
+        sorted(log.glob("*.log")),
+        tmp_path,
+        records=records,
+        keys=records // 2,
+        read_again=0.0,
+        written=0.0,
+        rebuilt=False,
+        checks=True,
+    )
+    measure(benchmark, FIRST_PASS, "bound: reading, checksums, hashes, looks", run, operations=records)
 
 
 # The table view: the newest of each key, beside reading all records and having polars choose.

@@ -341,7 +341,7 @@ def test_offset_for_timestamp(benchmark: BenchmarkFixture, tmp_path: Path) -> No
         measure(benchmark, BY_TIME, "kstore", run, operations=len(wanted))
 
 
-@pytest.mark.parametrize("contestant", ["its two reads alone", "its one read alone, of entries proved before"])
+@pytest.mark.parametrize("contestant", ["bound: its two reads", "bound: its one read, of entries proved before"])
 def test_the_reads_of_a_search_by_time(benchmark: BenchmarkFixture, tmp_path: Path, contestant: str) -> None:
     count = scaled(9_500_000)
     with kstore.Log.open(tmp_path / "bench-0", segment_bytes=2 * GIB - 1) as log:
@@ -352,7 +352,7 @@ def test_the_reads_of_a_search_by_time(benchmark: BenchmarkFixture, tmp_path: Pa
     batch_bytes = int(table["size_bytes"].max())
     places = [starts[number : number + 2] for number in (i * 55 % (len(starts) - 2) for i in range(20_000))]
     with segment.open("rb") as file:
-        read = by_time.reads if contestant == "its two reads alone" else by_time.batches
+        read = by_time.reads if contestant == "bound: its two reads" else by_time.batches
         run = functools.partial(read, file.fileno(), places, batch_bytes)
         measure(benchmark, BY_TIME, contestant, run, operations=len(places))
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from common import START_MS, VALUE, Question, begin, keyed, measure, scaled, timed_rows, values
+from common import START_MS, VALUE, EmptyFile, Question, begin, keyed, measure, scaled, timed_rows, values
+from limits import bounds
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kstore import Store
+from kstore import Store, encode_batch
 from kstore._core import RecordIterator
 from kstore.codec._pack import Packer
 from kstore.config.log import LogConfig
@@ -115,6 +116,23 @@ def test_append_many(
                 begin(store.log(name, partition))
 
     measure(benchmark, question, contestant, run, operations=COUNT, size_bytes=size, setup=clear)
+
+
+@pytest.mark.parametrize(("question", "source"), [(SPLIT, keyed), (STICK, values)], ids=["keyed", "values"])
+def test_bound_of_append_many(
+    benchmark: BenchmarkFixture, tmp_path: Path, question: Question, source: Callable[[int], Any]
+) -> None:
+    keys = b"".join(key or b"" for key, _ in source(COUNT))
+    size = len(keys) + COUNT * len(VALUE)
+    encoded = [(key, value, START_MS, None) for key, value in source(1024)]
+    stride = len(encode_batch(encoded)) // len(encoded)
+    files = [EmptyFile(tmp_path / str(number)) for number in range(PARTITIONS)]
+    setup = lambda: (([file()[0][0] for file in files],), {})  # noqa: E731
+    run = bounds.spread_in(VALUE, keys, COUNT, stride, PARTITIONS, BATCH_BYTES)
+    name = "bound: hashes, copies, CRC, write(2)"
+    measure(benchmark, question, name, run, operations=COUNT, size_bytes=size, setup=setup)
+    for file in files:
+        file.close()
 
 
 # --- one by one -------------------------------------------------------------------------------------------------------

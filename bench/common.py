@@ -23,7 +23,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -228,7 +228,7 @@ def table(results: Iterable[Result]) -> Iterator[str]:
                 f"{one.spread:>9.0%}{moved:>9}{ratio:>12}"
             )
         if ours is not None:
-            yield from verdicts(ours, contestants)
+            yield from (f"  {verdict}" for verdict in verdicts(ours, contestants))
 
 
 def amount(size: float) -> str:
@@ -253,23 +253,35 @@ def shown(one: Result, of: Callable[[Iterable[float]], float]) -> str:
     return f"{each * 1e9:.0f} ns"
 
 
-def verdicts(ours: Result, contestants: list[Result]) -> Iterator[str]:
-    """Whether kstore kept the question's limits, a line for each."""
+class Verdict(NamedTuple):
+    """Whether kstore kept one of its question's limits."""
+
+    asked: str
+    is_met: bool
+    seconds: float
+    """Seconds an operation that would just have met it."""
+
+    def __str__(self) -> str:
+        return f"{'met' if self.is_met else 'MISSED'}: {self.asked}"
+
+
+def verdicts(ours: Result, contestants: list[Result]) -> Iterator[Verdict]:
+    """Whether kstore kept the question's limits, one after the other."""
     limit, unit = ours.question.limit, ours.question.unit
     if limit is not None and unit == "time":
         text = (
             f"{limit * 1e9:g} ns" if limit < 1e-6 else f"{limit * 1e6:g} µs" if limit < 1e-3 else f"{limit * 1e3:g} ms"
         )
-        yield f"  {'met' if ours.seconds() <= limit else 'MISSED'}: at most {text}"
+        yield Verdict(f"at most {text}", ours.seconds() <= limit, limit)
     elif limit is not None and unit in ("memory", "share"):
         text = amount(limit) if unit == "memory" else f"{limit:.0%}"
-        yield f"  {'met' if ours.seconds() <= limit else 'MISSED'}: at most {text}"
+        yield Verdict(f"at most {text}", ours.seconds() <= limit, limit)
     elif limit is not None:
-        found = ours.size_bytes / statistics.median(ours.rounds) if unit == "bytes" else 1 / ours.seconds()
+        wanted = (ours.size_bytes / ours.operations if unit == "bytes" else 1) / limit
         text = f"{limit / 1e9:g} GB/s" if unit == "bytes" else f"{limit / 1e6:g} M/s"
-        yield f"  {'met' if found >= limit else 'MISSED'}: at least {text}"
+        yield Verdict(f"at least {text}", ours.seconds() <= wanted, wanted)
     for peer, ratio in ours.question.against:
         theirs = next((one for one in contestants if one.contestant == peer), None)
         if theirs is not None:
             got = theirs.seconds() / ours.seconds()
-            yield f"  {'met' if got >= ratio else 'MISSED'}: {got:.2f} times {peer}, at least {ratio:g}"
+            yield Verdict(f"{got:.2f} times {peer}, at least {ratio:g}", got >= ratio, theirs.seconds() / ratio)

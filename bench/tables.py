@@ -19,6 +19,7 @@ from common import Question, Result, shown, verdicts
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "performance.md"
+BOUND = "bound: "
 HEAD = (
     "question", "contestant", "median", "best", "spread", "a round: records or calls, size", "its time by kstore's",
     "asked for",
@@ -65,13 +66,50 @@ def tables(run: dict[str, Any]) -> Iterator[str]:
         yield from ("", f"### `bench/{file}`", "", *lines)
 
 
-def by_file(run: dict[str, Any]) -> dict[str, list[str]]:
-    """A table for each file; a question that several files ask is where kstore answers it."""
+def missed(run: dict[str, Any]) -> Iterator[str]:
+    """What was asked for and not reached, and how far the bound of the question comes, where it has one."""
+    lines = [line for answers in by_question(run).values() if (line := missed_row([one for _, one in answers]))]
+    if lines:
+        yield from ("", "### Asked for, and missed", "")
+        yield (
+            "The share of what was asked is that of rates. A bound does only what its question cannot leave out: where "
+            "it comes to less than 1 of what was asked, the machine forbids that. Of several bounds the one that does "
+            "most counts."
+        )
+        yield ""
+        head = ("question", "asked for", "kstore, of it", "bound, of it", "kstore, of the bound", "bound")
+        yield from (f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *lines))
+
+
+def missed_row(contestants: list[Result]) -> tuple[str, ...] | None:
+    """A question's row among those that are missed; the hardest of what it asks for counts."""
+    ours = next(filter(is_ours, contestants), None)
+    failed = [] if ours is None else [one for one in verdicts(ours, contestants) if not one.is_met]
+    if ours is None or not failed:
+        return None
+    hardest = min(one.seconds for one in failed)
+    asked = "; ".join(one.asked for one in failed)
+    row = (ours.question.text, asked, f"{hardest / ours.seconds():.2f}")
+    bounds = [one for one in contestants if one.contestant.startswith(BOUND)]
+    if not bounds:
+        return (*row, "", "", "")
+    bound = max(bounds, key=Result.seconds)
+    shares = f"{hardest / bound.seconds():.2f}", f"{bound.seconds() / ours.seconds():.2f}"
+    return (*row, *shares, bound.contestant.removeprefix(BOUND))
+
+
+def by_question(run: dict[str, Any]) -> dict[str, list[tuple[str, Result]]]:
+    """The results of each question, by its text."""
     questions: dict[str, list[tuple[str, Result]]] = {}
     for file, one in results(run):
         questions.setdefault(one.question.text, []).append((file, one))
+    return questions
+
+
+def by_file(run: dict[str, Any]) -> dict[str, list[str]]:
+    """A table for each file; a question that several files ask is where kstore answers it."""
     found: dict[str, list[tuple[str, ...]]] = {}
-    for answers in questions.values():
+    for answers in by_question(run).values():
         file = next((file for file, one in answers if is_ours(one)), answers[0][0])
         found.setdefault(file, []).extend(rows([one for _, one in answers]))
     return {file: table(lines) for file, lines in found.items()}
@@ -103,7 +141,7 @@ def rows(contestants: list[Result]) -> Iterator[tuple[str, ...]]:
             f"{one.spread:.0%}" if len(one.rounds) > 1 else "one round",
             f"{one.operations:,}{size}",
             ratio,
-            "; ".join(line.strip() for line in verdicts(one, contestants)) if one is ours else "",
+            "; ".join(map(str, verdicts(one, contestants))) if one is ours else "",
         )
         question = ""
 
@@ -120,7 +158,7 @@ def written(page: str, name: str, lines: list[str]) -> str:
 
 def main(path: Path) -> None:
     run = json.loads(path.read_text())
-    lines = [*about(run), *tables(run)]
+    lines = [*about(run), *missed(run), *tables(run)]
     PAGE.write_text(written(PAGE.read_text(), path.stem, lines))
     print(f"the tables of {path} are in {PAGE}")
     of = run["run"]

@@ -61,6 +61,19 @@ def test_a_table_says_medians_best_spread_real_sizes_and_whether_limits_were_kep
     assert "Left out: no cargo." in list(tables.about(RUN))
 
 
+def test_what_is_missed_is_told_with_its_share_of_what_was_asked_and_of_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = module_of_bench("tables", monkeypatch)
+    bounds = [result("bound: copies", [1.0]), result("bound: copies and writes", [1.8])]
+    run = {**RUN, "results": [result("peer", [2.4]), result("kstore", [2.0]), *bounds]}
+    asked = "at least 2 M/s; 1.20 times peer, at least 2"  # 1.5 M/s is, and the peer's 1.25 M/s twice
+    assert f"| how fast? | {asked} | 0.60 | 0.67 | 0.90 | copies and writes |" in list(tables.missed(run))
+    assert list(tables.missed(RUN)) == []
+    run["results"][2:] = []
+    assert f"| how fast? | {asked} | 0.60 |  |  |  |" in list(tables.missed(run))
+
+
 def test_the_tables_of_a_run_take_the_place_of_those_before_and_of_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

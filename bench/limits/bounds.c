@@ -11,9 +11,10 @@
 #include <unistd.h>
 
 #include "crc32c.h"
+#include "murmur2.h"
 
 enum { NEAR_BYTES = 16 << 10, MOST_THREADS = 64, CHECKED_FROM = 21, HEADER_BYTES = 61, MORE = 32, LINE_BYTES = 64,
-       ROOM_BYTES = 128 << 10 };
+       ROOM_BYTES = 128 << 10, AT_ONCE = 16 };
 
 static const int64_t START_MS = 1700000000000;
 static volatile uint32_t sink; /* so that no checksum is left out */
@@ -175,6 +176,40 @@ int64_t columns_in(int fd, const uint8_t *values, int64_t value_bytes, const uin
         }
     }
     return at;
+}
+
+/* The same for a topic of several partitions, each with a piece and a file: a record goes where its key is hashed to, or
+   without keys to one partition until its piece is full. 0, or -1. */
+int64_t spread_in(const int *fds, int32_t partitions, const uint8_t *value, int64_t value_bytes, const uint8_t *keys,
+                  int64_t key_bytes, int64_t rows, int64_t stride, uint8_t *pieces, int64_t piece_bytes, int64_t *filled,
+                  int64_t *ends) {
+    const uint64_t inverse = ks_inverse(partitions);
+    const int64_t most = piece_bytes / stride * stride;
+    int32_t places[AT_ONCE] = {0}, sticky = 0;
+    for (int64_t first = 0; first < rows; first += AT_ONCE) {
+        const int64_t some = rows - first < AT_ONCE ? rows - first : AT_ONCE;
+        for (int64_t i = 0; i < some && key_bytes; i++)
+            places[i] = ks_partition_by(keys + (first + i) * key_bytes, (size_t)key_bytes, partitions, inverse);
+        for (int64_t i = 0; i < some; i++) {
+            const int32_t to = key_bytes ? places[i] : sticky;
+            uint8_t *piece = pieces + to * piece_bytes, *at = piece + filled[to] + stride - value_bytes;
+            memcpy(at - key_bytes, keys + (first + i) * key_bytes, (size_t)key_bytes);
+            memcpy(at, value, (size_t)value_bytes);
+            filled[to] += stride;
+            if (filled[to] < most) continue;
+            sink = ks_crc32c(0, piece, (size_t)most);
+            if (pwrite(fds[to], piece, (size_t)most, ends[to]) != most) return -1;
+            ends[to] += most;
+            filled[to] = 0;
+            sticky = (sticky + 1) % partitions;
+        }
+    }
+    for (int32_t to = 0; to < partitions; to++) {
+        uint8_t *piece = pieces + to * piece_bytes;
+        sink = ks_crc32c(0, piece, (size_t)filled[to]);
+        if (pwrite(fds[to], piece, (size_t)filled[to], ends[to]) != filled[to]) return -1;
+    }
+    return 0;
 }
 
 /* ---- codecs ---- */

@@ -34,6 +34,10 @@ _ARGUMENTS = {
     "values_of_piece": (ctypes.c_int, _number, _pointer, _number, _number, _number, _pointer),
     "columns": (_pointer, _number, _number, _number, _pointer, _pointer, _pointer, _pointer, ctypes.c_int),
     "columns_in": (ctypes.c_int, _pointer, _number, _pointer, _number, _number, _number, _pointer, _number),
+    "spread_in": (
+        *(_pointer, ctypes.c_int32, _pointer, _number, _pointer, _number, _number, _number),
+        *(_pointer, _number, _pointer, _pointer),
+    ),
     "unpacked": (_pointer, ctypes.c_int, ctypes.c_int),
     "packed": (_pointer, ctypes.c_int, _pointer, ctypes.c_int),
     "ready_batches": (ctypes.c_int, _pointer, _number, _number, _number),
@@ -127,6 +131,24 @@ def columns_in(values: Any, keys: Any, rows: int, file_bytes: int) -> Callable[[
     def run(fd: int) -> None:
         written = function(fd, values, value, keys, key, rows, stride, piece, WRITTEN_BYTES)
         assert written == rows * stride
+
+    return run
+
+
+def spread_in(
+    value: bytes, keys: bytes, rows: int, stride: int, partitions: int, piece_bytes: int
+) -> Callable[[Sequence[int]], None]:
+    """Copies a value, and as many keys as rows, into records of the partitions that the keys are hashed to, sums these
+    up, and writes them to the partitions' files, a piece at a time. Without keys a partition gets a whole piece."""
+    function = _function("spread_in")
+    pieces, key_bytes = _address(_memory(partitions * piece_bytes)), len(keys) // rows
+    copied, of_keys = _address(_padded(value)), _address(_padded(keys))
+
+    def run(fds: Sequence[int]) -> None:
+        filled, ends = np.zeros(partitions, np.int64), np.zeros(partitions, np.int64)
+        files = _address(np.array(fds, np.int32))
+        arguments = copied, len(value), of_keys, key_bytes, rows, stride, pieces, piece_bytes
+        assert function(files, partitions, *arguments, _address(filled), _address(ends)) == 0
 
     return run
 

@@ -19,6 +19,28 @@ from limits import compiled
 SLOT_SHARE = 0.86  # of the slots of an offset map, those that have a key
 
 
+def _map_of(keys: int) -> tuple[ctypes.CDLL, ctypes.c_void_p, int]:
+    """The code, the memory of an offset map that will have so many keys, and its entries."""
+    code = compiled("compaction.c", "crc32c.c", "keyhash.c", optimised=("-O3",))
+    code.table.restype = ctypes.c_void_p
+    entries = int(keys / SLOT_SHARE)
+    table = ctypes.c_void_p(code.table(ctypes.c_long(entries)))
+    assert table.value
+    return code, table, entries
+
+
+def puts(keys: bytes, times: int) -> Callable[[], None]:
+    """Hashes keys of 16 bytes each, so many times, with a look and a store in memory of the map's size for each."""
+    count = len(keys) // 16
+    code, table, entries = _map_of(count)
+
+    def run() -> None:
+        for _ in range(times):
+            code.puts_of(table, ctypes.c_long(entries), keys, ctypes.c_long(count))
+
+    return run
+
+
 def least(
     paths: Sequence[Path],
     made: Path,
@@ -35,14 +57,10 @@ def least(
     `rebuilt` says that what is written are new batches, `checks` that checksums and hashes are made.
     """
     out = made / "out"
-    code = compiled("compaction.c", "crc32c.c", "keyhash.c", optimised=("-O3",))
-    code.table.restype = ctypes.c_void_p
     count = len(paths)
     sizes = [path.stat().st_size for path in paths]
     longs = ctypes.c_long * count
-    entries = int(keys / SLOT_SHARE)
-    table = ctypes.c_void_p(code.table(ctypes.c_long(entries)))
-    assert table.value
+    code, table, entries = _map_of(keys)
 
     def run() -> float:
         fds = [os.open(path, os.O_RDONLY) for path in [*paths]]
