@@ -337,10 +337,14 @@ cdef bytes record_section(const uint8_t *p, Py_ssize_t size, int64_t limit, obje
     """The decompressed records of the compressed v2 batch at `p`."""
     cdef int codec = load16(p + ATTRIBUTES_AT) & CODEC_MASK
     cdef bytes section = unpacked(codec, p + RECORDS_AT, <size_t> (size - RECORDS_AT), limit)
-    if section is None:
-        section = _decompress(codec, PyBytes_FromStringAndSize(<const char *> p + RECORDS_AT, size - RECORDS_AT), limit,
-                              2, path, position)
-    return section
+    return record_section_slowly(p, size, limit, path, position) if section is None else section
+
+
+cdef bytes record_section_slowly(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position):
+    """The same by the codecs' packages, for a caller whom `ks_unpack` has left it to."""
+    return _decompress(load16(p + ATTRIBUTES_AT) & CODEC_MASK,
+                       PyBytes_FromStringAndSize(<const char *> p + RECORDS_AT, size - RECORDS_AT), limit, 2, path,
+                       position)
 
 
 cdef bytes _decompress(int codec, bytes data, int64_t limit, int magic, object path, int64_t position):

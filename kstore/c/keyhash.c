@@ -14,7 +14,9 @@ static void ks_hash_by_siphash(const ks_secret *s, const uint8_t *const *keys, c
 #include <immintrin.h>
 
 /* Keys side by side: a round of AES waits for the one before it, and a processor has begun seven others meanwhile. */
-enum { KS_LANES = 8 };
+enum { KS_LANES = 8, KS_HASHED_TOGETHER = 128 };
+
+_Static_assert(sizeof(ks_key) == KS_AES_BLOCK, "a block is stored where a hash is, its last 4 bytes behind it");
 
 #define KS_AES __attribute__((target("aes,sse4.1")))
 
@@ -45,7 +47,7 @@ KS_AES static inline __m128i ks_padded(const uint8_t *p, size_t n) {
 /* Blocks of a key: an empty one has one, too. */
 static inline size_t ks_blocks(int32_t size) { return size ? ((size_t)size - 1) / KS_AES_BLOCK + 1 : 1; }
 
-/* As ks_hash_keys, of KS_LANES keys that have so many blocks each. */
+/* As ks_hash_keys, of KS_LANES keys that have so many blocks each. A block's first 12 bytes are the hash. */
 KS_AES static void ks_hash_lanes(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, size_t blocks,
                                  ks_key *hashes) {
     const __m128i whole = _mm_loadu_si128((const __m128i *)s->whole);
@@ -66,35 +68,64 @@ KS_AES static void ks_hash_lanes(const ks_secret *s, const uint8_t *const *keys,
         x[lane] = _mm_xor_si128(x[lane], last);
     }
     ks_encrypt(s->rounds, x);
-    for (int lane = 0; lane < KS_LANES; lane++)
-        hashes[lane] = (ks_key){(uint64_t)_mm_cvtsi128_si64(x[lane]), (uint32_t)_mm_extract_epi32(x[lane], 2)};
+    for (int lane = 0; lane < KS_LANES; lane++) _mm_storeu_si128((__m128i *)(hashes + lane), x[lane]);
 }
 
-/* The same of fewer keys: the last one has the lanes that are left. */
-static void ks_hash_few(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, int n, size_t blocks,
-                        ks_key *hashes) {
+/* The same of any number of keys. Where there are fewer than lanes, the last one has those that are left. */
+static void ks_hash_alike(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, int n, size_t blocks,
+                          ks_key *hashes) {
+    int i = 0;
+    for (; n - i >= KS_LANES; i += KS_LANES) ks_hash_lanes(s, keys + i, sizes + i, blocks, hashes + i);
+    if (i == n) return;
     const uint8_t *lane_keys[KS_LANES];
     int32_t lane_sizes[KS_LANES];
     ks_key lane_hashes[KS_LANES];
     for (int lane = 0; lane < KS_LANES; lane++) {
-        const int i = lane < n ? lane : n - 1;
-        lane_keys[lane] = keys[i];
-        lane_sizes[lane] = sizes[i];
+        const int of = i + lane < n ? i + lane : n - 1;
+        lane_keys[lane] = keys[of];
+        lane_sizes[lane] = sizes[of];
     }
     ks_hash_lanes(s, lane_keys, lane_sizes, blocks, lane_hashes);
-    memcpy(hashes, lane_hashes, (size_t)n * sizeof *hashes);
+    memcpy(hashes + i, lane_hashes, (size_t)(n - i) * sizeof *hashes);
+}
+
+/* Up to KS_HASHED_TOGETHER keys. Those of as many blocks are hashed together, wherever they stand: where sizes differ
+   from key to key, hardly any would have its neighbours for company. */
+static void ks_hash_together(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, int n, ks_key *hashes) {
+    const uint8_t *some_keys[KS_HASHED_TOGETHER];
+    int32_t some_sizes[KS_HASHED_TOGETHER];
+    ks_key some_hashes[KS_HASHED_TOGETHER];
+    uint8_t some[KS_HASHED_TOGETHER], others[KS_HASHED_TOGETHER];
+    const size_t first = ks_blocks(sizes[0]);
+    int alike = 1;
+    while (alike < n && ks_blocks(sizes[alike]) == first) alike++;
+    if (alike == n) {
+        ks_hash_alike(s, keys, sizes, n, first, hashes);
+        return;
+    }
+    for (int i = 0; i < n; i++) others[i] = (uint8_t)i;
+    while (n) {
+        const size_t blocks = ks_blocks(sizes[others[0]]);
+        int taken = 0, left = 0;
+        for (int i = 0; i < n; i++) {
+            const uint8_t number = others[i];
+            const int is_alike = ks_blocks(sizes[number]) == blocks;
+            some[taken] = others[left] = number; /* of both places the one that it has is kept */
+            some_keys[taken] = keys[number];
+            some_sizes[taken] = sizes[number];
+            taken += is_alike;
+            left += !is_alike;
+        }
+        ks_hash_alike(s, some_keys, some_sizes, taken, blocks, some_hashes);
+        for (int i = 0; i < taken; i++) hashes[some[i]] = some_hashes[i];
+        n = left;
+    }
 }
 
 static void ks_hash_by_aes(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, int n,
                            ks_key *hashes) {
-    for (int i = 0; i < n;) {
-        const size_t blocks = ks_blocks(sizes[i]);
-        int same = 1;
-        while (same < KS_LANES && i + same < n && ks_blocks(sizes[i + same]) == blocks) same++;
-        if (same == KS_LANES) ks_hash_lanes(s, keys + i, sizes + i, blocks, hashes + i);
-        else ks_hash_few(s, keys + i, sizes + i, same, blocks, hashes + i);
-        i += same;
-    }
+    for (int i = 0; i < n; i += KS_HASHED_TOGETHER)
+        ks_hash_together(s, keys + i, sizes + i, n - i < KS_HASHED_TOGETHER ? n - i : KS_HASHED_TOGETHER, hashes + i);
 }
 
 /* The next key of AES-128's schedule; `assisted` is of the key before it. */

@@ -58,6 +58,7 @@ const ks_entry *ks_keymap_next(const ks_keymap *m, const ks_entry *entry);
 KS_INLINE void ks_keymap_hash_all(const ks_keymap *m, const uint8_t *const *keys, const int32_t *sizes, int n,
                                   ks_key *hashes) {
     ks_hash_keys(&m->secret, keys, sizes, n, hashes);
+    if (m->mask == UINT64_MAX && m->more_mask == UINT32_MAX) return;
     for (int i = 0; i < n; i++) hashes[i] = (ks_key){hashes[i].hash & m->mask, hashes[i].more & m->more_mask};
 }
 

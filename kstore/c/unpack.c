@@ -286,6 +286,7 @@ static int64_t ks_zstd_bound(const uint8_t *p, size_t n) {
 
 static int64_t ks_unpack_zstd(const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
     int64_t bound = ks_zstd.decompress ? ks_zstd_bound(p, n) : KS_NOT_MINE;
+    if (bound > limit) bound = limit; /* the library refuses a frame that needs more room */
     if (bound < 0 || ((size_t)bound > out->capacity && out->room(out, 0, (size_t)bound))) return KS_NOT_MINE;
     void *context = pthread_getspecific(ks_zstd_context);
     if (!context) {
@@ -296,7 +297,7 @@ static int64_t ks_unpack_zstd(const uint8_t *p, size_t n, ks_output *out, int64_
         }
     }
     size_t made = ks_zstd.decompress(context, out->p, (size_t)bound, p, n);
-    return ks_zstd.is_error(made) || made > (size_t)limit ? KS_NOT_MINE : (int64_t)made;
+    return ks_zstd.is_error(made) ? KS_NOT_MINE : (int64_t)made;
 }
 
 int64_t ks_unpack_natively(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit) {

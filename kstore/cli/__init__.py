@@ -189,7 +189,7 @@ def _version() -> str:
         number = version("kstore")
     except PackageNotFoundError:
         number = "(a checkout that is not installed)"
-    return f"{number}\nzstd of columns: {ZSTD_OF_COLUMNS}"
+    return f"{number}\nzstd: {ZSTD_OF_COLUMNS}"
 
 
 def _overview() -> str:

@@ -6,7 +6,7 @@ LZ4_COMPRESSES: Final[bool]
 ZSTD_COMPRESSES: Final[bool]
 ZSTD_LIBRARY: Final[str | None]
 ZSTD_OF_COLUMNS: Final[str]
-"""What decompresses zstd when columns are read, in words: the path of that library, or the package."""
+"""What decompresses zstd, in words: the path of that library, or the package."""
 
 def unpack(codec: int, data: bytes, limit: int) -> bytes | None:
     """What our own decompressors make of a payload; None where they leave it to the libraries."""

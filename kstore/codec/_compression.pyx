@@ -36,7 +36,8 @@ cdef extern from "compress.h" nogil:
                                      size_t room) noexcept
 
 cdef enum:
-    HELD_BYTES = 65536             # of a payload that is decompressed before another thread may run
+    HELD_BYTES = 65536             # of a payload that is decompressed before another thread may run,
+    MOST_HELD_BYTES = 1048576      # and of what it becomes
     LIKELY_RATIO = 4               # of what is decompressed to its payload
 
 
@@ -55,8 +56,8 @@ cdef int64_t ks_unpack(int codec, const uint8_t *p, size_t n, ks_output *out, in
 cdef object _find_zstd():
     """Take zstd's functions from a shared library, so that threads need no GIL for them; its path, or None.
 
-    Two versions of zstd do not refuse the same damaged data, and the package zstandard judges the same batch when records
-    are read: only a library of that package's version is taken. The package ships one, for Pythons other than this one.
+    Two versions of zstd do not refuse the same damaged data, and the package zstandard has the last word on what the
+    library leaves alone: only one of that package's version is taken. The package ships one, for Pythons other than this one.
     """
     cdef void *library
     cdef void *version
@@ -105,23 +106,23 @@ LZ4_COMPRESSES = _find_lz4()
 ZSTD_OF_COLUMNS = ZSTD_LIBRARY or "the package zstandard, with the GIL"
 
 
-ctypedef struct Unpacked:
+ctypedef struct Target:
     PyObject *made                 # the bytes object that is written to
     size_t likely                  # its size, as a guess: what is never written to is no memory yet
 
 
 cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept with gil:
-    """The room of an output whose context is an Unpacked."""
-    cdef Unpacked *unpacked = <Unpacked *> out.context
-    cdef size_t size = max(unpacked.likely, capacity + (capacity >> 1 if used else 0))
+    """The room of an output whose context is a Target."""
+    cdef Target *target = <Target *> out.context
+    cdef size_t size = max(target.likely, capacity + (capacity >> 1 if used else 0))
     cdef PyObject *grown = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size + KS_WILD)
     if grown == NULL:
         PyErr_Clear()
         return -1
     if used:
         memcpy(PyBytes_AS_STRING(<object> grown), out.p, used)
-    Py_XDECREF(unpacked.made)
-    unpacked.made = grown
+    Py_XDECREF(target.made)
+    target.made = grown
     out.p = <uint8_t *> PyBytes_AS_STRING(<object> grown)
     out.capacity = size
     return 0
@@ -133,20 +134,20 @@ cdef bytes unpacked(int codec, const uint8_t *p, size_t n, int64_t limit):
     Other threads run meanwhile where it is large. Not where it is small: to have the GIL back from a busy thread takes
     longer.
     """
-    cdef Unpacked unpacked = Unpacked(NULL, min(LIKELY_RATIO * n, <size_t> limit))
-    cdef ks_output out = ks_output(NULL, 0, _grow, &unpacked)
-    cdef int64_t size
+    cdef Target target = Target(NULL, min(LIKELY_RATIO * n, <size_t> max(limit, 0)))
+    cdef ks_output out = ks_output(NULL, 0, _grow, &target)
+    cdef int64_t size = -1
     if n < HELD_BYTES:
-        size = c_unpack(codec, p, n, &out, limit)
-    else:
+        size = c_unpack(codec, p, n, &out, min(limit, <int64_t> MOST_HELD_BYTES))
+    if n >= HELD_BYTES or (size < 0 and limit > MOST_HELD_BYTES):
         with nogil:
             size = c_unpack(codec, p, n, &out, limit)
     if size <= 0:
-        Py_XDECREF(unpacked.made)
+        Py_XDECREF(target.made)
         return b"" if size == 0 else None
-    _PyBytes_Resize(&unpacked.made, <Py_ssize_t> size)
-    section = <object> unpacked.made
-    Py_XDECREF(unpacked.made)
+    _PyBytes_Resize(&target.made, <Py_ssize_t> size)
+    section = <object> target.made
+    Py_XDECREF(target.made)
     return section
 
 

@@ -1,6 +1,7 @@
 """Compression types by number and name, and the codec libraries behind one door.
 
-Knows frames, levels and limits; what is inside a frame is for the caller. Hardest rule: whatever bytes come in, a
+`_compression` does the same without Python for most payloads, and leaves the others to this file. Knows frames, levels
+and limits; what is inside a frame is for the caller. Hardest rule: whatever bytes come in, a
 decompression ends in bounded time and memory, with the data or a `CorruptRecordError`.
 """
 

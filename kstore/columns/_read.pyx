@@ -22,7 +22,7 @@ from kstore.columns._native cimport (
     ks_rows_like, ks_rows_mark, ks_sample, ks_take_chunk, ks_used_up, ks_var, ks_vec, ks_view, ks_wants_borders,
     ks_window_close,
 )
-from kstore._core cimport Buffer, Record, record_section
+from kstore._core cimport Buffer, Record, record_section_slowly
 from kstore.codec._aborted cimport AbortedFilter
 from kstore.codec._compression cimport ks_unpack
 from kstore.codec._wire cimport CODEC_MASK, LEGACY_ATTRIBUTES_AT, MAGIC_AT, RECORDS_AT, TIMESTAMP_TYPE_BIT, batch_size
@@ -83,7 +83,7 @@ cdef int64_t _unpack_with_gil(void *context, ks_reader *r, const uint8_t *p, int
     cdef bytes decompressed
     cdef uint8_t *to
     try:
-        decompressed = record_section(p, size, reader._max_decompressed, None, 0)
+        decompressed = record_section_slowly(p, size, reader._max_decompressed, None, 0)
     except BaseException:
         return -1          # the reader meets the same error, and raises it
     to = ks_decompressed_room(r, 0, <size_t> len(decompressed))
@@ -373,7 +373,7 @@ cdef class Reader:
         cdef const uint8_t *p = ks_look(r, r.position, RECORDS_AT)
         cdef Py_ssize_t size = <Py_ssize_t> batch_size(p)
         p = ks_look(r, r.position, <size_t> size)
-        record_section(p, size, self._max_decompressed, self.path, self._memory_at + r.position)
+        record_section_slowly(p, size, self._max_decompressed, self.path, self._memory_at + r.position)
         raise MemoryError(f"the records of a batch of {size} bytes")
 
     def read_slowly(self, data=None):

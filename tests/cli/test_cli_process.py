@@ -68,7 +68,7 @@ def test_the_overview_names_every_command_in_order(capsys: pytest.CaptureFixture
     assert cli.main(["--version"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("kstore ")
-    assert "\nzstd of columns: " in said
+    assert "\nzstd: " in said
 
 
 @pytest.mark.parametrize(

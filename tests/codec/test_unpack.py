@@ -46,6 +46,7 @@ def test_what_we_compress_we_decompress_ourselves(name: str) -> None:
         assert unpack(CODECS[name], packed, LIMIT) == data
         assert unpack(CODECS[name], packed, len(data)) == data
         assert unpack(CODECS[name], packed, len(data) - 1) is None
+        assert unpack(CODECS[name], packed, -1) is None
 
 
 def test_frames_of_other_writers_are_decompressed() -> None:
@@ -66,6 +67,13 @@ def test_what_is_decompressed_may_have_any_size() -> None:
         for size in (0, 1, 4096, 65535, 65536, 65537, 300_000, 1_000_000):
             for data in (bytes(size), rng.randbytes(size)):
                 assert unpack(codec, compression.compress(codec, data), max(size, 1)) == data, (name, size)
+        grows = rng.randbytes(70_000) + bytes(1_500_000)  # from a payload that is large, to more than was guessed
+        assert unpack(codec, compression.compress(codec, grows), LIMIT) == grows
+        if (
+            name != "snappy"
+        ):  # a payload of 3 MB of zeros is small with the others, and becomes too much to hold others up
+            swells = bytes(1 << 20 | 1)
+            assert unpack(codec, compression.compress(codec, swells), LIMIT) == swells
 
 
 @pytest.mark.skipif(ZSTD_LIBRARY is None, reason="no library of the version of the package zstandard")

@@ -14,7 +14,7 @@ from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from kstore._core cimport Buffer, Record, outside, record_section
+from kstore._core cimport Buffer, Record, outside, record_section_slowly
 from kstore.codec._compression cimport ks_compress, ks_compress_bound, ks_output, ks_unpack
 from kstore.codec._wire cimport (
     BatchHead, CODEC_MASK, DELETE_HORIZON_BIT, LAST_OFFSET_DELTA_AT, LEGACY_ATTRIBUTES_AT, MAGIC_AT, RECORDS_AT,
@@ -388,7 +388,7 @@ cdef class BatchFilter:
             if step == KS_CLEAN_LEGACY:
                 step = self._clean_legacy(path, at, keeps_old_tombstones)
             elif step == KS_CLEAN_PACKED:
-                section = record_section(c.p, <Py_ssize_t> c.b.size, c.limit, path, at)
+                section = record_section_slowly(c.p, <Py_ssize_t> c.b.size, c.limit, path, at)
                 c.section = <const uint8_t *> PyBytes_AS_STRING(section)
                 c.section_end = c.section + PyBytes_GET_SIZE(section)
                 step = KS_CLEANED

@@ -14,7 +14,7 @@ from libc.errno cimport errno
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from kstore._core cimport Buffer, record_section
+from kstore._core cimport Buffer, record_section_slowly
 from kstore.codec._compression cimport ks_output, ks_unpack
 from kstore.codec._wire cimport (
     ATTRIBUTES_AT, BATCH_LENGTH_AT, CODEC_MASK, CONTROL_BIT, CRC_AT, HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT,
@@ -489,7 +489,7 @@ cdef ks_step _unpack(NewestRecords newest, Walk *w, int64_t size, int codec) noe
 
 
 cdef ks_step _take_packed(NewestRecords newest, Walk *w, object path, int64_t position) except *:
-    cdef bytes section = record_section(w.p, <Py_ssize_t> _size_of(w.p), w.limit, path, position)
+    cdef bytes section = record_section_slowly(w.p, <Py_ssize_t> _size_of(w.p), w.limit, path, position)
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(section)
     cdef const uint8_t *end = p + PyBytes_GET_SIZE(section)
     cdef ks_step step

@@ -213,7 +213,7 @@ cdef class Splitter(BaseSplitter):
             if not self._has_enough():
                 try:
                     for record in iterator:
-                        if self._only < 0 and self._is_keyed_pair(<PyObject *> record):
+                        if self._put_ahead(<PyObject *> record):
                             if self._ahead_count < HASHED_AHEAD:
                                 continue
                             self._pack_ahead(False)
@@ -286,11 +286,12 @@ cdef class Splitter(BaseSplitter):
     cdef inline bint _has_enough(self) noexcept:
         return self._finished >= self._limit_bytes or self._held >= self._max_bytes
 
-    cdef inline bint _is_keyed_pair(self, PyObject *item) noexcept:
-        """Whether the item is a pair of bytes, which then waits for its hash."""
+    cdef inline bint _put_ahead(self, PyObject *item) noexcept:
+        """Let a pair of bytes wait for its hash; False for any other item. Whoever fills the places packs them."""
         cdef PyObject *key
         cdef int at = self._ahead_count
-        if type(<object> item) is not tuple or PyTuple_GET_SIZE(<object> item) != 2:
+        assert at < HASHED_AHEAD
+        if self._only >= 0 or type(<object> item) is not tuple or PyTuple_GET_SIZE(<object> item) != 2:
             return False
         key = PyTuple_GET_ITEM(<object> item, 0)
         if type(<object> key) is not bytes or type(<object> PyTuple_GET_ITEM(<object> item, 1)) is not bytes:
@@ -360,7 +361,10 @@ cdef class Splitter(BaseSplitter):
             consumed = <ConsumerRecord> item
             return self._add(consumed.key, consumed.value, consumed.timestamp, consumed.headers)
         elif isinstance(item, tuple):
-            return self._take(tuple(item))
+            item = tuple(item)
+            if not self._put_ahead(<PyObject *> item):
+                return self._take(item)
+            return self._pack_ahead(False) if self._ahead_count == HASHED_AHEAD else 0
         elif item is not None:
             return self._add(None, item, None, None)
         self._pack_ahead(True)
