@@ -54,48 +54,53 @@ static void ks_unmark(ks_newest *s, const uint8_t *head, const uint8_t *p, const
         }
 }
 
-int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, int *fault) {
+int ks_newest_settle(ks_newest *s) {
+    ks_waiting *w = &s->waiting;
+    const int n = w->n;
+    ks_key hashes[KS_AT_ONCE];
+    int64_t older[KS_AT_ONCE];
+    w->n = 0;
+    if (!n) return 0;
+    ks_keymap_hash_all(&s->map, w->keys, w->sizes, n, hashes);
+    const int put = ks_keymap_put_all(&s->map, hashes, w->ordinals, n, s->capacity, older);
+    if (put == KS_MAP_NO_MEMORY) return -1;
+    for (int i = 0; i < put; i++)
+        if (older[i] >= 0) ks_bits_set(&s->superseded, older[i]);
+    if (put > 0 && w->offsets[put - 1] > s->latest) s->latest = w->offsets[put - 1];
+    if (put < n) s->full = 1;
+    return 0;
+}
+
+int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, int stays, int *fault) {
     const int64_t base = ks_load64(head), first = s->records, last = ks_last_offset(head);
     const int32_t count = ks_load32(head + KS_RECORDS_COUNT_AT), last_delta = ks_load32(head + KS_LAST_OFFSET_DELTA_AT);
     const uint8_t *begin = p;
-    const uint8_t *keys[KS_AT_ONCE];
-    int32_t sizes[KS_AT_ONCE], deltas[KS_AT_ONCE], previous = -1;
-    uint32_t ordinals[KS_AT_ONCE];
-    ks_key hashes[KS_AT_ONCE];
-    int64_t older[KS_AT_ONCE];
+    ks_waiting *w = &s->waiting;
+    int32_t previous = -1;
     ks_record r;
     if (ks_bits_reserve(&s->superseded, first, first + count)) return KS_NO_ROOM;
     if (ks_bits_reserve(&s->tombstones, first, first + count)) return KS_NO_ROOM;
-    for (int32_t i = 0; i < count;) {
-        int n = 0;
-        for (; i < count && n < KS_AT_ONCE; i++) {
-            p = ks_parse_record(p, end, &r);
-            if (!p) { *fault = r.fault; return KS_DAMAGED; }
-            if ((uint32_t)r.offset_delta > (uint32_t)last_delta) return KS_OUT_OF_BATCH;
-            if (r.offset_delta <= previous) return KS_UNORDERED;
-            previous = r.offset_delta;
-            if (r.value_size < 0) ks_bits_set(&s->tombstones, first + i);
-            if (base + r.offset_delta < s->first_dirty) continue;
-            if (r.key_size < 0) {
-                ks_bits_set(&s->superseded, first + i);
-                s->keyless++;
-            } else {
-                keys[n] = r.key;
-                sizes[n] = r.key_size;
-                deltas[n] = r.offset_delta;
-                ordinals[n++] = (uint32_t)(first + i);
-            }
+    for (int32_t i = 0; i < count; i++) {
+        p = ks_parse_record(p, end, &r);
+        if (!p) { *fault = r.fault; return KS_DAMAGED; }
+        if ((uint32_t)r.offset_delta > (uint32_t)last_delta) return KS_OUT_OF_BATCH;
+        if (r.offset_delta <= previous) return KS_UNORDERED;
+        previous = r.offset_delta;
+        if (r.value_size < 0) ks_bits_set(&s->tombstones, first + i);
+        if (base + r.offset_delta < s->first_dirty) continue;
+        if (r.key_size < 0) {
+            ks_bits_set(&s->superseded, first + i);
+            s->keyless++;
+        } else if (!s->full) {
+            w->keys[w->n] = r.key;
+            w->sizes[w->n] = r.key_size;
+            w->offsets[w->n] = base + r.offset_delta;
+            w->ordinals[w->n++] = (uint32_t)(first + i);
+            if (w->n == KS_AT_ONCE && ks_newest_settle(s)) return KS_NO_ROOM;
         }
-        if (s->full) continue;
-        ks_keymap_hash_all(&s->map, keys, sizes, n, hashes);
-        int put = ks_keymap_put_all(&s->map, hashes, ordinals, n, s->capacity, older);
-        if (put == KS_MAP_NO_MEMORY) return KS_NO_ROOM;
-        for (int j = 0; j < put; j++)
-            if (older[j] >= 0) ks_bits_set(&s->superseded, older[j]);
-        if (put > 0) s->latest = base + deltas[put - 1];
-        s->full = put < n;
     }
     if (p != end) { *fault = KS_TRAILING_BYTES; return KS_DAMAGED; }
+    if ((!stays || s->map.size + w->n > s->capacity) && ks_newest_settle(s)) return KS_NO_ROOM;
     s->records += count;
     if (s->full) ks_unmark(s, head, begin, end, first);
     else if (last >= s->first_dirty) s->latest = last;

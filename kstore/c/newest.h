@@ -9,6 +9,15 @@
 #include "bits.h"
 #include "keymap.h"
 
+/* Keys that are not put yet, in the order of their records: those of small batches go into the map together. */
+typedef struct {
+    int n;
+    const uint8_t *keys[KS_AT_ONCE];
+    int32_t sizes[KS_AT_ONCE];
+    uint32_t ordinals[KS_AT_ONCE];
+    int64_t offsets[KS_AT_ONCE];
+} ks_waiting;
+
 typedef struct {
     ks_keymap map;
     ks_bits superseded; /* by ordinal: a later record has the key, or it has none; in [first_dirty, latest] only */
@@ -22,6 +31,7 @@ typedef struct {
     int64_t *aborted;   /* first ordinals of the batches that were taken for aborted, rising */
     int64_t aborted_n, aborted_capacity;
     int full;
+    ks_waiting waiting;
 } ks_newest;
 
 enum ks_taken {
@@ -57,10 +67,16 @@ int ks_newest_note_aborted(ks_newest *s);
 int ks_newest_is_aborted(const ks_newest *s, int64_t ordinal);
 
 /* Takes the records [p, end) of the batch whose header is at `head`, as many as the header declares. The map may become
-   full on the way; the batch then has ordinals all the same. An answer other than KS_TAKEN ends the pass. */
-int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, int *fault);
+   full on the way; the batch then has ordinals all the same. Where the records' memory `stays` until ks_newest_settle is
+   called, keys may wait, if the map has room for all that wait: so what waits cannot fill it. An answer other than
+   KS_TAKEN ends the pass. */
+int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, int stays, int *fault);
 
-/* Takes one record, of a format whose batches are not walked here; whether it could be taken, or -1 without memory. */
+/* Puts the keys that wait: before anything is asked of the pass, and before the memory of their records goes; 0, or -1
+   without memory. */
+int ks_newest_settle(ks_newest *s);
+
+/* Takes one record, while no key waits, of a format whose batches are not walked here; whether it could be taken, or -1 without memory. */
 int ks_newest_take_one(ks_newest *s, int64_t offset, const uint8_t *key, int64_t key_size, int tombstone);
 
 /* Whether a key has a record in the scanned part at or above the first dirty offset. */

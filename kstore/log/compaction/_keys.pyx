@@ -70,7 +70,9 @@ cdef extern from "newest.h" nogil:
     bint ks_newest_ends_at(ks_newest *s, int64_t count) noexcept
     void ks_newest_pass(ks_newest *s, const uint8_t *head) noexcept
     int ks_newest_note_aborted(ks_newest *s) noexcept
-    int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, int *fault) noexcept
+    int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, bint stays,
+                       int *fault) noexcept
+    int ks_newest_settle(ks_newest *s) noexcept
     int ks_newest_take_one(ks_newest *s, int64_t offset, const uint8_t *key, int64_t key_size, bint tombstone) noexcept
 
 cdef enum:
@@ -379,6 +381,12 @@ cdef int _walk_on(NewestRecords newest, Walk *w, ks_step step, const uint8_t *be
 
 cdef ks_step _walk(NewestRecords newest, Walk *w, CleanedTransactions transactions) noexcept nogil:
     """Take batches until the whole ones are used up, or something needs Python; `w.p` is at the batch in question."""
+    cdef ks_step step = _walk_batches(newest, w, transactions)
+    return KS_CLEAN_OUT_OF_MEMORY if ks_newest_settle(&newest.state) else step
+
+
+cdef ks_step _walk_batches(NewestRecords newest, Walk *w, CleanedTransactions transactions) noexcept nogil:
+    """The same, where keys may still wait."""
     cdef ks_newest *s = &newest.state
     cdef const uint8_t *p
     cdef int64_t left, size, base
@@ -436,7 +444,7 @@ cdef ks_step _walk(NewestRecords newest, Walk *w, CleanedTransactions transactio
             if attributes & CODEC_MASK:
                 step = _unpack(newest, w, size, attributes & CODEC_MASK)
             else:
-                step = _take(newest, w, p + RECORDS_AT, p + size)
+                step = _take(newest, w, p + RECORDS_AT, p + size, True)
         if step != KS_CLEANED:
             return step
     return KS_CLEANED
@@ -448,9 +456,9 @@ cdef void _move_on(NewestRecords newest, Walk *w) noexcept nogil:
     w.p += _size_of(w.p)
 
 
-cdef ks_step _take(NewestRecords newest, Walk *w, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """Take the records [p, end) of the batch."""
-    cdef int taken = ks_newest_take(&newest.state, w.p, p, end, &w.fault)
+cdef ks_step _take(NewestRecords newest, Walk *w, const uint8_t *p, const uint8_t *end, bint stays) noexcept nogil:
+    """Take the records [p, end) of the batch; `stays` says that they stay there while the walk goes on."""
+    cdef int taken = ks_newest_take(&newest.state, w.p, p, end, stays, &w.fault)
     if taken == KS_TAKEN:
         _move_on(newest, w)
         return KS_CLEANED
@@ -485,7 +493,7 @@ cdef ks_step _unpack(NewestRecords newest, Walk *w, int64_t size, int codec) noe
     newest._room_bytes = out.capacity
     if made < 0:
         return KS_CLEAN_PACKED
-    return _take(newest, w, out.p, out.p + made)
+    return _take(newest, w, out.p, out.p + made, False)
 
 
 cdef ks_step _take_packed(NewestRecords newest, Walk *w, object path, int64_t position) except *:
@@ -494,7 +502,7 @@ cdef ks_step _take_packed(NewestRecords newest, Walk *w, object path, int64_t po
     cdef const uint8_t *end = p + PyBytes_GET_SIZE(section)
     cdef ks_step step
     with nogil:
-        step = _take(newest, w, p, end)
+        step = _take(newest, w, p, end, False)
     return step
 
 
