@@ -133,7 +133,7 @@ class InvalidTimestampError(InvalidRecordError):
 
 
 class RecordTooLargeError(_RefusedRecord):
-    """A written batch would be larger than `max.message.bytes`."""
+    """A written batch would be larger than `max.message.bytes`, or decompress to more than readers take (256 MiB)."""
 
 
 class RecordBatchTooLargeError(_RefusedRecord):
@@ -317,7 +317,10 @@ def first_report(error: StorageError) -> bool:
 
 
 def refusal(failure: BaseException, path: str, what: str) -> StorageError:
-    """Make the error of a log or directory that refuses writes since `failure`: one sentence that names the cause."""
+    """Make the error of a log or directory that refuses writes since `failure`: one sentence that names the cause.
+
+    `what` says what it refuses, and what can still be read.
+    """
     if isinstance(failure, StorageError) and failure._is_refusal:
         error = StorageError(failure.errno, failure.strerror, failure.filename)
     else:
@@ -325,7 +328,7 @@ def refusal(failure: BaseException, path: str, what: str) -> StorageError:
         if isinstance(failure, StorageError) and failure.strerror:
             cause = failure.strerror if failure.filename is None else f"{failure.strerror} at {failure.filename}"
         number = getattr(failure, "errno", None) or errno.EIO
-        error = StorageError(number, f"{cause}; {what}, and can still be read", path)
+        error = StorageError(number, f"{cause}; {what}", path)
     error._is_refusal = error._reported = True  # the failure was reported
     return error
 

@@ -1,7 +1,8 @@
-"""The limits of Kafka's numbers, which are Java's: 32 and 64 bits with a sign."""
+"""The limits of Kafka's numbers, which are Java's: 16, 32 and 64 bits with a sign."""
 
 from __future__ import annotations
 
+SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 

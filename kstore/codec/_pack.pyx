@@ -23,7 +23,8 @@ from kstore.codec._wire cimport (
 
 import time
 
-from kstore.base import times
+from kstore.base import arguments, times
+from kstore.base.numbers import INT_MAX, SHORT_MAX
 from kstore.codec import compression as codecs, refusals
 from kstore.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 
@@ -157,8 +158,8 @@ cdef class Packer:
     """Packs records into consecutive v2 batches in one growing, reused buffer.
 
     A batch closes when its header and records, before compression, would exceed `batch_bytes`; a larger record goes
-    alone. A batch that is more than `max_batch_bytes` as written is split; if it holds one record, that record is a
-    `RecordTooLargeError`. `single=True` packs one batch or raises `RecordTooLargeError`. With `draft=True` batches get
+    alone. A batch that is more than `max_batch_bytes` as written, or would decompress to more than readers take
+    (`compression.MAX_DECOMPRESSED_BYTES`), is split; if it holds one record, that record is a `RecordTooLargeError`. `single=True` packs one batch or raises `RecordTooLargeError`. With `draft=True` batches get
     no checksum. Sequences go on from batch to batch. A refused record drops the open batch; the finished ones stay in
     `buffer`. Not thread-safe: a second call at the same time, or from code that a first call runs, is a `RuntimeError`.
     """
@@ -543,10 +544,13 @@ cdef class Packer:
     cdef int _put_section(self, const uint8_t *section, Py_ssize_t size, const uint8_t *packed, Py_ssize_t packed_size,
                           int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1:
         cdef Py_ssize_t batch_size = RECORDS_AT + packed_size
-        if batch_size > self._max_batch_bytes:
+        cdef int64_t most = codecs.MAX_DECOMPRESSED_BYTES
+        if batch_size > self._max_batch_bytes or size > most:
             if count == 1 or self._single:
                 self._refuse_at(self._closing, RecordTooLargeError,
-                                f"a batch of {batch_size} bytes, where at most {self._max_batch_bytes} are allowed")
+                                f"a batch of {batch_size} bytes, where at most {self._max_batch_bytes} are allowed"
+                                if batch_size > self._max_batch_bytes else
+                                f"a batch that decompresses to {size} bytes, where at most {most} are allowed")
             return self._split_section(section, size, count, base_timestamp)
         if self.finished + batch_size > self._capacity:
             self._reserve(batch_size)
@@ -585,30 +589,34 @@ cdef class Packer:
         return 0
 
 
-def encode_batch(records, *, int64_t base_offset=0, compression="none", level=None, str timestamp_type="CreateTime",
-                 int32_t partition_leader_epoch=-1, int64_t producer_id=-1, int16_t producer_epoch=-1,
-                 int32_t base_sequence=-1, bint transactional=False, bint control=False, now_ms=None):
+def encode_batch(records, *, base_offset=0, compression="none", level=None, str timestamp_type="CreateTime",
+                 partition_leader_epoch=-1, producer_id=-1, producer_epoch=-1, base_sequence=-1, bint transactional=False,
+                 bint control=False, now_ms=None):
     """One v2 batch of all `records`, offsets counted from `base_offset`; no records give no bytes, as in Kafka.
 
     Records are buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose offset is
     ignored. A record without a timestamp gets `now_ms`, by default the clock's now; with `"LogAppendTime"` that is
     the time of the whole batch. Raises `InvalidRecordError`, `InvalidTimestampError`, `RecordTooLargeError` (more
-    than 2 GiB), `UnsupportedCompressionError` and `TypeError`.
+    than 2 GiB, or 256 MiB before compression), `UnsupportedCompressionError`, and `TypeError` and `ValueError` for what
+    is no whole number, or out of its range.
     """
     cdef Packer packer
+    cdef int64_t base = arguments.integer("base_offset", base_offset)
+    cdef int32_t epoch = arguments.integer("partition_leader_epoch", partition_leader_epoch, -1, INT_MAX)
     if isinstance(records, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"records is {type(records).__name__}: an iterable of records is wanted, as in [value]")
     packer = Packer(
         INT32_LIMIT, INT32_LIMIT, codecs.type_id(compression), level, now_ms=_now() if now_ms is None else now_ms,
-        timestamp_type=timestamp_type, producer_id=producer_id, producer_epoch=producer_epoch,
-        base_sequence=base_sequence, transactional=transactional, control=control, single=True)
+        timestamp_type=timestamp_type, producer_id=arguments.integer("producer_id", producer_id, -1),
+        producer_epoch=arguments.integer("producer_epoch", producer_epoch, -1, SHORT_MAX),
+        base_sequence=arguments.integer("base_sequence", base_sequence, -1, INT_MAX), transactional=transactional, control=control, single=True)
     packer.pack(iter(records), INT32_LIMIT)
     if packer.finished == 0:
         return b""
-    if base_offset < 0 or base_offset + packer.records - 1 < base_offset:
-        raise InvalidRecordError(f"base offset {base_offset} for {packer.records} records")
-    store64(packer.data, base_offset)
-    store32(packer.data + LEADER_EPOCH_AT, partition_leader_epoch)
+    if base < 0 or base + packer.records - 1 < base:
+        raise InvalidRecordError(f"base offset {base} for {packer.records} records")
+    store64(packer.data, base)
+    store32(packer.data + LEADER_EPOCH_AT, epoch)
     return PyBytes_FromStringAndSize(<const char *> packer.data, packer.finished)
 
 

@@ -504,7 +504,7 @@ def put_compressed(Packer packer not None, Packer plain not None, Packer packed 
                     raise ValueError(
                         f"{packed.batches} sections for {plain.batches} batches, {packer._used} bytes before")
                 try:
-                    if _all_fit(packer, packed):
+                    if _all_fit(packer, plain, packed):
                         _put_headers(packer, plain, packed)
                     else:
                         _put_sections(packer, plain, packed)
@@ -521,13 +521,17 @@ def put_compressed(Packer packer not None, Packer plain not None, Packer packed 
         packer.leave()
 
 
-cdef bint _all_fit(Packer packer, Packer packed) noexcept:
-    cdef Py_ssize_t at = 0, size
+cdef bint _all_fit(Packer packer, Packer plain, Packer packed) except -1:
+    """Whether no batch has to be split."""
+    cdef Py_ssize_t at = 0, size, plain_at = 0, plain_size
+    cdef int64_t most = compression.MAX_DECOMPRESSED_BYTES
     while at < packed.finished:
         size = _packed_size(packed.data + at)
-        if size > packer._max_batch_bytes:
+        plain_size = load32(plain.data + plain_at + BATCH_LENGTH_AT) + LOG_OVERHEAD
+        if size > packer._max_batch_bytes or plain_size - RECORDS_AT > most:
             return False
         at += size
+        plain_at += plain_size
     return True
 
 
@@ -547,7 +551,7 @@ cdef void _put_headers(Packer packer, Packer plain, Packer packed) noexcept:
 
 
 cdef int _put_sections(Packer packer, Packer plain, Packer packed) except -1:
-    """Copy the sections one by one, those split that are too large."""
+    """Copy the sections one by one, those split that are too large as written or decompressed."""
     cdef Py_ssize_t at = 0, size, plain_size
     cdef const uint8_t *p = plain.data
     while p < plain.data + plain.finished:

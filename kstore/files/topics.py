@@ -216,8 +216,7 @@ def missing_partitions(
         elif topic in here:
             if lasting is None:
                 lasting = checkpoint.find_marks(roots, (checkpoint.RECOVERY_POINTS, checkpoint.LOG_STARTS))
-            paths = [os.path.join(at, names.partition_name(topic, number)) for at in roots]
-            counts = (topic, number) in lasting and not any(map(os.path.lexists, paths))  # a link is passed over
+            counts = (topic, number) in lasting
         else:
             counts = False
         if counts:

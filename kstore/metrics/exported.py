@@ -27,6 +27,8 @@ class Exported:
 
     def add(self, source: Source, labels: Mapping[str, str] | None) -> None:
         """Export one more; `ValueError` where its samples could not be told from those of another one."""
+        if not isinstance(source, Source):
+            raise TypeError(f"source must be a Log, a Store, a Replication or a Backup, not {type(source).__name__}")
         added = {str(name): str(value) for name, value in (labels or {}).items()}
         with self._lock:
             kept = [each for each in self._sources if (other := each[0]()) is not None and not other.closed]

@@ -41,7 +41,7 @@ class Entry:
         self.root = root
         self.log: Log | None = None
         self.failure: KStoreError | None = None
-        self.waits: KStoreError | None = None  # why it could not be opened for now, on a full disk
+        self.waits: KStoreError | None = None  # why it could not be opened last time; it is tried again
         self.opening = threading.Lock()
         self.trusted = False  # not written since a clean shutdown
 

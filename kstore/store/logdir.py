@@ -293,7 +293,10 @@ class LogDirectory:
     def fail(self, error: StorageError) -> None:
         """Take the directory out of service for good (SEMANTICS 13.9); again is no error."""
         if self.offline is None:
-            what = "the log directory is offline until the store is reopened"
+            what = (
+                "the log directory is offline until the store is reopened; its logs that are open can still be read, "
+                "the others with mode='r'"
+            )
             self.offline = refusal(error, self.path, what)
             logger.error("%s: offline: %s", self.path, self.offline)
 

@@ -219,6 +219,8 @@ class LogManager:
                 self._not_in_order.add(entry.root)
                 if isinstance(error, CorruptRecordError):
                     entry.failure = error
+                elif isinstance(error, StorageError):
+                    entry.waits = error
                 raise
             entry.trusted, entry.waits = False, None
             entry.log = log

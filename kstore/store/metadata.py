@@ -6,6 +6,7 @@ not count.
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -120,8 +121,10 @@ class Metadata:
                 continue
             entry = Entry(topic, number, root)
             partitions = "other partitions" if record is None else f"{record.partitions} partitions"
+            is_link = any(os.path.islink(os.path.join(at, os.path.basename(entry.path))) for at in roots)
+            instead = ", and a symbolic link, which is not followed, is in its place" if is_link else ""
             entry.failure = CorruptRecordError(
-                f"the partition's directory is missing: topic {topic} has {partitions}, and "
+                f"the partition's directory is missing{instead}: topic {topic} has {partitions}, and "
                 f"the checkpoint files know of offset {offset} in this one; see `kstore repair`",
                 path=entry.path,
             )

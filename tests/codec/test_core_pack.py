@@ -8,8 +8,10 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import reference
 from conftest import SEED
@@ -17,7 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Rec
 
+import kstore
 from kstore._core import Record, RecordBatch, decode_batches
+from kstore.codec import compression
 from kstore.codec._pack import Packer, encode_batch, give_back_memory
 from kstore.errors import (
     ConfigError,
@@ -607,3 +611,43 @@ def test_the_memory_of_packers_that_are_gone_is_used_again_up_to_32_mib() -> Non
     finally:
         tracemalloc.stop()
     assert idle <= 33 << 20
+
+
+def test_a_batch_that_would_decompress_to_more_than_readers_take_is_split_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `append_batch` refuses to take, no call may store: nobody could read what is behind it."""
+    monkeypatch.setattr(compression, "MAX_DECOMPRESSED_BYTES", 10_000)
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        with kstore.Log.open(tmp_path / f"{codec}-0", compression_type=codec, max_message_bytes=1 << 20) as log:
+            fits = bytes(10_000 - 20)
+            log.append_many([(None, fits), *[(None, b"x" * 900)] * 30, (None, fits)])
+            log.append_columns(np.zeros((40, 900), np.uint8))
+            for refused in (bytes(10_001), bytes(1 << 20)):
+                with pytest.raises(RecordTooLargeError, match=r"decompresses to \d+ bytes, where at most 10000 are"):
+                    log.append_many([(None, b"first"), (None, refused)], batch_bytes=1 << 21)
+                with pytest.raises(RecordTooLargeError, match=r"decompresses to \d+ bytes"):
+                    log.append_columns([refused])
+            assert [len(record.value) for record in log.read() if record.value != b"first"] == [
+                9980, *[900] * 30, 9980, *[900] * 40,
+            ]  # fmt: skip
+    with pytest.raises(RecordTooLargeError, match="decompresses to"):
+        encode_batch([bytes(10_001)], compression="zstd")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("base_offset", 2**63),
+        ("partition_leader_epoch", 2**31),
+        ("base_sequence", 2**31),
+        ("producer_epoch", 2**15),
+        ("producer_id", -2),
+    ],
+)
+def test_numbers_of_a_batch_are_whole_and_in_their_range(name: str, wrong: int) -> None:
+    with pytest.raises(ValueError, match=rf"{name} is -?\d+; -?\d+ to \d+ are allowed"):
+        encode_batch([b"v"], **{name: wrong})
+    for odd in (7.9, "7", None, True):
+        with pytest.raises(TypeError, match=f"{name} must be an int, not {type(odd).__name__}"):
+            encode_batch([b"v"], **{name: odd})

@@ -300,3 +300,12 @@ def test_importing_kstore_imports_neither_library() -> None:
     code = "import kstore, sys; print([m for m in ('prometheus_client', 'opentelemetry') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("wrong", [None, "store", object()])
+def test_what_is_no_source_is_refused_before_a_scrape_would_fail(registry: CollectorRegistry, wrong: Any) -> None:
+    with pytest.raises(TypeError, match="source must be a Log, a Store, a Replication or a Backup, not"):
+        kstore.export_to_prometheus(wrong, registry)
+    with pytest.raises(TypeError, match="source must be a Log, a Store, a Replication or a Backup, not"):
+        kstore.export_to_opentelemetry(wrong, MeterProvider())
+    assert generate_latest(registry) == b""

@@ -674,7 +674,8 @@ def test_a_failing_disk_s_error_names_its_cause_once(root: Path, clock: ManualCl
             refused()
         assert str(caught.value) == (
             f"[Errno 5] Input/output error at {root}/a-0/00000000000000000000.log; "
-            f"the log directory is offline until the store is reopened, and can still be read: '{root}'"
+            f"the log directory is offline until the store is reopened; its logs that are open can still be read, "
+            f"the others with mode='r': '{root}'"
         )
     with pytest.raises(kstore.StorageError):
         store.close()

@@ -115,10 +115,22 @@ def test_a_high_watermark_alone_is_what_a_broker_leaves_of_a_replica_that_moved_
         assert store.partitions("orders") == (0, 1, 2)
 
 
-def test_a_link_in_its_place_is_passed_over_and_not_missing(filled: Path, tmp_path: Path) -> None:
+def test_a_partition_in_whose_place_a_link_is_is_missing_with_or_without_a_record_of_the_topic(
+    filled: Path, tmp_path: Path
+) -> None:
+    """Else the topic would have a partition less: readers would miss its records, and its keys would go elsewhere."""
     (filled / "orders-3").rename(tmp_path / "orders-3")
     (filled / "orders-3").symlink_to(tmp_path / "orders-3")
-    assert errors(filled) == []
+    assert len(errors(filled)) == 1
+    with kstore.Store.open(filled, background=False) as store:
+        assert store.partitions("orders") == (0, 1, 2, 3)
+        assert "a symbolic link, which is not followed, is in its place" in store.stats()["refused"]["orders-3"]
+        with pytest.raises(kstore.CorruptRecordError, match="symbolic link"):
+            list(store.read("orders"))
+    (filled / "orders-3").unlink()
+    (tmp_path / "orders-3").rename(filled / "orders-3")
+    with kstore.Store.open(filled, background=False) as store:
+        assert store.stats()["refused"] == {}
 
 
 @pytest.mark.parametrize("number", [-1, 100_000, 2**31 - 1])

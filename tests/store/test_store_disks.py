@@ -210,3 +210,15 @@ def test_a_power_cut_anywhere_in_a_close_loses_nothing_that_was_flushed(
                 if marked or step >= closed:
                     assert len(values) == 4, step
                     assert store.log("events", number).recovery.clean
+
+
+def test_a_partition_that_the_system_does_not_let_open_is_told_of_until_it_opens(paths: list[Path]) -> None:
+    with kstore.Store.open(paths, **SMALL) as store:
+        with FaultFS(paths[0].parent) as disk:
+            disk.fail("open", error=errno.EACCES, path=str(paths[1] / "events-1" / "*.log"), times=-1)
+            for _ in range(2):
+                with pytest.raises(kstore.StorageError, match="Permission denied"):
+                    store.append("events", b"x", partition=1)
+            assert list(store.stats()["refused"]) == ["events-1"]
+        assert store.append("events", b"x", partition=1).offset == 3
+        assert store.stats()["refused"] == {}

@@ -467,3 +467,20 @@ def test_kafka_opens_what_was_repaired_and_changes_nothing(kafka: Kafka, log_pat
     assert {path.name: path.read_bytes() for path in logs(log_path)} == files
     assert errors(log_path.parent) == []
     assert records(log_path) == kept
+
+
+@pytest.mark.parametrize("where", ["copy", "data", "data/backup", "data/kept-0/backup", "data/round-2"])
+def test_a_backup_goes_to_a_new_directory_outside_of_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    root = make_store(tmp_path / "data")
+    shutil.copytree(root, tmp_path / "copy")
+    partition = root / "kept-0"
+    flip(partition / names.log_name(0), 70, 0)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for mended in (root, partition) if where != "data/backup" else (root,):
+        assert cli.main(["repair", "--yes", "--backup", str(tmp_path / where), str(mended)]) == 1
+        assert "the backup would" in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert cli.main(["repair", "--yes", "--backup", str(tmp_path / "new"), str(partition)]) == 0
+    assert errors(root) == []

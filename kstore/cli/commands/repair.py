@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import time
@@ -13,7 +14,8 @@ from kstore.base.terminal import escaped
 from kstore.cli import options, output, places
 from kstore.cli.progress import Progress
 from kstore.disk import fs
-from kstore.errors import LogLockedError
+from kstore.errors import InvalidTopicError, LogLockedError
+from kstore.files import names
 from kstore.store import catalog
 from kstore.tools.check.plan import Plan
 from kstore.tools.check.repair import plan_repair, repair
@@ -46,13 +48,15 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
     parser.add_argument("--yes", action="store_true", help="mend the logs")
     parser.add_argument(
-        "--backup", metavar="DIR", help="where copies go (default: a new directory beside the data directory)"
+        "--backup", metavar="DIR", help="where copies go, new or empty (default: beside the data directory)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, an object a line for each partition")
     parsed = parser.parse_args(arguments)
     left = 0
     wanted = targets(parsed.paths)
     roots = [target.path for target in wanted if target.kind == "root"]
+    if parsed.backup is not None:
+        _refuse_backup(parsed.backup, [target.path for target in wanted])
     for target in wanted:
         if target.kind == "file":
             error = NotADirectoryError(20, "single files are not mended: give the partition")
@@ -124,6 +128,27 @@ def _root(root: str, roots: Sequence[str], parsed: argparse.Namespace) -> int:
     first = f"{escaped(root)}: {output.painted(output.count(plan.errors, 'error'), 'red')}"
     print("\n  ".join([first, *map(escaped, lines)]))
     return left
+
+
+def _refuse_backup(given: str, mended: Sequence[str]) -> None:
+    """Raise `StorageError` for a backup that would write over other files, or be taken for a partition."""
+    real = os.path.realpath(given)
+    if fs.exists(real) and fs.listdir(real):
+        error = OSError(errno.ENOTEMPTY, "the backup would write over what is there; name a new directory")
+        raise fs.storage_error(error, given)
+    beside = _names_partition(os.path.basename(real))
+    for place in map(os.path.realpath, mended):
+        if os.path.commonpath([real, place]) == place or (beside and os.path.dirname(real) == os.path.dirname(place)):
+            error = OSError(errno.EINVAL, f"the backup would lie in what is mended, or be a partition beside {place}")
+            raise fs.storage_error(error, given)
+
+
+def _names_partition(name: str) -> bool:
+    try:
+        names.parse_partition_name(name)
+    except InvalidTopicError:
+        return False
+    return True
 
 
 def _backup(directory: str, given: str | None) -> str:
