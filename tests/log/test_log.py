@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 from conftest import ManualClock
 
@@ -700,3 +701,20 @@ def test_an_error_of_a_read_says_once_what_to_do_and_its_reason_only_what_was_fo
             assert str(error) == f"{path} at position 0: {error.reason}; see `kstore repair`"
             assert "repair" not in error.reason
             assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_buffer_with_gaps_between_its_bytes_is_taken_as_by_append_many(tmp_path: Path) -> None:
+    gaps, grid = memoryview(b"a.b.c.")[::2], np.arange(12, dtype=np.uint8).reshape(3, 4)[:, 1]
+    with kstore.Store.open(tmp_path / "data") as store:
+        store.create_topic("events", 1)
+        log = store.log("events", 0)
+        log.append(gaps, key=grid, headers=[("h", gaps)])
+        log.append(grid, expected_offset=1)
+        store.append("events", gaps, key=grid)
+        store.append("events", grid)
+        log.append_many([(grid, gaps)])
+        with store.producer() as producer:
+            producer.append("events", gaps, grid)
+        found = [(record.key, record.value) for record in log.read()]
+    both, alone = (b"\x01\x05\x09", b"abc"), (None, b"\x01\x05\x09")
+    assert found == [both, alone, both, alone, both, both]

@@ -239,7 +239,9 @@ class Writer:
         if self.closed:
             raise closed(f"{self.directory}: the log", self.opened_in)
         if self.failure is not None:
-            raise refusal(self.failure, self.directory, "the log refuses writes until it is reopened, and can still be read")
+            raise refusal(
+                self.failure, self.directory, "the log refuses writes until it is reopened, and can still be read"
+            )
 
     def fail(self, failure: BaseException) -> None:
         """Refuse every later write: what is on the disk is no longer known."""

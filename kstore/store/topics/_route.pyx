@@ -101,6 +101,8 @@ cdef class Router:
                 PyObject_GetBuffer(value, &view, PyBUF_SIMPLE)
             except TypeError:
                 raise not_bytes(value, "value") from None
+            except BufferError:                  # with gaps between its bytes
+                PyObject_GetBuffer(bytes(value), &view, PyBUF_SIMPLE)
             size = view.len
             PyBuffer_Release(&view)
         partition = self.sticky()
