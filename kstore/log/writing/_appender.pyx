@@ -161,7 +161,7 @@ cdef int _take(object what, object source, Bytes *out, Py_buffer *view) except -
         PyObject_GetBuffer(source, view, PyBUF_SIMPLE)
     except TypeError:
         raise not_bytes(source, what) from None
-    except BufferError:                      # with gaps between its bytes; the view then holds a copy
+    except (BufferError, ValueError):        # with gaps between its bytes; the view then holds a copy
         PyObject_GetBuffer(bytes(source), view, PyBUF_SIMPLE)
     out.p = <const uint8_t *>view.buf
     out.n = view.len

@@ -101,7 +101,7 @@ cdef class Router:
                 PyObject_GetBuffer(value, &view, PyBUF_SIMPLE)
             except TypeError:
                 raise not_bytes(value, "value") from None
-            except BufferError:                  # with gaps between its bytes
+            except (BufferError, ValueError):    # with gaps between its bytes
                 PyObject_GetBuffer(bytes(value), &view, PyBUF_SIMPLE)
             size = view.len
             PyBuffer_Release(&view)
