@@ -22,8 +22,8 @@ class Packer:
     """Packs records into consecutive v2 batches in one growing, reused buffer.
 
     A batch closes when its header and records, before compression, would exceed `batch_bytes`; a larger record goes
-    alone. A batch that is more than `max_batch_bytes` as written is split; if it holds one record, that record is a
-    `RecordTooLargeError`. `single=True` packs one batch or raises `RecordTooLargeError`. With `draft=True` batches get
+    alone. A batch that is more than `max_batch_bytes` as written, or would decompress to more than readers take
+    (`compression.MAX_DECOMPRESSED_BYTES`), is split; if it holds one record, that record is a `RecordTooLargeError`. `single=True` packs one batch or raises `RecordTooLargeError`. With `draft=True` batches get
     no checksum. Sequences go on from batch to batch. A refused record drops the open batch; the finished ones stay in
     `buffer`. Not thread-safe: a second call at the same time, or from code that a first call runs, is a `RuntimeError`.
     """
@@ -96,5 +96,6 @@ def encode_batch(
     Records are buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose offset is
     ignored. A record without a timestamp gets `now_ms`, by default the clock's now; with `"LogAppendTime"` that is
     the time of the whole batch. Raises `InvalidRecordError`, `InvalidTimestampError`, `RecordTooLargeError` (more
-    than 2 GiB), `UnsupportedCompressionError` and `TypeError`.
+    than 2 GiB, or 256 MiB before compression), `UnsupportedCompressionError`, and `TypeError` and `ValueError` for what
+    is no whole number, or out of its range.
     """

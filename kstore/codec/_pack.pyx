@@ -23,8 +23,7 @@ from kstore.codec._wire cimport (
 
 import time
 
-from kstore.base import arguments, times
-from kstore.base.numbers import INT_MAX, SHORT_MAX
+from kstore.base import arguments, numbers, times
 from kstore.codec import compression as codecs, refusals
 from kstore.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 
@@ -602,14 +601,14 @@ def encode_batch(records, *, base_offset=0, compression="none", level=None, str 
     """
     cdef Packer packer
     cdef int64_t base = arguments.integer("base_offset", base_offset)
-    cdef int32_t epoch = arguments.integer("partition_leader_epoch", partition_leader_epoch, -1, INT_MAX)
+    cdef int32_t epoch = arguments.integer("partition_leader_epoch", partition_leader_epoch, -1, numbers.INT_MAX)
     if isinstance(records, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"records is {type(records).__name__}: an iterable of records is wanted, as in [value]")
     packer = Packer(
         INT32_LIMIT, INT32_LIMIT, codecs.type_id(compression), level, now_ms=_now() if now_ms is None else now_ms,
         timestamp_type=timestamp_type, producer_id=arguments.integer("producer_id", producer_id, -1),
-        producer_epoch=arguments.integer("producer_epoch", producer_epoch, -1, SHORT_MAX),
-        base_sequence=arguments.integer("base_sequence", base_sequence, -1, INT_MAX), transactional=transactional, control=control, single=True)
+        producer_epoch=arguments.integer("producer_epoch", producer_epoch, -1, numbers.SHORT_MAX),
+        base_sequence=arguments.integer("base_sequence", base_sequence, -1, numbers.INT_MAX), transactional=transactional, control=control, single=True)
     packer.pack(iter(records), INT32_LIMIT)
     if packer.finished == 0:
         return b""
