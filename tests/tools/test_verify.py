@@ -528,3 +528,28 @@ def test_a_path_with_nothing_at_it_is_one_line_on_standard_error(
 ) -> None:
     assert cli.main(["verify", str(tmp_path / "none")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_last_line_counts_the_single_files_that_were_checked(
+    log_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def last_line(*paths: Path) -> str:
+        cli.main(["verify", *map(str, paths)])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    log, *others = logs(log_path)
+    whole = verify([log_path])
+    size = log.stat().st_size
+    alone = verify([log])
+    assert 0 < alone.batches < whole.batches
+    assert 0 < alone.records < whole.records
+    known = f"{alone.batches} batches, {alone.records} records"
+    assert last_line(log) == f"1 file, {known}, {size} bytes checked: nothing wrong"
+    index = log.with_suffix(".index")
+    assert last_line(index) == f"1 file, {index.stat().st_size} bytes checked: nothing wrong"
+    assert last_line(log, index).startswith(f"2 files, {known}, {size + index.stat().st_size} bytes checked")
+    both = f"1 file, 1 partition, {len(others) + 1} segments, {whole.batches + alone.batches} batches"
+    assert last_line(log, log_path).startswith(both)
+    flip(log, 100, 0)
+    assert last_line(log).endswith(" bytes checked: 1 error")
+    assert sum(each.batches for each in map(verify, [[one] for one in logs(log_path)])) == whole.batches - 1
