@@ -39,8 +39,9 @@ HEAD = """\
 on this page is that of the commands themselves (`docs/make_cli.py`); a test compares the two.
 
 A command takes a data directory (a broker's `log.dirs`, a store's path), a topic in it as `DIR/TOPIC`, or a partition
-as `DIR/TOPIC-P`, the name of its directory. A command that only reads takes no lock and changes nothing, so a broker or
-a store may write the directory meanwhile.
+as `DIR/TOPIC-P`, the name of its directory; `replicate`, `become-leader`, `backup` and `restore` take data directories
+alone. A command that only reads takes no lock and changes nothing, so a broker or a store may write the directory
+meanwhile.
 
 For all commands:
 

@@ -134,6 +134,7 @@ def _feed(name: str, role: str, source: Any) -> _Feed:
         columns = _numpy_columns(name, role, source)
         return _Feed(name, tuple(columns), len(source), iter((columns,)))
     if hasattr(source, "__arrow_c_array__") or hasattr(source, "__arrow_c_stream__"):
+        _refuse_polars_objects(name, role, source)
         arrow = _arrow.Source(name, role, source)
         return _Feed(name, arrow.roles, arrow.rows, arrow)
     if isinstance(source, list | tuple):
@@ -145,6 +146,30 @@ def _feed(name: str, role: str, source: Any) -> _Feed:
         f"{name} must speak the Arrow PyCapsule interface, or be a NumPy array, a list or a tuple, "
         f"not {type(source).__name__}{hint}"
     )
+
+
+_TAKEN = {
+    "value": "Binary, String, Categorical and Enum are, and a list of bytes",
+    "key": "Binary, String, Categorical and Enum are, and a list of bytes",
+    "timestamp": "integers (milliseconds), Datetime and Date are, and a list of int or datetime",
+    "headers": "List(Struct) of key and value is, and a list of lists of pairs",
+}
+
+
+def _refuse_polars_objects(name: str, role: str, source: Any) -> None:
+    """Raise `TypeError` for a column of Python objects, which polars exports as their addresses in memory.
+
+    In Arrow these are fixed-size binary like any other: only polars' own type of the column tells.
+    """
+    if not any(base.__module__.partition(".")[0] == "polars" for base in type(source).__mro__):
+        return
+    columns = dict(source.schema) if hasattr(source, "schema") else {None: getattr(source, "dtype", None)}
+    for column, dtype in columns.items():
+        part = role if column is None else column
+        kind = dtype if isinstance(dtype, type) else type(dtype)
+        if kind.__name__ == "Object" and part in _TAKEN:
+            what = name if column is None else f"column {column!r} of {name}"
+            raise TypeError(f"{what}: polars' type Object is not taken; {_TAKEN[part]}")
 
 
 # Lists.

@@ -15,9 +15,10 @@ from typing import NamedTuple
 from kstore.disk import fs, moving
 from kstore.errors import CorruptIndexError
 
-__all__ = ["AbortedTxn", "TxnIndex", "format_txn_index", "parse_txn_index"]
+__all__ = ["TXN_ENTRY_BYTES", "AbortedTxn", "TxnIndex", "format_txn_index", "parse_txn_index"]
 
 _ENTRY = struct.Struct(">hqqqq")
+TXN_ENTRY_BYTES = _ENTRY.size
 _VERSION = 0
 
 

@@ -180,3 +180,23 @@ def test_it_shows_how_far_it_is(data: Path, run: Callable[..., str], monkeypatch
     assert all(total is not None and 0 < done <= total for done, total in reached)
     assert reached[-1][0] == reached[-1][1]
     assert reached[-1][0] >= sum(each["stats"]["bytes_before"] for each in trial.values())
+
+
+def test_a_topic_is_its_partitions_each_once(data: Path, run: Callable[..., str]) -> None:
+    whole = json.loads(run(data, "--topic", "accounts", "--dry-run", "--json"))
+    found = json.loads(run(data / "accounts", data / "accounts-1", "--dry-run", "--json"))
+    for each in (*whole["partitions"], *found["partitions"]):
+        del each["stats"]["seconds"], each["outlook"]
+    assert found == whole
+    wanted = tables(data)
+    assert "2 partitions" in run(data / "accounts")
+    assert tables(data) == wanted
+    assert not json.loads(run(data / "accounts", "--dry-run", "--json"))["records_before"]
+
+
+def test_a_topic_has_no_topics(data: Path, run: Callable[..., str]) -> None:
+    before = files(data)
+    told = run(data / "accounts", "--topic", "events", code=1)
+    assert told.endswith(f"--topic goes with a data directory, and {data}/accounts is a topic's\n")
+    assert f"{data}/nothing: there is no partition, topic" in run(data / "accounts", data / "nothing", code=1)
+    assert files(data) == before

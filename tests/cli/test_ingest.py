@@ -472,6 +472,39 @@ def test_the_schema_of_a_parquet_file_tells_what_is_wrong_before_anything_is_sto
     assert not ingest.has_topic
 
 
+@pytest.mark.parametrize(
+    ("type", "complaint"),
+    [
+        (pa.map_(pa.string(), pa.int64()), "values of column 'h': Arrow type 'l' (int64) is not taken"),
+        (pa.map_(pa.int64(), pa.binary()), "keys of column 'h': Arrow type 'l' (int64) is not taken"),
+        (pa.map_(pa.string(), pa.list_(pa.int64())), "values of column 'h': Arrow type '+l' (list) is not taken"),
+        (pa.list_(pa.struct({"value": pa.binary(), "key": pa.string()})), "structs of key and value in this order"),
+        (pa.list_(pa.struct({"key": pa.string(), "value": pa.binary(), "z": pa.int8()})), "'h': headers are pairs"),
+        (pa.large_list(pa.struct({"key": pa.string()})), "column 'h': headers are pairs"),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("option", [(), ("--check",)], ids=["", "check"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_headers_of_another_type_are_one_line_before_anything_is_stored(
+    ingest: Ingest, tmp_path: Path, type: Any, complaint: str, option: tuple[str, ...], kind: str
+) -> None:
+    good = pa.table({"v": ["x"], "h": pa.array([[("k", b"1")]], pa.map_(pa.string(), pa.binary()))})
+    bad = pa.table({"v": ["y"], "h": pa.array([[]], type)})
+    for name, table in (("a", good), ("b", bad)):
+        if kind == "parquet":
+            pq.write_table(table, tmp_path / f"{name}.{kind}")
+        else:
+            with pa.OSFile(str(tmp_path / f"{name}.{kind}"), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
+                out.write(table)
+    paths = [tmp_path / f"a.{kind}", tmp_path / f"b.{kind}"]
+    told = ingest(*paths, "--value-column", "v", "--headers-column", "h", *option, code=1)
+    assert f"b.{kind}: " in told
+    assert complaint in told
+    assert told.count("\n") == 1
+    assert not ingest.has_topic
+
+
 def test_what_was_stored_before_a_bad_row_is_said_and_check_finds_it_before(ingest: Ingest, file: File) -> None:
     files = file("a.csv", b"a\n1\n2\n"), file("b.csv", b"a\n3\n4,5\n")
     assert "b.csv, line 3" in ingest(*files, "--check", code=1)

@@ -217,7 +217,7 @@ def test_while_another_process_has_the_store_it_is_locked_and_a_dry_run_is_not(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--dry-run"], "DIR"),
+        (["--dry-run"], "PATH"),
         (["missing"], "missing"),
         (["empty"], "there is no partition in"),
         (["data", "--topic", "nothing"], "there is no topic 'nothing'"),
@@ -233,7 +233,7 @@ def test_a_mistake_is_one_line_and_nothing_is_made(
     monkeypatch.chdir(data.parent)
     before = contents(data.parent)
     found = Printed(capsys, *arguments)
-    assert (found.code, found.out, found.err.count("\n")) == (2 if told == "DIR" else 1, "", 1)
+    assert (found.code, found.out, found.err.count("\n")) == (2 if told == "PATH" else 1, "", 1)
     assert told in found.err
     assert contents(data.parent) == before
 
@@ -251,3 +251,29 @@ def test_help_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["retain", "--help"])
     assert caught.value.code == 0
     assert "--dry-run" in capsys.readouterr().out
+
+
+def test_a_topic_is_its_partitions(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limit = ["--retention-ms", 2 * HOUR - HOUR // 2]
+    whole = Printed(capsys, data, "--topic", "orders", "--dry-run", "--json", *limit).json
+    found = Printed(capsys, data / "orders", data / "orders-1", "--dry-run", "--json", *limit).json
+    for each, other in zip(found["partitions"], whole["partitions"], strict=True):
+        assert [each[name] for name in ("topic", "partition", "path")] == [
+            other[name] for name in ("topic", "partition", "path")
+        ]
+        assert [gone["base_offset"] for gone in each["deleted"]] == [gone["base_offset"] for gone in other["deleted"]]
+    assert found["segments"] == whole["segments"] > 0
+    assert Printed(capsys, data / "orders", *limit).code == 0
+    assert Printed(capsys, data, "--topic", "orders", "--dry-run", "--json", *limit).json["segments"] == 0
+
+
+def test_a_path_that_names_nothing_is_told_and_nothing_is_deleted(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(data)
+    for path in (data / "nothing", data / "orders-2", data.parent / "none" / "orders"):
+        found = Printed(capsys, data, path, "--retention-ms", 0)
+        assert (found.code, found.out, found.err.count("\n")) == (1, "", 1)
+        assert str(path) in found.err
+    assert "--topic goes with a data directory" in Printed(capsys, data / "orders", "--topic", "kept").err
+    assert contents(data) == before

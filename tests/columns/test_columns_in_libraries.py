@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_columns_in import T, by_columns, row_by_row, values_in
 
+from kstore import Log, Store
 from kstore.errors import InvalidColumnError
 
 pa = pytest.importorskip("pyarrow")
@@ -130,6 +135,35 @@ def test_polars_series_are_taken_as_they_are() -> None:
     assert by_columns(words, words.cast(polars.Categorical), times) == row_by_row(
         [(b"a", b"a", 0, None), (None, None, 0, None), (b"a longer one than twelve",) * 2 + (0, None)]
     )
+
+
+@pytest.mark.parametrize("role", ["value", "key", "timestamp", "headers"])
+@pytest.mark.parametrize("form", ["series", "frame"])
+@pytest.mark.parametrize("rows", [0, 2])
+def test_polars_objects_are_refused_by_name_and_their_addresses_are_not_stored(
+    tmp_path: Path, role: str, form: str, rows: int
+) -> None:
+    polars = pytest.importorskip("polars")
+    objects = polars.Series([uuid.UUID(int=1), uuid.UUID(int=2)][:rows], dtype=polars.Object)
+    argument = {"value": "values", "key": "keys", "timestamp": "timestamps", "headers": "headers"}[role]
+    if form == "frame":
+        given: dict[str, Any] = {"values": polars.DataFrame({"value": [b"1", b"2"][:rows]} | {role: objects})}
+        told = f"column '{role}' of values: polars' type Object is not taken; "
+    else:
+        given = {"values": [b"1", b"2"][:rows]} | {argument: objects}
+        told = f"{argument}: polars' type Object is not taken; "
+    with Log.open(tmp_path / "t-0") as log, Store.open(tmp_path / "store") as store:
+        store.create_topic("t", 2)
+        for append in (log.append_columns, partial(store.append_columns, "t")):
+            with pytest.raises(TypeError, match=re.escape(told)):
+                append(given["values"], **{name: column for name, column in given.items() if name != "values"})
+        assert log.log_end_offset == store.log("t", 0).log_end_offset == store.log("t", 1).log_end_offset == 0
+
+
+def test_polars_objects_in_an_ignored_column_are_ignored() -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"value": [b"1"], "topic": polars.Series([object()], dtype=polars.Object)})
+    assert values_in(by_columns(frame)) == [b"1"]
 
 
 def test_numpy_arrays_of_arrow_memory_are_the_same_column() -> None:

@@ -617,6 +617,56 @@ def test_a_wrong_index_or_snapshot_is_reported_with_its_file(
     assert found.out.count(b"Dumping") == len(list((golden("damaged-files") / "dir" / name).glob("0*")))
 
 
+@pytest.mark.parametrize("extra", [1, 26, 33])
+@pytest.mark.parametrize("by", ["partition", "file"])
+def test_a_fragment_at_the_end_of_a_transaction_index_is_told(
+    extra: int, by: str, golden: Callable[[str], Path], tmp_path: Path, dump: Dumper
+) -> None:
+    source = next(path for path in sorted(golden("transactions").rglob("*.txnindex")) if path.stat().st_size)
+    directory = Path(shutil.copytree(source.parent, tmp_path / source.parent.name))
+    path = directory / source.name
+    whole = dump(str(path))
+    assert whole.code == 0
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + bytes(extra))
+    found = dump(str(path if by == "file" else directory))
+    assert found.code == 1
+    assert found.err == f"kstore dump: {path}, position {size}: {size + extra} bytes, which is no multiple of 34\n"
+    assert whole.out in found.out
+    # Kafka's tool has no word for it.
+    assert dump("--files", str(path)).code == 0
+
+
+@pytest.mark.parametrize("kind", ["directory", "named pipe", "symbolic link"])
+@pytest.mark.parametrize("suffix", [".log", ".index", ".snapshot"])
+def test_what_stands_in_the_place_of_a_file_is_told_and_the_others_are_dumped(
+    kind: str, suffix: str, log: Path, dump: Dumper
+) -> None:
+    path = sorted(log.glob(f"*{suffix}"))[1]
+    count = len(list(log.glob("0*")))
+    path.unlink()
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "named pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("nowhere")
+    for named in (log, log.parent / "events", log.parent):
+        found = dump(str(named))
+        assert found.code == 1
+        (line,) = found.err.splitlines()
+        assert line.startswith(f"kstore dump: {path}: a {kind} is here, and ")
+        assert found.out.count(b"Dumping") == count - 1
+
+
+def test_a_partition_whose_only_log_is_a_directory_is_told(tmp_path: Path, dump: Dumper) -> None:
+    for name in ("data/t-0", "any"):
+        (tmp_path / name / LOG).mkdir(parents=True)
+        found = dump(str(tmp_path / name))
+        assert (found.code, found.out, found.err.count("\n")) == (1, b"", 1)
+        assert f"{tmp_path / name / LOG}: a directory is here" in found.err
+
+
 @given(
     suffix=st.sampled_from([".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"]),
     data=st.one_of(

@@ -528,3 +528,93 @@ def test_a_path_with_nothing_at_it_is_one_line_on_standard_error(
 ) -> None:
     assert cli.main(["verify", str(tmp_path / "none")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# --- leader epochs that are none --------------------------------------------------------------------------------------
+
+NO_EPOCH = b"\xff" * 4
+
+
+def lose_epochs(log: Path, numbers: list[int]) -> list[int]:
+    """Write -1 as the leader epoch of batches, which no checksum covers; returns their positions."""
+    data = bytearray(log.read_bytes())
+    positions = [batch_positions(bytes(data))[number] for number in numbers]
+    for position in positions:
+        data[position + 12 : position + 16] = NO_EPOCH
+    log.write_bytes(data)
+    return positions
+
+
+@pytest.mark.parametrize("is_empty", [False, True], ids=["with entries", "without entries"])
+@pytest.mark.parametrize(("segment", "number"), [(0, 1), (0, -1), (1, 0), (1, 2), (-1, -1)])
+def test_a_leader_epoch_that_was_lost_behind_an_epoch_is_found(
+    log_path: Path, segment: int, number: int, is_empty: bool
+) -> None:
+    if is_empty:
+        (log_path / names.LEADER_EPOCH_CHECKPOINT).write_text("0\n0\n")
+        assert not errors(log_path)
+    log = logs(log_path)[segment]
+    (position,) = lose_epochs(log, [number])
+    (found,) = errors(log_path)
+    assert (found.path, found.position) == (str(log), position)
+    assert found.what.startswith("leader epoch -1 ")
+
+
+def test_a_leader_epoch_that_was_lost_is_mended(log_path: Path) -> None:
+    before = logs(log_path)[1].read_bytes()
+    lose_epochs(logs(log_path)[1], [2])
+    assert cli.main(["repair", "--yes", str(log_path)]) == 0
+    assert logs(log_path)[1].read_bytes() == before
+
+
+def test_a_log_that_never_had_epochs_and_one_that_got_them_later_are_in_order(log_path: Path) -> None:
+    first, *others = logs(log_path)
+    checkpoint_path = log_path / names.LEADER_EPOCH_CHECKPOINT
+    for log in (first, *others):
+        lose_epochs(log, list(range(len(batch_positions(log.read_bytes())))))
+    for content in ("", "0\n0\n"):
+        checkpoint_path.write_text(content)
+        assert not errors(log_path)
+    last = others[-1]
+    data = bytearray(last.read_bytes())
+    for position in batch_positions(bytes(data)):
+        data[position + 12 : position + 16] = bytes(4)
+    last.write_bytes(data)
+    for content in ("0\n0\n", f"0\n1\n0 {int(last.stem)}\n"):
+        checkpoint_path.write_text(content)
+        assert not errors(log_path)
+
+
+def test_below_the_cleaners_offset_a_missing_epoch_is_a_note_since_an_old_message_may_have_been_there(
+    log_path: Path,
+) -> None:
+    lose_epochs(logs(log_path)[0], [1])
+    end = int(logs(log_path)[1].stem)
+    checkpoint.write_offsets(str(log_path.parent), checkpoint.CLEANER_OFFSETS, {("t", 0): end})
+    assert not errors(log_path)
+    assert [found.what[:15] for found in verify([log_path]).findings if "epoch" in found.what] == ["leader epoch -1"]
+
+
+def test_the_last_line_counts_the_single_files_that_were_checked(
+    log_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def last_line(*paths: Path) -> str:
+        cli.main(["verify", *map(str, paths)])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    log, *others = logs(log_path)
+    whole = verify([log_path])
+    size = log.stat().st_size
+    alone = verify([log])
+    assert 0 < alone.batches < whole.batches
+    assert 0 < alone.records < whole.records
+    known = f"{alone.batches} batches, {alone.records} records"
+    assert last_line(log) == f"1 file, {known}, {size} bytes checked: nothing wrong"
+    index = log.with_suffix(".index")
+    assert last_line(index) == f"1 file, {index.stat().st_size} bytes checked: nothing wrong"
+    assert last_line(log, index).startswith(f"2 files, {known}, {size + index.stat().st_size} bytes checked")
+    both = f"1 file, 1 partition, {len(others) + 1} segments, {whole.batches + alone.batches} batches"
+    assert last_line(log, log_path).startswith(both)
+    flip(log, 100, 0)
+    assert last_line(log).endswith(" bytes checked: 1 error")
+    assert sum(each.batches for each in map(verify, [[one] for one in logs(log_path)])) == whole.batches - 1

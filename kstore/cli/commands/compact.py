@@ -29,11 +29,11 @@ __all__ = ["run"]
 _ABOUT = """\
 Clean logs by key: of each key the newest record stays, with its offset. Everything that may be cleaned is, whatever the
 dirty ratio and the lags say; the active segment and what lies behind an open transaction never is. PATH is a data
-directory (all its partitions whose cleanup.policy has compact, or those of --topic) or one partition's directory;
-several data directories are one store."""
+directory (all its partitions whose cleanup.policy has compact, or those of --topic), a topic (DIR/TOPIC) or a partition
+(DIR/TOPIC-P); several data directories are one store."""
 _EXAMPLES = """examples:
   kstore compact data --dry-run
-  kstore compact data --topic accounts --roll
+  kstore compact data/accounts --roll
   kstore compact data/accounts-0 --cleanup-policy compact --json
 
 The settings that a store keeps for a topic have precedence over those given here. Records without a key are dropped, as
@@ -61,17 +61,19 @@ def run(arguments: list[str]) -> int:
     if asked.roll and asked.dry_run:
         raise options.UsageError("--roll and --dry-run exclude each other: a dry run rolls nothing")
     warnings.simplefilter("ignore", ConfigWarning)  # they are about the long run, and this is one pass
-    partitions = [path for path in asked.paths if places.find(path).partition is not None]
-    if partitions and asked.topic:
-        raise UnknownTopicOrPartitionError(f"--topic goes with a data directory, and {partitions[0]} is a partition's")
+    found = {path: places.find(path) for path in asked.paths}
+    named = {path: place for path, place in found.items() if place.topic is not None}
+    if named and asked.topic:
+        path, place = next(iter(named.items()))
+        what = "topic" if place.partition is None else "partition"
+        raise UnknownTopicOrPartitionError(f"--topic goes with a data directory, and {path} is a {what}'s")
     results: list[_Done] = []
     passed_over = 0
     with Progress("compact") as bar:
         meter = _Meter(bar)
-        for path in partitions:
-            [entry] = places.find(path).entries
+        for entry in {entry.path: entry for place in named.values() for entry in place.entries}.values():
             results.append(_guarded(partial(_one, entry, asked, meter), entry))
-        stores = [path for path in asked.paths if path not in partitions]
+        stores = [path for path in asked.paths if path not in named]
         if stores:
             passed_over = _all(stores, asked, meter, results)
     if asked.json:
@@ -89,7 +91,7 @@ def _parser() -> options.Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, or a partition's")
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
     parser.add_argument("--topic", action="append", default=[], help="only this topic; may be given again")
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done, in exact numbers; take no lock, change nothing"

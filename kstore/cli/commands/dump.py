@@ -23,7 +23,7 @@ from kstore.errors import ConfigError, InvalidTopicError, KStoreError
 from kstore.files import names
 from kstore.tools.dump.full import FullDump, Source, file_source
 from kstore.tools.dump.kafka import Dump, DumpOptions
-from kstore.tools.dump.ranges import Span, partition_files
+from kstore.tools.dump.ranges import PartitionFiles, Span, partition_files
 
 __all__ = ["run"]
 
@@ -264,11 +264,14 @@ def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]
     if fs.exists(path) and not os.path.isdir(path):
         yield file_source(path)
         return
-    files = partition_files(path) if os.path.isdir(path) else []
-    if files:  # the directory may have any name
-        yield Source(files, _topic(path), path)
+    files = partition_files(path) if os.path.isdir(path) else PartitionFiles([], [])
+    if files.segments:  # the directory may have any name
+        yield Source(files.segments, _topic(path), path, files.others)
         return
     place = places.find(path)
+    if not place.entries and files.others:
+        yield Source([], _topic(path), path, files.others)
+        return
     for other in place.passed_over:
         print_note(f"passed over, it is no partition: {other}")
     if not place.entries:
@@ -277,10 +280,10 @@ def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]
     for entry in place.entries:
         directory = os.path.join(root, f"{entry.topic}-{entry.partition}")
         try:
-            segments = partition_files(directory)
+            files = partition_files(directory)
         except fs.MissingFileError:
             continue  # a writer has removed it meanwhile
-        yield Source(segments, entry.topic, directory)
+        yield Source(files.segments, entry.topic, directory, files.others)
 
 
 def _topic(path: str) -> str | None:

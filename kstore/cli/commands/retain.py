@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from kstore.base import times
-from kstore.cli import options, output
+from kstore.cli import options, output, places
 from kstore.cli.progress import Progress
 from kstore.config.log import LogConfig
 from kstore.disk import fs
@@ -29,11 +29,12 @@ __all__ = ["run"]
 
 _ABOUT = """\
 Delete the oldest segments that the settings no longer keep: those below the log start, then by retention.bytes, then
-by retention.ms. DIR is a data directory (all its partitions, or those of --topic) or one partition's directory;
-several data directories are one store. Without settings only the segments below the log start are deleted."""
+by retention.ms. PATH is a data directory (all its partitions, or those of --topic), a topic (DIR/TOPIC) or a partition
+(DIR/TOPIC-P); several data directories are one store. Without settings only the segments below the log start are
+deleted."""
 _EXAMPLES = """examples:
   kstore retain data --dry-run
-  kstore retain data --topic orders --retention-ms 86400000
+  kstore retain data/orders --retention-ms 86400000
   kstore retain data/orders-0 -c retention.bytes=1073741824 --json
 
 The settings that a store keeps for a topic have precedence over those given here; the output names them. The files are
@@ -58,7 +59,8 @@ def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code: 1 if a partition had an error."""
     parsed = _parser().parse_args(arguments)
     warnings.simplefilter("ignore", ConfigWarning)  # they are about the long run, and this is one pass
-    partitions = [path for path in parsed.directories if _is_partition(path)]
+    paths = list(dict.fromkeys(each for path in parsed.paths for each in _partitions_of_topic(path)))
+    partitions = [path for path in paths if _is_partition(path)]
     if partitions and parsed.topic:
         raise UnknownTopicOrPartitionError(f"--topic goes with a data directory, and {partitions[0]} is a partition's")
     now_ms = time.time_ns() // 1_000_000
@@ -67,7 +69,7 @@ def run(arguments: list[str]) -> int:
         return now_ms  # fixed, so that exactly the planned segments are deleted
 
     results = [_guarded(partial(_one, path, parsed, clock), *_key(path), path) for path in partitions]
-    stores = [path for path in parsed.directories if path not in partitions]
+    stores = [path for path in paths if path not in partitions]
     if stores:
         results += _all(stores, parsed, clock)
     if parsed.json:
@@ -85,7 +87,7 @@ def _parser() -> options.Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("directories", metavar="DIR", nargs="+", help="a data directory, or a partition's")
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
     parser.add_argument("--topic", action="append", default=[], help="only this topic; may be given again")
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be deleted; take no lock and change nothing"
@@ -94,6 +96,11 @@ def _parser() -> options.Parser:
     options.add_config(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _partitions_of_topic(path: str) -> list[str]:
+    """The partitions' directories of a topic, `DIR/TOPIC`; a directory that is there stands for itself."""
+    return [path] if fs.exists(path) else [entry.path for entry in places.find(path).entries]
 
 
 def _is_partition(path: str) -> bool:

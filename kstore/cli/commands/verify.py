@@ -78,11 +78,12 @@ def text(finding: Finding) -> str:
 
 
 def summary(report: Report, *, notes_shown: bool) -> str:
-    """The last line: how much was checked, and the number of errors."""
+    """The last line: how much was checked, and the number of errors. Where single files were, no count is 0."""
     notes = len(report.findings) - report.errors
-    nouns = ("partition", "segment", "batch", "record")
-    counts = (report.partitions, report.segments, report.batches, report.records)
-    checked = ", ".join(output.count(number, noun) for number, noun in zip(counts, nouns, strict=True))
+    nouns = ("file", "partition", "segment", "batch", "record")
+    counts = (report.files, report.partitions, report.segments, report.batches, report.records)
+    told = [(number, noun) for number, noun in zip(counts, nouns, strict=True) if number or not report.files]
+    checked = ", ".join(output.count(number, noun) for number, noun in (told if report.files else told[1:]))
     wrong = output.painted(output.count(report.errors, "error"), "red") if report.errors else "nothing wrong"
     line = f"{checked}, {output.count(report.size_bytes, 'byte')} checked: {wrong}"
     hint = "" if notes_shown or not notes else " (--notes shows them)"

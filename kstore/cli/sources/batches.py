@@ -10,6 +10,8 @@ from kstore.base import optional
 from kstore.cli.sources import jsonrows
 from kstore.cli.sources.base import Rows, Source
 from kstore.cli.sources.moments import OUT_OF_RANGE, UNITS, milliseconds_of
+from kstore.columns import _arrow
+from kstore.errors import InvalidColumnError
 
 __all__ = ["check_types", "rows_of"]
 
@@ -32,6 +34,11 @@ def check_types(source: Source, schema: Any) -> None:
         is_list = types.is_list(kind) or types.is_large_list(kind)
         if not (types.is_map(kind) or (is_list and types.is_struct(kind.value_type))):
             raise source.wrong(f"column {mapping.headers!r} is of type {kind}; a map, or a list of structs, is wanted")
+        try:
+            # Only the append knows which keys and values it takes: show it an array of that type, without rows.
+            _arrow.Source(f"column {mapping.headers!r}", "headers", _pyarrow().chunked_array([], kind))
+        except (TypeError, InvalidColumnError) as error:
+            raise source.wrong(str(error)) from None
 
 
 def _is_text(kind: Any) -> bool:

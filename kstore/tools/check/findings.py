@@ -104,6 +104,6 @@ class SegmentReport:
     last_gap: int = 0
     """How many offsets no batch holds right before the last batch."""
     epochs: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """Runs of batches of one leader epoch: epoch, first base offset, last base offset, position."""
+    """Runs of batches of format 2 of one leader epoch: epoch, first base offset, last base offset, position."""
     borders: set[int] = field(default_factory=set)
     """Those of the offsets `borders_at` at which a batch begins, or ends."""

@@ -158,7 +158,7 @@ def check_partition(
     is_closed = _is_closed(report, marks)
     # A close after a truncation inside a batch leaves a snapshot where the log ended, beyond its batches
     # (SEMANTICS 11.4).
-    check_epochs(report, max(report.next_offset, *snapshots, 0), is_closed=is_closed)
+    check_epochs(report, max(report.next_offset, *snapshots, 0), is_closed=is_closed, cleaned_below=cleaned)
     in_doubt = not is_closed and marks.flushed_below is not None and marks.flushed_below <= report.next_offset
     borders = set().union(*(segment.borders for segment in report.segments), bases)
     missing = [gap for segment in report.segments for gap in segment.gaps]
@@ -317,7 +317,16 @@ def _check_marks(report: PartitionReport, marks: Marks) -> None:
         )  # fmt: skip
 
 
-def check_epochs(report: PartitionReport, closed_at: int, *, is_closed: bool) -> None:
+def check_epochs(report: PartitionReport, closed_at: int, *, is_closed: bool, cleaned_below: int = 0) -> None:
+    """Check the file of leader epochs, and the epochs of batches against it, or against each other if it is empty.
+
+    An epoch of -1, none, is wrong behind the first epoch. But a cleaner writes it where it rewrites a batch of format
+    0 or 1, so below `cleaned_below` it is a note.
+    """
+
+    def severity_of(epoch: int, last: int) -> Severity:
+        return "note" if epoch < 0 and last < cleaned_below else "error"
+
     path = os.path.join(report.path, names.LEADER_EPOCH_CHECKPOINT)
     findings = report.findings
     entries: list[tuple[int, int]] = []
@@ -334,14 +343,14 @@ def check_epochs(report: PartitionReport, closed_at: int, *, is_closed: bool) ->
     except StorageError as error:
         findings.add_unreadable(path, "FORMAT 11", error, "write it anew from the batches")
         return
-    runs = [(segment, *run) for segment in report.segments for run in segment.epochs if run[0] >= 0]
+    runs = [(segment, *run) for segment in report.segments for run in segment.epochs if run[0] >= -1]
     if not entries:
         highest = -1
-        for segment, epoch, first, _, position in runs:
+        for segment, epoch, first, last, position in runs:
             if epoch < highest:
                 what = f"leader epoch {epoch} after {highest}"
                 findings.add(segment.path, "SEMANTICS 10.2", what, position=position, offset=first,
-                             repair="write the epoch of its neighbours")  # fmt: skip
+                             severity=severity_of(epoch, last), repair="write the epoch of its neighbours")  # fmt: skip
             highest = max(highest, epoch)
         return
     starts = [start for _, start in entries]
@@ -354,6 +363,7 @@ def check_epochs(report: PartitionReport, closed_at: int, *, is_closed: bool) ->
                 at = max(start, first)
                 what = f"leader epoch {epoch} at offset {at}, where {names.LEADER_EPOCH_CHECKPOINT} has {entry}"
                 findings.add(segment.path, "SEMANTICS 10.4", what, position=position, offset=at,
+                             severity=severity_of(epoch, last),
                              repair="write the epoch that the file and the neighbours agree on")  # fmt: skip
                 break
     for epoch, start in entries:

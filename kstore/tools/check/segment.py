@@ -236,6 +236,9 @@ def _check_batches(rows: Rows, before: Any, report: SegmentReport, findings: Fin
 
 
 def _gather_epochs(rows: Rows, report: SegmentReport) -> None:
+    rows = rows[rows["magic"] == 2]  # the older formats have no leader epoch
+    if not len(rows):
+        return
     epochs = rows["leader_epoch"]
     changes = numpy.flatnonzero(epochs[1:] != epochs[:-1]) + 1
     starts = [0, *changes.tolist()]

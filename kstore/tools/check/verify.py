@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from typing import TypeAlias
 
 from kstore.base.helpers import PATIENCE_S, with_helpers
 from kstore.base.numbers import LONG_MAX
@@ -20,7 +21,7 @@ from kstore.errors import ConfigError, InvalidTopicError, KStoreError
 from kstore.files import checkpoint, gaps, loads, names, role, topics
 from kstore.store import catalog
 from kstore.tools.check import looks
-from kstore.tools.check.findings import Finding, Findings
+from kstore.tools.check.findings import Finding, Findings, SegmentReport
 from kstore.tools.check.partition import PartitionReport, Progress, check_epochs, check_partition, read_marks
 from kstore.tools.check.producers import check_snapshot_file, check_txn_index_file
 from kstore.tools.check.root import check_root
@@ -30,10 +31,24 @@ __all__ = ["Finding", "Report", "targets", "verify"]
 
 
 @dataclass(slots=True)
+class FileReport:
+    """What a check of a single file learned; `segment` of a `.log`. Not thread-safe."""
+
+    findings: Findings = field(default_factory=Findings)
+    segment: SegmentReport | None = None
+    size_bytes: int = 0
+
+
+_Part: TypeAlias = PartitionReport | FileReport | Findings
+
+
+@dataclass(slots=True)
 class Report:
     """The findings of a whole check, and counts of what was checked. Not thread-safe."""
 
     findings: list[Finding] = field(default_factory=list)
+    files: int = 0
+    """Single files that were named; the files of partitions are not counted."""
     partitions: int = 0
     segments: int = 0
     batches: int = 0
@@ -45,12 +60,19 @@ class Report:
         """How many findings say that something is wrong."""
         return sum(finding.severity == "error" for finding in self.findings)
 
-    def take(self, part: PartitionReport | Findings) -> None:
-        """Add the report of a partition, or findings about other files."""
+    def take(self, part: _Part) -> None:
+        """Add the report of a partition or of a single file, or findings about other files."""
         if isinstance(part, Findings):
             self.findings += part
             return
         self.findings += part.findings
+        if isinstance(part, FileReport):
+            self.files += 1
+            self.size_bytes += part.size_bytes
+            if part.segment is not None:
+                self.batches += part.segment.batches
+                self.records += part.segment.records
+            return
         self.partitions += 1
         self.segments += len(part.segments)
         self.batches += sum(segment.batches for segment in part.segments)
@@ -140,7 +162,7 @@ def verify(
         if progress is not None:
             progress(size_bytes)
 
-    def check(number: int) -> tuple[int, PartitionReport | Findings]:
+    def check(number: int) -> tuple[int, _Part]:
         return number, _check(checked[number], deep, count_bytes)
 
     # After Ctrl-C no thread may read the rest of terabytes first.
@@ -156,7 +178,7 @@ class _Stopped(Exception):
     """The check ends early, after an error or Ctrl-C."""
 
 
-def _check(target: Target, deep: bool, progress: Progress | None) -> PartitionReport | Findings:
+def _check(target: Target, deep: bool, progress: Progress | None) -> _Part:
     """Check one thing; again, where a writer may have changed it meanwhile."""
     path = os.path.abspath(target.path)
     directory = path if target.kind != "file" else os.path.dirname(path)
@@ -175,27 +197,30 @@ def _check(target: Target, deep: bool, progress: Progress | None) -> PartitionRe
     return report
 
 
-def _errors(report: PartitionReport | Findings) -> list[Finding]:
+def _errors(report: _Part) -> list[Finding]:
     findings = report if isinstance(report, Findings) else report.findings
     return [finding for finding in findings if finding.severity == "error"]
 
 
-def _check_once(target: Target, deep: bool, progress: Progress | None) -> PartitionReport | Findings:
+def _check_once(target: Target, deep: bool, progress: Progress | None) -> _Part:
     findings = Findings()
+    file = FileReport(findings)
     try:
         if target.kind == "partition":
             return check_partition(target.path, read_marks(target.path), deep=deep, progress=progress)
         if target.kind == "root":
             check_root(target.path, target.beside, findings)
         else:
-            _check_file(target.path, findings, deep=deep, progress=progress)
+            _check_file(target.path, file, deep=deep, progress=progress)
     except (KStoreError, OSError) as error:
         findings.add(target.path, "", f"cannot be read: {error}")
-    return findings
+    return file if target.kind == "file" else findings
 
 
-def _check_file(path: str, findings: Findings, *, deep: bool, progress: Progress | None) -> None:
+def _check_file(path: str, report: FileReport, *, deep: bool, progress: Progress | None) -> None:
     """Check one file alone; an index together with its log."""
+    findings = report.findings
+    report.size_bytes = fs.stat(path).st_size
     directory, name = os.path.split(os.path.abspath(path))
     file = names.parse_file_name(name)
     if file is not None and not file.state and file.kind in (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX):
@@ -209,7 +234,7 @@ def _check_file(path: str, findings: Findings, *, deep: bool, progress: Progress
                 return
             after = bases.index(file.offset) + 1
             marks = read_marks(directory)
-            check_segment(
+            segment = check_segment(
                 directory,
                 file.offset,
                 all_findings,
@@ -221,6 +246,8 @@ def _check_file(path: str, findings: Findings, *, deep: bool, progress: Progress
                 deep=deep,
                 progress=progress,
             )
+            if file.kind == names.LOG:
+                report.segment, report.size_bytes = segment, segment.size_bytes
     elif file is not None and file.kind == names.SNAPSHOT:
         check_snapshot_file(path, file.offset, findings)
     elif file is not None and file.kind == names.TXN_INDEX:

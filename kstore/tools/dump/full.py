@@ -18,7 +18,7 @@ from kstore.errors import ConfigError, CorruptRecordError, KStoreError
 from kstore.files import _scan, names
 from kstore.files._index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetEntries, TimeEntries
 from kstore.files._snapshot import SnapshotError, parse_snapshot
-from kstore.files.txnindex import parse_txn_index
+from kstore.files.txnindex import TXN_ENTRY_BYTES, parse_txn_index
 from kstore.tools.check import looks
 from kstore.tools.dump._dump import LogJson, LogText
 from kstore.tools.dump.contents import Contents, json_line, json_members, octets, reason_of
@@ -48,12 +48,13 @@ _Damage: TypeAlias = tuple[str, int | None, str]
 class Source(NamedTuple):
     """The segments of a partition, or one file, that are dumped together; the topic, if the directory's name tells it.
 
-    `directory` is the partition's; None for a single file.
+    `directory` is the partition's; None for a single file. `others` are paths that should be files and are none.
     """
 
     segments: Sequence[SegmentFiles]
     topic: str | None = None
     directory: str | None = None
+    others: Sequence[str] = ()
 
 
 class _Nowhere(io.BytesIO):
@@ -113,6 +114,8 @@ class FullDump:
 
     def run(self, source: Source) -> None:
         """Dump a partition or a file."""
+        for path in source.others:
+            self._report_other(path)
         for stretch in stretches(source.segments, self._span, partial(self._report_unless_removed, source.directory)):
             for kind in stretch.files.wanted:
                 path = stretch.files.paths[kind]
@@ -146,6 +149,17 @@ class FullDump:
         finally:
             self._out, self._progress = out, progress
         return [damage for damage in seen if damage not in doubtful] if fs.exists(path) else []
+
+    def _report_other(self, path: str) -> None:
+        """Report a directory, a pipe or a link in the place of a file."""
+        try:
+            fs.close(fs.open(path))
+        except fs.MissingFileError:
+            pass  # removed meanwhile
+        except KStoreError as error:
+            self._report(path, None, reason_of(error))
+        else:
+            self._report(path, None, "it was no regular file when the directory was listed, and is left out")
 
     def _report_unless_removed(self, directory: str | None, path: str, position: int | None, what: str) -> None:
         """Report damage, unless a writer has removed the file meanwhile."""
@@ -285,7 +299,10 @@ class FullDump:
                     self._out.write(b"timestamp: %d offset: %d\n" % (timestamp, offset))
 
     def _txn_index(self, path: str, stretch: Stretch) -> None:
-        for entry in parse_txn_index(fs.read_file(path), path=path):
+        data = fs.read_file(path)
+        if rest := len(data) % TXN_ENTRY_BYTES:
+            self._report(path, len(data) - rest, f"{len(data)} bytes, which is no multiple of {TXN_ENTRY_BYTES}")
+        for entry in parse_txn_index(data, path=path):
             if entry.last_offset < stretch.start_offset or entry.first_offset >= stretch.end_offset:
                 continue
             if self._json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from kstore.base.optional import Late
 from kstore.codec import header
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 else:
     numpy = Late("numpy")
 
-__all__ = ["LEAST", "MOST", "Report", "SegmentFiles", "Span", "Stretch", "follow", "partition_files", "stretches"]
+__all__ = [
+    "LEAST", "MOST", "PartitionFiles", "Report", "SegmentFiles", "Span", "Stretch", "follow", "partition_files",
+    "stretches",
+]  # fmt: skip
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 
@@ -61,6 +64,13 @@ class SegmentFiles:
     limit_offset: int = MOST
 
 
+class PartitionFiles(NamedTuple):
+    """The segments of a partition's directory, and the paths of what is named like a file of one and is no file."""
+
+    segments: list[SegmentFiles]
+    others: list[str]
+
+
 @dataclass(frozen=True)
 class Stretch:
     """The part of a segment to dump: bytes `[start, end)` of its log, None for its end, and the offsets. Immutable."""
@@ -72,13 +82,18 @@ class Stretch:
     end_offset: int = MOST
 
 
-def partition_files(directory: str) -> list[SegmentFiles]:
+def partition_files(directory: str) -> PartitionFiles:
     """List the files of a partition by base offset, without `.deleted`, `.cleaned`, `.swap`; raises `StorageError`."""
     by_base: dict[int, dict[str, str]] = {}
+    others: list[str] = []
     for entry in fs.scandir(directory):
         parsed = names.parse_file_name(entry.name)
-        if parsed is not None and not parsed.state and entry.is_file(follow_symlinks=False):
-            by_base.setdefault(parsed.offset, {})[parsed.kind] = f"{directory.rstrip('/')}/{entry.name}"
+        if parsed is not None and not parsed.state:
+            path = f"{directory.rstrip('/')}/{entry.name}"
+            if entry.is_file(follow_symlinks=False):
+                by_base.setdefault(parsed.offset, {})[parsed.kind] = path
+            else:
+                others.append(path)
     segments: list[SegmentFiles] = []
     limit_offset = MOST
     for offset in sorted(by_base, reverse=True):
@@ -87,7 +102,7 @@ def partition_files(directory: str) -> list[SegmentFiles]:
         segments.append(SegmentFiles(offset, paths, wanted, limit_offset))
         if names.LOG in paths:
             limit_offset = offset
-    return segments[::-1]
+    return PartitionFiles(segments[::-1], sorted(others))
 
 
 def stretches(segments: Sequence[SegmentFiles], span: Span, report: Report) -> Iterator[Stretch]:
