@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy
@@ -24,6 +25,7 @@ from kstore.tools.check import _verify
 from kstore.tools.check.carry_out import carry_out
 from kstore.tools.check.findings import Damage, Finding
 from kstore.tools.check.index import Rows
+from kstore.tools.check.overlaps import Overlaps, find_overlaps
 from kstore.tools.check.partition import Marks, Progress, check_partition, read_marks
 from kstore.tools.check.plan import Plan, SegmentPlan
 from kstore.tools.check.segment import read_rows
@@ -71,6 +73,10 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
     logs = {file.offset: name for name, file in files.items() if file.kind == names.LOG and not file.state}
     if errors:
         logs = _plan_names(plan, files, logs)
+    overlaps = Overlaps()
+    if errors and any(before.next_offset > after.base_offset for before, after in pairwise(checked.segments)):
+        overlaps = find_overlaps(directory, logs)
+        plan.remove += [logs.pop(base) for base in sorted(overlaps.redundant)]
     bases = sorted(logs)
     wrong = {finding.path for finding in errors}
     kept: list[list[_Batch]] = []
@@ -78,7 +84,9 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
         limit = bases[number + 1] if number + 1 < len(bases) else LONG_MAX
         path = os.path.join(directory, logs[base])
         is_last = number + 1 == len(bases)
-        kept.append(_plan_segment(plan, path, base, limit, marks, bool(errors), is_last=is_last))
+        limit = max(limit, overlaps.limits.get(base, limit))
+        copies = overlaps.copies.get(base, {})
+        kept.append(_plan_segment(plan, path, base, limit, marks, bool(errors), copies, is_last=is_last))
     if errors:
         is_trimmed = bool(checked.segments) and not checked.segments[-1].is_live
         _plan_offsets(plan, kept, bases, directory, marks, is_trimmed=is_trimmed)
@@ -126,7 +134,15 @@ def _first_offset(path: str, base: int) -> int | None:
 
 
 def _plan_segment(
-    plan: Plan, path: str, base: int, limit: int, marks: Marks, is_wrong: bool, *, is_last: bool
+    plan: Plan,
+    path: str,
+    base: int,
+    limit: int,
+    marks: Marks,
+    is_wrong: bool,
+    copies: dict[int, int],
+    *,
+    is_last: bool,
 ) -> list[_Batch]:
     """Decide about the batches of one log file; returns those that stay."""
     rows, damages = read_rows(path, base, limit_offset=limit)
@@ -135,6 +151,10 @@ def _plan_segment(
         size = fs.size(fd)
         segment = SegmentPlan(base, path, size)
         batches = [_batch(fd, row) for row in rows]
+        for batch in batches:
+            if batch.position in copies:
+                batch.why_not = f"the segments from {copies[batch.position]} on hold the same batch"
+                segment.copied_bytes += batch.size
         if is_wrong:
             batches = _with_restored(fd, batches, damages, segment)
             _settle_offsets(batches, base, limit, marks, segment, is_last=is_last)
@@ -323,7 +343,7 @@ def _plan_offsets(
     plan: Plan, kept: list[list[_Batch]], bases: list[int], directory: str, marks: Marks, *, is_trimmed: bool
 ) -> None:
     """Find the lost offsets: those of cut batches, and those of missing segments."""
-    cut = {segment.base_offset for segment in plan.segments if segment.cuts}
+    cut = {segment.base_offset for segment in plan.segments if segment.lost_bytes}
     try:
         known_gaps = gaps.read_gaps(directory)
     except StorageError:
