@@ -6,6 +6,7 @@ import json
 import shutil
 import zlib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -452,6 +453,37 @@ def test_offsets_of_a_cut_inside_a_batch_before_a_close_are_not_lost_at_a_repair
     assert plan_repair(str(path)).lost == []
 
 
+# Batches behind damage
+
+
+def write_small(path: Path, batches: int) -> None:
+    """A closed log of one segment, with as many batches of one record."""
+    path.parent.mkdir(exist_ok=True)
+    with kstore.Log.open(path) as log:
+        for number in range(batches):
+            log.append(b"value %d" % number)
+
+
+@pytest.mark.parametrize("lifted", [0, 3, 8, 9])
+def test_batches_behind_a_bad_one_stay_where_a_flip_lifts_the_offset_of_one_before_it(
+    tmp_path: Path, lifted: int
+) -> None:
+    path = tmp_path / "root" / "t-0"
+    write_small(path, 200)
+    whole, (log,) = records(path), logs(path)
+    pristine, starts = log.read_bytes(), batch_positions(log.read_bytes())
+    for bit in (5, 8, 31, 62):
+        log.write_bytes(pristine)
+        flip(log, starts[lifted] + 7 - bit // 8, bit % 8)
+        flip(log, starts[10] + 65, 0)
+        said = [found.what for found in errors(path)]
+        assert any(f"sound batches go on at position {starts[11]}" in what for what in said), bit
+        plan = plan_repair(str(path))
+        assert plan.lost == [(10, 11)], bit
+    assert mend(path) == [(10, 11)]
+    assert records(path) == [each for each in whole if each[0] != 10]
+
+
 # Segments that overlap
 
 
@@ -462,7 +494,7 @@ def test_an_empty_file_amid_a_segments_offsets_goes_and_no_batch_is_cut(tmp_path
         for number in range(20):
             log.append(b"%d" % number)
     whole = records(path)
-    for base in range(1, 20):
+    for base in (1, 2, 10, 18, 19):
         stray = [path / names.file_name(base, kind) for kind in (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX)]
         for file in stray:
             file.touch()
@@ -514,7 +546,7 @@ def copied_batches(path: Path) -> set[bytes]:
     for log in logs(path):
         data = log.read_bytes()
         starts = [*batch_positions(data), len(data)]
-        found.update(data[start:end] for start, end in zip(starts, starts[1:], strict=False))
+        found.update(data[start:end] for start, end in pairwise(starts))
     return found
 
 
