@@ -484,6 +484,35 @@ def test_batches_behind_a_bad_one_stay_where_a_flip_lifts_the_offset_of_one_befo
     assert records(path) == [each for each in whole if each[0] != 10]
 
 
+BLOCK = 1024
+
+
+@pytest.mark.parametrize("source", [0, 7, 30, 60])
+@pytest.mark.parametrize("value_bytes", [10, 300])
+def test_a_block_that_holds_what_belongs_elsewhere_costs_its_own_batches_alone(
+    tmp_path: Path, source: int, value_bytes: int
+) -> None:
+    path = tmp_path / "root" / "t-0"
+    path.parent.mkdir()
+    with kstore.Log.open(path) as log:
+        for number in range(80 * BLOCK // (80 + value_bytes)):
+            log.append(b"%d " % number + b"v" * value_bytes)
+    whole, (file,) = records(path), logs(path)
+    pristine, starts = file.read_bytes(), [*batch_positions(file.read_bytes()), file.stat().st_size]
+    for target in (0, 1, 29, 59):
+        if target == source:
+            continue
+        data = bytearray(pristine)
+        low, high = target * BLOCK, (target + 1) * BLOCK
+        data[low:high] = pristine[source * BLOCK : (source + 1) * BLOCK]
+        file.write_bytes(data)
+        hit = {number for number in range(len(whole)) if starts[number] < high and starts[number + 1] > low}
+        plan = plan_repair(str(path))
+        assert plan.lost == [(min(hit), max(hit) + 1)], target
+        assert repair(plan, str(tmp_path / "backup")) == []
+        assert records(path) == [each for each in whole if each[0] not in hit]
+
+
 # Segments that overlap
 
 
