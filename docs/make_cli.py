@@ -180,6 +180,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "Prints what would be kept and lost, and changes nothing. With `--yes` it first copies all files that change "
         "into a backup (`--backup DIR`, else a new directory beside the data directory), and then mends them. Sound "
         "batches after a bad one stay, with their offsets. A directory in use is refused.",
+        "Where batches are out of order, the offsets are put in order in the way that cuts the fewest batches. A flip "
+        "of one bit of an offset is undone. Batches of a block that was written to a wrong place are cut.",
+        "Segments overlap where a copy was refreshed without deleting, or where a stray file lies beside them. An "
+        "empty file amid the offsets of the segment before it goes into the backup, with its indexes. So does a "
+        "segment whose batches are all, byte for byte, in the segment before it. The end of a segment is cut "
+        "where the segments behind it hold each of its batches. Segments that hold different batches at the same "
+        "offsets stay as they are, and the error is left. A record that a compaction had removed from the newer "
+        "files stays where an older file beside them holds it.",
         "$ kstore repair data",
         "$ kstore repair data --yes --backup backup",
         "$ kstore cat data/orders-0 --max 4 --format '%o %k\\n'",

@@ -608,7 +608,8 @@ def encode_batch(records, *, base_offset=0, compression="none", level=None, str 
         INT32_LIMIT, INT32_LIMIT, codecs.type_id(compression), level, now_ms=_now() if now_ms is None else now_ms,
         timestamp_type=timestamp_type, producer_id=arguments.integer("producer_id", producer_id, -1),
         producer_epoch=arguments.integer("producer_epoch", producer_epoch, -1, numbers.SHORT_MAX),
-        base_sequence=arguments.integer("base_sequence", base_sequence, -1, numbers.INT_MAX), transactional=transactional, control=control, single=True)
+        base_sequence=arguments.integer("base_sequence", base_sequence, -1, numbers.INT_MAX),
+        transactional=transactional, control=control, single=True)
     packer.pack(iter(records), INT32_LIMIT)
     if packer.finished == 0:
         return b""

@@ -6,17 +6,20 @@ import json
 import shutil
 import zlib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import goldensets
 import pytest
+from conftest import ManualClock
 from faultfs import KEPT, LOST, FaultFS
 from kafka_jvm import Kafka
 from verifying import batch_positions, errors, flip, logs, make_log, make_pristine, write
 
 import kstore
 from kstore import cli
+from kstore.codec import header
 from kstore.disk import fs
 from kstore.errors import LogLockedError
 from kstore.files import checkpoint, gaps, loads, names, topics
@@ -448,6 +451,166 @@ def test_offsets_of_a_cut_inside_a_batch_before_a_close_are_not_lost_at_a_repair
         log.truncate_to(3)
     flip(logs(path)[0], 3, 7)
     assert plan_repair(str(path)).lost == []
+
+
+# Batches behind damage
+
+
+def write_small(path: Path, batches: int) -> None:
+    """A closed log of one segment, with as many batches of one record."""
+    path.parent.mkdir(exist_ok=True)
+    with kstore.Log.open(path) as log:
+        for number in range(batches):
+            log.append(b"value %d" % number)
+
+
+@pytest.mark.parametrize("lifted", [0, 3, 8, 9])
+def test_batches_behind_a_bad_one_stay_where_a_flip_lifts_the_offset_of_one_before_it(
+    tmp_path: Path, lifted: int
+) -> None:
+    path = tmp_path / "root" / "t-0"
+    write_small(path, 200)
+    whole, (log,) = records(path), logs(path)
+    pristine, starts = log.read_bytes(), batch_positions(log.read_bytes())
+    for bit in (5, 8, 31, 62):
+        log.write_bytes(pristine)
+        flip(log, starts[lifted] + 7 - bit // 8, bit % 8)
+        flip(log, starts[10] + 65, 0)
+        said = [found.what for found in errors(path)]
+        assert any(f"sound batches go on at position {starts[11]}" in what for what in said), bit
+        plan = plan_repair(str(path))
+        assert plan.lost == [(10, 11)], bit
+    assert mend(path) == [(10, 11)]
+    assert records(path) == [each for each in whole if each[0] != 10]
+
+
+BLOCK = 1024
+
+
+@pytest.mark.parametrize("source", [0, 7, 60])
+@pytest.mark.parametrize("value_bytes", [10, 300])
+def test_a_block_that_holds_what_belongs_elsewhere_costs_its_own_batches_alone(
+    tmp_path: Path, source: int, value_bytes: int
+) -> None:
+    path = tmp_path / "root" / "t-0"
+    path.parent.mkdir()
+    with kstore.Log.open(path) as log:
+        for number in range(80 * BLOCK // (80 + value_bytes)):
+            log.append(b"%d " % number + b"v" * value_bytes)
+    whole, (file,) = records(path), logs(path)
+    pristine, starts = file.read_bytes(), [*batch_positions(file.read_bytes()), file.stat().st_size]
+    for target in (0, 1, 29, 59):
+        if target == source:
+            continue
+        data = bytearray(pristine)
+        low, high = target * BLOCK, (target + 1) * BLOCK
+        data[low:high] = pristine[source * BLOCK : (source + 1) * BLOCK]
+        file.write_bytes(data)
+        hit = {number for number in range(len(whole)) if starts[number] < high and starts[number + 1] > low}
+        plan = plan_repair(str(path))
+        assert plan.lost == [(min(hit), max(hit) + 1)], target
+        assert repair(plan, str(tmp_path / "backup")) == []
+        assert records(path) == [each for each in whole if each[0] not in hit]
+
+
+# Segments that overlap
+
+
+def test_an_empty_file_amid_a_segments_offsets_goes_and_no_batch_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "root" / "t-0"
+    path.parent.mkdir()
+    with kstore.Log.open(path) as log:
+        for number in range(20):
+            log.append(b"%d" % number)
+    whole = records(path)
+    for base in (1, 2, 10, 18, 19):
+        stray = [path / names.file_name(base, kind) for kind in (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX)]
+        for file in stray:
+            file.touch()
+        assert mend(path) == [], base
+        assert records(path) == whole
+        assert not any(file.exists() for file in stray)
+        assert all((tmp_path / "backup" / "t-0" / file.name).exists() for file in stray)
+        shutil.rmtree(tmp_path / "backup")
+    opens_cleanly(path)
+
+
+def test_an_empty_active_segment_stays_where_a_flip_lifts_the_offset_of_the_batch_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "root" / "t-0"
+    path.parent.mkdir()
+    with kstore.Log.open(path) as log:
+        for number in range(20):
+            log.append(b"%d" % number)
+        log.roll()
+    whole, (first, active) = records(path), logs(path)
+    flip(first, batch_positions(first.read_bytes())[-1] + 6, 3)
+    assert mend(path) == []
+    assert records(path) == whole
+    assert active.exists()
+
+
+def test_segments_that_a_copy_without_deletions_left_beside_the_merged_one_are_mended_in_one_run(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    root, copy = tmp_path / "root", tmp_path / "copy"
+    with kstore.Store.open(root, background=False, clock=clock) as store:
+        store.create_topic("t", config={"segment.bytes": "2000", "cleanup.policy": "compact"})
+        for start, stop in ((0, 200), (200, 300)):
+            for number in range(start, stop):
+                key = b"k%d" % (number % 3) if number % 10 else b"only%d" % number
+                store.append("t", b"value %d" % number, key=key)
+            store.compact("t")
+            clock.advance(10**9)
+            store.run_housekeeping()
+            shutil.copytree(root, copy, dirs_exist_ok=True)
+    merged, before = records(root / "t-0"), copied_batches(copy / "t-0")
+    assert len(logs(copy / "t-0")) > len(logs(root / "t-0"))
+    assert mend(copy / "t-0") == []
+    assert set(merged) <= set(records(copy / "t-0"))
+    assert copied_batches(copy / "t-0") == before, "one copy of each batch stays"
+
+
+def copied_batches(path: Path) -> set[bytes]:
+    found = set()
+    for log in logs(path):
+        data = log.read_bytes()
+        starts = [*batch_positions(data), len(data)]
+        found.update(data[start:end] for start, end in pairwise(starts))
+    return found
+
+
+def test_of_batches_that_two_segments_hold_one_copy_stays_with_its_offset(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    whole = records(path)
+    data = logs(path)[1].read_bytes()
+    for end in [*batch_positions(data)[1:], len(data)]:
+        path = pristine()
+        first, second, *_ = logs(path)
+        first.write_bytes(first.read_bytes() + data[:end])
+        assert mend(path) == []
+        assert records(path) == whole
+        assert second.exists() == (end < len(data)), "a segment that is whole in the one before it goes"
+        shutil.rmtree(path.parent.parent / "backup")
+
+
+def test_segments_with_other_sound_batches_at_the_same_offsets_are_left_alone(pristine: Callable[[], Path]) -> None:
+    path = pristine()
+    first, second, *_ = logs(path)
+    data = bytearray(second.read_bytes())
+    starts = batch_positions(data)
+    others = b""
+    for start, end in ((starts[0], starts[1]), (starts[1], starts[2])):
+        batch = data[start:end]
+        header.LEADER_EPOCH.put(batch, 3)
+        batch[-20] ^= 1
+        header.CRC.put(batch, header.computed_crc(batch))
+        others += batch
+    first.write_bytes(first.read_bytes() + others)
+    before = first.read_bytes(), second.read_bytes()
+    plan = plan_repair(str(path))
+    assert plan.lost_bytes == 0
+    assert repair(plan, str(path.parent.parent / "backup")) != []
+    assert (first.read_bytes(), second.read_bytes()) == before
 
 
 @pytest.mark.kafka

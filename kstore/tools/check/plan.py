@@ -27,9 +27,16 @@ class SegmentPlan:
     """Position in the old file, new bytes, why."""
     cuts: list[tuple[int, int, str]] = field(default_factory=list)
     """Position and end of the bytes that are cut, and why."""
+    copied_bytes: int = 0
+    """How many of the bytes that are cut another segment holds, too."""
     kept_batches: int = 0
     kept_records: int = 0
     next_offset: int = 0
+
+    @property
+    def lost_bytes(self) -> int:
+        """How many bytes are cut that no other segment holds."""
+        return sum(end - start for start, end, _ in self.cuts) - self.copied_bytes
 
 
 @dataclass(slots=True)
@@ -65,8 +72,8 @@ class Plan:
 
     @property
     def lost_bytes(self) -> int:
-        """How many bytes of logs are cut."""
-        return sum(end - start for segment in self.segments for start, end, _ in segment.cuts)
+        """How many bytes of logs are cut that are nowhere else in the log."""
+        return sum(segment.lost_bytes for segment in self.segments)
 
     @property
     def lost_between(self) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy
@@ -24,6 +24,7 @@ from kstore.tools.check import _verify
 from kstore.tools.check.carry_out import carry_out
 from kstore.tools.check.findings import Damage, Finding
 from kstore.tools.check.index import Rows
+from kstore.tools.check.offsets import Batch, Overlaps, find_overlaps, patch, settle_copies, settle_offsets
 from kstore.tools.check.partition import Marks, Progress, check_partition, read_marks
 from kstore.tools.check.plan import Plan, SegmentPlan
 from kstore.tools.check.segment import read_rows
@@ -33,25 +34,6 @@ __all__ = ["plan_repair", "repair"]
 _MAX_BATCH_BYTES = 64 << 20
 _FATAL = _verify.Fault.COUNT | _verify.Fault.DELTA | _verify.Fault.CODEC | _verify.Fault.RECORDS | _verify.Fault.OFFSETS
 _ROUNDS = 3
-
-
-@dataclass(slots=True)
-class _Batch:
-    """A batch that stays, unless `why_not` says why it is cut."""
-
-    position: int
-    size: int
-    base: int
-    span: int
-    count: int
-    epoch: int
-    magic: int
-    max_timestamp: int
-    why_not: str = ""
-
-    @property
-    def next(self) -> int:
-        return self.base + self.span
 
 
 # Deciding
@@ -71,14 +53,20 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
     logs = {file.offset: name for name, file in files.items() if file.kind == names.LOG and not file.state}
     if errors:
         logs = _plan_names(plan, files, logs)
+    overlaps = Overlaps()
+    if errors and any(before.next_offset > after.base_offset for before, after in pairwise(checked.segments)):
+        overlaps = find_overlaps(directory, logs)
+        plan.remove += [logs.pop(base) for base in sorted(overlaps.redundant)]
     bases = sorted(logs)
     wrong = {finding.path for finding in errors}
-    kept: list[list[_Batch]] = []
+    kept: list[list[Batch]] = []
     for number, base in enumerate(bases):
         limit = bases[number + 1] if number + 1 < len(bases) else LONG_MAX
         path = os.path.join(directory, logs[base])
         is_last = number + 1 == len(bases)
-        kept.append(_plan_segment(plan, path, base, limit, marks, bool(errors), is_last=is_last))
+        limit = max(limit, overlaps.limits.get(base, limit))
+        copies = overlaps.copies.get(base, {})
+        kept.append(_plan_segment(plan, path, base, limit, marks, bool(errors), copies, is_last=is_last))
     if errors:
         is_trimmed = bool(checked.segments) and not checked.segments[-1].is_live
         _plan_offsets(plan, kept, bases, directory, marks, is_trimmed=is_trimmed)
@@ -126,8 +114,16 @@ def _first_offset(path: str, base: int) -> int | None:
 
 
 def _plan_segment(
-    plan: Plan, path: str, base: int, limit: int, marks: Marks, is_wrong: bool, *, is_last: bool
-) -> list[_Batch]:
+    plan: Plan,
+    path: str,
+    base: int,
+    limit: int,
+    marks: Marks,
+    is_wrong: bool,
+    copies: dict[int, int],
+    *,
+    is_last: bool,
+) -> list[Batch]:
     """Decide about the batches of one log file; returns those that stay."""
     rows, damages = read_rows(path, base, limit_offset=limit)
     fd = open_log(path)
@@ -135,9 +131,14 @@ def _plan_segment(
         size = fs.size(fd)
         segment = SegmentPlan(base, path, size)
         batches = [_batch(fd, row) for row in rows]
+        for batch in batches:
+            if batch.position in copies:
+                batch.why_not = f"the segments from {copies[batch.position]} on hold the same batch"
+                segment.copied_bytes += batch.size
         if is_wrong:
             batches = _with_restored(fd, batches, damages, segment)
-            _settle_offsets(batches, base, limit, marks, segment, is_last=is_last)
+            settle_copies(fd, batches, base, limit)
+            settle_offsets(batches, base, limit, marks, segment, is_last=is_last)
             _settle_faults(fd, rows, batches, segment)
             _settle_epochs(batches, segment)
         kept = [batch for batch in batches if not batch.why_not]
@@ -154,9 +155,9 @@ def _plan_segment(
     return kept
 
 
-def _batch(fd: int, row: Any) -> _Batch:
+def _batch(fd: int, row: Any) -> Batch:
     span = int(row["last_offset"]) - int(row["base_offset"]) + 1
-    batch = _Batch(int(row["position"]), int(row["size"]), int(row["base_offset"]), span, int(row["count"]),
+    batch = Batch(int(row["position"]), int(row["size"]), int(row["base_offset"]), span, int(row["count"]),
                    int(row["leader_epoch"]), int(row["magic"]), int(row["max_timestamp"]))  # fmt: skip
     if row["faults"] & _FATAL == _verify.Fault.DELTA:
         # The CRC does not cover the base offset: if only that is impossible, the rest of the batch is sound.
@@ -170,7 +171,7 @@ def _batch(fd: int, row: Any) -> _Batch:
     return batch
 
 
-def _with_restored(fd: int, batches: list[_Batch], damages: list[Damage], segment: SegmentPlan) -> list[_Batch]:
+def _with_restored(fd: int, batches: list[Batch], damages: list[Damage], segment: SegmentPlan) -> list[Batch]:
     """Take back batches whose length or magic alone is wrong: the CRC covers the rest, and holds."""
     restored = list(batches)
     for damage in list(damages):
@@ -193,74 +194,16 @@ def _with_restored(fd: int, batches: list[_Batch], damages: list[Damage], segmen
             continue
         if header.size_of(data) != size:
             why = f"restore the batch's length, {size} bytes in all"
-            segment.patches.append(_patch(damage.position, header.BATCH_LENGTH, size - header.LOG_OVERHEAD, why))
+            segment.patches.append(patch(damage.position, header.BATCH_LENGTH, size - header.LOG_OVERHEAD, why))
         if header.MAGIC.of(data) != 2:
-            segment.patches.append(_patch(damage.position, header.MAGIC, 2, "restore the batch's magic, 2"))
-        restored.append(_Batch(damage.position, size, whole.base_offset, span, records, whole.partition_leader_epoch, 2,
+            segment.patches.append(patch(damage.position, header.MAGIC, 2, "restore the batch's magic, 2"))
+        restored.append(Batch(damage.position, size, whole.base_offset, span, records, whole.partition_leader_epoch, 2,
                             whole.max_timestamp))  # fmt: skip
         damages.remove(damage)
     return sorted(restored, key=lambda batch: batch.position)
 
 
-def _patch(position: int, field: header.Field, value: int, why: str) -> tuple[int, bytes, str]:
-    """A patch that writes one field of the batch at `position`."""
-    return position + field.at, field.bytes_of(value), why
-
-
-def _settle_offsets(
-    batches: list[_Batch], base: int, limit: int, marks: Marks, segment: SegmentPlan, *, is_last: bool
-) -> None:
-    """Put offsets in order: restore those that the neighbours determine, cut batches that no offset fits."""
-    usable = [batch for batch in batches if not batch.why_not]
-    expected = base
-    for number, batch in enumerate(usable):
-        after = usable[number + 1].base if number + 1 < len(usable) else limit
-        fits = batch.base >= expected and batch.next - 1 - base <= INT_MAX
-        if batch.magic < 2:
-            if not fits or batch.next > limit:
-                batch.why_not = "its offset is not in order"
-                continue
-        elif not fits or batch.next > after:
-            is_end = number + 1 == len(usable) and after == LONG_MAX
-            wanted = _offset_told(batch, expected, expected if is_end else after - batch.span, is_end=is_end)
-            if wanted is not None:
-                _move(batch, wanted, segment)
-            elif not fits or number + 1 == len(usable):
-                batch.why_not = f"offsets {batch.base} to {batch.next - 1} have no place between {expected} and {after}"
-                continue
-        elif number + 1 == len(usable) and is_last and _was_flipped_last(batch, expected, marks):
-            _move(batch, expected, segment)
-        expected = batch.next
-
-
-def _offset_told(batch: _Batch, low: int, high: int, *, is_end: bool) -> int | None:
-    """The offset in `[low, high]` that a batch must have had; None if that cannot be known.
-
-    It is known if a flip of one bit gives one such offset only, or if the neighbours leave room for one offset only.
-    Behind the last batch there is room for any offset: the batch may be an old one that was written twice.
-    """
-    near = [at for bit in range(64) if low <= (at := (batch.base % (1 << 64)) ^ (1 << bit)) <= high]
-    if len(near) == 1:
-        return near[0]
-    return low if low == high and not is_end else None
-
-
-def _was_flipped_last(batch: _Batch, expected: int, marks: Marks) -> bool:
-    """Whether the recovery point of a close shows that the last batch belongs right after the one before it."""
-    return expected + batch.span == marks.recovery_point and _is_one_bit(batch.base ^ expected)
-
-
-def _is_one_bit(value: int) -> bool:
-    return value > 0 and value & (value - 1) == 0
-
-
-def _move(batch: _Batch, base: int, segment: SegmentPlan) -> None:
-    why = f"restore the batch's offset, {base} where {batch.base} is written"
-    segment.patches.append(_patch(batch.position, header.BASE_OFFSET, base, why))
-    batch.base = base
-
-
-def _settle_faults(fd: int, rows: Rows, batches: list[_Batch], segment: SegmentPlan) -> None:
+def _settle_faults(fd: int, rows: Rows, batches: list[Batch], segment: SegmentPlan) -> None:
     """Write the records' greatest timestamp into headers that have another one."""
     wrong = {int(row["position"]) for row in rows[(rows["faults"] & _verify.Fault.TIMESTAMP) != 0]}
     for batch in batches:
@@ -270,11 +213,11 @@ def _settle_faults(fd: int, rows: Rows, batches: list[_Batch], segment: SegmentP
             greatest = max(record.timestamp for record in whole)
             header.MAX_TIMESTAMP.put(data, greatest)
             what = f"write max timestamp {greatest}, that of the records, over {batch.max_timestamp}"
-            segment.patches.append(_patch(batch.position, header.CRC, header.computed_crc(data), "write the new CRC"))
-            segment.patches.append(_patch(batch.position, header.MAX_TIMESTAMP, greatest, what))
+            segment.patches.append(patch(batch.position, header.CRC, header.computed_crc(data), "write the new CRC"))
+            segment.patches.append(patch(batch.position, header.MAX_TIMESTAMP, greatest, what))
 
 
-def _settle_epochs(batches: list[_Batch], segment: SegmentPlan) -> None:
+def _settle_epochs(batches: list[Batch], segment: SegmentPlan) -> None:
     """Restore a leader epoch that differs from both neighbours', which agree."""
     path = os.path.join(os.path.dirname(segment.path), names.LEADER_EPOCH_CHECKPOINT)
     try:
@@ -296,11 +239,11 @@ def _settle_epochs(batches: list[_Batch], segment: SegmentPlan) -> None:
             continue
         if wanted != batch.epoch:
             why = f"restore leader epoch {wanted} where {batch.epoch} is written"
-            segment.patches.append(_patch(batch.position, header.LEADER_EPOCH, wanted, why))
+            segment.patches.append(patch(batch.position, header.LEADER_EPOCH, wanted, why))
             batch.epoch = wanted
 
 
-def _settle_bytes(segment: SegmentPlan, batches: list[_Batch], damages: list[Damage]) -> None:
+def _settle_bytes(segment: SegmentPlan, batches: list[Batch], damages: list[Damage]) -> None:
     """Decide which ranges of bytes stay, and which are cut."""
     reasons = {"torn": "the file ends inside a batch", "crc": "the CRC does not hold"}
     for damage in damages:
@@ -309,9 +252,7 @@ def _settle_bytes(segment: SegmentPlan, batches: list[_Batch], damages: list[Dam
     segment.cuts += [(batch.position, batch.position + batch.size, batch.why_not) for batch in batches if batch.why_not]
     segment.cuts.sort()
     cuts = [(start, end) for start, end, _ in segment.cuts]
-    segment.patches = sorted(
-        patch for patch in segment.patches if not any(low <= patch[0] < high for low, high in cuts)
-    )
+    segment.patches = sorted(each for each in segment.patches if not any(low <= each[0] < high for low, high in cuts))
     at = 0
     for start, end in [*cuts, (segment.size_bytes, segment.size_bytes)]:
         if start > at:
@@ -320,10 +261,10 @@ def _settle_bytes(segment: SegmentPlan, batches: list[_Batch], damages: list[Dam
 
 
 def _plan_offsets(
-    plan: Plan, kept: list[list[_Batch]], bases: list[int], directory: str, marks: Marks, *, is_trimmed: bool
+    plan: Plan, kept: list[list[Batch]], bases: list[int], directory: str, marks: Marks, *, is_trimmed: bool
 ) -> None:
     """Find the lost offsets: those of cut batches, and those of missing segments."""
-    cut = {segment.base_offset for segment in plan.segments if segment.cuts}
+    cut = {segment.base_offset for segment in plan.segments if segment.lost_bytes}
     try:
         known_gaps = gaps.read_gaps(directory)
     except StorageError:
@@ -367,7 +308,7 @@ def _plan_indexes(plan: Plan, bases: list[int], wrong: set[str], directory: str)
             plan.reindex.append(base)
 
 
-def _plan_epochs(plan: Plan, kept: list[list[_Batch]], wrong: set[str]) -> None:
+def _plan_epochs(plan: Plan, kept: list[list[Batch]], wrong: set[str]) -> None:
     path = os.path.join(plan.path, names.LEADER_EPOCH_CHECKPOINT)
     try:
         lines = checkpoint.read_checkpoint(path, 2)

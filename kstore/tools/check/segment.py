@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kstore._core import decode_batches
 from kstore.base.numbers import INT_MAX, LONG_MAX
+from kstore.codec import header
 from kstore.codec.header import LOG_OVERHEAD, size_of
 from kstore.disk import fs
 from kstore.errors import KStoreError
@@ -31,6 +32,8 @@ __all__ = ["check_segment", "read_rows", "walk_log"]
 
 ROW = numpy.dtype(_verify.ROW)
 _CODECS = 0x07
+_MOST_STRETCHES = 64
+"""How many stretches stay apart when there are many: a chain looks, for each, at all before it."""
 _ROWS_AT_ONCE = 16384
 _FAULTS = (
     (_verify.Fault.COUNT, "FORMAT 2.4", "the number of records is negative or more than its offsets leave room for"),
@@ -49,6 +52,82 @@ _STOPS = {
 }
 
 
+class _Order:
+    """The offsets of a segment's batches, as a walk reads them: stretches that rise.
+
+    A flipped bit lifts or lowers one batch's base offset, which no CRC covers; a misplaced block holds batches of other
+    offsets. The longest chain of rising offsets leaves them out. Not thread-safe.
+    """
+
+    def __init__(self, base_offset: int, limit_offset: int) -> None:
+        self._base = base_offset
+        self._limit = limit_offset
+        self._stretches: list[tuple[int, int, int]] = []
+        """First offset, one past the last, how many batches."""
+        self._is_whole = True
+        """Whether no damaged bytes have come."""
+        self._behind_damage = 0
+        """The first stretch behind the last damage."""
+
+    def take(self, rows: Rows) -> None:
+        """Add the next batches of the file."""
+        firsts = rows["base_offset"]
+        lasts = rows["last_offset"]
+        falls = numpy.flatnonzero(firsts[1:] <= lasts[:-1]) + 1
+        # Which of both batches is wrong, the one before the fall or the one behind it, is not known: each is alone.
+        # So is the last one behind a gap, which a flip may have lifted.
+        borders = {0, len(rows), *(int(at) + by for at in falls for by in (-1, 0, 1))}
+        if len(rows) > 1 and firsts[-1] > lasts[-2] + 1:
+            borders.add(len(rows) - 1)
+        edges = sorted(at for at in borders if at <= len(rows))
+        for start, stop in pairwise(edges):
+            self._add(int(firsts[start]), int(lasts[stop - 1]) + 1, stop - start)
+
+    def _add(self, first: int, end: int, count: int) -> None:
+        if first < self._base or end > self._limit or end - 1 - self._base > INT_MAX:
+            return
+        if len(self._stretches) > self._behind_damage and self._stretches[-1][1] == first:
+            before, _, counted = self._stretches[-1]
+            self._stretches[-1] = before, end, counted + count
+            return
+        self._stretches.append((first, end, count))
+        if len(self._stretches) > 2 * _MOST_STRETCHES:
+            count, end = _longest(self._stretches[:_MOST_STRETCHES], self._base)
+            self._stretches[:_MOST_STRETCHES] = [(self._base, end, count)]
+            self._behind_damage = min(self._behind_damage, max(self._behind_damage - _MOST_STRETCHES + 1, 1))
+
+    def cut(self) -> None:
+        """Say that damaged bytes come next."""
+        self._is_whole = False
+        self._behind_damage = len(self._stretches)
+
+    @property
+    def end(self) -> int:
+        """One past the last offset of the longest chain."""
+        return _longest(self._stretches, self._base)[1]
+
+    @property
+    def least(self) -> int:
+        """The least offset that a batch behind the damage can have: batches behind the damage before may be wrong."""
+        if not self._is_whole:
+            return _longest(self._stretches[: self._behind_damage], self._base)[1]
+        # The last batch may stand behind a gap because a flip has lifted it.
+        is_alone = len(self._stretches) > 1 and self._stretches[-1][2] == 1
+        return min(self.end, _longest(self._stretches[:-1], self._base)[1]) if is_alone else self.end
+
+    def end_below(self, offset: int) -> int:
+        """One past the last offset of the longest chain that ends at `offset` or below it."""
+        return _longest([stretch for stretch in self._stretches if stretch[1] <= offset], self._base)[1]
+
+
+def _longest(stretches: Sequence[tuple[int, int, int]], base: int) -> tuple[int, int]:
+    """Of the longest chain of stretches: how many batches it has, and one past its last offset."""
+    chains: list[tuple[int, int]] = []
+    for first, end, count in stretches:
+        chains.append((count + max((before for before, low in chains if low <= first), default=0), end))
+    return max(chains, key=lambda chain: (chain[0], -chain[1]), default=(0, base))
+
+
 def walk_log(
     fd: int,
     base_offset: int,
@@ -60,16 +139,17 @@ def walk_log(
 ) -> Iterator[Rows | Damage]:
     """Walk a log file: the rows of sound batches, and the damage between them.
 
-    Behind damage the walk goes on at the next sound batch whose offsets follow and lie below `limit_offset`.
+    Behind damage the walk goes on at the next sound batch whose offsets lie below `limit_offset`, and not below the
+    batches before: those behind the last damage may be misplaced, so the batch may have lower offsets than they.
     """
     end = fs.size(fd)
-    position, next_offset, legacy = 0, base_offset, False
+    order, position, legacy = _Order(base_offset, limit_offset), 0, False
     while True:
         start = position
         data, position, stop = _verify.walk(fd, start, end, rows=_ROWS_AT_ONCE, records=records, path=path)
         rows = numpy.frombuffer(data, ROW)
         if len(rows):
-            next_offset = max(next_offset, min(int(rows["last_offset"].max()) + 1, LONG_MAX))
+            order.take(rows)
             legacy = legacy or bool((rows["magic"] < 2).any())
             if progress is not None:
                 progress(position - start)
@@ -78,13 +158,19 @@ def walk_log(
             return
         if stop == "more":
             continue
-        following = _behind(fd, position, end, stop, next_offset, limit_offset, legacy, path)
+        following = _behind(fd, position, end, stop, order.least, limit_offset, legacy, path)
+        next_offset = order.end if following < 0 else order.end_below(_base_offset_at(fd, following))
+        order.cut()
         yield Damage(position, end if following < 0 else following, stop, next_offset, following < 0)
         if progress is not None:
             progress((end if following < 0 else following) - position)
         if following < 0:
             return
         position = following
+
+
+def _base_offset_at(fd: int, position: int) -> int:
+    return header.BASE_OFFSET.of(fs.pread(fd, LOG_OVERHEAD, position))
 
 
 def _behind(fd: int, position: int, end: int, stop: str, least: int, most: int, legacy: bool, path: str | None) -> int:
