@@ -178,8 +178,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "repair": (
         "Prints what would be kept and lost, and changes nothing. With `--yes` it first copies all files that change "
-        "into a backup (`--backup DIR`, which is new or empty, else a new directory beside the data directory), and then "
-        "mends them. Sound batches after a bad one stay, with their offsets. A directory in use is refused.",
+        "into a backup (`--backup DIR`, which is new or empty, else a new directory beside the data directory), and "
+        "then mends them. Sound batches after a bad one stay, with their offsets. A directory in use is refused.",
         "Where batches are out of order, the offsets are put in order in the way that cuts the fewest batches. A flip "
         "of one bit of an offset is undone. Batches of a block that was written to a wrong place are cut.",
         "Segments overlap where a copy was refreshed without deleting, or where a stray file lies beside them. An "
