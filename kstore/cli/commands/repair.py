@@ -20,7 +20,7 @@ from kstore.store import catalog
 from kstore.tools.check.plan import Plan
 from kstore.tools.check.repair import plan_repair, repair
 from kstore.tools.check.rootrepair import mend_root, plan_root
-from kstore.tools.check.verify import targets
+from kstore.tools.check.verify import Target, targets
 
 __all__ = ["run"]
 
@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     wanted = targets(parsed.paths)
     roots = [target.path for target in wanted if target.kind == "root"]
     if parsed.backup is not None:
-        _refuse_backup(parsed.backup, [target.path for target in wanted])
+        _refuse_backup(parsed.backup, wanted)
     for target in wanted:
         if target.kind == "file":
             error = NotADirectoryError(20, "single files are not mended: give the partition")
@@ -130,15 +130,17 @@ def _root(root: str, roots: Sequence[str], parsed: argparse.Namespace) -> int:
     return left
 
 
-def _refuse_backup(given: str, mended: Sequence[str]) -> None:
+def _refuse_backup(given: str, mended: Sequence[Target]) -> None:
     """Raise `StorageError` for a backup that would write over other files, or be taken for a partition."""
     real = os.path.realpath(given)
     if fs.exists(real) and fs.listdir(real):
         error = OSError(errno.ENOTEMPTY, "the backup would write over what is there; name a new directory")
         raise fs.storage_error(error, given)
-    beside = _names_partition(os.path.basename(real))
-    for place in map(os.path.realpath, mended):
-        if os.path.commonpath([real, place]) == place or (beside and os.path.dirname(real) == os.path.dirname(place)):
+    names_partition = _names_partition(os.path.basename(real))
+    for target in mended:
+        place = os.path.realpath(target.path)
+        beside = target.kind == "partition" and names_partition and os.path.dirname(real) == os.path.dirname(place)
+        if beside or os.path.commonpath([real, place]) == place:
             error = OSError(errno.EINVAL, f"the backup would lie in what is mended, or be a partition beside {place}")
             raise fs.storage_error(error, given)
 
