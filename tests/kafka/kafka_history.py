@@ -298,6 +298,8 @@ class World:
         self.lost_times: set[int] = set()  # bases of segments that have lost their time index
         self.truncated: set[int] = set()  # bases of segments that a truncation has cut
         self.left_alone: set[str] = set()  # names of segments that the subject, and it alone, did not write anew
+        self.renamed: dict[str, int] = {}  # when the files of a segment were last renamed to `.deleted` by a cleaning
+        self.renamed_again: dict[str, int] = {}  # until when the subject keeps those that took the place of others
         self.aborts_unseen = False  # whether the log starts below its first file, and has transaction indexes
         self.offered = b""  # the bytes of the last append of ready batches
         (base / "kafka").mkdir()
@@ -509,6 +511,11 @@ class World:
     def _contents(self) -> tuple[dict[str, tuple[int, bytes]], dict[str, tuple[int, bytes]]]:
         """The files of both; without what was renamed of segments that the subject, and it alone, left alone last."""
         theirs, ours = contents(self.oracle.directory), contents(self.subject.directory)
+        for name, due in self.renamed_again.items():
+            if self.now < due and self.excuses("deleted-twice"):
+                for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+                    if f"{name}{suffix}.deleted" not in theirs:
+                        ours.pop(f"{name}{suffix}.deleted", None)
         for name in self.left_alone:
             for suffix in (".log", ".index", ".timeindex", ".txnindex"):
                 theirs.pop(f"{name}{suffix}.deleted", None)
@@ -697,6 +704,11 @@ class World:
         rewritten, ours = (
             {name for name in new if new[name] != old.get(name)} for old, new in zip(before, after, strict=True)
         )
+        delay = self.oracle.config.get("file.delete.delay.ms", 60_000)
+        for name in (each.removesuffix(".log") for each in rewritten & ours):
+            if self.now < self.renamed.get(name, self.now - delay) + delay:
+                self.renamed_again[name] = self.now + delay
+            self.renamed[name] = self.now
         if self.excuses("unchanged-segment-is-left"):
             self.left_alone = {name for name in self.left_alone if f"{name}.log" not in ours}
             self.left_alone |= {name.removesuffix(".log") for name in rewritten - ours}
