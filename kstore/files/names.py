@@ -195,6 +195,15 @@ def parse_partition_name(name: str) -> PartitionName:
     return PartitionName(topic, partition, suffix, unique_id)
 
 
+def is_partition_name(name: str) -> bool:
+    """Whether a directory of this name is a partition's."""
+    try:
+        parse_partition_name(name)
+    except InvalidTopicError:
+        return False
+    return True
+
+
 def _parse_digits(digits: str, limit: int) -> int | None:
     digits = digits.lstrip("+").lstrip("0") or "0"
     if len(digits) > 19:  # no 64-bit number has more, and int() has its own error for thousands of digits

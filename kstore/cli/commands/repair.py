@@ -14,7 +14,7 @@ from kstore.base.terminal import escaped
 from kstore.cli import options, output, places
 from kstore.cli.progress import Progress
 from kstore.disk import fs
-from kstore.errors import InvalidTopicError, LogLockedError
+from kstore.errors import LogLockedError
 from kstore.files import names
 from kstore.store import catalog
 from kstore.tools.check.plan import Plan
@@ -136,21 +136,13 @@ def _refuse_backup(given: str, mended: Sequence[Target]) -> None:
     if fs.exists(real) and fs.listdir(real):
         error = OSError(errno.ENOTEMPTY, "the backup would write over what is there; name a new directory")
         raise fs.storage_error(error, given)
-    names_partition = _names_partition(os.path.basename(real))
+    names_partition = names.is_partition_name(os.path.basename(real))
     for target in mended:
         place = os.path.realpath(target.path)
         beside = target.kind == "partition" and names_partition and os.path.dirname(real) == os.path.dirname(place)
         if beside or os.path.commonpath([real, place]) == place:
             error = OSError(errno.EINVAL, f"the backup would lie in what is mended, or be a partition beside {place}")
             raise fs.storage_error(error, given)
-
-
-def _names_partition(name: str) -> bool:
-    try:
-        names.parse_partition_name(name)
-    except InvalidTopicError:
-        return False
-    return True
 
 
 def _backup(directory: str, given: str | None) -> str:

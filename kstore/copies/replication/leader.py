@@ -17,7 +17,7 @@ from kstore.codec._batches import chained, whole_batches
 from kstore.copies.replication import common
 from kstore.copies.replication.divergence import Ends
 from kstore.disk import fs
-from kstore.errors import CorruptRecordError, InvalidTopicError, KStoreError, StorageError
+from kstore.errors import CorruptRecordError, KStoreError, StorageError
 from kstore.files import checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
 from kstore.log.log import Log, view_of
@@ -109,17 +109,9 @@ def _is_a_log_directory(path: str) -> bool:
     if any(fs.exists(os.path.join(path, name)) for name in known):
         return True
     try:
-        return any(_is_a_partition(name) for name in fs.listdir(path))
+        return any(names.is_partition_name(name) for name in fs.listdir(path))
     except StorageError:
         return False
-
-
-def _is_a_partition(name: str) -> bool:
-    try:
-        names.parse_partition_name(name)
-    except InvalidTopicError:
-        return False
-    return True
 
 
 class Piece(NamedTuple):
