@@ -62,15 +62,23 @@ static inline int64_t ks_lz4_more(const uint8_t **at, const uint8_t *end, int64_
 
 #define KS_LZ4_FAR 64 /* so far from both ends, copies of fixed size stay inside whatever a short sequence says */
 
-/* One block into at most `capacity` bytes; returns the size, or KS_NOT_MINE. The end of a block must be as the format says:
-   the last match ends 5 bytes before the output does, and begins 12 bytes before. */
-static int64_t ks_lz4_block(const uint8_t *p, size_t n, uint8_t *to, size_t capacity) {
-    const uint8_t *end = p + n, *far_end = n > KS_LZ4_FAR ? end - KS_LZ4_FAR : p;
-    uint8_t *out = to, *out_end = to + capacity, *far_out_end = capacity > KS_LZ4_FAR ? out_end - KS_LZ4_FAR : to;
+/* Matches of up to 18 bytes have their size in the token, longer ones in further bytes. */
+enum { KS_LZ4_SHORT = 18, KS_LZ4_LONGER = 32 };
+
+static int64_t ks_lz4_longer(const uint8_t *p, const uint8_t *end, uint8_t *out, uint8_t *to, uint8_t *out_end);
+
+/* The rest of a block from `p` on into [out, out_end), of which [to, out) is made; returns the size of all, or KS_NOT_MINE.
+   The end of a block must be as the format says: the last match ends 5 bytes before the output does, and begins 12 bytes
+   before. `longer`: many matches are of 19 to 32 bytes. */
+static inline __attribute__((always_inline)) int64_t
+ks_lz4_rest(const uint8_t *p, const uint8_t *end, uint8_t *out, uint8_t *to, uint8_t *out_end, const int longer) {
+    const uint8_t *begin = p, *far_end = end - p > KS_LZ4_FAR ? end - KS_LZ4_FAR : p;
+    uint8_t *far_out_end = out_end - out > KS_LZ4_FAR ? out_end - KS_LZ4_FAR : out;
+    int64_t longer_n = 0;
     for (;;) {
         /* Sequences of fewer than 15 literals and matches of at most 18 bytes, which most are: the next one is found as
            soon as the token is there, and a match of any distance begins with 8 bytes. */
-        while (p < far_end && out < far_out_end) {
+        while (!longer && p < far_end && out < far_out_end) {
             size_t literals = *p, match = literals & 15;
             literals >>= 4;
             if (__builtin_expect(literals == 15, 0) || __builtin_expect(match == 15, 0)) break;
@@ -84,6 +92,28 @@ static int64_t ks_lz4_block(const uint8_t *p, size_t n, uint8_t *to, size_t capa
             memcpy(out + 8, from, 8);
             if (__builtin_expect(match > 16, 0)) memcpy(out + 16, from + 8, 2);
             out += match;
+        }
+        /* The same with matches of at most 32 bytes, each copied as if it had these: copies in vain cost less than a
+           branch that is taken now and then. */
+        while (longer && p < far_end && out < far_out_end) {
+            size_t literals = *p, match = literals & 15, has_more = match == 15;
+            literals >>= 4;
+            if (__builtin_expect(literals == 15, 0)) break;
+            memcpy(out, p + 1, 16);
+            const uint8_t *behind = p + 1 + literals;
+            size_t distance = ks_le16(behind), more = behind[2] & (0 - has_more);
+            if (__builtin_expect(more > KS_LZ4_LONGER - KS_LZ4_SHORT - 1, 0)) break;
+            if (distance - 1 >= (size_t)(out + literals - to)) return KS_NOT_MINE;
+            out += literals;
+            p = behind + 2 + has_more;
+            if (__builtin_expect(distance >= 16, 1)) {
+                memcpy(out, out - distance, 16);
+                memcpy(out + 16, out + 16 - distance, 16);
+            } else {
+                const uint8_t *from = ks_copy_first_8(out, distance);
+                for (int i = 0; i < 24; i += 8) memcpy(out + 8 + i, from + i, 8);
+            }
+            out += match + 4 + more;
         }
         if (p >= end) return KS_NOT_MINE;
         uint8_t token = *p++;
@@ -105,10 +135,22 @@ static int64_t ks_lz4_block(const uint8_t *p, size_t n, uint8_t *to, size_t capa
         int64_t match = token & 15;
         if (match == 15 && (match = ks_lz4_more(&p, end, 15)) < 0) return KS_NOT_MINE;
         match += 4;
+        longer_n += match > KS_LZ4_SHORT && match <= KS_LZ4_LONGER && literals < 15;
         if (distance == 0 || distance > (size_t)(out - to) || match > out_end - out - 5) return KS_NOT_MINE;
         ks_copy_back(out, distance, (size_t)match);
         out += match;
+        if (!longer && longer_n > 8 && longer_n > (p - begin) / 64) return ks_lz4_longer(p, end, out, to, out_end);
     }
+}
+
+static __attribute__((noinline)) int64_t ks_lz4_longer(const uint8_t *p, const uint8_t *end, uint8_t *out, uint8_t *to,
+                                                       uint8_t *out_end) {
+    return ks_lz4_rest(p, end, out, to, out_end, 1);
+}
+
+/* One block into at most `capacity` bytes; returns the size, or KS_NOT_MINE. */
+static int64_t ks_lz4_block(const uint8_t *p, size_t n, uint8_t *to, size_t capacity) {
+    return ks_lz4_rest(p, p + n, to, to, to + capacity, 0);
 }
 
 /* Second byte of the xxHash32 (seed 0) of a frame descriptor of fewer than 16 bytes. */

@@ -30,6 +30,9 @@ def samples(rng: random.Random) -> list[bytes]:
     """Data of every texture: none, repeats with short and long periods, text, noise, and mixtures."""
     out = [b"a", b"ab" * 3, bytes(1000), rng.randbytes(5000), b"abc" * 30_000, rng.randbytes(70_000)]
     out += [rng.randbytes(period) * (3000 // period) for period in range(1, 40)]
+    for lines in (20, 2000):  # of which most matches are long
+        words = [b'{"user": %d, "page": "/item/%d", "ok": true}' % (rng.randrange(1 << 20), at) for at in range(lines)]
+        out.append(b"\n".join(words))
     for _ in range(12):
         parts = [rng.choice((rng.randbytes(rng.randrange(60)), b"word " * rng.randrange(20))) for _ in range(300)]
         out.append(b"".join(rng.choice(parts) for _ in range(rng.randrange(900))))
@@ -147,23 +150,37 @@ def lz4_frame(block: bytes) -> bytes:
     return b"\x04\x22\x4d\x18\x60\x40\x82" + len(block).to_bytes(4, "little") + block + bytes(4)
 
 
+LONGER = [(bytes(range(40)), 25, 17)] + [(b"", 25, 17)] * 12  # sequences before those that are looked at
+BEFORE = pytest.mark.parametrize("before", [[], LONGER], ids=["short matches", "longer ones before"])
+
+
+@BEFORE
 @pytest.mark.parametrize("last", [5, 12, 40, 58, 59, 60, 61, 62, 63, 64, 65, 66, 100])
-def test_short_sequences_of_all_lengths_and_distances_near_the_end_and_far_are_what_the_library_says(last: int) -> None:
+def test_short_sequences_of_all_lengths_and_distances_near_the_end_and_far_are_what_the_library_says(
+    last: int, before: list[tuple[bytes, int, int]]
+) -> None:
     text = bytes(range(100, 140))
     for distance in range(1, 41):
-        for match in range(4, 22):
+        for match in range(4, 36):
             literals = text[: (distance + match) % 17]
-            block = lz4_block((text, match, distance), (literals, match, distance + 3), last=bytes(last))
+            sequences = *before, (text, match, distance), (literals, match, distance + 3)
+            block = lz4_block(*sequences, last=bytes(last))
             ours = unpack(compression.LZ4, lz4_frame(block), LIMIT)
             assert ours == lz4.block.decompress(block, uncompressed_size=64 << 10)
 
 
+@BEFORE
 @pytest.mark.parametrize("distance", [0, 41, 0xFFFF])
-def test_a_distance_of_0_or_to_before_the_block_is_left_to_the_library_wherever_it_is(distance: int) -> None:
+def test_a_distance_of_0_or_to_before_the_block_is_left_to_the_library_wherever_it_is(
+    distance: int, before: list[tuple[bytes, int, int]]
+) -> None:
     for last in (12, 100):
-        good, bad = ((bytes(40), 5, at) for at in (40, distance))
-        assert unpack(compression.LZ4, lz4_frame(lz4_block(good, last=bytes(last))), LIMIT) == bytes(45 + last)
-        assert unpack(compression.LZ4, lz4_frame(lz4_block(bad, last=bytes(last))), LIMIT) is None
+        made = sum(len(literals) + match for literals, match, _ in before)
+        good, bad = ((bytes(14), 20, at) for at in (made + 14, distance and min(made + distance - 26, 0xFFFF)))
+        block = lz4_block(*before, good, last=bytes(last))
+        ours = unpack(compression.LZ4, lz4_frame(block), LIMIT)
+        assert ours == lz4.block.decompress(block, uncompressed_size=64 << 10)
+        assert unpack(compression.LZ4, lz4_frame(lz4_block(*before, bad, last=bytes(last))), LIMIT) is None
 
 
 def test_what_is_not_ours_is_left_to_the_libraries() -> None:
