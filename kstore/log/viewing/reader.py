@@ -86,6 +86,7 @@ class LogReader:
             # In this order: a segment that has one after it is sealed, and its size is its last.
             limit = self._limit()
             following = view.segments.after(segment.base_offset)
+            is_last = following is None
             if following is not None and following.base_offset > limit:
                 following = None
             end = self._end_in(segment, limit, sealed=following is not None)
@@ -109,7 +110,7 @@ class LogReader:
                 continue
             if not self.options.follow:
                 view.check_end()
-                if least < promised and position == view.readable_bytes(segment):
+                if is_last and least < promised and position == view.readable_bytes(segment):
                     raise CorruptRecordError(
                         f"the batches end at offset {least}, and those of the log at {promised}",
                         path=segment.path,

@@ -6,6 +6,7 @@ passes and Kafka's are held against the same readers elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import tempfile
 from collections.abc import Iterator
@@ -215,6 +216,31 @@ def test_a_truncation_into_a_gap_goes_on_there(seed: int, batches: int, passes: 
 
 def _batch(offset: int, value: bytes, epoch: int) -> Stored:
     return Stored(offset, offset, (Rec(offset, NOW, b"new", value),), NOW, leader_epoch=epoch)
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_a_transaction_that_a_truncation_opens_again_ends_a_read_of_committed_records_in_a_cleaned_gap(
+    partition: Path, mode: Literal["a", "r"]
+) -> None:
+    """The stable end is then within the gap that the transaction's cleaned records left behind a segment's last batch."""
+    numbered: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    with kstore.Log.open(partition, clock=ManualClock(), **SETTINGS) as log:
+        log.append(bytes(3000), key=b"a")  # so that the segments are not made one
+        log.append(b"superseded", key=b"b")
+        log.append_many([(b"b", b"superseded")], base_sequence=0, **numbered)
+        log.roll()
+        log.append_many([(b"b", b"new")], base_sequence=1, **numbered)
+        log.append(bytes(3000), key=b"c")
+        log.roll()
+        log.append_marker(7, 0, commit=True)
+        log.append(b"stays", key=b"d")
+        log.compact()
+        log.truncate_to(5)
+        assert (log.last_stable_offset, log.log_end_offset) == (2, 5)
+        with opened(partition, "r") if mode == "r" else contextlib.nullcontext(log) as reader:
+            assert [record.offset for record in reader.read(isolation=COMMITTED)] == [0]
+            assert reader.read_columns(isolation=COMMITTED).offsets.tolist() == [0]
+            assert [record.offset for record in reader.read()] == [0, 3, 4]
 
 
 @a_log
