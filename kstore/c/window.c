@@ -1,8 +1,14 @@
+#define _GNU_SOURCE
 #include "window.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/uio.h>
 #include <unistd.h>
+#ifdef RWF_NOWAIT
+#include <linux/magic.h>
+#include <sys/vfs.h>
+#endif
 
 #include "crc32.h"
 #include "crc32c.h"
@@ -18,6 +24,36 @@ ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position) {
         done += (size_t)got;
     }
     return (ptrdiff_t)done;
+}
+
+#ifdef RWF_NOWAIT
+/* Whether a file has no disk that could be waited for, unless its memory is swapped out: tmpfs does not take RWF_NOWAIT. */
+static int ks_is_in_memory(int fd) {
+    struct statfs system;
+    return fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
+}
+#endif
+
+ptrdiff_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position) {
+#ifdef RWF_NOWAIT
+    size_t done = 0;
+    while (done < n) {
+        struct iovec rest = {p + done, n - done};
+        ssize_t got = preadv2(fd, &rest, 1, position + (int64_t)done, RWF_NOWAIT);
+        if (got < 0 && errno == EOPNOTSUPP && ks_is_in_memory(fd))
+            got = pread(fd, rest.iov_base, rest.iov_len, position + (int64_t)done);
+        if (got < 0) return -1;
+        if (got == 0) break;
+        done += (size_t)got;
+    }
+    return (ptrdiff_t)done;
+#else
+    (void)fd;
+    (void)p;
+    (void)n;
+    (void)position;
+    return -1;
+#endif
 }
 
 void ks_window_on(ks_window *w, int fd, int64_t end, uint8_t *data, ptrdiff_t capacity) {
@@ -57,7 +93,10 @@ const uint8_t *ks_window_move(ks_window *w, int64_t position, ptrdiff_t n) {
     ptrdiff_t wanted = n > w->ahead ? n : w->ahead;
     if (wanted > w->end - position) wanted = (ptrdiff_t)(w->end - position);
     if (wanted > kept) {
-        ptrdiff_t got = ks_read_at(w->fd, w->data + kept, (size_t)(wanted - kept), position + kept);
+        uint8_t *to = w->data + kept;
+        const size_t more = (size_t)(wanted - kept);
+        ptrdiff_t got = w->read ? w->read(w->fd, to, more, position + kept, &w->held)
+                                : ks_read_at(w->fd, to, more, position + kept);
         if (got < 0) { w->error = errno; return NULL; }
         w->size += got;
     }

@@ -8,6 +8,20 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Reads up to `n` bytes at `position`; returns how many (fewer only at the end of the file), or -1 with `errno`. */
+ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position);
+
+/* What a walk may read by instead, and what that notes; both are of held.h. */
+typedef struct {
+    int64_t bytes;
+    void *given_up;
+} ks_held;
+typedef ptrdiff_t ks_reading(int fd, uint8_t *p, size_t n, int64_t position, ks_held *held);
+
+/* As ks_read_at, of bytes that are all in the page cache: does not wait for the disk. -1 where some are not, or where the file system
+   cannot tell. */
+ptrdiff_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position);
+
 typedef struct {
     int fd;
     int error;          /* errno of a failed read, ENOMEM if the window could not grow; 0 if the file merely ended */
@@ -18,10 +32,9 @@ typedef struct {
     ptrdiff_t capacity;
     ptrdiff_t ahead;    /* at least so many bytes are read with one call; 1 to the capacity */
     uint8_t *data;
+    ks_reading *read;   /* NULL: ks_read_at */
+    ks_held held;
 } ks_window;
-
-/* Reads up to `n` bytes at `position`; returns how many (fewer only at the end of the file), or -1 with `errno`. */
-ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position);
 
 /* A window in memory of the caller's, of `capacity` bytes. */
 void ks_window_on(ks_window *w, int fd, int64_t end, uint8_t *data, ptrdiff_t capacity);

@@ -10,6 +10,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from kstore.codec._aborted cimport ks_span
 from kstore.codec._compression cimport ks_output
 from kstore.columns._arrowc cimport ArrowArray, ArrowSchema
+from kstore.files._window cimport Held, reading
 
 
 cdef extern from "columns/layout.h" nogil:
@@ -110,6 +111,8 @@ cdef extern from "columns/reader.h" nogil:
         int64_t bytes_ahead
         ks_block *window
         size_t ahead
+        reading *read
+        Held held
         int error
         const ks_span *aborted
         int64_t aborted_n

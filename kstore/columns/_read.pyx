@@ -25,6 +25,7 @@ from kstore.columns._native cimport (
 from kstore._core cimport Buffer, Record, record_section_slowly
 from kstore.codec._aborted cimport AbortedFilter
 from kstore.codec._compression cimport ks_unpack
+from kstore.files._window cimport read_held, take_back
 from kstore.codec._wire cimport CODEC_MASK, LEGACY_ATTRIBUTES_AT, MAGIC_AT, RECORDS_AT, TIMESTAMP_TYPE_BIT, batch_size
 
 import os
@@ -43,6 +44,10 @@ MAX_HEADER_BYTES = 0x7fffffff // 3     # each byte of a name may become three
 DEFAULT_THREADS = min(4, os.cpu_count() or 1)
 MAX_THREADS = 16
 MAX_BORDERS = KS_MAX_BORDERS
+
+cdef enum:
+    FEW_BYTES = 262144      # of a file, or
+    FEW_ROWS = 1000         # that are read with the GIL held: beside a thread that computes, it takes 5 ms to get it back
 
 cdef tuple FIXED = _columns.FIXED
 cdef dict FIXED_NUMBERS = {name: number for number, (name, _, _) in enumerate(FIXED)}
@@ -345,14 +350,21 @@ cdef class Reader:
         r.pause = pause
         r.offset_limit = most
         r.bytes_ahead = bytes_ahead
-        if self._ahead != NULL and self._out.n == 0 and not self.is_amid:
+        if self._ahead == NULL and (end - r.position <= FEW_BYTES or r.max_rows - self._out.n <= FEW_ROWS):
+            r.read = read_held
+        elif self._ahead != NULL and self._out.n == 0 and not self.is_amid:
             with nogil:
                 stop = ks_take_chunk(r, self._ahead) or ks_read_chunks(r, self._ahead, self.threads)
             if stop:
                 return "full"
         while True:
-            with nogil:
-                stop = ks_read_threaded(r, self.threads)
+            if r.read != NULL:
+                stop = ks_read_threaded(r, 1)
+                take_back(&r.held)
+                r.read = NULL
+            else:
+                with nogil:
+                    stop = ks_read_threaded(r, self.threads)
             if stop == KS_AT_END:
                 return "end"
             if stop == KS_FULL:

@@ -1,8 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Walking the batches of a `.log` file by descriptor: recovery's scan, and the searches that start at an index entry.
 
-Reads with `pread` into memory of its own, without the GIL; opens nothing, maps nothing. Hardest rule: the file may hold
-anything and may be cut meanwhile, and still every walk ends, within `[position, end)` and a fixed buffer.
+Reads with `pread` into memory of its own; opens nothing, maps nothing. A scan goes without the GIL. A search holds it
+while what it reads is in the page cache (held.h), and each step of one is short. Hardest rule: the file may hold anything
+and may be cut meanwhile, and still every walk ends, within `[position, end)` and a fixed buffer.
 """
 
 cimport cython
@@ -22,7 +23,7 @@ from kstore.files._index cimport (
     OFFSET_ENTRY, TIME_ENTRY, Neighbours, OffsetEntries, TimeEntries, put_offset_entry, put_time_entry,
 )
 from kstore.files._window cimport (
-    Window, window_at, window_crc_holds, window_free, window_new, window_on,
+    Window, read_held, take_back, window_at, window_crc_holds, window_free, window_new, window_on,
 )
 
 import os
@@ -516,8 +517,8 @@ cdef object _place(const Header *h):
 def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least=None, int64_t most=NO_LIMIT, path=None):
     """The `BatchPlace` of the batch that holds `offset`, or of the next after a gap (SEMANTICS 3.18a).
 
-    The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, without the GIL; no CRC is checked. Of
-    formats 0 and 1 the base offset is the entry's own, which for a wrapper is its last. Raises `CorruptRecordError` at a
+    The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, and the GIL
+    is held while they are in the page cache (held.h); no CRC is checked. Of formats 0 and 1 the base offset is the entry's own, which for a wrapper is its last. Raises `CorruptRecordError` at a
     length or magic that cannot be.
 
     With `least`, the least base offset that the first batch may have, `end` is the end of a batch, every offset is
@@ -530,8 +531,9 @@ def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least=N
     cdef Chain chain = _chain(least, most)
     window_on(&w, fd, end, data, HEADER_WINDOW)
     memset(&h, 0, sizeof(Header))
-    with nogil:
-        stop = _walk_to(&w, position, &h, &chain, offset, NO_LIMIT, NO_LIMIT)
+    w.read = read_held
+    stop = _walk_to(&w, position, &h, &chain, offset, NO_LIMIT, NO_LIMIT)
+    take_back(&w.held)
     if stop == GOES_ON:
         return _place(&h)
     _raise_stop(stop, &w, &h, &chain, path)
@@ -570,34 +572,42 @@ def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t
     The base offset is that of the batch there, which ends at `offset`, as an entry says it since 4.1; or `offset` is
     where one of the batches behind it ends, none of them behind a gap (SEMANTICS 3.18). -1 says that a batch is
     there which ends below `offset`, and that more is not known: older brokers wrote such entries. -2 says that no such
-    batch of a segment that begins at `base_offset` can be there. Reads headers only, without the GIL.
+    batch of a segment that begins at `base_offset` can be there. Reads headers only, and holds the GIL as `find_batch` does.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
     cdef Header h
-    cdef Stop stop = END
-    cdef int64_t base = -2, at = position
-    cdef int64_t least = base_offset
+    cdef Stop stop
+    cdef int64_t base = -2
     window_on(&w, fd, end, data, HEADER_WINDOW)
     memset(&h, 0, sizeof(Header))
-    with nogil:
-        while 0 <= at < end:
-            stop = _next(&w, at, &h)
-            if stop != GOES_ON or h.base_offset < least or h.last_offset < h.base_offset or h.last_offset > offset:
-                break
-            if at == position:
-                base = h.base_offset
-            elif h.magic == 2 and h.base_offset != least:
-                break
-            if h.last_offset == offset:
-                break
-            least = h.last_offset + 1
-            at += h.size
+    w.read = read_held
+    stop = _follow(&w, position, &h, base_offset, offset, &base)
+    take_back(&w.held)
     if stop == BAD_READ:
         _raise_read(w.error, path)
     if base >= 0 and (stop != GOES_ON or h.last_offset != offset):
         return -1
     return base
+
+
+cdef Stop _follow(Window *w, int64_t position, Header *h, int64_t least, int64_t offset, int64_t *base) noexcept nogil:
+    """Frame batches from `position` on, up to one that ends at `offset` or where they no longer follow one another."""
+    cdef Stop stop = END
+    cdef int64_t at = position
+    while 0 <= at < w.end:
+        stop = _next(w, at, h)
+        if stop != GOES_ON or h.base_offset < least or h.last_offset < h.base_offset or h.last_offset > offset:
+            break
+        if at == position:
+            base[0] = h.base_offset
+        elif h.magic == 2 and h.base_offset != least:
+            break
+        if h.last_offset == offset:
+            break
+        least = h.last_offset + 1
+        at += h.size
+    return stop
 
 
 def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t offset, int64_t timestamp, *, least,
@@ -672,19 +682,12 @@ def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int
     cdef bytes batch
     if window_new(&w, fd, end, SEARCH_WINDOW):
         raise MemoryError
+    w.read = read_held
     memset(&h, 0, sizeof(Header))
     try:
         while True:
-            with nogil:
-                while True:
-                    stop = _step(&w, position, &h, &chain)
-                    if stop != GOES_ON or h.max_timestamp >= timestamp:
-                        break
-                    if every and h.last_offset >= older_below and h.last_offset >= min_offset:
-                        stop = check_crc_at(&w, &h)
-                        if stop != GOES_ON:
-                            break
-                    position += h.size
+            stop = _step_to(&w, &position, &h, &chain, timestamp, max(min_offset, older_below) if every else NO_LIMIT)
+            take_back(&w.held)
             if stop != GOES_ON:
                 _raise_stop(stop, &w, &h, &chain, path)
                 return None
@@ -703,6 +706,21 @@ def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int
             position += h.size
     finally:
         window_free(&w)
+
+
+cdef Stop _step_to(Window *w, int64_t *position, Header *h, Chain *chain, int64_t timestamp,
+                   int64_t checked_from) noexcept nogil:
+    """Frame batches up to one that has this timestamp or a later one; of those that end at `checked_from` or above the CRC is checked."""
+    cdef Stop stop
+    while True:
+        stop = _step(w, position[0], h, chain)
+        if stop != GOES_ON or h.max_timestamp >= timestamp:
+            return stop
+        if h.last_offset >= checked_from:
+            stop = check_crc_at(w, h)
+            if stop != GOES_ON:
+                return stop
+        position[0] += h.size
 
 
 def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, TimeEntries times, OffsetEntries offsets,
@@ -724,7 +742,6 @@ cdef bint look_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset
                       OffsetEntries offsets, object max_decompressed_bytes, bint between, Found *found) except? True:
     """As `find_behind`. With `between` there is no search where the time index has no later entry."""
     cdef Neighbours named
-    cdef int64_t position, far, least
     cdef uint8_t data[BEHIND_WINDOW]
     cdef Window w
     cdef Header h
@@ -739,53 +756,64 @@ cdef bint look_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset
     is_proved = named.has_next and times.is_proved(&named)
     window_on(&w, fd, end, data, BEHIND_WINDOW)
     memset(&h, 0, sizeof(Header))
-    with nogil:
-        stop = BAD_ORDER
-        if is_proved:
-            w.ahead = named.next_end - named.next_position
-            if w.ahead <= 0:
-                w.ahead = named.next_position - named.position + FIRST_LOOK
-            w.ahead = min(max(w.ahead, RECORDS_AT), w.capacity)
-            stop = read_header(&w, named.next_position, &h, &p)
-            least = named.offset + 1
-            if stop == GOES_ON:
-                stop = _check_behind(&w, &h, least)
-            if h.last_offset != named.next_offset or min_offset > least:
-                stop = BAD_ORDER
-        if stop != GOES_ON or h.max_timestamp < timestamp or h.last_offset < min_offset:
-            position = named.position
-            far = position + FAR_BEHIND
-            least = named.offset + 1
-            h.size = 0
-            stop = _next(&w, position, &h)
-            if stop == GOES_ON and (h.magic != 2 or h.base_offset != named.after + 1
-                                    or h.base_offset < times.base_offset or h.last_offset != named.offset
-                                    or h.max_timestamp != named.timestamp or h.size > w.capacity or min_offset > least):
-                stop = BAD_ORDER
-            is_proved = stop == GOES_ON and named.has_next
-            while stop == GOES_ON:
-                position += h.size
-                # The batch behind is likely to be about as large: its header and its records come at once.
-                w.ahead = min(max(h.size + FIRST_LOOK, HEADER_WINDOW), w.capacity)
-                stop = read_header(&w, position, &h, &p)
-                if stop == GOES_ON:
-                    stop = _check_behind(&w, &h, least)
-                if position > far:
-                    stop = BAD_ORDER
-                if stop != GOES_ON or (h.max_timestamp >= timestamp and h.last_offset >= min_offset):
-                    break
-                least = h.last_offset + 1
+    w.read = read_held
+    stop = _frame_behind(&w, &h, &named, times.base_offset, timestamp, min_offset, &is_proved)
+    if stop == GOES_ON:
+        p = window_at(&w, h.position, <Py_ssize_t> h.size)
+    take_back(&w.held)
     if stop != GOES_ON:
         return False
     if is_proved and h.position == named.next_position and h.last_offset == named.next_offset:
         times.prove(&named)
-    p = window_at(&w, h.position, <Py_ssize_t> h.size)
     if p == NULL:
         return False
     try:
         return _first_at(p, &h, timestamp, INT64_MAX, min_offset, limit, None, found)
     except (CorruptRecordError, InvalidRecordError):
         return False
+
+
+cdef Stop _frame_behind(Window *w, Header *h, const Neighbours *named, int64_t base_offset, int64_t timestamp,
+                        int64_t min_offset, bint *is_proved) noexcept nogil:
+    """Frame the batch behind the one that both indexes name; `is_proved`: whether the named one need not be, or was."""
+    cdef Stop stop = BAD_ORDER
+    cdef int64_t position, far, least
+    cdef const uint8_t *p = NULL
+    if is_proved[0]:
+        w.ahead = named.next_end - named.next_position
+        if w.ahead <= 0:
+            w.ahead = named.next_position - named.position + FIRST_LOOK
+        w.ahead = min(max(w.ahead, RECORDS_AT), w.capacity)
+        stop = read_header(w, named.next_position, h, &p)
+        least = named.offset + 1
+        if stop == GOES_ON:
+            stop = _check_behind(w, h, least)
+        if h.last_offset != named.next_offset or min_offset > least:
+            stop = BAD_ORDER
+    if stop != GOES_ON or h.max_timestamp < timestamp or h.last_offset < min_offset:
+        position = named.position
+        far = position + FAR_BEHIND
+        least = named.offset + 1
+        h.size = 0
+        stop = _next(w, position, h)
+        if stop == GOES_ON and (h.magic != 2 or h.base_offset != named.after + 1
+                                or h.base_offset < base_offset or h.last_offset != named.offset
+                                or h.max_timestamp != named.timestamp or h.size > w.capacity or min_offset > least):
+            stop = BAD_ORDER
+        is_proved[0] = stop == GOES_ON and named.has_next
+        while stop == GOES_ON:
+            position += h.size
+            # The batch behind is likely to be about as large: its header and its records come at once.
+            w.ahead = min(max(h.size + FIRST_LOOK, HEADER_WINDOW), w.capacity)
+            stop = read_header(w, position, h, &p)
+            if stop == GOES_ON:
+                stop = _check_behind(w, h, least)
+            if position > far:
+                stop = BAD_ORDER
+            if stop != GOES_ON or (h.max_timestamp >= timestamp and h.last_offset >= min_offset):
+                break
+            least = h.last_offset + 1
+    return stop
 
 
 cdef Stop _check_behind(Window *w, const Header *h, int64_t least) noexcept nogil:

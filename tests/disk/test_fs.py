@@ -26,7 +26,7 @@ import pytest
 from conftest import SEED
 
 import kstore
-from kstore.disk import fs, locks
+from kstore.disk import _cached, fs, locks
 from kstore.errors import LogLockedError, StorageError
 
 
@@ -127,6 +127,8 @@ def test_calls_that_move_less_than_asked_are_repeated_until_all_is_moved(
 ) -> None:
     """UtilsTest.testReadFullyOrFailWithPartialFileChannelReads, UtilsTest.testReadFullyWithPartialFileChannelReads."""
     real_write, real_read, real_readv = os.pwrite, os.pread, os.preadv
+    monkeypatch.setattr(_cached, "read", lambda fd, n, at: None)
+    monkeypatch.setattr(_cached, "read_into", lambda fd, buffer, at: 0)
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real_write(fd, memoryview(data)[:3], at))
     monkeypatch.setattr(os, "pread", lambda fd, n, at: real_read(fd, min(n, 3), at))
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, at: real_readv(fd, [memoryview(buffers[0])[:3]], at))

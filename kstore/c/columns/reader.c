@@ -3,7 +3,6 @@
 #include <errno.h>
 
 #include "crc32c.h"
-#include "window.h"
 
 #define KS_VIEW_WINDOW ((size_t)8 << 20)  /* memory that views point into is kept: few large blocks give few buffers */
 
@@ -33,6 +32,10 @@ int ks_window_open(ks_reader *r, int64_t position, size_t n, size_t kept) {
     return 0;
 }
 
+static ptrdiff_t ks_read_by(ks_reader *r, uint8_t *p, size_t n, int64_t position) {
+    return r->read ? r->read(r->fd, p, n, position, &r->held) : ks_read_at(r->fd, p, n, position);
+}
+
 const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) {
     if (r->fd < 0) return r->memory + position;
     int64_t at = position - r->window_at;
@@ -51,7 +54,7 @@ const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) {
     if ((int64_t)wanted > limit) wanted = (size_t)limit;
     if (r->ahead < KS_WINDOW) r->ahead *= 4;
     if (wanted > r->window_size) {
-        ptrdiff_t got = ks_read_at(r->fd, r->window->data + r->window_size, wanted - r->window_size,
+        ptrdiff_t got = ks_read_by(r, r->window->data + r->window_size, wanted - r->window_size,
                                    r->window_at + (int64_t)r->window_size);
         if (got < 0) { r->error = errno; return NULL; }
         r->window_size += (size_t)got;
@@ -75,7 +78,7 @@ __attribute__((noinline)) int ks_fits_in(ks_reader *r, const uint8_t *p, int64_t
     if (base == r->min_base || behind == r->end) return 1;
     if (r->end - behind < KS_LOG_OVERHEAD) return 0;
     if (r->fd < 0) memcpy(next, r->memory + behind, sizeof next);
-    else if (ks_read_at(r->fd, next, sizeof next, behind) != sizeof next) return 0;
+    else if (ks_read_by(r, next, sizeof next, behind) != sizeof next) return 0;
     int64_t next_base = ks_load64(next);
     return next_base > last || next_base < r->min_base; /* a next batch below `min_base` is wrong itself */
 }

@@ -8,6 +8,7 @@
 #include "aborted.h"
 #include "columns/decode.h"
 #include "unpack.h"
+#include "window.h"
 #include "wire.h"
 
 #define KS_WINDOW ((size_t)512 << 10)     /* stays in the second-level cache between the copy in and the copy out */
@@ -44,6 +45,8 @@ typedef struct ks_reader {
     ks_block *window;
     int64_t window_at;               /* file position of its first byte */
     size_t window_size, ahead;
+    ks_reading *read;                /* NULL: ks_read_at; helpers always read by that */
+    ks_held held;
     int error;
     const ks_span *aborted;          /* batches of these transactions are skipped */
     int64_t aborted_n;

@@ -59,7 +59,8 @@ ctypedef ssize_t (*pwrite_t)(int fd, const void *p, size_t n, off_t position) no
 cdef enum:
     INT_MAX = 0x7fffffff
     BLOCK_BYTES = 4096
-    GIL_HELD_BELOW = 16384     # a smaller write costs less than handing the GIL over
+    ONE_STEP_BELOW = 16384     # a smaller record or batch is taken in one step, its write included
+    GIL_HELD_BELOW = 131072    # a smaller write takes less than a tenth of a millisecond; getting the GIL back, up to 5 ms
 
 cdef int64_t LONG_MAX = 0x7fffffffffffffff      # written out, so large a number would be a Python object
 
@@ -390,10 +391,10 @@ cdef class Appender(ActiveEnd):
                 return SLOW
             if expected >= 0 and expected != self.tail.next_offset:
                 return SLOW  # which refuses it
-            if v.n + k.n + (0 if section is None else PyBytes_GET_SIZE(section)) >= GIL_HELD_BELOW:
+            if v.n + k.n + (0 if section is None else PyBytes_GET_SIZE(section)) >= ONE_STEP_BELOW:
                 return SLOW  # before it is encoded in vain
             n = self._encode_one(v, k, section, stamp[0], now, NULL)
-            if n >= GIL_HELD_BELOW:
+            if n >= ONE_STEP_BELOW:
                 return SLOW
             code = self._commit(self.one, n, False, &consumed, now, False, False)
             if code != DONE:
@@ -431,7 +432,7 @@ cdef class Appender(ActiveEnd):
                 return None
             if not self.plain or not self.epoch_assigned or self.log_append_time:
                 return None
-            if not RECORDS_AT <= n < GIL_HELD_BELOW or n > self.max_message_bytes or n > self.segment_bytes:
+            if not RECORDS_AT <= n < ONE_STEP_BELOW or n > self.max_message_bytes or n > self.segment_bytes:
                 return None
             self._make_room(n)
             memcpy(self.one, view.buf, n)
@@ -482,7 +483,7 @@ cdef class Appender(ActiveEnd):
                 return SLOW
             table._reserve_open()
             n = self._encode_one(v, k, None, stamp[0], now, numbers)
-            if n >= GIL_HELD_BELOW:
+            if n >= ONE_STEP_BELOW:
                 return SLOW
             code = self._commit(self.one, n, False, &consumed, now, False, False)
             if code != DONE:
