@@ -5,6 +5,7 @@ Workloads: values-100, keyed-100 and values-1k of `common`, in batches of 16 KiB
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -119,7 +120,9 @@ def test_append_sqlite(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     store.close()
 
 
-def test_append_beside_a_busy_thread(benchmark: BenchmarkFixture, fresh: Callable[[], Any]) -> None:
+@contextlib.contextmanager
+def a_busy_thread() -> Iterator[None]:
+    """A thread that computes in Python, and gives the interpreter up when it is asked to, every 5 ms."""
     stop = threading.Event()
 
     def spin() -> None:
@@ -130,10 +133,15 @@ def test_append_beside_a_busy_thread(benchmark: BenchmarkFixture, fresh: Callabl
     busy = threading.Thread(target=spin, daemon=True)
     busy.start()
     try:
-        measure(benchmark, APPEND_BESIDE, "kstore", append_each, operations=SINGLE, setup=fresh, rounds=3)
+        yield
     finally:
         stop.set()
         busy.join()
+
+
+def test_append_beside_a_busy_thread(benchmark: BenchmarkFixture, fresh: Callable[[], Any]) -> None:
+    with a_busy_thread():
+        measure(benchmark, APPEND_BESIDE, "kstore", append_each, operations=SINGLE, setup=fresh, rounds=3)
 
 
 # --- many at once -----------------------------------------------------------------------------------------------------
@@ -263,32 +271,50 @@ def test_bound_of_reading(benchmark: BenchmarkFixture, filled: tuple[str, Path])
 
 POINT = Question("one record at a random offset, batches of 16 KiB", "time")
 POINTS = scaled(40_000)
+POINT_BESIDE = Question("one record at a random offset, beside a thread that keeps a processor busy", "time")
+POINTS_BESIDE = scaled(2_000)
 
 
 @pytest.mark.parametrize("contestant", ["kstore", "LMDB get", "SQLite select"])
 def test_point(benchmark: BenchmarkFixture, tmp_path: Path, contestant: str) -> None:
     """The stores find a record in a tree; a log reads, checks and walks the batch that holds it."""
-    offsets = random.Random(7).choices(range(READ), k=POINTS)
-    if contestant == "kstore":
-        with kstore.Log.open(tmp_path / "bench-0", segment_bytes=SEGMENT_BYTES) as log:
+    with point_reads(tmp_path, contestant, POINTS) as run:
+        measure(benchmark, POINT, contestant, run, operations=POINTS)
+
+
+@pytest.mark.parametrize("contestant", ["kstore", "kstore, fetch of 16 KiB", "LMDB get", "SQLite select"])
+def test_point_beside_a_busy_thread(benchmark: BenchmarkFixture, tmp_path: Path, contestant: str) -> None:
+    with point_reads(tmp_path, contestant, POINTS_BESIDE) as run, a_busy_thread():
+        measure(benchmark, POINT_BESIDE, contestant, run, operations=POINTS_BESIDE, rounds=3)
+
+
+@contextlib.contextmanager
+def point_reads(path: Path, contestant: str, count: int) -> Iterator[Callable[[], None]]:
+    """What reads so many records at random offsets, out of a log or a store that is full."""
+    offsets = random.Random(7).choices(range(READ), k=count)
+    if contestant == "LMDB get":
+        lmdb = peers.Lmdb(path / "lmdb")
+        lmdb.put_many(VALUE, READ)
+        yield lambda: lmdb.get_each(offsets)
+        lmdb.close()
+    elif contestant == "SQLite select":
+        sqlite = peers.Sqlite(path / "sqlite")
+        sqlite.insert_many(VALUE, READ)
+        yield lambda: sqlite.select_each(offsets)
+        sqlite.close()
+    else:
+        with kstore.Log.open(path / "bench-0", segment_bytes=SEGMENT_BYTES) as log:
             log.append_many(values(READ), batch_bytes=16 * KIB)
 
-            def run() -> None:
+            def read() -> None:
                 for offset in offsets:
                     next(iter(log.read(offset)))
 
-            measure(benchmark, POINT, contestant, run, operations=POINTS)
-        return
-    if contestant == "LMDB get":
-        lmdb = peers.Lmdb(tmp_path / "lmdb")
-        lmdb.put_many(VALUE, READ)
-        measure(benchmark, POINT, contestant, lambda: lmdb.get_each(offsets), operations=POINTS)
-        lmdb.close()
-        return
-    sqlite = peers.Sqlite(tmp_path / "sqlite")
-    sqlite.insert_many(VALUE, READ)
-    measure(benchmark, POINT, contestant, lambda: sqlite.select_each(offsets), operations=POINTS)
-    sqlite.close()
+            def fetch() -> None:
+                for offset in offsets:
+                    log.fetch(offset, max_bytes=16 * KIB)
+
+            yield fetch if "fetch" in contestant else read
 
 
 def test_unpack_kstore(benchmark: BenchmarkFixture, filled: tuple[str, Path]) -> None:

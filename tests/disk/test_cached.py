@@ -1,4 +1,4 @@
-"""Reads while the interpreter is held: the same bytes as by the other way, which stays for what is on the disk alone."""
+"""Reads while the interpreter is held: the same bytes as by the other way, which is for what is on the disk alone."""
 
 from __future__ import annotations
 
@@ -86,10 +86,14 @@ def test_what_is_not_in_the_page_cache_is_read_all_the_same(file: int) -> None:
 def test_a_read_of_which_only_a_part_is_in_the_page_cache_gives_all(file: int, warm: int) -> None:
     whole = os.pread(file, 4 * MIB, 0)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
-    for read in (fs.pread, lambda fd, size, at: bytes(buffer) if fs.pread_into(fd, buffer, at) == size else b""):
+    buffer = bytearray(MIB)
+
+    def read_into(fd: int, size: int, position: int) -> bytes:
+        return bytes(buffer[: fs.pread_into(fd, buffer, position)])
+
+    for read in (fs.pread, read_into):
         drop(file)
         os.pread(file, MIB, warm)
-        buffer = bytearray(MIB)
         assert (_cached.read(file, MIB, MIB // 2), _cached.read_into(file, buffer, MIB // 2)) == (None, 0)
         assert read(file, MIB, MIB // 2) == whole[MIB // 2 : MIB // 2 + MIB]
 
@@ -107,7 +111,7 @@ def test_what_cannot_be_read_is_an_error_of_the_system(tmp_path: Path) -> None:
         _cached.read_into(fd, b"read-only", 0)
 
 
-# --- searches and reads of a log ---------------------------------------------------------------------------------------
+# --- searches and reads of a log --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -222,7 +222,7 @@ def _batch(offset: int, value: bytes, epoch: int) -> Stored:
 def test_a_transaction_that_a_truncation_opens_again_ends_a_read_of_committed_records_in_a_cleaned_gap(
     partition: Path, mode: Literal["a", "r"]
 ) -> None:
-    """The stable end is then within the gap that the transaction's cleaned records left behind a segment's last batch."""
+    """The stable end is then in the gap that the transaction's cleaned records left behind a segment's last batch."""
     numbered: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
     with kstore.Log.open(partition, clock=ManualClock(), **SETTINGS) as log:
         log.append(bytes(3000), key=b"a")  # so that the segments are not made one
