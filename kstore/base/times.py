@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time as clocks
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import SupportsIndex
 
@@ -61,6 +62,15 @@ def milliseconds(name: str, time: SupportsIndex | datetime) -> int:
         raise TypeError(
             f"{name} must be an int of milliseconds or a datetime with a time zone, not {kind}{hints.get(kind, '')}"
         ) from None
+
+
+def checked_clock(clock: Callable[[], SupportsIndex | datetime] | None) -> Callable[[], int] | None:
+    """Return a clock of a caller, which gives what `milliseconds` takes, as one that gives an `int`; None as None."""
+    if clock is None:
+        return None
+    if not callable(clock):
+        raise TypeError(f"clock must be callable, not {type(clock).__name__}")
+    return lambda: milliseconds("what the clock gives", clock())
 
 
 def moment(name: str, time: SupportsIndex | datetime) -> int:

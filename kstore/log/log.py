@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from errno import EBADMSG, EIO
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from kstore.base import arguments
+from kstore.base import arguments, times
 from kstore.base.closing import Closing
 from kstore.base.numbers import INT_MAX
 from kstore.base.stats import LogStats
@@ -92,8 +92,7 @@ class Log(Closing, Awaits):
             raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
         arguments.path("path", path)
         arguments.one_of("config", config, LogConfig, Mapping, str, os.PathLike)
-        if clock is not None and not callable(clock):
-            raise TypeError(f"clock must be callable, not {type(clock).__name__}")
+        clock = times.checked_clock(clock)
         if max_decompressed_bytes is not None:
             max_decompressed_bytes = arguments.integer("max_decompressed_bytes", max_decompressed_bytes, low=1)
         directory = os.path.abspath(os.fspath(path))

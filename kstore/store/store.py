@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
-from kstore.base import arguments
+from kstore.base import arguments, times
 from kstore.base.closing import Closing
 from kstore.base.stats import StoreStats
 from kstore.config.broker import BrokerConfig
@@ -126,9 +126,9 @@ class Store(Closing, StoreAwaits):
         if mode not in ("a", "r"):
             raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
         arguments.one_of("config", config, LogConfig, Mapping, str, os.PathLike)
-        for name, function in (("clock", clock), ("progress", progress)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be callable, not {type(function).__name__}")
+        clock = times.checked_clock(clock)
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress must be callable, not {type(progress).__name__}")
         if max_open_files is not None:
             openfiles.set_limit(arguments.integer("max_open_files", max_open_files, openfiles.LEAST))
         refuse_unknown(Store.open, settings, LogConfig, BrokerConfig)

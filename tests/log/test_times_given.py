@@ -175,3 +175,30 @@ def test_a_value_or_key_that_is_no_bytes_is_refused_with_the_way_to_bytes(
         with pytest.raises(TypeError, match=rf"^{name} (is a str|must be bytes-like).*{way}"):
             act()
     assert log.log_end_offset == 0
+
+
+CLOCKS: list[tuple[Any, str]] = [
+    (datetime(2026, 1, 2), "what the clock gives is 2026-01-02 00:00:00, without a time zone"),
+    (None, "what the clock gives must be an int of milliseconds or a datetime with a time zone, not NoneType"),
+    (1.5, "what the clock gives must be an int of milliseconds or a datetime with a time zone, not float"),
+]
+
+
+@pytest.mark.parametrize(("now", "words"), CLOCKS, ids=["no zone", "none", "float"])
+def test_a_clock_that_gives_no_moment_is_told_by_what_opens(tmp_path: Path, now: Any, words: str) -> None:
+    openings: dict[str, Callable[..., Any]] = {"events-0": kstore.Log.open, "data": kstore.Store.open}
+    for name, opening in openings.items():
+        with pytest.raises((TypeError, kstore.InvalidTimestampError), match=words):
+            opening(tmp_path / name, clock=lambda: now)
+        with pytest.raises(TypeError, match="clock must be callable, not int"):
+            opening(tmp_path / name, clock=5)
+        opening(tmp_path / name).close()
+
+
+def test_a_clock_may_give_numpys_numbers_and_moments_in_a_zone(tmp_path: Path) -> None:
+    for now in (np.int64(1_767_312_000_000), datetime(2026, 1, 2, tzinfo=UTC)):
+        with kstore.Store.open(tmp_path / str(type(now).__name__), clock=lambda now=now: now) as store:
+            store.create_topic("events")
+            appended = store.append("events", b"x")
+            assert (appended.timestamp, type(appended.timestamp)) == (1_767_312_000_000, int)
+            assert next(store.log("events", 0).read()).timestamp == 1_767_312_000_000

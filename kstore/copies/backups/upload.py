@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kstore.base import arguments, threads
+from kstore.base import arguments, threads, times
 from kstore.base.closing import Closing
 from kstore.base.stats import BackupStats
 from kstore.copies.backups.objects import Objects
@@ -52,6 +52,7 @@ class Backup(Closing):
         kept = arguments.seconds("window", window)
         if pause is None or kept is None or math.isinf(kept) or kept > 1e9:
             raise ValueError(f"every is {every} and window {window}; numbers of seconds are needed")
+        clock = times.checked_clock(clock)
         self._every = pause
         refuse_inside(url, source.roots)
         self._objects = open_objects(url, options, create=True)

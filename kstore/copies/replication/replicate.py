@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Self, Unpack
 
-from kstore.base import arguments, threads
+from kstore.base import arguments, threads, times
 from kstore.base.closing import Closing
 from kstore.config.log import ConfigSource
 from kstore.copies.replication import refusals
@@ -74,6 +74,7 @@ def replicate(
     targets = catalog.real_paths(target)
     sources = catalog.real_paths(source)
     refusals.refuse_same(sources, targets)
+    clock = times.checked_clock(clock)
     leader = LeaderStore(sources)
     try:
         refusals.refuse(leader, targets, selected)
