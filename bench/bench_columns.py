@@ -2,7 +2,7 @@
 
 Workloads: values-100, keyed-100, values-1k and values of 10 bytes of `common`, in batches of 16 KiB and 1 MiB, CRC
 always checked; logs of 2 GiB (KSTORE_BENCH_SCALE=0.1 makes that 200 MiB), warm; `words`, lines of about 100 bytes that
-compress as logs do. Chunks are dropped as they come unless the question says that they are kept.
+compress as logs do, and lines of JSON. Chunks are dropped as they come unless the question says that they are kept.
 """
 
 from __future__ import annotations
@@ -367,6 +367,25 @@ def words(count: int) -> list[bytes]:
     ]
 
 
+def documents(count: int) -> list[bytes]:
+    """Lines of JSON of about 90 bytes, as services log them."""
+    rng = random.Random(9)
+    return [
+        b'{"user": %d, "page": "/item/%d", "ts": %d, "ok": %s, "ms": %.3f}'
+        % (
+            rng.randrange(10**6),
+            rng.randrange(5000),
+            START_MS + 37 * at,
+            rng.choice((b"true", b"false")),
+            rng.random() * 90,
+        )
+        for at in range(count)
+    ]
+
+
+LINES = {"": words, " of JSON": documents}
+
+
 def unpacked_sizes(codec: str, blocks: list[bytes]) -> list[int]:
     if codec == "lz4":
         return [len(lz4.frame.decompress(block)) for block in blocks]
@@ -404,13 +423,14 @@ def alone(codec: str, blocks: list[bytes], sizes: list[int], threads: int) -> Ca
 @pytest.mark.parametrize("threads", sorted({1, THREADS}))
 @pytest.mark.parametrize("batches", BATCHES)
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("of", LINES, ids=["words", "json"])
 def test_decompressing_beside_its_bound(
-    benchmark: BenchmarkFixture, tmp_path: Path, codec: str, batches: str, threads: int
+    benchmark: BenchmarkFixture, tmp_path: Path, of: str, codec: str, batches: str, threads: int
 ) -> None:
-    lines = words(COUNT // 4)
+    lines = LINES[of](COUNT // 4)
     library = f"the {codec} library alone"
     question = Question(
-        f"{codec} batches of {batches} from a log to columns, {on(threads)}", "rate", None, ((library, 0.9),)
+        f"{codec} batches of {batches}{of} from a log to columns, {on(threads)}", "rate", None, ((library, 0.9),)
     )
     with kstore.Log.open(tmp_path / "bench-0") as log:
         for _ in range(4):
