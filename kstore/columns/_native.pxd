@@ -10,8 +10,13 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from kstore.codec._aborted cimport ks_span
 from kstore.codec._compression cimport ks_output
 from kstore.columns._arrowc cimport ArrowArray, ArrowSchema
-from kstore.files._window cimport Held, reading
 
+
+cdef extern from "held.h" nogil:
+    ctypedef struct ks_held:
+        pass
+    Py_ssize_t ks_read_held(int fd, uint8_t *p, size_t n, int64_t position, ks_held *held) noexcept
+    void ks_take_back(ks_held *held) noexcept
 
 cdef extern from "columns/layout.h" nogil:
     enum:
@@ -111,8 +116,8 @@ cdef extern from "columns/reader.h" nogil:
         int64_t bytes_ahead
         ks_block *window
         size_t ahead
-        reading *read
-        Held held
+        Py_ssize_t (*read)(int fd, uint8_t *p, size_t n, int64_t position, ks_held *held) noexcept nogil
+        ks_held held
         int error
         const ks_span *aborted
         int64_t aborted_n

@@ -18,14 +18,13 @@ from kstore.columns._native cimport (
     KS_AT_END, KS_FAILED_READ, KS_FIRST_LOOK, KS_FULL, KS_LEFT_ALONE, KS_MAX_BORDERS, KS_OFFSET, KS_OFFSETS32,
     KS_OUT_OF_MEMORY, KS_PAST, KS_SEQUENCE, KS_VIEWS, ks_append_header, ks_append_row, ks_batch, ks_block,
     ks_block_drop, ks_block_new, ks_chunks, ks_chunks_drop, ks_chunks_forget, ks_decompressed_room, ks_describe,
-    ks_kept_between, ks_look, ks_mark, ks_read_chunks, ks_read_threaded, ks_reader, ks_rows, ks_rows_back, ks_rows_clear, ks_rows_finish,
-    ks_rows_like, ks_rows_mark, ks_sample, ks_take_chunk, ks_used_up, ks_var, ks_vec, ks_view, ks_wants_borders,
+    ks_kept_between, ks_look, ks_mark, ks_read_chunks, ks_read_held, ks_read_threaded, ks_reader, ks_rows, ks_rows_back, ks_rows_clear, ks_rows_finish,
+    ks_rows_like, ks_rows_mark, ks_sample, ks_take_back, ks_take_chunk, ks_used_up, ks_var, ks_vec, ks_view, ks_wants_borders,
     ks_window_close,
 )
 from kstore._core cimport Buffer, Record, record_section_slowly
 from kstore.codec._aborted cimport AbortedFilter
 from kstore.codec._compression cimport ks_unpack
-from kstore.files._window cimport read_held, take_back
 from kstore.codec._wire cimport CODEC_MASK, LEGACY_ATTRIBUTES_AT, MAGIC_AT, RECORDS_AT, TIMESTAMP_TYPE_BIT, batch_size
 
 import os
@@ -351,7 +350,7 @@ cdef class Reader:
         r.offset_limit = most
         r.bytes_ahead = bytes_ahead
         if self._ahead == NULL and (end - r.position <= FEW_BYTES or r.max_rows - self._out.n <= FEW_ROWS):
-            r.read = read_held
+            r.read = ks_read_held
         elif self._ahead != NULL and self._out.n == 0 and not self.is_amid:
             with nogil:
                 stop = ks_take_chunk(r, self._ahead) or ks_read_chunks(r, self._ahead, self.threads)
@@ -360,7 +359,7 @@ cdef class Reader:
         while True:
             if r.read != NULL:
                 stop = ks_read_threaded(r, 1)
-                take_back(&r.held)
+                ks_take_back(&r.held)
                 r.read = NULL
             else:
                 with nogil:

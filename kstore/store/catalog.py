@@ -266,11 +266,12 @@ def real_paths(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
 
 def refuse_partition(path: str) -> None:
     """Raise `ConfigError` for a directory that is named as a partition and has a segment in it."""
+    if not names.is_partition_name(os.path.basename(path)):
+        return
     try:
-        names.parse_partition_name(os.path.basename(path))
         files = fs.listdir(path)
-    except (KStoreError, OSError):
-        return  # no such name; or it is missing or cannot be read, which its opening says
+    except StorageError:
+        return  # it is missing or cannot be read, which its opening says
     for name in files:
         parsed = names.parse_file_name(name)
         if parsed is not None and parsed.kind == names.LOG:

@@ -105,13 +105,9 @@ def _partitions_of_topic(path: str) -> list[str]:
 
 def _is_partition(path: str) -> bool:
     """Whether the directory is one partition's: named so, and with a log in it."""
-    entries = fs.listdir(path)
-    try:
-        names.parse_partition_name(os.path.basename(os.path.abspath(path)))
-    except KStoreError:
-        return False
-    parsed = map(names.parse_file_name, entries)
-    return any(name is not None and name.kind == names.LOG for name in parsed)
+    parsed = [names.parse_file_name(name) for name in fs.listdir(path)]
+    has_log = any(name is not None and name.kind == names.LOG for name in parsed)
+    return has_log and names.is_partition_name(os.path.basename(os.path.abspath(path)))
 
 
 def _key(path: str) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from kstore.base.helpers import PATIENCE_S, with_helpers
 from kstore.base.numbers import LONG_MAX
 from kstore.disk import fs
-from kstore.errors import ConfigError, InvalidTopicError, KStoreError
+from kstore.errors import ConfigError, KStoreError
 from kstore.files import checkpoint, gaps, loads, names, role, topics
 from kstore.store import catalog
 from kstore.tools.check import looks
@@ -131,9 +131,7 @@ def _entries(root: str) -> list[catalog.Entry]:
 def _is_partition(path: str) -> bool:
     if any(names.parse_file_name(name) is not None for name in fs.listdir(path)):
         return True
-    try:
-        names.parse_partition_name(os.path.basename(os.path.abspath(path)))
-    except InvalidTopicError:
+    if not names.is_partition_name(os.path.basename(os.path.abspath(path))):
         return False
     return not any(entry.is_dir(follow_symlinks=False) for entry in fs.scandir(path))
 
