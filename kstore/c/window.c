@@ -37,13 +37,13 @@ static int ks_is_in_memory(int fd) {
 ptrdiff_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position) {
 #ifdef RWF_NOWAIT
     size_t done = 0;
+    if (position < 0) return -1; /* -1 would be the descriptor's own place */
     while (done < n) {
         struct iovec rest = {p + done, n - done};
         ssize_t got = preadv2(fd, &rest, 1, position + (int64_t)done, RWF_NOWAIT);
         if (got < 0 && errno == EOPNOTSUPP && ks_is_in_memory(fd))
             got = pread(fd, rest.iov_base, rest.iov_len, position + (int64_t)done);
-        if (got < 0) return -1;
-        if (got == 0) break;
+        if (got <= 0) return -1; /* 0 is not the end for sure: Linux 5.9 and 5.10 say it of pages that are not there, too */
         done += (size_t)got;
     }
     return (ptrdiff_t)done;
@@ -54,6 +54,15 @@ ptrdiff_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position) {
     (void)position;
     return -1;
 #endif
+}
+
+ptrdiff_t ks_read_held(ks_held *held, int fd, uint8_t *p, size_t n, int64_t position) {
+    if (ks_held_count(held, (int64_t)n + KS_CALL_BYTES)) {
+        ptrdiff_t got = ks_read_cached(fd, p, n, position);
+        if (got >= 0) return got;
+        held->give_up(held);
+    }
+    return ks_read_at(fd, p, n, position);
 }
 
 void ks_window_on(ks_window *w, int fd, int64_t end, uint8_t *data, ptrdiff_t capacity) {
@@ -93,10 +102,7 @@ const uint8_t *ks_window_move(ks_window *w, int64_t position, ptrdiff_t n) {
     ptrdiff_t wanted = n > w->ahead ? n : w->ahead;
     if (wanted > w->end - position) wanted = (ptrdiff_t)(w->end - position);
     if (wanted > kept) {
-        uint8_t *to = w->data + kept;
-        const size_t more = (size_t)(wanted - kept);
-        ptrdiff_t got = w->read ? w->read(w->fd, to, more, position + kept, &w->held)
-                                : ks_read_at(w->fd, to, more, position + kept);
+        ptrdiff_t got = ks_read_held(&w->held, w->fd, w->data + kept, (size_t)(wanted - kept), position + kept);
         if (got < 0) { w->error = errno; return NULL; }
         w->size += got;
     }

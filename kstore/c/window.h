@@ -11,16 +11,27 @@
 /* Reads up to `n` bytes at `position`; returns how many (fewer only at the end of the file), or -1 with `errno`. */
 ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position);
 
-/* What a walk may read by instead, and what that notes; both are of held.h. */
-typedef struct {
-    int64_t bytes;
+/* Reads `n` bytes that are all in the page cache, without waiting for the disk; -1 where some are not, at the end of the file
+   too, or where the file system cannot tell. */
+ptrdiff_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position);
+
+enum { KS_HELD_BYTES = 1 << 20, KS_CALL_BYTES = 4096 }; /* a call of the system counts as so many bytes */
+
+/* A lock that a walk holds while it is short: the interpreter, see held.h. Others wait for it meanwhile. */
+typedef struct ks_held {
+    void (*give_up)(struct ks_held *held); /* NULL: nothing is held */
+    int64_t bytes;                         /* that were read or decoded while it was held */
     void *given_up;
 } ks_held;
-typedef ptrdiff_t ks_reading(int fd, uint8_t *p, size_t n, int64_t position, ks_held *held);
 
-/* As ks_read_at, of bytes that are all in the page cache: does not wait for the disk. -1 where some are not, or where the file system
-   cannot tell. */
-ptrdiff_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position);
+/* Counts `n` bytes that are read or decoded next: behind KS_HELD_BYTES the lock is given up. Whether it is held still. */
+static inline int ks_held_count(ks_held *held, int64_t n) {
+    if (held->give_up && (held->bytes += n) > KS_HELD_BYTES) held->give_up(held);
+    return held->give_up != NULL;
+}
+
+/* As ks_read_at; what is not in the page cache is read without the lock. */
+ptrdiff_t ks_read_held(ks_held *held, int fd, uint8_t *p, size_t n, int64_t position);
 
 typedef struct {
     int fd;
@@ -32,7 +43,6 @@ typedef struct {
     ptrdiff_t capacity;
     ptrdiff_t ahead;    /* at least so many bytes are read with one call; 1 to the capacity */
     uint8_t *data;
-    ks_reading *read;   /* NULL: ks_read_at */
     ks_held held;
 } ks_window;
 

@@ -15,7 +15,7 @@ from kstore.columns._arrowc cimport ArrowArray, ArrowSchema
 cdef extern from "held.h" nogil:
     ctypedef struct ks_held:
         pass
-    Py_ssize_t ks_read_held(int fd, uint8_t *p, size_t n, int64_t position, ks_held *held) noexcept
+    void ks_hold(ks_held *held) noexcept
     void ks_take_back(ks_held *held) noexcept
 
 cdef extern from "columns/layout.h" nogil:
@@ -116,7 +116,6 @@ cdef extern from "columns/reader.h" nogil:
         int64_t bytes_ahead
         ks_block *window
         size_t ahead
-        Py_ssize_t (*read)(int fd, uint8_t *p, size_t n, int64_t position, ks_held *held) noexcept nogil
         ks_held held
         int error
         const ks_span *aborted

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Reading columns: from the batches of files, or of a buffer, to `Columns`.
 
-c/columns decodes, without the GIL; this module tells it where to read, and reads the batches that it leaves alone.
+c/columns decodes, without the GIL unless there is little to do; this module tells it where to read, and reads the batches that it leaves alone.
 Hardest rule: bytes that are not a sound v2 batch are read by `_core`'s record reader, so that columns and records never
 judge differently.
 """
@@ -18,9 +18,9 @@ from kstore.columns._native cimport (
     KS_AT_END, KS_FAILED_READ, KS_FIRST_LOOK, KS_FULL, KS_LEFT_ALONE, KS_MAX_BORDERS, KS_OFFSET, KS_OFFSETS32,
     KS_OUT_OF_MEMORY, KS_PAST, KS_SEQUENCE, KS_VIEWS, ks_append_header, ks_append_row, ks_batch, ks_block,
     ks_block_drop, ks_block_new, ks_chunks, ks_chunks_drop, ks_chunks_forget, ks_decompressed_room, ks_describe,
-    ks_kept_between, ks_look, ks_mark, ks_read_chunks, ks_read_held, ks_read_threaded, ks_reader, ks_rows, ks_rows_back, ks_rows_clear, ks_rows_finish,
-    ks_rows_like, ks_rows_mark, ks_sample, ks_take_back, ks_take_chunk, ks_used_up, ks_var, ks_vec, ks_view, ks_wants_borders,
-    ks_window_close,
+    ks_hold, ks_kept_between, ks_look, ks_mark, ks_read_chunks, ks_read_threaded, ks_reader, ks_rows, ks_rows_back,
+    ks_rows_clear, ks_rows_finish, ks_rows_like, ks_rows_mark, ks_sample, ks_take_back, ks_take_chunk, ks_used_up,
+    ks_var, ks_vec, ks_view, ks_wants_borders, ks_window_close,
 )
 from kstore._core cimport Buffer, Record, record_section_slowly
 from kstore.codec._aborted cimport AbortedFilter
@@ -46,7 +46,7 @@ MAX_BORDERS = KS_MAX_BORDERS
 
 cdef enum:
     FEW_BYTES = 262144      # of a file, or
-    FEW_ROWS = 1000         # that are read with the GIL held: beside a thread that computes, it takes 5 ms to get it back
+    FEW_ROWS = 1000         # that are read with the GIL held, as held.h says
 
 cdef tuple FIXED = _columns.FIXED
 cdef dict FIXED_NUMBERS = {name: number for number, (name, _, _) in enumerate(FIXED)}
@@ -349,18 +349,17 @@ cdef class Reader:
         r.pause = pause
         r.offset_limit = most
         r.bytes_ahead = bytes_ahead
-        if self._ahead == NULL and (end - r.position <= FEW_BYTES or r.max_rows - self._out.n <= FEW_ROWS):
-            r.read = ks_read_held
-        elif self._ahead != NULL and self._out.n == 0 and not self.is_amid:
+        cdef bint few = self._ahead == NULL and (end - r.position <= FEW_BYTES or r.max_rows - self._out.n <= FEW_ROWS)
+        if self._ahead != NULL and self._out.n == 0 and not self.is_amid:
             with nogil:
                 stop = ks_take_chunk(r, self._ahead) or ks_read_chunks(r, self._ahead, self.threads)
             if stop:
                 return "full"
         while True:
-            if r.read != NULL:
+            if few:
+                ks_hold(&r.held)
                 stop = ks_read_threaded(r, 1)
                 ks_take_back(&r.held)
-                r.read = NULL
             else:
                 with nogil:
                     stop = ks_read_threaded(r, self.threads)

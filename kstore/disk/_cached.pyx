@@ -15,14 +15,15 @@ cdef extern from "window.h":
 
 
 def read(int fd, Py_ssize_t size, int64_t position):
-    """Return up to `size` bytes at `position`, fewer at the end of the file; None if some are not in the page cache."""
+    """Return the `size` bytes at `position`; None unless all of them are there, in the page cache."""
+    if size <= 0:
+        return None
     data = PyBytes_FromStringAndSize(NULL, size)
-    cdef Py_ssize_t got = ks_read_cached(fd, <uint8_t *>PyBytes_AS_STRING(data), <size_t>size, position)
-    return data if got == size else data[:got] if got >= 0 else None
+    return data if ks_read_cached(fd, <uint8_t *>PyBytes_AS_STRING(data), <size_t>size, position) == size else None
 
 
 def read_into(int fd, buffer, int64_t position):
-    """Fill `buffer` from `position` on up to the end of the file; return how many bytes, 0 if some are not in the page cache."""
+    """Fill `buffer` from `position` on; return its size, or 0 unless all its bytes are there, in the page cache."""
     cdef Py_buffer held
     cdef Py_ssize_t got
     PyObject_GetBuffer(buffer, &held, PyBUF_WRITABLE)
@@ -30,4 +31,4 @@ def read_into(int fd, buffer, int64_t position):
         got = ks_read_cached(fd, <uint8_t *>held.buf, <size_t>held.len, position)
     finally:
         PyBuffer_Release(&held)
-    return got if got > 0 else 0
+    return max(got, 0)

@@ -121,9 +121,9 @@ def find_batch(
 ) -> BatchPlace | None:
     """The `BatchPlace` of the batch that holds `offset`, or of the next after a gap (SEMANTICS 3.18a).
 
-    The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, without the GIL; no CRC is checked. Of
-    formats 0 and 1 the base offset is the entry's own, which for a wrapper is its last. Raises `CorruptRecordError` at a
-    length or magic that cannot be.
+    The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, and the
+    GIL is held while they are in the page cache (held.h); no CRC is checked. Of formats 0 and 1 the base offset is the
+    entry's own, which for a wrapper is its last. Raises `CorruptRecordError` at a length or magic that cannot be.
 
     With `least`, the least base offset that the first batch may have, `end` is the end of a batch, every offset is
     below `most`, and batches follow one another: anything else is a `CorruptRecordError`, too.
@@ -144,7 +144,8 @@ def leads_to(fd: int, position: int, end: int, base_offset: int, offset: int, *,
     The base offset is that of the batch there, which ends at `offset`, as an entry says it since 4.1; or `offset` is
     where one of the batches behind it ends, none of them behind a gap (SEMANTICS 3.18). -1 says that a batch is
     there which ends below `offset`, and that more is not known: older brokers wrote such entries. -2 says that no such
-    batch of a segment that begins at `base_offset` can be there. Reads headers only, without the GIL.
+    batch of a segment that begins at `base_offset` can be there. Reads headers only, and holds the GIL as `find_batch`
+    does.
     """
 
 def is_first_with(
@@ -161,14 +162,14 @@ def is_first_with(
     """Whether the batch that holds `offset` has this greatest timestamp, as the first of those that end above `after`.
 
     None where all batches end before `offset`. That is what two entries of a time index say, the first of which names
-    `after` (SEMANTICS 3.6, 3.10). Reads headers from `position` on, without the GIL. Raises as `find_batch` does with
-    `least`.
+    `after` (SEMANTICS 3.6, 3.10). Reads headers from `position` on, and holds the GIL as `find_batch` does. Raises as that
+    does with `least`.
     """
 
 def greatest_timestamp(fd: int, position: int, end: int, *, least: int, path: _Path = None) -> GreatestTimestamp:
     """The `GreatestTimestamp` of the batches of `[position, end)`.
 
-    Reads headers, without the GIL. Raises as `find_batch` does with `least`.
+    Reads headers, and holds the GIL as `find_batch` does. Raises as that does with `least`.
     """
 
 def find_timestamp(

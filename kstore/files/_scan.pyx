@@ -1,9 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Walking the batches of a `.log` file by descriptor: recovery's scan, and the searches that start at an index entry.
 
-Reads with `pread` into memory of its own; opens nothing, maps nothing. A scan goes without the GIL. A search holds it
-while what it reads is in the page cache (held.h), and each step of one is short. Hardest rule: the file may hold anything
-and may be cut meanwhile, and still every walk ends, within `[position, end)` and a fixed buffer.
+Reads with `pread` into memory of its own; opens nothing, maps nothing. A scan goes without the GIL, a search holds it
+while it is short and what it reads is in the page cache (held.h). Hardest rule: the file may hold anything and may be cut
+meanwhile, and still every walk ends, within `[position, end)` and a fixed buffer.
 """
 
 cimport cython
@@ -23,7 +23,7 @@ from kstore.files._index cimport (
     OFFSET_ENTRY, TIME_ENTRY, Neighbours, OffsetEntries, TimeEntries, put_offset_entry, put_time_entry,
 )
 from kstore.files._window cimport (
-    Window, read_held, take_back, window_at, window_crc_holds, window_free, window_new, window_on,
+    Window, hold, take_back, window_at, window_crc_holds, window_free, window_new, window_on,
 )
 
 import os
@@ -498,7 +498,9 @@ cdef bytes _read_batch(int fd, const Header *h, bint check_crc, object path):
     cdef const uint8_t *p
     cdef Stop stop = GOES_ON
     window_on(&w, fd, h.position + h.size, <uint8_t *> PyBytes_AS_STRING(data), <Py_ssize_t> h.size)
+    hold(&w.held)
     p = window_at(&w, h.position, w.capacity)
+    take_back(&w.held)
     if p == NULL:
         if w.error:
             _raise_read(w.error, path)
@@ -517,9 +519,9 @@ cdef object _place(const Header *h):
 def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least=None, int64_t most=NO_LIMIT, path=None):
     """The `BatchPlace` of the batch that holds `offset`, or of the next after a gap (SEMANTICS 3.18a).
 
-    The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, and the GIL
-    is held while they are in the page cache (held.h); no CRC is checked. Of formats 0 and 1 the base offset is the entry's own, which for a wrapper is its last. Raises `CorruptRecordError` at a
-    length or magic that cannot be.
+    The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, and the
+    GIL is held while they are in the page cache (held.h); no CRC is checked. Of formats 0 and 1 the base offset is the
+    entry's own, which for a wrapper is its last. Raises `CorruptRecordError` at a length or magic that cannot be.
 
     With `least`, the least base offset that the first batch may have, `end` is the end of a batch, every offset is
     below `most`, and batches follow one another: anything else is a `CorruptRecordError`, too.
@@ -531,7 +533,7 @@ def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least=N
     cdef Chain chain = _chain(least, most)
     window_on(&w, fd, end, data, HEADER_WINDOW)
     memset(&h, 0, sizeof(Header))
-    w.read = read_held
+    hold(&w.held)
     stop = _walk_to(&w, position, &h, &chain, offset, NO_LIMIT, NO_LIMIT)
     take_back(&w.held)
     if stop == GOES_ON:
@@ -572,7 +574,8 @@ def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t
     The base offset is that of the batch there, which ends at `offset`, as an entry says it since 4.1; or `offset` is
     where one of the batches behind it ends, none of them behind a gap (SEMANTICS 3.18). -1 says that a batch is
     there which ends below `offset`, and that more is not known: older brokers wrote such entries. -2 says that no such
-    batch of a segment that begins at `base_offset` can be there. Reads headers only, and holds the GIL as `find_batch` does.
+    batch of a segment that begins at `base_offset` can be there. Reads headers only, and holds the GIL as `find_batch`
+    does.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -581,7 +584,7 @@ def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t
     cdef int64_t base = -2
     window_on(&w, fd, end, data, HEADER_WINDOW)
     memset(&h, 0, sizeof(Header))
-    w.read = read_held
+    hold(&w.held)
     stop = _follow(&w, position, &h, base_offset, offset, &base)
     take_back(&w.held)
     if stop == BAD_READ:
@@ -615,8 +618,8 @@ def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t 
     """Whether the batch that holds `offset` has this greatest timestamp, as the first of those that end above `after`.
 
     None where all batches end before `offset`. That is what two entries of a time index say, the first of which names
-    `after` (SEMANTICS 3.6, 3.10). Reads headers from `position` on, without the GIL. Raises as `find_batch` does with
-    `least`.
+    `after` (SEMANTICS 3.6, 3.10). Reads headers from `position` on, and holds the GIL as `find_batch` does. Raises as that
+    does with `least`.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -625,8 +628,9 @@ def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t 
     cdef Chain chain = _chain(least, NO_LIMIT)
     window_on(&w, fd, end, data, HEADER_WINDOW)
     memset(&h, 0, sizeof(Header))
-    with nogil:
-        stop = _walk_to(&w, position, &h, &chain, offset, after, timestamp)
+    hold(&w.held)
+    stop = _walk_to(&w, position, &h, &chain, offset, after, timestamp)
+    take_back(&w.held)
     _raise_stop(stop, &w, &h, &chain, path)
     if stop != GOES_ON:
         return None
@@ -637,7 +641,7 @@ def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t 
 def greatest_timestamp(int fd, int64_t position, int64_t end, *, least, path=None):
     """The `GreatestTimestamp` of the batches of `[position, end)`.
 
-    Reads headers, without the GIL. Raises as `find_batch` does with `least`.
+    Reads headers, and holds the GIL as `find_batch` does. Raises as that does with `least`.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -647,16 +651,23 @@ def greatest_timestamp(int fd, int64_t position, int64_t end, *, least, path=Non
     cdef Chain chain = _chain(least, NO_LIMIT)
     window_on(&w, fd, end, data, HEADER_WINDOW)
     memset(&h, 0, sizeof(Header))
-    with nogil:
-        while True:
-            stop = _step(&w, position, &h, &chain)
-            if stop != GOES_ON:
-                break
-            if h.max_timestamp > most:
-                most, offset = h.max_timestamp, h.last_offset
-            position += h.size
+    hold(&w.held)
+    stop = _walk_all(&w, position, &h, &chain, &most, &offset)
+    take_back(&w.held)
     _raise_stop(stop, &w, &h, &chain, path)
     return GreatestTimestamp(most, offset)
+
+
+cdef Stop _walk_all(Window *w, int64_t position, Header *h, Chain *chain, int64_t *most, int64_t *offset) noexcept nogil:
+    """Frame all batches from `position` on; the greatest timestamp, and where the first batch that has it ends."""
+    cdef Stop stop
+    while True:
+        stop = _step(w, position, h, chain)
+        if stop != GOES_ON:
+            return stop
+        if h.max_timestamp > most[0]:
+            most[0], offset[0] = h.max_timestamp, h.last_offset
+        position += h.size
 
 
 def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int64_t min_offset=0, *,
@@ -682,11 +693,11 @@ def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int
     cdef bytes batch
     if window_new(&w, fd, end, SEARCH_WINDOW):
         raise MemoryError
-    w.read = read_held
     memset(&h, 0, sizeof(Header))
     try:
         while True:
-            stop = _step_to(&w, &position, &h, &chain, timestamp, max(min_offset, older_below) if every else NO_LIMIT)
+            hold(&w.held)
+            stop = _step_to(&w, &position, &h, &chain, timestamp, every, max(min_offset, older_below))
             take_back(&w.held)
             if stop != GOES_ON:
                 _raise_stop(stop, &w, &h, &chain, path)
@@ -708,15 +719,18 @@ def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int
         window_free(&w)
 
 
-cdef Stop _step_to(Window *w, int64_t *position, Header *h, Chain *chain, int64_t timestamp,
+cdef Stop _step_to(Window *w, int64_t *position, Header *h, Chain *chain, int64_t timestamp, bint check,
                    int64_t checked_from) noexcept nogil:
-    """Frame batches up to one that has this timestamp or a later one; of those that end at `checked_from` or above the CRC is checked."""
+    """Frame batches up to one that has this timestamp or a later one.
+
+    With `check` the CRC of those on the way is checked that end at `checked_from` or above.
+    """
     cdef Stop stop
     while True:
         stop = _step(w, position[0], h, chain)
         if stop != GOES_ON or h.max_timestamp >= timestamp:
             return stop
-        if h.last_offset >= checked_from:
+        if check and h.last_offset >= checked_from:
             stop = check_crc_at(w, h)
             if stop != GOES_ON:
                 return stop
@@ -756,7 +770,7 @@ cdef bint look_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset
     is_proved = named.has_next and times.is_proved(&named)
     window_on(&w, fd, end, data, BEHIND_WINDOW)
     memset(&h, 0, sizeof(Header))
-    w.read = read_held
+    hold(&w.held)
     stop = _frame_behind(&w, &h, &named, times.base_offset, timestamp, min_offset, &is_proved)
     if stop == GOES_ON:
         p = window_at(&w, h.position, <Py_ssize_t> h.size)

@@ -7,7 +7,6 @@ from libc.stdint cimport int64_t, uint8_t
 cdef extern from "window.h" nogil:
     ctypedef struct Held "ks_held":
         pass
-    ctypedef Py_ssize_t reading "ks_reading"(int fd, uint8_t *p, size_t n, int64_t position, Held *held) noexcept
     ctypedef struct Window "ks_window":
         int fd
         int error
@@ -17,7 +16,6 @@ cdef extern from "window.h" nogil:
         Py_ssize_t capacity
         Py_ssize_t ahead
         uint8_t *data
-        reading *read
         Held held
     Py_ssize_t read_at "ks_read_at"(int fd, uint8_t *p, size_t n, int64_t position) noexcept
     void window_on "ks_window_on"(Window *w, int fd, int64_t end, uint8_t *data, Py_ssize_t capacity) noexcept
@@ -26,8 +24,7 @@ cdef extern from "window.h" nogil:
     const uint8_t *window_at "ks_window_at"(Window *w, int64_t position, Py_ssize_t n) noexcept
     int window_crc_holds "ks_window_crc_holds"(Window *w, int64_t position, int64_t size, int magic,
                                                Py_ssize_t piece) noexcept
-    Py_ssize_t read_cached "ks_read_cached"(int fd, uint8_t *p, size_t n, int64_t position) noexcept
 
 cdef extern from "held.h" nogil:
-    Py_ssize_t read_held "ks_read_held"(int fd, uint8_t *p, size_t n, int64_t position, Held *held) noexcept
+    void hold "ks_hold"(Held *held) noexcept
     void take_back "ks_take_back"(Held *held) noexcept

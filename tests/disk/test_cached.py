@@ -50,7 +50,7 @@ def test_up_to_a_mebibyte_of_the_page_cache_is_read_while_the_interpreter_is_hel
     whole = os.pread(file, 4 * MIB, 0)
     monkeypatch.setattr(os, "pread", refuse)
     monkeypatch.setattr(os, "preadv", refuse)
-    for size in (0, 1, PAGE - 1, PAGE, PAGE + 1, MIB - 1, MIB):
+    for size in (1, PAGE - 1, PAGE, PAGE + 1, MIB - 1, MIB):
         for position in (0, 1, PAGE, MIB - 3, len(whole) - MIB):
             assert fs.pread(file, size, position) == whole[position : position + size]
             buffer = bytearray(size)
@@ -96,6 +96,15 @@ def test_a_read_of_which_only_a_part_is_in_the_page_cache_gives_all(file: int, w
         os.pread(file, MIB, warm)
         assert (_cached.read(file, MIB, MIB // 2), _cached.read_into(file, buffer, MIB // 2)) == (None, 0)
         assert read(file, MIB, MIB // 2) == whole[MIB // 2 : MIB // 2 + MIB]
+
+
+@pytest.mark.parametrize(("size", "position"), [(10, -1), (10, -2), (-1, 0)])
+def test_a_place_or_size_below_0_is_an_error_and_moves_no_descriptor(file: int, size: int, position: int) -> None:
+    os.lseek(file, 100, os.SEEK_SET)
+    with pytest.raises(StorageError) as caught:
+        fs.pread(file, size, position)
+    assert caught.value.errno == errno.EINVAL
+    assert os.lseek(file, 0, os.SEEK_CUR) == 100
 
 
 def test_what_cannot_be_read_is_an_error_of_the_system(tmp_path: Path) -> None:

@@ -32,10 +32,6 @@ int ks_window_open(ks_reader *r, int64_t position, size_t n, size_t kept) {
     return 0;
 }
 
-static ptrdiff_t ks_read_by(ks_reader *r, uint8_t *p, size_t n, int64_t position) {
-    return r->read ? r->read(r->fd, p, n, position, &r->held) : ks_read_at(r->fd, p, n, position);
-}
-
 const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) {
     if (r->fd < 0) return r->memory + position;
     int64_t at = position - r->window_at;
@@ -54,8 +50,8 @@ const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) {
     if ((int64_t)wanted > limit) wanted = (size_t)limit;
     if (r->ahead < KS_WINDOW) r->ahead *= 4;
     if (wanted > r->window_size) {
-        ptrdiff_t got = ks_read_by(r, r->window->data + r->window_size, wanted - r->window_size,
-                                   r->window_at + (int64_t)r->window_size);
+        ptrdiff_t got = ks_read_held(&r->held, r->fd, r->window->data + r->window_size, wanted - r->window_size,
+                                     r->window_at + (int64_t)r->window_size);
         if (got < 0) { r->error = errno; return NULL; }
         r->window_size += (size_t)got;
     }
@@ -78,7 +74,7 @@ __attribute__((noinline)) int ks_fits_in(ks_reader *r, const uint8_t *p, int64_t
     if (base == r->min_base || behind == r->end) return 1;
     if (r->end - behind < KS_LOG_OVERHEAD) return 0;
     if (r->fd < 0) memcpy(next, r->memory + behind, sizeof next);
-    else if (ks_read_by(r, next, sizeof next, behind) != sizeof next) return 0;
+    else if (ks_read_held(&r->held, r->fd, next, sizeof next, behind) != sizeof next) return 0;
     int64_t next_base = ks_load64(next);
     return next_base > last || next_base < r->min_base; /* a next batch below `min_base` is wrong itself */
 }
@@ -169,6 +165,7 @@ uint8_t *ks_decompressed_room(ks_reader *r, size_t used, size_t size) {
 
 static int ks_grow_decompressed(ks_output *out, size_t used, size_t capacity) {
     ks_reader *r = (ks_reader *)out->context;
+    ks_held_count(&r->held, (int64_t)(capacity - used));
     if (!(out->p = ks_decompressed_room(r, used, capacity))) return -1;
     out->capacity = r->decompressed_block->capacity - r->decompressed_used;
     return 0;
@@ -429,6 +426,7 @@ enum ks_stop ks_read(ks_reader *r) {
             b.safe = b.block->data + b.block->capacity + KS_SLACK;
             b.unread = 0;
         }
+        ks_held_count(&r->held, b.end - b.p);
         int whole = kept == b.count && b.base_offset >= r->start_offset && last_offset <= r->last_wanted &&
                     b.count <= r->max_rows - r->out->n && b.end - b.p <= r->max_bytes - r->out->bytes;
         if (r->kept && !whole && b.base_offset >= r->start_offset && last_offset <= r->last_wanted && kept <= b.count &&

@@ -45,8 +45,7 @@ typedef struct ks_reader {
     ks_block *window;
     int64_t window_at;               /* file position of its first byte */
     size_t window_size, ahead;
-    ks_reading *read;                /* NULL: ks_read_at; helpers always read by that */
-    ks_held held;
+    ks_held held;                    /* of the caller; helpers hold nothing */
     int error;
     const ks_span *aborted;          /* batches of these transactions are skipped */
     int64_t aborted_n;
