@@ -240,19 +240,29 @@ def reading(batches: str) -> Question:
     return Question(f"records of a segment, .value read, CRC checked, batches of {batches}", "rate", *limits)
 
 
+def read_each(log: kstore.Log) -> None:
+    for record in log.read():
+        record.value  # noqa: B018
+
+
+def test_read_beside_a_busy_thread(benchmark: BenchmarkFixture, filled: tuple[str, Path]) -> None:
+    batches, path = filled
+    question = Question(
+        f"records of a segment beside a thread that keeps a processor busy, batches of {batches}", "rate", None
+    )
+    with kstore.Log.open(path, mode="r") as log, a_busy_thread():
+        run = functools.partial(read_each, log)
+        measure(benchmark, question, "kstore", run, operations=READ, size_bytes=READ * 100, rounds=3)
+
+
 def test_read_kstore(benchmark: BenchmarkFixture, filled: tuple[str, Path]) -> None:
     batches, path = filled
-
-    def run(log: kstore.Log) -> None:
-        for record in log.read():
-            record.value  # noqa: B018
-
     with kstore.Log.open(path, mode="r") as log:
         measure(
             benchmark,
             reading(batches),
             "kstore",
-            run,
+            read_each,
             operations=READ,
             size_bytes=READ * 100,
             setup=lambda: ((log,), {}),
