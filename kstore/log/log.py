@@ -92,7 +92,7 @@ class Log(Closing, Awaits):
             raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
         arguments.path("path", path)
         arguments.one_of("config", config, LogConfig, Mapping, str, os.PathLike)
-        clock = times.checked_clock(clock)
+        checked = times.checked_clock(clock)
         if max_decompressed_bytes is not None:
             max_decompressed_bytes = arguments.integer("max_decompressed_bytes", max_decompressed_bytes, low=1)
         directory = os.path.abspath(os.fspath(path))
@@ -111,7 +111,7 @@ class Log(Closing, Awaits):
             cautions.issue(resolved.warnings(housekeeping=False))
         log = cls._begin(directory, parsed.topic, parsed.partition, mode, resolved)
         log._arguments = {"config": config, "max_decompressed_bytes": max_decompressed_bytes, **settings}
-        log._clock = clock
+        log._clock = checked
         if mode == "r":
             log._open_for_reading()
         else:
@@ -199,7 +199,7 @@ class Log(Closing, Awaits):
         expiry: Expiry = DEFAULT_EXPIRY,
         seen: Seen | None = None,
     ) -> None:
-        now_ms = clock() if clock is not None else time.time_ns() // 1_000_000
+        now_ms = time.time_ns() // 1_000_000 if clock is None else times.milliseconds("what the clock gives", clock())
         loaded = recovery.load(
             self.path,
             self.config,
