@@ -87,7 +87,6 @@ class ReadOnlyView:
         self._marks = _Marks()
         self._marked_ns = -1  # when the root had last been changed as the marks were read
         self._indexes_behind = False
-        self._checkpoints: dict[str, tuple[tuple[int, int, int], int]] = {}
         self._refreshing = threading.Lock()
         self._cuts: list[tuple[int, int]] = []  # versions of the guard, and the lowest offset that may have been cut
         self._replayed = Replayed(directory)
@@ -447,7 +446,7 @@ class ReadOnlyView:
         return None
 
     def _read_marks(self) -> _Marks:
-        """Read the marks of this partition; a file that is the same as at the last look is not read again."""
+        """Read the marks of this partition."""
         recovery_point, points_file = self._mark(checkpoint.RECOVERY_POINTS)
         log_start, starts_file = self._mark(checkpoint.LOG_STARTS)
         was_shut_down = fs.exists(os.path.join(self.root, checkpoint.CLEAN_MARKER))
@@ -465,11 +464,7 @@ class ReadOnlyView:
             identity = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         except fs.MissingFileError:
             return 0, None
-        read_identity, offset = self._checkpoints.get(name, (None, 0))
-        if read_identity != identity:
-            offset = checkpoint.read_offset(self.root, name, self.partition) or 0
-            self._checkpoints[name] = (identity, offset)
-        return offset, identity
+        return checkpoint.read_offset(self.root, name, self.partition) or 0, identity
 
     def _list(self, state: DirectoryState) -> DirectoryState:
         """List the directory; a segment whose file may have changed gets a new `Segment`."""

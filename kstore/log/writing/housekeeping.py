@@ -78,6 +78,7 @@ class Owner(Protocol):
     directory: str
     epochs: LeaderEpochCache
     failure: BaseException | None
+    log_start_offset: int
     partition: tuple[str, int]
     producers: ProducerState
     root: str
@@ -89,8 +90,6 @@ class Owner(Protocol):
     def full(self) -> StorageError | None: ...
     @property
     def log_end_offset(self) -> int: ...
-    @property
-    def log_start_offset(self) -> int: ...
     def fail(self, error: BaseException) -> None: ...
     def flushed(self) -> None: ...
     def found_room(self) -> None: ...
@@ -117,6 +116,7 @@ class Housekeeping:
         self._opened_at = recovery_point
         self._marks_wait = False  # the last write of the checkpoint lines found no room
         self.gap: Gap | None = None
+        self.keeps_start = False  # while a log is started anew: no segment's name may say its log start
         self._start_line = 0  # while a truncation lowers the log start: the higher one, which its file may still say
         self._unlinks: list[tuple[int, list[str]]] = []
         self._names_made = 1  # how often directory entries were made
@@ -256,20 +256,31 @@ class Housekeeping:
             # Retention has deleted it meanwhile, below a log start that is on the disk.
 
     @contextmanager
-    def cutting(self, offset: int, *, keep_start: bool = False) -> Iterator[None]:
+    def cutting(self, offset: int, *, log_start_offset: int | None = None) -> Iterator[None]:
         """For a block that cuts records: no sync runs meanwhile, and the recovery point is lowered to `offset` before,
         in its file, too.
 
-        With `keep_start` the log start is in its file, too, as for a moment no segment's name may say it.
+        With `log_start_offset`, for a log that is started anew, the log start rises to it first and is in its file, too,
+        as for a moment no segment's name may say it. The log end rises with it: a sync that ran by then would promise
+        records that are not there. Where the files cannot be written, the log start is the old one again.
         """
+        writer, start = self.writer, self.writer.log_start_offset
         try:
             self._turn.take()
-            self._start_line = max(self._start_line, self.writer.log_start_offset)
+            if log_start_offset is not None:
+                self.keeps_start = True
+                writer.log_start_offset = max(start, log_start_offset)
+            self._start_line = max(self._start_line, writer.log_start_offset)
             self.recovery_point = min(self._safe_recovery_point(), offset)
             self._indexed = min(self._indexed, self.recovery_point)
-            self.write_checkpoints(keep_start=keep_start)
+            try:
+                self.write_checkpoints()
+            except BaseException:
+                writer.log_start_offset = start
+                raise
             yield
         finally:
+            self.keeps_start = False
             self._turn.give(self.recovery_point)
 
     @contextmanager
@@ -325,7 +336,8 @@ class Housekeeping:
             recovery_point = min(recovery_point, self._start_point)
         if recovery_point < max(start, self._start_line):
             recovery_point = 0
-        is_told = not keep_start and not may_come_back and writer.segments.bases[:1] == (start,)
+        keeps_start = keep_start or self.keeps_start or may_come_back
+        is_told = not keeps_start and writer.segments.bases[:1] == (start,)
         return recovery_point, None if is_told else start
 
     def write_checkpoints(self, *, keep_start: bool = False) -> None:

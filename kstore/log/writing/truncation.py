@@ -106,11 +106,10 @@ def _restart_locked(writer: Writer, offset: int, log_start_offset: int) -> None:
     writer.settle()
     # A higher log start is on the disk before the old records go, a lower one after them. So a crash in between leaves
     # a log that may start there, and brings no record back that had been deleted.
-    start, writer.log_start_offset = writer.log_start_offset, max(writer.log_start_offset, log_start_offset)
     flushed, begun = min(writer.housekeeping.recovery_point, offset), False
     try:
         # The recovery point is 0 meanwhile: a crash leaves any first part of the log, or no segment at all.
-        with writer.housekeeping.cutting(0, keep_start=True):
+        with writer.housekeeping.cutting(0, log_start_offset=log_start_offset):
             begun = True
             try:
                 _replace_all_locked(writer, offset, log_start_offset, flushed)
@@ -118,8 +117,6 @@ def _restart_locked(writer: Writer, offset: int, log_start_offset: int) -> None:
                 writer.fail(error)  # before a flush that waits goes on: there may be no segment
                 raise
     except BaseException as error:
-        if not begun:
-            writer.log_start_offset = start
         if begun or not isinstance(error, fs.FullDiskError):
             writer.fail(error)
         else:
@@ -162,6 +159,7 @@ def _replace_all_locked(writer: Writer, offset: int, log_start_offset: int, flus
     writer.append_epochs.were_cut()
     writer.producers.reset(offset, log_start_offset)
     writer.housekeeping.gap = None
+    writer.housekeeping.keeps_start = False
     writer.is_unsettled = False
     gaps.cut_gaps(writer.directory, 0)
     writer.housekeeping.start_at(flushed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from parking import writer_of
 
 import kstore
 from kstore.files import checkpoint
+from kstore.log.writing._turn import Turn
 from kstore.tools.check.verify import verify
 
 
@@ -45,6 +47,26 @@ def after_the_flush(log: kstore.Log, monkeypatch: pytest.MonkeyPatch, act: Calla
             acts.pop()()
 
     monkeypatch.setattr(housekeeping, "flush", flush_then_act)
+
+
+def before_the_turn(log: kstore.Log, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have another thread's sync come before a cut, which waits for its turn."""
+    housekeeping = writer_of(log).housekeeping
+    acts = [act]
+
+    class Taken:
+        def __init__(self, turn: Turn) -> None:
+            self.turn = turn
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.turn, name)
+
+        def take(self) -> None:
+            if acts:
+                acts.pop()()
+            self.turn.take()
+
+    monkeypatch.setattr(housekeeping, "_turn", Taken(housekeeping._turn))
 
 
 def goes_on(log: kstore.Log, end: int) -> None:
@@ -203,6 +225,28 @@ def test_a_kill_while_a_log_begins_anew_at_0_leaves_nothing_that_verify_calls_wr
     into.mkdir()
     for step, _, image in disk.crash_images(into, KEPT, since=begun):
         assert [each for each in verify([image]).findings if each.severity == "error"] == [], step
+
+
+def test_a_sync_just_before_a_log_begins_anew_promises_nothing_of_the_new_end(
+    partition: Path, tmp_path: Path, log: kstore.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log end is where the log will begin by the time that its records are cut, and not before (SEMANTICS 12.2)."""
+    found: list[int] = []
+    killed = tmp_path / "killed" / partition.name
+
+    def sync() -> None:
+        log.flush()
+        writer_of(log).housekeeping.write_checkpoints()
+        with kstore.Log.open(partition, mode="r") as reader:
+            found.extend(record.offset for record in reader.read())
+        shutil.copytree(partition.parent, killed.parent)
+
+    before_the_turn(log, monkeypatch, sync)
+    log.truncate_fully_and_start_at(1000)
+    assert found == list(range(100))
+    with kstore.Log.open(killed) as again:
+        assert [record.offset for record in again.read()] == found
+    goes_on(log, 1000)
 
 
 def test_a_power_cut_in_retention_finds_a_log_that_opens(root: Path, tmp_path: Path, clock: ManualClock) -> None:
