@@ -192,8 +192,9 @@ class Transactions:
         return False
 
 
-def gathered(segments: Sequence[Segment], start: int, end: int) -> list[Aborted]:
-    """The aborted transactions with data in [start, end), from the segment that holds `start` on (SEMANTICS 7.15).
+def gathered(segments: Sequence[Segment], told: Round, start: int, end: int) -> list[Aborted]:
+    """The aborted transactions of the segments from that of `start` on with data below `end`, but for those that end
+    below the log start (SEMANTICS 7.15).
 
     None where the log starts below its first segment: `aborts-below-the-files`.
     """
@@ -203,7 +204,7 @@ def gathered(segments: Sequence[Segment], start: int, end: int) -> list[Aborted]
         if segment.base < floor:
             continue
         for entry in segment.aborted:
-            if entry.last_offset >= start and entry.first_offset < end:
+            if entry.last_offset >= told.log_start and entry.first_offset < end:
                 found.append(entry)
             if entry.last_stable_offset >= end:
                 return found
@@ -217,7 +218,7 @@ def offset_map(segments: Sequence[Segment], told: Round) -> tuple[dict[bytes, in
     floor = max((segment.base for segment in segments if segment.base <= told.first_dirty), default=told.first_dirty)
     dirty = [segment for segment in segments if floor <= segment.base < told.first_uncleanable]
     transactions = Transactions()
-    transactions.add(gathered(segments, told.first_dirty, told.first_uncleanable))
+    transactions.add(gathered(segments, told, told.first_dirty, told.first_uncleanable))
     for i, segment in enumerate(dirty):
         at = max((position for offset, position in segment.entries if offset <= told.first_dirty), default=0)
         for position, batch in zip(segment.positions, segment.batches, strict=True):
@@ -269,7 +270,7 @@ def expected(segments: Sequence[Segment], told: Round) -> tuple[int, dict[int, t
         transactions.kept = []
         for i, segment in enumerate(group):
             bound = group[i + 1].base if i + 1 < len(group) else segment.next_offset
-            transactions.add(gathered(segments, segment.base, bound))
+            transactions.add(gathered(segments, told, segment.base, bound))
             keeps_old = told.mtimes.get(segment.base, 0) > legacy_horizon
             for batch in segment.batches:
                 kept += cleaned(batch, told, newest, latest, transactions, keeps_old)
