@@ -17,6 +17,7 @@ from errno import EIO
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from kstore.base import times
 from kstore.base.helpers import PATIENCE_S, with_helpers
 from kstore.base.numbers import NEVER
 from kstore.base.weak import weak_method
@@ -69,13 +70,15 @@ class LogManager:
         Raises `LogLockedError` for one that another process or log has locked, and `StorageError` when none can be
         used.
         """
+        checked = times.checked_clock(clock)
         broker = metadata.broker
         self.broker = broker
-        self.scheduler = Scheduler(clock)
+        self.scheduler = Scheduler(checked)
         self._metadata = metadata
         self.closed = False
         self.failures: dict[str, str] = {}
-        self._clock = clock
+        self._given_clock = clock  # for the logs: an appender converts what it gives by itself
+        self._clock = checked
         self._expiry = Expiry(broker.producer_id_expiration_ms, broker.producer_id_expiration_check_interval_ms)
         self._open: dict[Entry, Log] = {}
         self._distrusted: set[Entry] = set()
@@ -90,7 +93,7 @@ class LogManager:
             cordoned=broker.cordoned_log_dirs,
             delay_ms=metadata.config.file_delete_delay_ms,
         )
-        self.cleaner = Cleaner(metadata, self, clock=clock)
+        self.cleaner = Cleaner(metadata, self, clock=checked)
         fs.register(self)
 
     def _lock(self, root: str) -> LogDirectory:
@@ -232,7 +235,7 @@ class LogManager:
             entry.path,
             self._metadata.config_of(entry.topic),
             housekeeper=directory,
-            clock=self._clock,
+            clock=self._given_clock,
             recovery_point=directory.mark(checkpoint.RECOVERY_POINTS, entry.key) or 0,
             log_start_offset=directory.mark(checkpoint.LOG_STARTS, entry.key) or 0,
             marked_clean=entry.trusted,

@@ -126,7 +126,7 @@ class Store(Closing, StoreAwaits):
         if mode not in ("a", "r"):
             raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
         arguments.one_of("config", config, LogConfig, Mapping, str, os.PathLike)
-        clock = times.checked_clock(clock)
+        times.checked_clock(clock)  # before anything is opened
         if progress is not None and not callable(progress):
             raise TypeError(f"progress must be callable, not {type(progress).__name__}")
         if max_open_files is not None:

@@ -260,9 +260,9 @@ class Housekeeping:
         """For a block that cuts records: no sync runs meanwhile, and the recovery point is lowered to `offset` before,
         in its file, too.
 
-        With `log_start_offset`, for a log that is started anew, the log start rises to it first and is in its file, too,
-        as for a moment no segment's name may say it. The log end rises with it: a sync that ran by then would promise
-        records that are not there. Where the files cannot be written, the log start is the old one again.
+        With `log_start_offset`, for a log that is started anew, the log start rises to it first and is in its file,
+        too, as for a moment no segment's name may say it. The log end rises with it: a sync that ran by then would
+        promise records that are not there. Where the files cannot be written, the log start is the old one again.
         """
         writer, start = self.writer, self.writer.log_start_offset
         try:
