@@ -134,8 +134,13 @@ def _info(writer: Writer, segment: Segment, decision: Deletion) -> SegmentInfo:
 
 
 def _write_start(writer: Writer) -> bool:
-    """Write the log start to its file; False on a full disk, where the deletion makes room for it."""
+    """Write the log start to its file; False on a full disk, where the deletion makes room for it.
+
+    The names of the segments that stay are on the disk by then, too: a power cut may keep the renames of those that
+    go and lose the name of a new one, and the recovery point would promise what no segment has.
+    """
     try:
+        writer.housekeeping.sync_names()
         writer.housekeeping.write_checkpoints(keep_start=True)
     except fs.FullDiskError as error:
         logger.warning("%s: no room to write the log start: %s", writer.directory, error)
@@ -179,7 +184,9 @@ def _drop_locked(
     segments = writer.segments
     bound = min(start, writer.log_start_offset)  # a truncation may have come in between
     count = 0
-    while segments.items[count] in to_delete and segments.bases[count + 1 : count + 2] <= (bound,):
+    for segment, following in zip(segments.items, segments.bases[1:], strict=False):
+        if segment not in to_delete or following > bound:
+            break
         count += 1
     gone = segments.items[:count]
     if not gone:

@@ -227,6 +227,21 @@ class Housekeeping:
         if writer.appender.waiters:
             writer.flushed()
 
+    def sync_names(self) -> None:
+        """Sync the directories if they have entries that no sync has covered; from any thread."""
+        writer, names_made = self.writer, self._names_made
+        if names_made == self._names_synced:
+            return
+        try:
+            fs.sync_directory(writer.directory)
+            fs.sync_directory(writer.root)
+        except StorageError as error:
+            if error.errno not in NOTHING_OPENED:
+                writer.fail(error)
+            writer.report(error)
+            raise
+        self._names_synced = max(self._names_synced, names_made)
+
     def took_in(self, end_offset: int) -> None:
         """Sync names and snapshots of a log that is on the disk up to `end_offset`, and raise the recovery point."""
         writer, names_made = self.writer, self._names_made

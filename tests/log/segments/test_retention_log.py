@@ -525,7 +525,9 @@ def test_readers_and_appends_go_on_while_segments_go(partition: Path, rng: rando
         assert names(partition, ".deleted") == []
 
 
-@pytest.mark.parametrize("case", ["by size", "all", "all, and a checkpoint", "below the start", "full disk"])
+@pytest.mark.parametrize(
+    "case", ["by size", "all", "all, as after a close", "all, and a checkpoint", "below the start", "full disk"]
+)
 def test_a_power_cut_at_any_step_leaves_all_that_was_flushed_and_not_deleted(
     root: Path, tmp_path: Path, clock: ManualClock, rng: random.Random, case: str
 ) -> None:
@@ -534,7 +536,11 @@ def test_a_power_cut_at_any_step_leaves_all_that_was_flushed_and_not_deleted(
         log = opened(path, clock)
         fill(log, 18)
         log.flush()
-        fill(log, 2)  # not flushed, and no roll asks for it
+        fill(log, 2)  # no roll asks for a flush
+        if case == "all, as after a close":
+            log.flush()
+            writer_of(log).housekeeping.flush_indexes()
+            writer_of(log).housekeeping.write_checkpoints()
         begun = disk.step
         log.update_config(retention_bytes={"by size": 800, "below the start": -1}.get(case, 0))
         if case == "below the start":
