@@ -17,7 +17,8 @@ from staging import stage_task
 
 import kstore
 from kstore import cli
-from kstore.files import gaps, loads, role, topics
+from kstore.files import gaps, loads, topics
+from kstore.files.marks import role
 from kstore.store.loads.adopt import BulkLoads
 
 REPOSITORY = Path(__file__).parent.parent

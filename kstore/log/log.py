@@ -24,9 +24,9 @@ from kstore.config.log import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import fs
 from kstore.errors import InvalidTopicError, KStoreError, PolicyViolationError, StorageError
-from kstore.files import checkpoint, loads, names, role
-from kstore.files.marks import restores
-from kstore.files.role import FollowerRole
+from kstore.files import checkpoint, loads, names
+from kstore.files.marks import restores, role
+from kstore.files.marks.role import FollowerRole
 from kstore.log.awaiting.calls import Awaits
 from kstore.log.compaction import on_demand, watch
 from kstore.log.compaction.outlook import CompactionOutlook

@@ -35,7 +35,7 @@ from kstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from kstore.files import loads, names
-from kstore.files.role import read_role
+from kstore.files.marks.role import read_role
 from kstore.files.topics import MAX_PARTITIONS
 from kstore.spark.attempts import Attempt, Topic
 from kstore.spark.rows import COLUMNS, Row, Types, blocks, check, check_stamps, from_pandas, simple_name

@@ -1,7 +1,7 @@
 """`Leadership`: a store as a follower, how a replicator changes it, and how it becomes a leader.
 
-A store whose directories have a role file (`files.role`) is a follower: clients read it, and every change of theirs
-raises `NotLeaderError`. The replicator changes it through `follower_of(store)`:
+A store whose directories have a role file (`files.marks.role`) is a follower: clients read it, and every change of
+theirs raises `NotLeaderError`. The replicator changes it through `follower_of(store)`:
 
     follower = follower_of(store)            # ReplicationError for a leader
     with follower.changing(): ...            # the store becomes no leader inside; ReplicationError for a leader
@@ -35,7 +35,7 @@ from kstore.base.weak import weak_method
 from kstore.errors import ReplicationError, StorageError
 from kstore.files import checkpoint
 from kstore.files.epochs import LeaderEpochCache
-from kstore.files.role import FollowerRole, remove_role
+from kstore.files.marks.role import FollowerRole, remove_role
 from kstore.log.log import Log, append_as_follower, begin_epoch, writer_of
 from kstore.log.writing import deletion, truncation
 from kstore.log.writing._turn import Turn

@@ -30,7 +30,7 @@ from kstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from kstore.files import checkpoint, names
-from kstore.files.role import FollowerRole
+from kstore.files.marks.role import FollowerRole
 from kstore.log.log import Log, abandon, fail, open_hosted, set_role, writer_of
 from kstore.log.segments import recovery
 from kstore.log.segments.producers import Expiry

@@ -17,7 +17,7 @@ from kstore.config.log import LogConfig
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, StorageError, closed
 from kstore.files import checkpoint, names
-from kstore.files.role import FollowerRole, read_roles
+from kstore.files.marks.role import FollowerRole, read_roles
 from kstore.files.topics import TopicTable, cleaned_topics, inherited_config, missing_partitions, read_topics
 from kstore.store.catalog import Catalog, Entry, Watch
 

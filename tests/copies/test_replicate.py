@@ -16,7 +16,7 @@ from copied import batches_of
 import kstore
 from kstore.copies.replication.partition import PartitionFollower
 from kstore.errors import NotLeaderError, RecordBatchTooLargeError, ReplicationError
-from kstore.files.role import read_role
+from kstore.files.marks.role import read_role
 from kstore.log.log import writer_of
 from kstore.store.leadership import FollowerPartition
 

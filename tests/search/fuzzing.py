@@ -36,9 +36,10 @@ from kstore.columns._arrow import Source
 from kstore.columns.sources import ColumnInput
 from kstore.config import settings
 from kstore.errors import CorruptIndexError, CorruptRecordError, InvalidRecordError, KStoreError
-from kstore.files import checkpoint, gaps, loads, names, role, topics
+from kstore.files import checkpoint, gaps, loads, names, topics
 from kstore.files._index import OffsetEntries, TimeEntries
 from kstore.files._snapshot import SnapshotError, is_cut_short, parse_snapshot
+from kstore.files.marks import role
 from kstore.files.txnindex import format_txn_index, parse_txn_index
 from kstore.log.segments._producers import ProducerTable
 from kstore.tools.check import _verify

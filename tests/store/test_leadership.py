@@ -16,7 +16,7 @@ import kstore
 from kstore.cli import main
 from kstore.errors import InconsistentTopicIdError, NotLeaderError, ReplicationError, StorageError
 from kstore.files import checkpoint
-from kstore.files.role import FollowerRole, read_role, remove_role, write_role
+from kstore.files.marks.role import FollowerRole, read_role, remove_role, write_role
 from kstore.spark import driver
 from kstore.spark.staging import stage
 from kstore.store.leadership import Follower, follower_of

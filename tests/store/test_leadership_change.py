@@ -21,7 +21,7 @@ from kstore.disk import fs
 from kstore.errors import NotLeaderError, ReplicationError, StorageError
 from kstore.files import checkpoint
 from kstore.files.epochs import LeaderEpochCache
-from kstore.files.role import FollowerRole, read_role, read_roles, remove_role, write_role
+from kstore.files.marks.role import FollowerRole, read_role, read_roles, remove_role, write_role
 from kstore.log.segments.segment import Segment
 from kstore.store.leadership import follower_of
 

@@ -18,7 +18,7 @@ from kstore.config.log import LogConfig
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, KStoreError, StorageError
 from kstore.files import checkpoint, loads
-from kstore.files.role import read_role
+from kstore.files.marks.role import read_role
 from kstore.files.topics import cleaned_topics, inherited_config, read_topics
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.log import Log, view_of

@@ -14,7 +14,7 @@ from kstore.disk import fs
 from kstore.errors import ReplicationError, StorageError
 from kstore.files import checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
-from kstore.files.role import FollowerRole, read_role_to_replace
+from kstore.files.marks.role import FollowerRole, read_role_to_replace
 from kstore.store.store import Store
 
 _LONGEST_CHAIN = 100

@@ -20,8 +20,9 @@ from kstore.copies.replication import refusals
 from kstore.copies.replication.leader import LeaderStore
 from kstore.copies.replication.rounds import Rounds
 from kstore.errors import ReplicationError
-from kstore.files import names, role
-from kstore.files.role import FollowerRole
+from kstore.files import names
+from kstore.files.marks import role
+from kstore.files.marks.role import FollowerRole
 from kstore.store import catalog
 from kstore.store.store import Paths, Store
 

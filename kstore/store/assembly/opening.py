@@ -12,7 +12,7 @@ from kstore.config.broker import BrokerConfig
 from kstore.config.log import ConfigSource, LogConfig
 from kstore.disk import fs
 from kstore.errors import StorageError
-from kstore.files import role
+from kstore.files.marks import role
 from kstore.store import catalog
 from kstore.store.assembly.parts import Parts
 from kstore.store.catalog import Catalog

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from kstore.config.log import LogConfig
 from kstore.errors import ConfigError, StorageError
-from kstore.files import checkpoint, loads, names, role, topics
+from kstore.files import checkpoint, loads, names, topics
+from kstore.files.marks import role
 from kstore.store import catalog
 from kstore.tools.check.findings import Findings
 

@@ -18,7 +18,8 @@ from kstore.config.broker import BrokerConfig
 from kstore.config.log import LogConfig
 from kstore.disk import fs
 from kstore.errors import ConfigError, StorageError
-from kstore.files import checkpoint, jsonfile, loads, names, role, topics
+from kstore.files import checkpoint, jsonfile, loads, names, topics
+from kstore.files.marks import role
 from kstore.store import catalog
 from kstore.store.coordinator.internaltopics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 

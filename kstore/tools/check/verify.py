@@ -18,7 +18,8 @@ from kstore.base.helpers import PATIENCE_S, with_helpers
 from kstore.base.numbers import LONG_MAX
 from kstore.disk import fs
 from kstore.errors import ConfigError, KStoreError
-from kstore.files import checkpoint, gaps, loads, names, role, topics
+from kstore.files import checkpoint, gaps, loads, names, topics
+from kstore.files.marks import role
 from kstore.store import catalog
 from kstore.tools.check import looks
 from kstore.tools.check.findings import Finding, Findings, SegmentReport

@@ -8,7 +8,7 @@ from typing import Any
 from kstore.base.terminal import escaped
 from kstore.cli import options, output
 from kstore.errors import UnknownTopicOrPartitionError
-from kstore.files.role import read_roles
+from kstore.files.marks.role import read_roles
 from kstore.store import catalog
 from kstore.store.store import Store
 

@@ -10,7 +10,7 @@ import pytest
 
 from kstore.disk import fs
 from kstore.errors import LogLockedError, NotLeaderError, ReplicationError, StorageError
-from kstore.files.role import (
+from kstore.files.marks.role import (
     FOLLOWER_FILE,
     MAX_BYTES,
     MAX_SOURCES,
