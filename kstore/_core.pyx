@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The decoder: record batches of any format as `Record`s and `RecordBatch`es.
 
-Owns the reading half of the codec; `_pack` writes batches, `_scan` walks files, `_wire.pxd` and `record.h` hold what
+Owns the reading half of the codec; `_pack` writes batches, `_scan` and `_search` walk files, `_wire.pxd` and `record.h` hold what
 they share. Hardest rule: any bytes whatever give records or a `CorruptRecordError`, in bounded time and memory.
 """
 

@@ -21,7 +21,7 @@ from kstore.columns._columns import Columns
 from kstore.columns.keyed import checked_columns
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, KStoreError
-from kstore.files import _scan
+from kstore.files import _search
 from kstore.log.read import Isolation, Reads, read_options
 from kstore.log.segments.segment import Segment
 from kstore.log.viewing.reader import LogReader
@@ -179,7 +179,7 @@ class _Source:
         most = offset_limit(self._view, segment)
         least = self._reader.least
         try:
-            batch = _scan.find_batch(
+            batch = _search.find_batch(
                 self._file.fd, self._position, end, offset, least=least, most=most, path=segment.path
             )
         except CorruptRecordError:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kstore import _core
 from kstore.codec import header
-from kstore.files import _scan
+from kstore.files import _search
 from kstore.log.segments.segment import Segment
 from kstore.log.viewing.view import View
 
@@ -26,7 +26,7 @@ class Found(NamedTuple):
     """A batch in a log's file, with the first 61 bytes of it."""
 
     segment: Segment
-    place: _scan.BatchPlace
+    place: _search.BatchPlace
     head: bytes
 
     @property
@@ -48,7 +48,7 @@ def batches_from(view: View, offset: int, end_offset: int) -> Iterator[Found]:
                 return
             yield Found(segment, place, segment.file.read(place.position, min(_BYTES, place.size_bytes)))
             position = place.position + place.size_bytes
-            place = _scan.header_at(segment.file.fd, position, end, path=segment.path) if position < end else None
+            place = _search.header_at(segment.file.fd, position, end, path=segment.path) if position < end else None
 
 
 def find_at(view: View, offset: int) -> Found | None:

@@ -13,7 +13,7 @@ from kstore.copies.backups.contents import BackupState, PartitionKey
 from kstore.copies.restores.plan import PartitionPlan, Plan
 from kstore.disk import fs
 from kstore.errors import BackupError, KStoreError, StorageError
-from kstore.files import _scan, checkpoint, gaps, names
+from kstore.files import _search, checkpoint, gaps, names
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.loads import LOADS_FILE, read_done
 from kstore.files.logfile import open_log
@@ -96,12 +96,12 @@ def _cut(path: str, plan: PartitionPlan) -> int:
     try:
         size = fs.size(fd)
         if plan.cut is not None:
-            place = _scan.find_batch(fd, 0, size, plan.cut, path=path)
+            place = _search.find_batch(fd, 0, size, plan.cut, path=path)
             if place is not None:
                 size = place.position
                 fs.truncate(fd, size)
                 fs.fsync(fd)
-        last = _scan.last_offset(fd, 0, size, least=plan.bases[-1], path=path)
+        last = _search.last_offset(fd, 0, size, least=plan.bases[-1], path=path)
         torn = size - (0 if last is None else last.position)
     finally:
         fs.close(fd)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from kstore.config.log import LogConfig
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
-from kstore.files import _scan, names
+from kstore.files import _scan, _search, names
 from kstore.files._index import OFFSET_ENTRY_BYTES, OffsetEntries
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.logfile import open_log
@@ -136,7 +136,7 @@ def next_offset_of_file(path: str, base_offset: int) -> int:
     """Read one past the last offset of a `.log` file; its base offset when it holds nothing."""
     fd = open_log(path)
     try:
-        last = _scan.last_offset(fd, 0, fs.size(fd), path=path)
+        last = _search.last_offset(fd, 0, fs.size(fd), path=path)
     finally:
         fs.close(fd)
     return base_offset if last is None else last.last_offset + 1

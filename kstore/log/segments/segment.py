@@ -20,7 +20,7 @@ from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.base.threads import ForkLock
 from kstore.disk import fs, moving, openfiles
 from kstore.errors import CorruptIndexError, CorruptRecordError, StorageError
-from kstore.files import _scan, names
+from kstore.files import _scan, _search, names
 from kstore.files.indexfile import OffsetIndex, TimeIndex
 from kstore.files.logfile import LogFile
 from kstore.files.txnindex import TxnIndex
@@ -352,12 +352,12 @@ class Segment:
         (SEMANTICS 11.3)."""
         position, least = self.start(self.base_offset if entry is None else entry[1], end)
         if entry is not None and entry == self.time_index.last:
-            greatest = _scan.greatest_timestamp(self.file.fd, position, end, least=least, path=self.path)
+            greatest = _search.greatest_timestamp(self.file.fd, position, end, least=least, path=self.path)
         else:
             scan = self.scan(position, end, after=least)
             if scan.end_position < end:
                 raise CorruptRecordError(scan.reason, path=self.path, position=scan.end_position)
-            greatest = _scan.GreatestTimestamp(scan.max_timestamp, scan.max_timestamp_offset)
+            greatest = _search.GreatestTimestamp(scan.max_timestamp, scan.max_timestamp_offset)
         if entry is not None and entry[0] >= greatest.timestamp:
             return entry
         return greatest if greatest.timestamp >= 0 else (NO_TIMESTAMP, self.base_offset)
@@ -392,7 +392,7 @@ class Segment:
         size_bytes = self.size_bytes if size_bytes is None else size_bytes
         if self._first_timestamp is None and size_bytes > 0:
             file = self.file  # held here and below: its descriptor must outlive the search
-            first = _scan.find_batch(file.fd, 0, size_bytes, self.base_offset, path=self.path)
+            first = _search.find_batch(file.fd, 0, size_bytes, self.base_offset, path=self.path)
             self._first_timestamp = None if first is None else first.max_timestamp
         return self._first_timestamp
 
@@ -420,7 +420,7 @@ class Segment:
             if position == 0:
                 break
             if position < end:
-                base_offset = _scan.leads_to(file.fd, position, end, self.base_offset, entry, path=self.path)
+                base_offset = _search.leads_to(file.fd, position, end, self.base_offset, entry, path=self.path)
                 if base_offset >= 0:
                     return position, base_offset
                 if base_offset == -2 and self._still_wrong(index, entry, position, end):
@@ -439,7 +439,7 @@ class Segment:
                 index.reload()
             if index.lookup(entry) != (entry, position):
                 return False
-            if _scan.leads_to(self.file.fd, position, end, self.base_offset, entry, path=self.path) != -2:
+            if _search.leads_to(self.file.fd, position, end, self.base_offset, entry, path=self.path) != -2:
                 return False
         return True
 
@@ -448,7 +448,7 @@ class Segment:
         if fs.is_at(self.file.fd, self.path):
             self._faults.report_entry(path, entry)
 
-    def find_batch(self, offset: int, end: int, *, most: int = MAX_OFFSET) -> _scan.BatchPlace | None:
+    def find_batch(self, offset: int, end: int, *, most: int = MAX_OFFSET) -> _search.BatchPlace | None:
         """Find the batch that holds `offset`, or the first one after it (SEMANTICS 3.18a); all offsets are below
         `most`.
 
@@ -456,7 +456,7 @@ class Segment:
         """
         file = self.file
         position, least = self.start(offset, end)
-        place = _scan.find_batch(file.fd, position, end, offset, least=least, most=most, path=self.path)
+        place = _search.find_batch(file.fd, position, end, offset, least=least, most=most, path=self.path)
         return place if place is None or place.magic >= 2 else self._with_inner_base(place)
 
     def _confirmed_entry(self, timestamp: int, end: int) -> tuple[int, int] | None:
@@ -508,7 +508,7 @@ class Segment:
             after = self.base_offset - 1
         position, least = self.start(max(after, self.base_offset), end)
         file = self.file
-        is_first = _scan.is_first_with(file.fd, position, end, after, offset, timestamp, least=least, path=self.path)
+        is_first = _search.is_first_with(file.fd, position, end, after, offset, timestamp, least=least, path=self.path)
         if not is_first:
             return is_first
         confirmed = self._confirmed  # read once: a truncation in another thread replaces it
@@ -518,7 +518,7 @@ class Segment:
             self._confirmed = {entry}
         return True
 
-    def _with_inner_base(self, place: _scan.BatchPlace) -> _scan.BatchPlace:
+    def _with_inner_base(self, place: _search.BatchPlace) -> _search.BatchPlace:
         """Say where a message of an old format begins: a wrapper's own offset is its last, the first is inside it."""
         data = self.file.read(place.position, place.size_bytes)
         [batch] = _core.decode_batches(data, check_crc=False, path=self.path, position=place.position)
@@ -526,7 +526,7 @@ class Segment:
 
     def find_timestamp(
         self, timestamp: int, start_offset: int, end: int, max_decompressed_bytes: int | None, *, exactly: bool = False
-    ) -> _scan.FoundRecord | None:
+    ) -> _search.FoundRecord | None:
         """Find the first record at or after `timestamp` and `start_offset` (SEMANTICS 5.5); (timestamp, offset, leader
         epoch).
 
@@ -538,12 +538,14 @@ class Segment:
             # Most often the record is in the batch behind the one that both indexes name.
             times, offsets = self._time_index or self.time_index, self._offset_index or self.offset_index
             with suppress(CorruptIndexError):  # another program has cut it
-                found = _scan.find_behind(file.fd, end, timestamp, start_offset, times, offsets, max_decompressed_bytes)
+                found = _search.find_behind(
+                    file.fd, end, timestamp, start_offset, times, offsets, max_decompressed_bytes
+                )
                 if found is not None:
                     return found
         entry = self._confirmed_entry(timestamp, end)
         position, least = self.start(start_offset if entry is None else max(entry[1], start_offset), end)
-        return _scan.find_timestamp(
+        return _search.find_timestamp(
             file.fd,
             position,
             end,
@@ -560,7 +562,7 @@ class Segment:
         """Read one past the last offset from the last indexed batch on (SEMANTICS 8.10)."""
         file = self.file
         position, least = self.start(self.offset_index.last[0], self.size_bytes)
-        last = _scan.last_offset(file.fd, position, self.size_bytes, least=least, path=self.path)
+        last = _search.last_offset(file.fd, position, self.size_bytes, least=least, path=self.path)
         return self.base_offset if last is None else last.last_offset + 1
 
     def scan(
@@ -595,7 +597,7 @@ class Segment:
         result = self.scan(position, end, flushed_end=flushed_end, **scan)
         if result.stop != "gap" or self.indexes_look_trimmed():
             return result
-        behind = _scan.header_at(self.file.fd, result.end_position, end, path=self.path)
+        behind = _search.header_at(self.file.fd, result.end_position, end, path=self.path)
         is_cut = behind is not None and behind.base_offset == flushed_end
         return self.scan(position, end, **scan) if is_cut else result
 
@@ -706,7 +708,7 @@ class Segment:
         file = self.file
         # An entry that names the offset itself leads to the batch that is cut.
         start, least = self.start(max(offset - 1, self.base_offset), position)
-        last = _scan.last_offset(file.fd, start, position, least=least, path=self.path)
+        last = _search.last_offset(file.fd, start, position, least=least, path=self.path)
         return position, self.base_offset if last is None else last.last_offset + 1
 
     def truncate_to(self, offset: int, position: int, now_ms: int) -> None:

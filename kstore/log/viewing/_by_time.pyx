@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t
 
 from kstore._core cimport Guard
 from kstore.files._index cimport TimeEntries
-from kstore.files._scan cimport Found, look_behind
+from kstore.files._search cimport Found, look_behind
 
 cdef extern from *:
     """

@@ -83,7 +83,7 @@ cdef Stop missing(const Window *w) noexcept nogil:
 
 cdef Stop frame(Window *w, int64_t position, Row *row, const uint8_t **batch) noexcept nogil:
     """Frame the batch at `position` (FORMAT 2.7) and take the fields of its header into `row`."""
-    # The magic decides before the size, other than in `read_header` of files/_scan.pyx, which says why.
+    # The magic decides before the size, other than in `read_header` of files/_framing.pxd, which says why.
     cdef const uint8_t *p
     cdef int64_t length
     cdef int32_t delta

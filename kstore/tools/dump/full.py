@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from kstore.codec.coordinator.texts import OFFSETS, SHARE_GROUPS, TRANSACTIONS
 from kstore.disk import fs
 from kstore.errors import ConfigError, CorruptRecordError, KStoreError
-from kstore.files import _scan, names
+from kstore.files import _search, names
 from kstore.files._index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetEntries, TimeEntries
 from kstore.files._snapshot import SnapshotError, parse_snapshot
 from kstore.files.txnindex import TXN_ENTRY_BYTES, parse_txn_index
@@ -370,7 +370,7 @@ class _Entries:
         if self._fd is None:
             return
         try:
-            batch = _scan.find_batch(self._fd, position, self._size, LEAST) if 0 <= position < self._size else None
+            batch = _search.find_batch(self._fd, position, self._size, LEAST) if 0 <= position < self._size else None
         except CorruptRecordError:
             batch = None
         if batch is None or batch.base_offset > offset or batch.last_offset > offset:
@@ -382,7 +382,7 @@ class _Entries:
             return
         try:
             start = self._index.lookup(offset)[1]
-            batch = _scan.find_batch(self._fd, start, self._size, offset)
+            batch = _search.find_batch(self._fd, start, self._size, offset)
         except CorruptRecordError:
             batch = None
         if batch is None or batch.max_timestamp != timestamp or (batch.magic == 2 and batch.base_offset > offset):

@@ -14,7 +14,7 @@ from kstore.base.optional import Late
 from kstore.codec import header
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, KStoreError
-from kstore.files import _scan, names
+from kstore.files import _search, names
 from kstore.files._index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetEntries, TimeEntries
 from kstore.tools.check import _verify
 
@@ -191,7 +191,7 @@ class _Finder:
         position = max(self._start_of(timestamp), self.positions(min_offset, MOST)[0])
         while True:
             try:
-                record = _scan.find_timestamp(
+                record = _search.find_timestamp(
                     self._fd, position, self._size, timestamp, max(min_offset, 0), path=self._path
                 )
                 return None if record is None else record.offset
@@ -209,7 +209,7 @@ class _Finder:
         if indexed < 0:
             return 0
         try:
-            batch = _scan.find_batch(self._fd, self.positions(offset, MOST)[0], self._size, offset, path=self._path)
+            batch = _search.find_batch(self._fd, self.positions(offset, MOST)[0], self._size, offset, path=self._path)
         except CorruptRecordError:
             return 0  # the dump reports it when it comes there
         if batch is None or batch.max_timestamp != indexed or (batch.magic == 2 and batch.base_offset > offset):

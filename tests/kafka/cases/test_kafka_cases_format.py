@@ -23,7 +23,8 @@ from kstore.codec.coordinator.groups import unsigned_varint
 from kstore.codec.coordinator.schemas import Reader
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
-from kstore.files._scan import find_batch, find_timestamp, last_offset, scan
+from kstore.files._scan import scan
+from kstore.files._search import find_batch, find_timestamp, last_offset
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 INT32, INT64 = 2**31 - 1, 2**63 - 1

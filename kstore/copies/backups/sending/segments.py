@@ -17,7 +17,7 @@ from kstore.codec.header import HEADER_BYTES
 from kstore.copies.backups.contents import Chunk
 from kstore.disk import fs
 from kstore.errors import BackupError, CorruptRecordError
-from kstore.files import _scan, names
+from kstore.files import _scan, _search, names
 from kstore.files.logfile import open_log
 
 CHUNK_BYTES = 8 << 20
@@ -309,7 +309,7 @@ class Tail(Closing):
             if scan.batches:
                 limit = scan.end_position
             else:  # one batch that is larger
-                batch = _scan.header_at(fd, position, self._size, path=path)
+                batch = _search.header_at(fd, position, self._size, path=path)
                 if batch is None:
                     raise ChangedMeanwhileError(f"{path} has no batch at {position}")
                 limit = batch.position + batch.size_bytes
@@ -349,8 +349,8 @@ class Tail(Closing):
 
 def _position_of(fd: int, position: int, size: int, offset: int, path: str) -> int:
     """Where the first batch begins that does not end at `offset` or below; the end of the whole batches if none."""
-    found = _scan.find_batch(fd, position, size, offset, path=path)
+    found = _search.find_batch(fd, position, size, offset, path=path)
     if found is not None:
         return found.position
-    last = _scan.last_offset(fd, position, size, path=path)
+    last = _search.last_offset(fd, position, size, path=path)
     return position if last is None else last.position
