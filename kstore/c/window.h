@@ -15,7 +15,10 @@ ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position);
    too, or where the file system cannot tell. */
 ptrdiff_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position);
 
-enum { KS_HELD_BYTES = 1 << 20, KS_CALL_BYTES = 4096 }; /* a call of the system counts as so many bytes */
+enum {
+    KS_HELD_BYTES = 1 << 20, /* the most that is read or decoded while others wait for a lock: a tenth of a millisecond */
+    KS_CALL_BYTES = 4096     /* a call of the system counts as so many bytes */
+};
 
 /* A lock that a walk holds while it is short: the interpreter, see held.h. Others wait for it meanwhile. */
 typedef struct ks_held {

@@ -48,7 +48,6 @@ MAX_DEPTH = 32
 
 _MAX_CALL_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call, macOS refuses 2 GiB
 _CHUNK_BYTES = 1 << 20
-_HELD_BYTES = 1 << 20  # the most that is copied while others wait for the interpreter: a tenth of a millisecond
 _PAGE_BYTES = 4096
 _LEAST_ROOM = 4095  # files of the system's own say that they have no bytes
 
@@ -87,7 +86,7 @@ def close(fd: int) -> None:
 
 def pread(fd: int, size: int, position: int) -> bytes:
     """Read up to `size` bytes at `position`; fewer only at the end of the file."""
-    if size <= _HELD_BYTES and (cached := _cached.read(fd, size, position)) is not None:
+    if (cached := _cached.read(fd, size, position)) is not None:
         return cached
     try:
         data = os.pread(fd, min(size, _MAX_CALL_BYTES), position)
@@ -106,7 +105,7 @@ def pread(fd: int, size: int, position: int) -> bytes:
 def pread_into(fd: int, buffer: WriteableBuffer, position: int) -> int:
     """Fill `buffer` from `position` on; the number of bytes read, less than its size only at the end of the file."""
     view = memoryview(buffer).cast("B")
-    got = _cached.read_into(fd, view, position) if len(view) <= _HELD_BYTES else 0
+    got = _cached.read_into(fd, view, position)
     try:
         while got < len(view):
             n = os.preadv(fd, [view[got : got + _MAX_CALL_BYTES]], position + got)

@@ -56,6 +56,7 @@ def test_up_to_a_mebibyte_of_the_page_cache_is_read_while_the_interpreter_is_hel
             buffer = bytearray(size)
             assert fs.pread_into(file, buffer, position) == size
             assert buffer == whole[position : position + size]
+    assert (_cached.read(file, MIB + 1, 0), _cached.read_into(file, bytearray(MIB + 1), 0)) == (None, 0)
     for call in (lambda: fs.pread(file, MIB + 1, 0), lambda: fs.pread_into(file, bytearray(MIB + 1), 0)):
         with pytest.raises(AssertionError, match="gives the interpreter up"):
             call()
