@@ -10,13 +10,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from kstore.codec._aborted cimport ks_span
 from kstore.codec._compression cimport ks_output
 from kstore.columns._arrowc cimport ArrowArray, ArrowSchema
+from kstore.disk._held cimport Held
 
-
-cdef extern from "held.h" nogil:
-    ctypedef struct ks_held:
-        pass
-    void ks_hold(ks_held *held) noexcept
-    void ks_take_back(ks_held *held) noexcept
 
 cdef extern from "columns/layout.h" nogil:
     enum:
@@ -116,7 +111,7 @@ cdef extern from "columns/reader.h" nogil:
         int64_t bytes_ahead
         ks_block *window
         size_t ahead
-        ks_held held
+        Held held
         int error
         const ks_span *aborted
         int64_t aborted_n

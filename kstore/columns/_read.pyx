@@ -18,14 +18,15 @@ from kstore.columns._native cimport (
     KS_AT_END, KS_FAILED_READ, KS_FIRST_LOOK, KS_FULL, KS_LEFT_ALONE, KS_MAX_BORDERS, KS_OFFSET, KS_OFFSETS32,
     KS_OUT_OF_MEMORY, KS_PAST, KS_SEQUENCE, KS_VIEWS, ks_append_header, ks_append_row, ks_batch, ks_block,
     ks_block_drop, ks_block_new, ks_chunks, ks_chunks_drop, ks_chunks_forget, ks_decompressed_room, ks_describe,
-    ks_hold, ks_kept_between, ks_look, ks_mark, ks_read_chunks, ks_read_threaded, ks_reader, ks_rows, ks_rows_back,
-    ks_rows_clear, ks_rows_finish, ks_rows_like, ks_rows_mark, ks_sample, ks_take_back, ks_take_chunk, ks_used_up,
-    ks_var, ks_vec, ks_view, ks_wants_borders, ks_window_close,
+    ks_kept_between, ks_look, ks_mark, ks_read_chunks, ks_read_threaded, ks_reader, ks_rows, ks_rows_back,
+    ks_rows_clear, ks_rows_finish, ks_rows_like, ks_rows_mark, ks_sample, ks_take_chunk, ks_used_up, ks_var, ks_vec,
+    ks_view, ks_wants_borders, ks_window_close,
 )
 from kstore._core cimport Buffer, Record, record_section_slowly
 from kstore.codec._aborted cimport AbortedFilter
 from kstore.codec._compression cimport ks_unpack
 from kstore.codec._wire cimport CODEC_MASK, LEGACY_ATTRIBUTES_AT, MAGIC_AT, RECORDS_AT, TIMESTAMP_TYPE_BIT, batch_size
+from kstore.disk._held cimport hold, take_back
 
 import os
 
@@ -357,9 +358,9 @@ cdef class Reader:
                 return "full"
         while True:
             if few:
-                ks_hold(&r.held)
+                hold(&r.held)
                 stop = ks_read_threaded(r, 1)
-                ks_take_back(&r.held)
+                take_back(&r.held)
             else:
                 with nogil:
                     stop = ks_read_threaded(r, self.threads)

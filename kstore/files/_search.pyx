@@ -14,11 +14,12 @@ from kstore._core cimport fault_text, ks_find_timestamp, ks_stamped, outside, re
 from kstore.codec._wire cimport (
     BASE_TIMESTAMP_AT, CODEC_MASK, RECORDS_AT, RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, load32, load64,
 )
+from kstore.disk._held cimport hold, take_back
 from kstore.files._framing cimport (
     BAD_ORDER, BAD_READ, END, GOES_ON, TORN, Header, Stop, check_crc_at, check_place, raise_read, read_header, reason,
 )
 from kstore.files._index cimport Neighbours, OffsetEntries, TimeEntries
-from kstore.files._window cimport Window, hold, take_back, window_at, window_free, window_new, window_on
+from kstore.files._window cimport Window, window_at, window_free, window_new, window_on
 
 from collections import namedtuple
 

@@ -3,10 +3,10 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
+from kstore.disk._held cimport Held
+
 
 cdef extern from "window.h" nogil:
-    ctypedef struct Held "ks_held":
-        pass
     ctypedef struct Window "ks_window":
         int fd
         int error
@@ -24,7 +24,3 @@ cdef extern from "window.h" nogil:
     const uint8_t *window_at "ks_window_at"(Window *w, int64_t position, Py_ssize_t n) noexcept
     int window_crc_holds "ks_window_crc_holds"(Window *w, int64_t position, int64_t size, int magic,
                                                Py_ssize_t piece) noexcept
-
-cdef extern from "held.h" nogil:
-    void hold "ks_hold"(Held *held) noexcept
-    void take_back "ks_take_back"(Held *held) noexcept
