@@ -174,8 +174,10 @@ def delete_records(writer: Writer, before_offset: int) -> None:
     the log end. The flush does not hold the gate, so a truncation may come in between: the offset is checked again
     under the gate.
     """
-    offset = writer.log_end_offset if before_offset == -1 else before_offset
-    _refuse_start(writer, offset)
+    offset = writer.log_end_offset
+    if before_offset != -1:
+        offset = before_offset
+        _refuse_start(writer, offset)
     while offset > 0:
         # A flush ends at the log end: `offset` may lie in a gap, and a recovery point must not.
         is_flushed = writer.housekeeping.has_flushed(offset, indexes=True)
