@@ -206,6 +206,14 @@ class Cluster:
         lines = self.call("consume", topic=topic, partition=partition, offset=offset, **how)
         return [_consumed(line) for line in lines]
 
+    def committed(self, topic: str, partition: int, count: int) -> list[Consumed]:
+        """The committed records, once there are so many: a broker answers a commit before it has written the marker."""
+        for _ in range(1000):
+            found = self.consume(topic, partition, config={"isolation.level": "read_committed"})
+            if len(found) >= count:
+                break
+        return found
+
     def first_at(self, topic: str, partition: int, offsets: Iterable[int]) -> list[Consumed | str | None]:
         """The first record from each offset on, None at the end; the name of the consumer's exception if it got one."""
         lines = self.call("first_at", topic=topic, partition=partition, offsets=list(offsets))

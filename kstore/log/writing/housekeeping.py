@@ -189,7 +189,7 @@ class Housekeeping:
         writer = self.writer
         end = writer.log_end_offset
         target = end if offset is None or offset > end else offset
-        segments, names_made, recovery_point = writer.segments, self._names_made, self.recovery_point
+        segments, recovery_point = writer.segments, self.recovery_point
         last = segments.items[-1]
         begun = perf_counter()
         try:
@@ -203,16 +203,12 @@ class Housekeeping:
                 self._sync_segment(last, indexes=indexes)
             if writer.producers.unsynced:
                 writer.producers.sync()
-            if names_made != self._names_synced:
-                fs.sync_directory(writer.directory)
-                fs.sync_directory(writer.root)
+            if self._names_made != self._names_synced:
+                self._sync_names()
         except StorageError as error:
-            if error.errno not in NOTHING_OPENED:
-                writer.fail(error)
-            writer.report(error)
+            self._sync_failed(error)
             raise
         self.housekeeper.timings.sync.observe(perf_counter() - begun)
-        self._names_synced = names_made
         if self.gap is not None and last.base_offset >= self.gap.end:
             self.gap = None  # the last segment's name says the log's end
         if target > self.recovery_point:
@@ -229,18 +225,23 @@ class Housekeeping:
 
     def sync_names(self) -> None:
         """Sync the directories if they have entries that no sync has covered; from any thread."""
+        if self._names_made != self._names_synced:
+            try:
+                self._sync_names()
+            except StorageError as error:
+                self._sync_failed(error)
+                raise
+
+    def _sync_names(self) -> None:
         writer, names_made = self.writer, self._names_made
-        if names_made == self._names_synced:
-            return
-        try:
-            fs.sync_directory(writer.directory)
-            fs.sync_directory(writer.root)
-        except StorageError as error:
-            if error.errno not in NOTHING_OPENED:
-                writer.fail(error)
-            writer.report(error)
-            raise
+        fs.sync_directory(writer.directory)
+        fs.sync_directory(writer.root)
         self._names_synced = max(self._names_synced, names_made)
+
+    def _sync_failed(self, error: StorageError) -> None:
+        if error.errno not in NOTHING_OPENED:
+            self.writer.fail(error)
+        self.writer.report(error)
 
     def took_in(self, end_offset: int) -> None:
         """Sync names and snapshots of a log that is on the disk up to `end_offset`, and raise the recovery point."""
