@@ -12,10 +12,12 @@ import pytest
 from conftest import ManualClock
 
 import kstore
+from kstore.base import threads
 from kstore.disk import fs, locks
 from kstore.errors import StorageError
 from kstore.log.segments.segment import Segment
 from kstore.log.viewing.view import SegmentList
+from kstore.log.writing.housekeepers import ThreadHousekeeper
 from kstore.log.writing.writer import Writer
 from kstore.store.logdir import LogDirectory
 from kstore.store.manager import LogManager
@@ -212,6 +214,31 @@ def test_a_flush_that_is_interrupted_leaves_the_turn_to_others(
                 log.flush()
         log.flush()
         assert log.stats()["recovery_point"] == 1
+
+
+def test_a_thread_whose_start_is_interrupted_is_started_by_the_next_roll(
+    partition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And until then, and without one, the log closes."""
+
+    def interrupted(thread: threading.Thread) -> bool:
+        raise KeyboardInterrupt
+
+    for rolls in (0, 1):
+        log = kstore.Log.open(partition)
+        log.append(b"x")
+        with monkeypatch.context() as busy:
+            busy.setattr(threads, "start", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.roll()
+        if rolls:
+            log.append(b"y")
+            log.roll()
+            housekeeper = log._writer.housekeeping.housekeeper  # type: ignore[union-attr]
+            assert isinstance(housekeeper, ThreadHousekeeper)
+            assert housekeeper._thread is not None
+            assert housekeeper._thread.is_alive()
+        log.close()
 
 
 def test_two_threads_that_open_a_segment_at_once_use_one_file(partition: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,14 +119,20 @@ class ThreadHousekeeper(InlineHousekeeper):
     def _has_thread(self, housekeeping: Housekeeping) -> bool:
         """Whether the thread is running, or begins to."""
         if self._thread is None and not self._stopping:
-            thread = self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=_work,
                 args=(weakref.ref(housekeeping), weakref.ref(self), self._wanted),
                 name="kstore-housekeeping",
                 daemon=True,
             )
-            if not threads.start(thread):
-                self._thread = None
+            try:
+                self._thread = thread
+                if not threads.start(thread):
+                    self._thread = None
+            except BaseException:  # an interrupt
+                if thread.ident is None:
+                    self._thread = None
+                raise
         return self._thread is not None
 
     def work_once(self, housekeeping: Housekeeping) -> float | None:
@@ -154,7 +160,8 @@ class ThreadHousekeeper(InlineHousekeeper):
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             self._wanted.put(None)
-            thread.join()
+            with suppress(RuntimeError):  # not started yet, as an interrupt came: it will find that it has to end
+                thread.join()
 
 
 def _work(
