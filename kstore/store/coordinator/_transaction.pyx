@@ -13,6 +13,7 @@ from kstore.store.topics._numbered cimport NumberingAppender, Sequences
 
 from kstore.codec.coordinator._states import state_value
 from kstore.codec.coordinator.transactions import Status, TransactionState
+from kstore.errors import KStoreError
 from kstore.log._append import append_commit
 
 VERSION = 2
@@ -199,11 +200,9 @@ cdef class IdSteps:
             producer_id, epoch, timeout_ms, COMPLETE_COMMIT if status is PREPARE_COMMIT else COMPLETE_ABORT, (), now_ms,
             start_ms, previous, -1, version)))
 
-    cdef bint _end_at_once(self, dict by_topic, bint commit) except -1:
-        """Decide the transaction, and do it everywhere; False, and nothing is done, where that takes more than appends.
-
-        `by_topic` are the entries of the partitions' logs.
-        """
+    cdef bint _end_at_once(self, coordinator, bint commit) except -1:
+        """Decide the transaction, and do it everywhere; False, and nothing is done, where that takes more than appends."""
+        cdef dict by_topic = coordinator.logs_by_topic
         cdef list logs = []
         cdef dict numbers
         _, epoch, _, _, partitions, _, _, _, _, _ = fields(self.state)
@@ -219,8 +218,12 @@ cdef class IdSteps:
         now_ms = self.now()
         self.decide(commit, epoch + 1, -1, now_ms)
         state, coordinator_epoch = self.state, self.coordinator_epoch
-        for log in logs:
-            append_marker(log, state, commit, coordinator_epoch, now_ms)
+        try:
+            for log in logs:
+                append_marker(log, state, commit, coordinator_epoch, now_ms)
+        except KStoreError:  # of a topic that was deleted since, or it comes again
+            coordinator.complete(self, only_open=True)
+            return True
         self.done(now_ms)
         return True
 
@@ -282,7 +285,7 @@ cdef class RecordTransaction:
             self._refuse_if_over()
             try:
                 if self._is_ongoing() and (
-                        sync or not self._entry._end_at_once(self._coordinator.logs_by_topic, commit)):
+                        sync or not self._entry._end_at_once(self._coordinator, commit)):
                     self._coordinator.end(self._entry, commit=commit, sync=sync)
             finally:
                 self.ended = not self._is_ongoing()

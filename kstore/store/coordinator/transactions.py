@@ -24,7 +24,7 @@ from kstore.errors import InvalidProducerEpochError, InvalidTxnStateError, KStor
 from kstore.files import checkpoint, names
 from kstore.files._snapshot import SnapshotError, parse_snapshot
 from kstore.log.log import Log, writer_of
-from kstore.store.catalog import Entry
+from kstore.store.catalog import Entry, is_deleted
 from kstore.store.coordinator import _transaction
 from kstore.store.coordinator._transaction import LAST_EPOCH, VERSION
 from kstore.store.coordinator.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
@@ -241,8 +241,7 @@ class TransactionCoordinator:
         elif epoch >= LAST_EPOCH - 1:
             next_id = draw_producer_id()
         if sync:
-            for log in self._logs_of(state):
-                log.flush()
+            self._in_each_log(state, Log.flush)
         now_ms = entry.now()
         entry.decide(commit, min(epoch + 1, LAST_EPOCH), next_id, now_ms)
         if sync:
@@ -262,27 +261,29 @@ class TransactionCoordinator:
             now_ms = entry.now()
         commit = state.status is _PREPARE_COMMIT
         coordinator_epoch = entry.coordinator_epoch
-        logs = self._logs_of(state)
-        for log in logs:
-            if only_open and not _is_open(log, state):
-                continue
-            _transaction.append_marker(log, state, commit, coordinator_epoch, now_ms)
+
+        def mark(log: Log) -> None:
+            if not only_open or _is_open(log, state):
+                _transaction.append_marker(log, state, commit, coordinator_epoch, now_ms)
+
+        self._in_each_log(state, mark)
         if sync:
-            for log in logs:
-                log.flush()
+            self._in_each_log(state, Log.flush)
         entry.done(entry.now() if sync else now_ms)
 
-    def _logs_of(self, state: TransactionState) -> list[Log]:
-        """The logs of a transaction; topics that were deleted since have nothing to end."""
-        logs = []
+    def _in_each_log(self, state: TransactionState, step: Callable[[Log], None]) -> None:
+        """Take a step in each log of a transaction; a topic that was deleted, by now or meanwhile, has nothing to end."""
         for topic, number in state.partitions:
             where = self._metadata.catalog.by_topic.get(topic, {}).get(number)
             if where is not None:
-                log = where.log
-                logs.append(self._logs.log(where) if log is None or log.closed else log)
+                try:
+                    log = where.log
+                    step(self._logs.log(where) if log is None or log.closed else log)
+                except KStoreError:
+                    if not is_deleted(where):
+                        raise
             elif self._logs.writing().disks.any_offline:
                 raise StorageError(EIO, "the partition may be in a directory that is offline", f"{topic}-{number}")
-        return logs
 
     def between_ends(self, look: Callable[[], T]) -> T:
         """Call `look` while no transaction is between its decision and its last marker; what it gave.

@@ -21,6 +21,7 @@ from kstore.log.writing.writer import Writer
 from kstore.store.coordinator import _transaction
 from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID, draw_producer_id
 from kstore.store.manager import LogManager
+from kstore.store.partitions import PartitionDirectories
 from kstore.store.topics import numbered as producerwrites
 from kstore.store.topics._route import partition_of
 from kstore.store.topics.append import AppendOptions
@@ -615,6 +616,59 @@ def test_partitions_of_topics_that_are_gone_hold_nothing_up(root: Path, writes: 
     writes["at"] = None
     die(store)
     with open_store(root) as store:
+        assert committed(store) == [b"a"]
+        assert states(store)[-1].status == Status.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_topic_that_is_deleted_between_a_decision_and_its_marker_holds_nothing_up(
+    root: Path, monkeypatch: pytest.MonkeyPatch, commit: bool, sync: bool
+) -> None:
+    with open_store(root) as store:
+        for topic in ("gone", "t"):
+            store.create_topic(topic)
+        producer = store.producer(transactional_id=ID)
+        txn = producer.transaction()
+        for topic in ("gone", "t"):
+            txn.append(topic, b"a")
+        append = _transaction.append_marker
+
+        def delete_and_append(log: Log, *arguments: Any) -> None:
+            if "gone" in store.topics:
+                store.delete_topic("gone")
+            append(log, *arguments)
+
+        monkeypatch.setattr(_transaction, "append_marker", delete_and_append)
+        if commit:
+            txn.commit(sync=sync)
+        else:
+            txn.abort()
+        assert committed(store) == [b"a"] * commit
+        assert states(store)[-1].status == (Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_transaction_that_ends_while_one_of_its_topics_is_deleted_ends_in_the_others(
+    root: Path, monkeypatch: pytest.MonkeyPatch, sync: bool
+) -> None:
+    with open_store(root) as store:
+        for topic in ("gone", "t"):
+            store.create_topic(topic)
+        producer = store.producer(transactional_id=ID)
+        txn = producer.transaction()
+        for topic in ("gone", "t"):
+            txn.append(topic, b"a")
+        rename = PartitionDirectories.delete
+
+        def commit_and_rename(*arguments: Any, **options: Any) -> bool:
+            assert "gone" in store.topics
+            txn.commit(sync=sync)
+            return rename(*arguments, **options)
+
+        monkeypatch.setattr(PartitionDirectories, "delete", commit_and_rename)
+        store.delete_topic("gone")
+        assert store.topics == (STATES, "t")
         assert committed(store) == [b"a"]
         assert states(store)[-1].status == Status.COMPLETE_COMMIT
 
