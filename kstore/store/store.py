@@ -491,7 +491,10 @@ class Store(Closing, StoreAwaits):
         return self._groups.committed_offsets(group)
 
     def delete_offsets(self, group: str, partitions: Iterable[Place] | None = None) -> None:
-        """Forget a group's positions, or those of some `(topic, partition)`s; with the last one goes the group."""
+        """Forget a group's positions, or those of some `(topic, partition)`s; with the last one goes the group.
+
+        What open transactions have committed so far is forgotten, too (Kafka's OffsetMetadataManager).
+        """
         self._groups.delete_offsets(group, partitions)
 
     def groups(self) -> tuple[str, ...]:

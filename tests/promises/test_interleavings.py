@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import random
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
 from conftest import ManualClock
+from meeting import Line
 from parking import writer_of
 
 import kstore
@@ -32,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     "file_delete_delay_ms": 0,
     "retention_bytes": 800,
 }
-TRACED = tuple(f"/kstore/{room}/" for room in ("base", "disk", "files", "log"))
+FOLDERS = ("base", "disk", "files", "log")
 LONGEST_WAIT = 0.005  # for a call that has to wait for the other; one that has not takes a fifth of it
 LONGEST_LOOK = 0.5  # at a line that holds a lock of all logs nobody can look
 
@@ -105,35 +103,6 @@ def read_everything(log: kstore.Log) -> None:
             read()
 
 
-@dataclass
-class Line:
-    """Runs a call and, when it has come to a line, an action in between."""
-
-    number: int
-    action: Callable[[], None]
-    passed: int = field(default=0, init=False)
-    place: str = field(default="", init=False)
-
-    def run(self, call: Callable[[], str | None]) -> str | None:
-        before = sys.gettrace()
-        sys.settrace(self._frame)
-        try:
-            return call()
-        finally:
-            sys.settrace(before)
-
-    def _frame(self, frame: FrameType, event: str, argument: object) -> Any:
-        return self._line if any(room in frame.f_code.co_filename for room in TRACED) else None
-
-    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "line":
-            self.passed += 1
-            if self.passed == self.number:
-                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                self.action()
-        return self._line
-
-
 class Meetings:
     """Logs that are all made alike, and what two calls leave of one."""
 
@@ -165,7 +134,7 @@ class Meetings:
         """How many lines a call runs through when it is alone."""
         if name not in self._lines:
             log = self.made()
-            alone = Line(-1, lambda: None)
+            alone = Line(-1, lambda: None, FOLDERS)
             alone.run(lambda: error_of(CALLS[name], log))
             self._lines[name] = alone.passed
             self.drop(log)
@@ -206,7 +175,7 @@ class Meetings:
             looker.join(LONGEST_LOOK)
             late.append(looker.is_alive())
 
-        line = Line(number, between)
+        line = Line(number, between, FOLDERS)
         try:
             errors["first"] = line.run(lambda: error_of(CALLS[first], log))
             if line.place:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from kstore.errors import KStoreError, LogClosedError, StorageError
+from kstore.errors import KStoreError, LogClosedError, PolicyViolationError, StorageError
 from kstore.log.compaction import on_demand
 from kstore.log.compaction.passes import DEFAULT_LIMITS, CleanerLimits
 from kstore.log.log import Log, writer_of
-from kstore.store.catalog import Entry
+from kstore.store.catalog import Entry, is_deleted
 
 if TYPE_CHECKING:
     from kstore.base.stats import CompactionStateStats
@@ -56,6 +56,8 @@ def compact(
             )
         except KStoreError as error:  # the others are cleaned all the same
             metadata.refuse_if_closed()
+            if topic is None and (is_deleted(entry) or isinstance(error, PolicyViolationError)):
+                continue  # it was one of them when the call began
             first = first or error
     if first is not None:
         raise first

@@ -139,9 +139,9 @@ class GroupCoordinator:
             return
         partition = self._partition_of(log)
         with partition.writing:
-            positions = partition.positions(group)
-            deleted = [place for place in positions if wanted is None or place in wanted]
-            whole = len(deleted) == len(positions) and partition.has_record(group)
+            places = {*partition.positions(group), *(place for name, place, _ in partition.pending() if name == group)}
+            deleted = sorted(places if wanted is None else places & wanted)
+            whole = len(deleted) == len(places) and partition.has_record(group)
             self._append_tombstones(log, group, deleted, whole)
 
     def groups(self) -> tuple[str, ...]:
@@ -263,19 +263,19 @@ class GroupCoordinator:
     def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> None:
         """Forget all groups' positions in a topic that is deleted; where that fails, their topic id outdates them.
 
-        Those in a topic of that name with another id, in another store, stay.
+        Those that a transaction has written, and commits later, are forgotten, too. Those in a topic of that name with
+        another id, in another store, stay.
         """
         for log in self._internal.logs(OFFSETS_TOPIC):
             try:
                 partition = self._partition_of(log)
-                for group in partition.groups():
-                    deleted = [
-                        place
-                        for place, position in partition.positions(group).items()
-                        if place[0] == topic and position.topic_id in (topic_id, None)
-                    ]
-                    if deleted:
-                        self.delete_offsets(group, deleted)
+                found = [(name, *item) for name in partition.groups() for item in partition.positions(name).items()]
+                deleted: dict[str, list[Place]] = {}
+                for group, place, position in found + partition.pending():
+                    if place[0] == topic and position.topic_id in (topic_id, None):
+                        deleted.setdefault(group, []).append(place)
+                for group, places in deleted.items():
+                    self.delete_offsets(group, places)
             except KStoreError as error:
                 logger.error("%s: positions in topic %s are kept: %s", log.path, topic, error)
 

@@ -3,7 +3,7 @@
 Owns the replay and the rules of expiry (Kafka's OffsetMetadataManager and its groups); writes nothing. A replay begins
 with the newest record of each key up to the last stable offset, so its time goes by the number of keys and not by that
 of commits. Positions that were committed in a transaction wait for its marker. The hardest rule: of two commits of one
-position the one at the higher offset holds, whenever the marker of either came.
+position, or a commit and a deletion, the one at the higher offset holds, whenever the marker of either came.
 """
 
 from __future__ import annotations
@@ -85,6 +85,16 @@ class OffsetsPartition:
             self._catch_up()
             state = self._groups.get(group)
             return {} if state is None else {place: stored.position for place, stored in state.positions.items()}
+
+    def pending(self) -> list[tuple[str, Place, Position]]:
+        """The commits in open transactions: a group, a place and the position."""
+        with self._reading:
+            self._catch_up()
+            return [
+                (key.group, (key.topic, key.partition), stored.position)
+                for commits in self._open.values()
+                for key, stored in commits
+            ]
 
     def has_record(self, group: str) -> bool:
         """Whether there is a classic group's own record."""
@@ -195,12 +205,20 @@ class OffsetsPartition:
         place = (key.topic, key.partition)
         if value is None:
             group.positions.pop(place, None)
+            self._drop_pending(key, group)
         elif pending is not None:
             pending.append((key, Committed(groups.parse_position(value), offset)))
             group.pending += 1
         else:
             group.positions[place] = Committed(groups.parse_position(value), offset)
         self._drop_if_empty(key.group)
+
+    def _drop_pending(self, key: OffsetKey, group: _Group) -> None:
+        if group.pending:
+            for producer_id, commits in self._open.items():
+                kept = [commit for commit in commits if commit[0] != key]
+                group.pending -= len(commits) - len(kept)
+                self._open[producer_id] = kept
 
     def _take_group(self, key: GroupKey, value: bytes | None) -> None:
         group = self._group(key.group)

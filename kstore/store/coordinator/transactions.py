@@ -272,7 +272,7 @@ class TransactionCoordinator:
         entry.done(entry.now() if sync else now_ms)
 
     def _in_each_log(self, state: TransactionState, step: Callable[[Log], None]) -> None:
-        """Take a step in each log of a transaction; a topic that was deleted, by now or meanwhile, has nothing to end."""
+        """Take a step in each log of a transaction; a topic that is deleted, also meanwhile, has nothing to end."""
         for topic, number in state.partitions:
             where = self._metadata.catalog.by_topic.get(topic, {}).get(number)
             if where is not None:

@@ -93,6 +93,25 @@ def test_one_partition_that_fails_keeps_no_other_from_being_compacted(store: Sto
     assert "kstore repair" in str(store.stats()["compaction"]["a-0"]["compaction_failure"])
 
 
+@pytest.mark.parametrize(
+    "leave_out",
+    [lambda store: store.delete_topic("b"), lambda store: store.update_topic_config("b", {"cleanup.policy": "delete"})],
+    ids=["deleted", "delete"],
+)
+def test_a_topic_that_is_no_longer_compacted_when_its_turn_comes_is_left_out(
+    store: Store, monkeypatch: pytest.MonkeyPatch, leave_out: Callable[[Store], None]
+) -> None:
+    real = passes._Round._scan
+
+    def scan(self: Any) -> None:
+        if store.topics == ("a", "b", "d") and store.topic_config("b").compacts:
+            leave_out(store)
+        real(self)
+
+    monkeypatch.setattr(passes._Round, "_scan", scan)
+    assert sorted(store.compact()) == [("a", 0), ("a", 1)]
+
+
 def test_closing_the_store_ends_a_compaction(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, go_on = threading.Event(), threading.Event()
     real = passes._Round._scan

@@ -260,6 +260,37 @@ def test_positions_in_a_deleted_topic_go_and_count_for_no_other_of_its_name(root
         assert store.committed_offsets("grp") == {("kept", 0): 6}
 
 
+DELETIONS: dict[str, Callable[[kstore.Store], object]] = {
+    "its topic": lambda store: store.delete_topic("orders"),
+    "the group": lambda store: store.delete_offsets("grp"),
+    "the position": lambda store: store.delete_offsets("grp", [("orders", 0)]),
+}
+
+
+@pytest.mark.parametrize("deletion", DELETIONS)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_position_that_an_open_transaction_has_committed_is_deleted_with(
+    root: Path, deletion: str, before: bool
+) -> None:
+    """As in Kafka's OffsetMetadataManager, a tombstone holds against earlier commits, whenever their marker comes."""
+    with open_store(root) as store:
+        store.create_topic("orders", 2)
+        store.create_topic("kept")
+        if before:
+            store.commit_offsets("grp", {("orders", 0): 1})
+        with store.producer(transactional_id="x") as producer, producer.transaction() as txn:
+            txn.commit_offsets("grp", {("orders", 0): 4})
+            DELETIONS[deletion](store)
+            txn.commit_offsets("grp", {("kept", 0): 5})
+        assert store.committed_offsets("grp") == {("kept", 0): 5}
+    with open_store(root) as store:
+        assert store.committed_offsets("grp") == {("kept", 0): 5}
+        with store.producer(transactional_id="x") as producer, producer.transaction() as txn:
+            store.delete_offsets("grp")
+            txn.commit_offsets("grp", {("kept", 0): 6})
+        assert store.committed_offsets("grp") == {("kept", 0): 6}
+
+
 # --- what a broker wrote ----------------------------------------------------------------------------------------------
 
 
