@@ -119,7 +119,7 @@ def _look(log: ColumnReads, view: View, as_of: int | datetime | None, secret: by
 
 def _end_offset(view: View, as_of: int | datetime | None) -> int:
     """The offset that the table's records are below."""
-    stable = view.stable_end_offset
+    stable = view.decided_end_offset()
     if as_of is None:
         return stable
     if isinstance(as_of, datetime):

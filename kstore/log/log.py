@@ -36,7 +36,7 @@ from kstore.log.segments.producers import DEFAULT_EXPIRY, Expiry
 from kstore.log.segments.recovery import Recovery, Seen
 from kstore.log.segments.retention import Deletion, Outlook
 from kstore.log.viewing.readonly import ReadOnlyView
-from kstore.log.viewing.view import describe
+from kstore.log.viewing.view import describe_all, steadily
 from kstore.log.writing import deletion, truncation
 from kstore.log.writing.housekeepers import InlineHousekeeper, ThreadHousekeeper
 from kstore.log.writing.housekeeping import Housekeeper
@@ -53,9 +53,9 @@ class Log(Closing, Awaits):
     """One partition of a topic: appended to at its end, read from anywhere. Open it with `Log.open`.
 
     Any method may be called from any thread. Appends of one call to `append_many` may interleave with those of other
-    threads between batches. Reading takes no lock. In a forked child the log is closed; a read-only log can be pickled
-    and opens again where it is unpickled. One that is collected while it is open gives a `ResourceWarning`, as a file
-    does.
+    threads between batches. Reading takes no lock; a read of committed records waits for a truncation. In a forked
+    child the log is closed; a read-only log can be pickled and opens again where it is unpickled. One that is collected
+    while it is open gives a `ResourceWarning`, as a file does.
     """
 
     def __init__(self, *arguments: object, **settings: object) -> None:
@@ -301,7 +301,7 @@ class Log(Closing, Awaits):
     @property
     def last_stable_offset(self) -> int:
         """The end for readers of committed records; the high watermark in a log without open transactions."""
-        return self._marks().stable_end_offset
+        return self._marks().decided_end_offset()
 
     def _marks(self) -> Writer | ReadOnlyView:
         if isinstance(self._view, ReadOnlyView):
@@ -311,14 +311,7 @@ class Log(Closing, Awaits):
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
         """The segments in order, the active one last."""
-        view = self._view
-        view.refresh()
-        items = view.segments.items
-        ends = [*view.segments.bases[1:], view.log_end_offset][: len(items)]  # none yet in a new directory
-        return tuple(
-            describe(view, segment, end, is_active=segment is items[-1])
-            for segment, end in zip(items, ends, strict=True)
-        )
+        return steadily(describe_all, self._view, view=self._view)
 
     def update_config(self, **settings: Unpack[LogSettings]) -> None:
         """Change settings of the open log; each takes effect when it does in Kafka (SEMANTICS 13.13)."""

@@ -89,7 +89,7 @@ def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, com
 def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, committed: bool) -> FetchResult:
     check_offset(view, offset)
     aborted: tuple[tuple[int, int], ...] | None = () if committed else None
-    stable = view.stable_end_offset if committed else MAX_OFFSET
+    stable = view.decided_end_offset() if committed else MAX_OFFSET
     end_offset = view.log_end_offset
     segments = view.segments
     if segments.items and offset < segments.bases[0]:

@@ -125,7 +125,7 @@ class LogReader:
     def _limit(self) -> int:
         """The offset that reading may not reach for now."""
         limit = self.view.durable_end_offset if self.options.durable else MAX_OFFSET
-        return min(limit, self.view.stable_end_offset) if self.options.committed else limit
+        return min(limit, self.view.decided_end_offset()) if self.options.committed else limit
 
     def aborted_in(self, segment: Segment, start: int, limit: int) -> AbortedFilter | None:
         """The aborted transactions in `[start, limit)` of a segment, which a reader of committed records leaves out.
@@ -261,6 +261,6 @@ def open_reader(view: View, offset: int | None, options: ReadOptions) -> LogRead
         end = MAX_OFFSET if end_offset is None else end_offset
     else:
         if options.committed:
-            log_end = min(log_end, view.stable_end_offset)
+            log_end = min(log_end, view.decided_end_offset())
         end = log_end if end_offset is None else min(end_offset, log_end)
     return LogReader(view, start, end, options)

@@ -114,6 +114,10 @@ class ReadOnlyView:
         """The last stable offset (SEMANTICS 0.2), from snapshots and what follows them."""
         return steadily(self._stable_end, view=self)
 
+    def decided_end_offset(self) -> int:
+        """The last stable offset."""
+        return self.stable_end_offset
+
     def _stable_end(self) -> int:
         state = self._state
         first, _, _ = self._look_at_producers(state)

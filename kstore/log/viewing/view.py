@@ -113,7 +113,10 @@ class View(Protocol):
 
     @property
     def stable_end_offset(self) -> int:
-        """The last stable offset: nothing below it is undecided (SEMANTICS 0.2)."""
+        """The last stable offset: nothing below it is undecided (SEMANTICS 0.2); the log start during a truncation."""
+
+    def decided_end_offset(self) -> int:
+        """The last stable offset; waits for a truncation that this process has under way."""
 
     def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions that reach into `[start_offset, end_offset)`, in the order of their ends
@@ -235,6 +238,16 @@ def steadily(
         view.refresh()
         if view.guard.version == version:
             return answer
+
+
+def describe_all(view: View) -> tuple[SegmentInfo, ...]:
+    """Describe the segments, in order."""
+    segments = view.segments  # one list, beside a change
+    items = segments.items
+    ends = [*segments.bases[1:], view.log_end_offset][: len(items)]  # none yet in a new directory
+    return tuple(
+        describe(view, segment, end, is_active=segment is items[-1]) for segment, end in zip(items, ends, strict=True)
+    )
 
 
 def describe(view: View, segment: Segment, next_offset: int, *, is_active: bool) -> SegmentInfo:

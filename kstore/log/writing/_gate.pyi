@@ -31,3 +31,6 @@ class Gate:
     ) -> None: ...
     def attempt(self, action: Callable[[], object]) -> bool:
         """Call `action()` inside of the gate, without `check`, if no thread is inside; whether it was called."""
+
+    def wait(self) -> None:
+        """Wait until no thread is inside."""

@@ -51,6 +51,11 @@ cdef class Gate:
             self._leave()
         return True
 
+    def wait(self):
+        """Wait until no thread is inside."""
+        self.mutex.acquire()
+        self.mutex.release()
+
     cdef int _leave(self) except -1:
         # An interrupt in `stopped` leaves the appender busy. The next append then enters this gate, which asks again.
         try:

@@ -113,7 +113,10 @@ class Writer:
 
     @property
     def stable_end_offset(self) -> int:
-        """The last stable offset: where the earliest open transaction begins, else the log end (SEMANTICS 0.2)."""
+        """The last stable offset: where the earliest open transaction begins, else the log end (SEMANTICS 0.2).
+
+        The log start while records are cut.
+        """
         while True:
             version = self.guard.version
             if self.is_cutting:
@@ -122,6 +125,16 @@ class Writer:
             first = self.producers.table.first_unstable_offset
             if self.guard.version == version:  # otherwise the end may be newer than the table, after a truncation
                 return end if first is None else max(min(first, end), self.log_start_offset)
+
+    def decided_end_offset(self) -> int:
+        """The last stable offset; waits for a truncation that is under way, unless it has failed."""
+        while True:
+            version = self.guard.version
+            end = self.stable_end_offset
+            is_known = not self.is_cutting and self.guard.version == version
+            if is_known or self.failure is not None or self.closed:
+                return end
+            self._gate.wait()
 
     @property
     def data_end_offset(self) -> int:
