@@ -6,6 +6,7 @@ cut, and readers have heard of it.
 
 from __future__ import annotations
 
+import threading
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def _cut_locked(
 ) -> None:
     # Readers hear of it first: whatever they meet in the files from here on, they see that the log has changed.
     start = writer.log_start_offset
-    writer.is_cutting = writer.is_unsettled = True
+    writer.cut_by, writer.is_unsettled = threading.get_ident(), True
     writer.appender.detach()
     kept[-1].size_bytes = position
     writer.segments = SegmentList(kept)
@@ -85,7 +86,7 @@ def _cut_locked(
         writer.producers.rebuild(
             writer.log_start_offset, offset, writer.segments.items, clean=False, now_ms=writer.now()
         )
-        writer.is_cutting = writer.is_unsettled = False
+        writer.cut_by, writer.is_unsettled = 0, False
         try:
             writer.housekeeping.write_checkpoints()
         except fs.FullDiskError:

@@ -78,7 +78,7 @@ class Writer:
         self.opened_in = 0  # the process that it belongs to, in a child forked from it
         self.failure: BaseException | None = None
         self._full: tuple[StorageError, int] | None = None  # the last write without room, and the log end then
-        self.is_cutting = False  # records go, and the open transactions are not known yet
+        self.cut_by = 0  # the thread by which records go, while the open transactions are not known yet
         self.is_unsettled = False  # segments and log end do not belong together yet
         self.appender = Appender(clock)
         self.on_storage_error: Callable[[StorageError], object] | None = None
@@ -119,7 +119,7 @@ class Writer:
         """
         while True:
             version = self.guard.version
-            if self.is_cutting:
+            if self.cut_by:
                 return self.log_start_offset
             end = self.log_end_offset  # read first: a transaction that begins later begins at or above it
             first = self.producers.table.first_unstable_offset
@@ -127,12 +127,14 @@ class Writer:
                 return end if first is None else max(min(first, end), self.log_start_offset)
 
     def decided_end_offset(self) -> int:
-        """The last stable offset; waits for a truncation that is under way, unless it has failed."""
+        """The last stable offset; waits for a truncation by another thread, unless it has failed."""
         while True:
             version = self.guard.version
             end = self.stable_end_offset
-            is_known = not self.is_cutting and self.guard.version == version
-            if is_known or self.failure is not None or self.closed:
+            cut_by = self.cut_by
+            if not cut_by and self.guard.version == version:
+                return end
+            if cut_by == threading.get_ident() or self.failure is not None or self.closed:
                 return end
             self._gate.wait()
 
