@@ -107,6 +107,28 @@ def test_a_follower_sees_new_topics_partitions_settings_and_deletions(source: ks
         assert {each["lag_records"] for each in stats["partitions"].values()} == {0}
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_is_deleted_while_it_is_copied_once_is_none_of_the_copy(
+    source: kstore.Store, target: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    fill(source)
+    fill(source, "passing")
+    if again:
+        kstore.replicate(source.paths[0], target).close()
+        fill(source)
+    look = PartitionFollower.look
+
+    def delete_and_look(self: PartitionFollower) -> int:
+        if "passing" in source.topics:
+            source.delete_topic("passing")
+        return look(self)
+
+    monkeypatch.setattr(PartitionFollower, "look", delete_and_look)
+    with kstore.replicate(source.paths[0], target) as copy:
+        assert copy.store.topics == ("orders",)
+        assert copied(source, copy.store)
+
+
 def test_a_source_that_stands_still_is_told_from_one_that_is_gone(tmp_path: Path, target: Path) -> None:
     with kstore.Store.open(tmp_path / "a") as source:
         fill(source)

@@ -87,7 +87,7 @@ def _refuse_other_data(leader: LeaderStore, own: Store, topics: Collection[str] 
                 f"{leader.paths[0]} has {checkpoint.format_topic_id(their_id)}: another topic of the same name"
             )
         for number in own.partitions(topic):
-            if number in leader.store.partitions(topic):
+            if number in theirs[topic].numbers:
                 _refuse_epochs(leader, own, topic, number)
 
 

@@ -140,17 +140,21 @@ class Rounds:
 
     def copy_once(self) -> None:
         """Copy all that the leader has now; raises the first failure once the others are done."""
-        ticket = self.ask()
-        while not self.answered(ticket):
-            self.sweep()
-            if self.is_gone:
-                raise fs.MissingFileError(ENOENT, "the leader's log directory has gone", self._leader.paths[0])
+        self._sweep_to(self.ask())
+        if any(copy.failure is not None for copy in self._copies.values()):
+            self._sweep_to(self.ask())  # what has failed may be of a topic that was deleted meanwhile
         failures: list[Exception] = list(self._topics.failures.values())
         failures += [copy.failure for copy in self._copies.values() if copy.failure is not None]
         for other in failures[1:]:
             failures[0].add_note(f"and: {other}")
         if failures:
             raise failures[0]
+
+    def _sweep_to(self, ticket: int) -> None:
+        while not self.answered(ticket):
+            self.sweep()
+            if self.is_gone:
+                raise fs.MissingFileError(ENOENT, "the leader's log directory has gone", self._leader.paths[0])
 
     def sweep(self) -> bool:
         """Look at what may have changed, and copy a part of what is new; whether there was anything.
