@@ -14,6 +14,7 @@ import pytest
 from copied import batches_of
 
 import kstore
+from kstore.copies.replication import common
 from kstore.copies.replication.partition import PartitionFollower
 from kstore.errors import NotLeaderError, RecordBatchTooLargeError, ReplicationError
 from kstore.files.marks.role import read_role
@@ -126,6 +127,26 @@ def test_a_topic_that_is_deleted_while_it_is_copied_once_is_none_of_the_copy(
     monkeypatch.setattr(PartitionFollower, "look", delete_and_look)
     with kstore.replicate(source.paths[0], target) as copy:
         assert copy.store.topics == ("orders",)
+        assert copied(source, copy.store)
+
+
+def test_a_leader_that_is_truncated_while_it_is_compared_is_not_taken_for_damaged(
+    source: kstore.Store, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(source)
+    kstore.replicate(source.paths[0], target).close()
+    fill(source)
+    find = common.find_last_common
+    log = source.log("orders", 0)
+
+    def truncate_and_find(*arguments: Any, **options: Any) -> int | None:
+        if log.log_end_offset > 3:
+            log.truncate_to(3)
+        return find(*arguments, **options)
+
+    monkeypatch.setattr(common, "find_last_common", truncate_and_find)
+    with kstore.replicate(source.paths[0], target) as copy:
+        assert copy.store.log("orders", 0).log_end_offset == 3
         assert copied(source, copy.store)
 
 

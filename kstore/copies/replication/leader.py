@@ -245,7 +245,10 @@ class LeaderLog:
         """Whether the last batch of a piece is still in the log, as of the last look."""
         _, last, _ = chained(piece.data, -MAX_OFFSET, MAX_OFFSET)
         head = bytes(piece.data[last : last + header.HEADER_BYTES])
-        found = common.find_at(self._view, header.BASE_OFFSET.of(head))
+        try:
+            found = common.find_at(self._view, header.BASE_OFFSET.of(head))
+        except (CorruptRecordError, StorageError):
+            return False  # it has changed again, or the next read meets the fault
         return found is not None and found.head == head
 
     def bytes_behind(self, offset: int) -> int:

@@ -108,7 +108,14 @@ class PartitionFollower:
         copied = 0
         for _ in range(LOOKS):
             if self._settled != self.leader.version:
-                self._settle()
+                version = self.leader.version
+                try:
+                    self._settle()
+                except (CorruptRecordError, OSError):
+                    self.leader.look()
+                    if self.leader.version == version:
+                        raise
+                    continue  # it was changed while it was compared
             while copied < most_bytes:
                 own_end = self.log_end_offset
                 if own_end >= (self.leader.log_end_offset if end_offset is None else end_offset):
