@@ -214,6 +214,7 @@ class Meetings:
         """Have `second` come while `first` is at its line of this number; the line, or nothing if there is none."""
         root, store = self.made()
         errors: dict[str, str | None] = {}
+        failed: list[BaseException] = []  # by the second call
         faults: list[BaseException] = []
         late: list[bool] = []  # whether the look waited for the first call, and saw what came later
 
@@ -221,7 +222,7 @@ class Meetings:
             try:
                 errors["second"] = error_of(CALLS[second], store)
             except BaseException as error:
-                faults.append(error)
+                failed.append(error)
 
         other = threading.Thread(target=act, daemon=True)
         looker = threading.Thread(target=lambda: self._look(root, store, other, faults), daemon=True)
@@ -240,6 +241,8 @@ class Meetings:
                 for thread in (other, looker):
                     thread.join(60)
                     assert not thread.is_alive(), "they wait for one another"
+                if failed:
+                    raise failed[0]
                 if faults and late == [False]:  # not raised amid the line, which may have taken a lock
                     raise faults[0]
                 found = state_of(store), (errors["first"], errors["second"])

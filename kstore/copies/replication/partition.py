@@ -236,10 +236,10 @@ class PartitionFollower:
 
     def _start_anew(self, offset: int) -> None:
         """Empty the log, and let it go on where the batch begins that holds the leader's log start."""
-        if self.leader.log_start_offset <= self.log_end_offset:  # else the leader has deleted as much
-            self._note(self._view.log_start_offset)
         found = common.find_at(self.leader.view, offset)
         base = offset if found is None else min(found.place.base_offset, offset)
+        if self.leader.log_start_offset <= self.log_end_offset:  # else the leader has deleted as much
+            self._note(self._view.log_start_offset)
         self.target.truncate_fully_and_start_at(base)
 
     def _note(self, offset: int) -> None:

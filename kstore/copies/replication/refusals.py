@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from kstore.copies.replication.leader import LeaderStore
 from kstore.copies.replication.partition import refuse_newer_epochs
 from kstore.disk import fs
-from kstore.errors import ReplicationError, StorageError
+from kstore.errors import ReplicationError, StorageError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.marks.role import FollowerRole, read_role_to_replace
@@ -88,7 +88,12 @@ def _refuse_other_data(leader: LeaderStore, own: Store, topics: Collection[str] 
             )
         for number in own.partitions(topic):
             if number in theirs[topic].numbers:
-                _refuse_epochs(leader, own, topic, number)
+                try:
+                    _refuse_epochs(leader, own, topic, number)
+                except (UnknownTopicOrPartitionError, StorageError):
+                    if topic in leader.topics():
+                        raise
+                    break  # it has been deleted meanwhile
 
 
 def _refuse_epochs(leader: LeaderStore, own: Store, topic: str, number: int) -> None:

@@ -141,10 +141,12 @@ class Rounds:
     def copy_once(self) -> None:
         """Copy all that the leader has now; raises the first failure once the others are done."""
         self._sweep_to(self.ask())
-        if any(copy.failure is not None for copy in self._copies.values()):
+        if self._topics.failures or any(copy.failure is not None for copy in self._copies.values()):
             self._sweep_to(self.ask())  # what has failed may be of a topic that was deleted meanwhile
         failures: list[Exception] = list(self._topics.failures.values())
-        failures += [copy.failure for copy in self._copies.values() if copy.failure is not None]
+        if failed := [copy for copy in self._copies.values() if copy.failure is not None]:
+            theirs = self._leader.topics()  # without those that are being deleted
+            failures += [copy.failure for copy in failed if copy.failure is not None and copy.key[0] in theirs]
         for other in failures[1:]:
             failures[0].add_note(f"and: {other}")
         if failures:

@@ -64,13 +64,13 @@ def _cut_locked(
 ) -> None:
     # Readers hear of it first: whatever they meet in the files from here on, they see that the log has changed.
     start = writer.log_start_offset
-    writer.cut_by, writer.is_unsettled = threading.get_ident(), True
-    writer.appender.detach()
-    kept[-1].size_bytes = position
-    writer.segments = SegmentList(kept)
-    writer.log_start_offset = min(offset, writer.log_start_offset)
-    writer.announce_cut(offset)
     try:
+        writer.cut_by, writer.is_unsettled = threading.get_ident(), True
+        writer.appender.detach()
+        kept[-1].size_bytes = position
+        writer.segments = SegmentList(kept)
+        writer.log_start_offset = min(offset, writer.log_start_offset)
+        writer.announce_cut(offset)
         for segment in reversed(dropped):
             writer.delete_locked(segment)
         if dropped:

@@ -129,14 +129,15 @@ class Writer:
     def decided_end_offset(self) -> int:
         """The last stable offset; waits for a truncation by another thread, unless it has failed."""
         while True:
-            version = self.guard.version
+            version, cut_by = self.guard.version, self.cut_by
+            if cut_by and (cut_by == threading.get_ident() or self.failure is not None or self.closed):
+                return self.stable_end_offset
+            if cut_by:
+                self._gate.wait()
+                continue
             end = self.stable_end_offset
-            cut_by = self.cut_by
-            if not cut_by and self.guard.version == version:
+            if not self.cut_by and self.guard.version == version:  # else it may be of the time before the cut's end
                 return end
-            if cut_by == threading.get_ident() or self.failure is not None or self.closed:
-                return end
-            self._gate.wait()
 
     @property
     def data_end_offset(self) -> int:

@@ -139,7 +139,8 @@ class GroupCoordinator:
             return
         partition = self._partition_of(log)
         with partition.writing:
-            places = {*partition.positions(group), *(place for name, place, _ in partition.pending() if name == group)}
+            pending = partition.pending()  # first: a transaction may end between the two looks
+            places = {*(place for name, place, _ in pending if name == group), *partition.positions(group)}
             deleted = sorted(places if wanted is None else places & wanted)
             whole = len(deleted) == len(places) and partition.has_record(group)
             self._append_tombstones(log, group, deleted, whole)
@@ -269,9 +270,10 @@ class GroupCoordinator:
         for log in self._internal.logs(OFFSETS_TOPIC):
             try:
                 partition = self._partition_of(log)
-                found = [(name, *item) for name in partition.groups() for item in partition.positions(name).items()]
+                found = partition.pending()  # first: a transaction may end between the two looks
+                found += [(name, *item) for name in partition.groups() for item in partition.positions(name).items()]
                 deleted: dict[str, list[Place]] = {}
-                for group, place, position in found + partition.pending():
+                for group, place, position in found:
                     if place[0] == topic and position.topic_id in (topic_id, None):
                         deleted.setdefault(group, []).append(place)
                 for group, places in deleted.items():

@@ -215,10 +215,10 @@ class OffsetsPartition:
 
     def _drop_pending(self, key: OffsetKey, group: _Group) -> None:
         if group.pending:
-            for producer_id, commits in self._open.items():
+            for commits in self._open.values():
                 kept = [commit for commit in commits if commit[0] != key]
                 group.pending -= len(commits) - len(kept)
-                self._open[producer_id] = kept
+                commits[:] = kept
 
     def _take_group(self, key: GroupKey, value: bytes | None) -> None:
         group = self._group(key.group)

@@ -291,6 +291,44 @@ def test_a_position_that_an_open_transaction_has_committed_is_deleted_with(
         assert store.committed_offsets("grp") == {("kept", 0): 6}
 
 
+def test_a_position_whose_transaction_ends_between_two_looks_of_a_deletion_is_deleted(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(root) as store, store.producer(transactional_id="x") as producer:
+        txn = producer.transaction()
+        txn.commit_offsets("grp", {("orders", 0): 4})
+        positions = OffsetsPartition.positions
+
+        def look_and_commit(self: OffsetsPartition, group: str) -> Any:
+            found = positions(self, group)
+            if not txn.ended:
+                txn.commit()
+            return found
+
+        monkeypatch.setattr(OffsetsPartition, "positions", look_and_commit)
+        store.delete_offsets("grp")
+        assert txn.ended
+        assert store.committed_offsets("grp") == {}
+
+
+def test_a_tombstone_amid_a_batch_of_a_transaction_drops_what_is_before_it_alone(root: Path) -> None:
+    with open_store(root) as store:
+        store.commit_offsets("grp", {("kept", 0): 1})
+        log = store.log(TOPIC, 29)
+        [committed] = log.read()
+        first, second = (groups.offset_key("grp", topic, 0) for topic in ("a", "b"))
+        batch = kstore.encode_batch(
+            [(first, committed.value), (first, None), (second, committed.value)],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+        log.append_batch(batch, origin="coordinator")
+        log.append_marker(7, 0, commit=True)
+        assert store.committed_offsets("grp") == {("b", 0): 1, ("kept", 0): 1}
+
+
 # --- what a broker wrote ----------------------------------------------------------------------------------------------
 
 
