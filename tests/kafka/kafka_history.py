@@ -591,6 +591,8 @@ class World:
         self.oracle.crash()
         self.subject.crash()
         promised = read_checkpoints(self.subject.root)
+        if isinstance(self.subject, KafkaSide) and promised == read_checkpoints(self.oracle.root):
+            return  # a broker leaves it above the data of its next life, as `recovery-point-in-a-gap` says
         if (promised.recovery_point or 0) > flushed:
             raise Difference(f"Kafka's recovery point is {flushed}, {self.subject.name}'s checkpoint says {promised}")
 
