@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from conftest import ManualClock
-from meeting import Line
+from meeting import Line, meet
 from parking import writer_of
 
 import kstore
@@ -162,29 +162,18 @@ class Meetings:
         states = [state for _, before, _ in expected for state in before]
         log = self.made()
         partition = Path(log.path)
-        errors: dict[str, str | None] = {}
-        other = threading.Thread(target=lambda: errors.update(second=error_of(CALLS[second], log)), daemon=True)
-        faults: list[BaseException] = []
-        late: list[bool] = []  # whether the look waited for the first call, and saw what came later
-        looker = threading.Thread(target=lambda: self._look(log, other, states, faults), daemon=True)
-
-        def between() -> None:
-            other.start()
-            other.join(LONGEST_WAIT)
-            looker.start()
-            looker.join(LONGEST_LOOK)
-            late.append(looker.is_alive())
-
-        line = Line(number, between, FOLDERS)
         try:
-            errors["first"] = line.run(lambda: error_of(CALLS[first], log))
-            if line.place:
-                for thread in (other, looker):
-                    thread.join(60)
-                    assert not thread.is_alive(), "they wait for one another"
-                if faults and late == [False]:  # not raised amid the line, which may have taken a lock
-                    raise faults[0]
-                found = Outcome(state_of(log), (errors["first"], errors["second"]))
+            place, *errors = meet(
+                number,
+                FOLDERS,
+                lambda: error_of(CALLS[first], log),
+                lambda: error_of(CALLS[second], log),
+                lambda other: self._look(log, other, states),
+                longest_wait=LONGEST_WAIT,
+                longest_look=LONGEST_LOOK,
+            )
+            if place:
+                found = Outcome(state_of(log), tuple(errors))
                 assert found in [
                     Outcome(outcome.state, outcome.errors if order == (first, second) else outcome.errors[::-1])
                     for order, _, outcome in expected
@@ -195,27 +184,24 @@ class Meetings:
                 assert again.log_start_offset == end.start
                 assert records_of(again) == end.records
         except BaseException as error:
-            error.add_note(f"{second!r} in {first!r} at line {number}, {line.place}")
+            error.add_note(f"{second!r} in {first!r}, line {number}")
             raise
         shutil.rmtree(partition.parent)
-        return line.place
+        return place
 
-    def _look(self, log: kstore.Log, other: threading.Thread, states: list[State], faults: list[BaseException]) -> None:
-        """Note what is wrong with the log as its readers see it, and, if nobody changes it now, as others do."""
+    def _look(self, log: kstore.Log, other: threading.Thread, states: list[State]) -> None:
+        """Look at the log as its readers see it, and, if nobody changes it now, as others do."""
         partition = Path(log.path)
         killed = partition.parent / "killed"
-        try:
-            read_everything(log)
-            if other.is_alive():
-                return
-            with kstore.Log.open(partition, mode="r") as reader:
-                self._check_part(records_of(reader), states)
-            shutil.copytree(partition.parent, killed)
-            with self.opened(killed / partition.name) as again:
-                self._check_part(records_of(again), states)
-                again.append(b"goes on", b"key")
-        except BaseException as error:
-            faults.append(error)
+        read_everything(log)
+        if other.is_alive():
+            return
+        with kstore.Log.open(partition, mode="r") as reader:
+            self._check_part(records_of(reader), states)
+        shutil.copytree(partition.parent, killed)
+        with self.opened(killed / partition.name) as again:
+            self._check_part(records_of(again), states)
+            again.append(b"goes on", b"key")
 
     @staticmethod
     def _check_part(found: tuple[tuple[int, bytes | None], ...], states: list[State]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from conftest import ManualClock
-from meeting import Line
+from meeting import Line, meet
 
 import kstore
 
@@ -213,39 +213,18 @@ class Meetings:
     def meet(self, first: str, second: str, number: int) -> str:
         """Have `second` come while `first` is at its line of this number; the line, or nothing if there is none."""
         root, store = self.made()
-        errors: dict[str, str | None] = {}
-        failed: list[BaseException] = []  # by the second call
-        faults: list[BaseException] = []
-        late: list[bool] = []  # whether the look waited for the first call, and saw what came later
-
-        def act() -> None:
-            try:
-                errors["second"] = error_of(CALLS[second], store)
-            except BaseException as error:
-                failed.append(error)
-
-        other = threading.Thread(target=act, daemon=True)
-        looker = threading.Thread(target=lambda: self._look(root, store, other, faults), daemon=True)
-
-        def between() -> None:
-            other.start()
-            other.join(LONGEST_WAIT)
-            looker.start()
-            looker.join(LONGEST_LOOK)
-            late.append(looker.is_alive())
-
-        line = Line(number, between, FOLDERS)
         try:
-            errors["first"] = line.run(lambda: error_of(CALLS[first], store))
-            if line.place:
-                for thread in (other, looker):
-                    thread.join(60)
-                    assert not thread.is_alive(), "they wait for one another"
-                if failed:
-                    raise failed[0]
-                if faults and late == [False]:  # not raised amid the line, which may have taken a lock
-                    raise faults[0]
-                found = state_of(store), (errors["first"], errors["second"])
+            place, *errors = meet(
+                number,
+                FOLDERS,
+                lambda: error_of(CALLS[first], store),
+                lambda: error_of(CALLS[second], store),
+                lambda other: self._look(root, store, other),
+                longest_wait=LONGEST_WAIT,
+                longest_look=LONGEST_LOOK,
+            )
+            if place:
+                found = state_of(store), tuple(errors)
                 if first in STEPS and second in STEPS:
                     assert found in [
                         (state, told if order == (first, second) else told[::-1])
@@ -257,29 +236,26 @@ class Meetings:
             with self.opened(root) as again:
                 assert state_of(again) == end
         except BaseException as error:
-            error.add_note(f"{second!r} in {first!r} at line {number}, {line.place}")
+            error.add_note(f"{second!r} in {first!r}, line {number}")
             raise
         shutil.rmtree(root.parent)
-        return line.place
+        return place
 
-    def _look(self, root: Path, store: kstore.Store, other: threading.Thread, faults: list[BaseException]) -> None:
-        """Note what is wrong with the store as its readers see it, and, if nobody changes it now, as others do."""
+    def _look(self, root: Path, store: kstore.Store, other: threading.Thread) -> None:
+        """Look at the store as its readers see it, and, if nobody changes it now, as others do."""
         killed = root.parent / "killed"
-        try:
-            for topic in store.topics:
-                with suppress(kstore.UnknownTopicOrPartitionError, kstore.OffsetOutOfRangeError):
-                    list(store.read(topic))
-            store.stats()
-            if other.is_alive():
-                return
-            shutil.copytree(root, killed)
-            with self.opened(killed) as again:
-                state_of(again)
-                for topic in again.topics:
-                    if not topic.startswith("__"):
-                        again.append(topic, b"goes on", b"key")
-        except BaseException as error:
-            faults.append(error)
+        for topic in store.topics:
+            with suppress(kstore.UnknownTopicOrPartitionError, kstore.OffsetOutOfRangeError):
+                list(store.read(topic))
+        store.stats()
+        if other.is_alive():
+            return
+        shutil.copytree(root, killed)
+        with self.opened(killed) as again:
+            state_of(again)
+            for topic in again.topics:
+                if not topic.startswith("__"):
+                    again.append(topic, b"goes on", b"key")
 
 
 @pytest.fixture

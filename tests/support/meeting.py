@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,3 +44,62 @@ class Line:
                 self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 self.action()
         return self._line
+
+
+def meet(
+    line: int,
+    folders: Sequence[str],
+    first: Callable[[], str | None],
+    second: Callable[[], str | None],
+    look: Callable[[threading.Thread], None],
+    *,
+    longest_wait: float,
+    longest_look: float,
+) -> tuple[str, str | None, str | None]:
+    """Have `second` come while `first` is at a line and then `look`, each in its own thread; the place and answers.
+
+    `look` gets the thread of `second`, which may wait for `first`. The place is empty where there is no such line.
+    Raises what `second` raises, and what `look` raises unless it had to wait for `first`, and saw what came later.
+    """
+    answers: list[str | None] = []
+    failed: list[BaseException] = []
+    faults: list[BaseException] = []
+    late: list[bool] = []
+
+    def act() -> None:
+        try:
+            answers.append(second())
+        except BaseException as error:
+            failed.append(error)
+
+    def look_on() -> None:
+        try:
+            look(other)
+        except BaseException as error:
+            faults.append(error)
+
+    def between() -> None:
+        other.start()
+        other.join(longest_wait)
+        looker.start()
+        looker.join(longest_look)
+        late.append(looker.is_alive())
+
+    other = threading.Thread(target=act, daemon=True)
+    looker = threading.Thread(target=look_on, daemon=True)
+    stopped = Line(line, between, folders)
+    try:
+        answer = stopped.run(first)
+        if not stopped.place:
+            return "", answer, None
+        for thread in (other, looker):
+            thread.join(60)
+            assert not thread.is_alive(), "they wait for one another"
+        for error in failed:
+            raise error
+        if faults and late == [False]:  # not raised amid the line, which may have taken a lock
+            raise faults[0]
+    except BaseException as error:
+        error.add_note(f"at line {line}, {stopped.place}")
+        raise
+    return stopped.place, answer, answers[0]

@@ -117,27 +117,26 @@ class Writer:
 
         The log start while records are cut.
         """
+        end = self._known_stable_end()
+        return self.log_start_offset if end is None else end
+
+    def decided_end_offset(self) -> int:
+        """The last stable offset; waits for a truncation by another thread, unless it has failed."""
+        while (end := self._known_stable_end()) is None:
+            if self.cut_by == threading.get_ident() or self.failure is not None or self.closed:
+                return self.log_start_offset
+            self._gate.wait()
+        return end
+
+    def _known_stable_end(self) -> int | None:
         while True:
             version = self.guard.version
             if self.cut_by:
-                return self.log_start_offset
+                return None
             end = self.log_end_offset  # read first: a transaction that begins later begins at or above it
             first = self.producers.table.first_unstable_offset
             if self.guard.version == version:  # otherwise the end may be newer than the table, after a truncation
                 return end if first is None else max(min(first, end), self.log_start_offset)
-
-    def decided_end_offset(self) -> int:
-        """The last stable offset; waits for a truncation by another thread, unless it has failed."""
-        while True:
-            version, cut_by = self.guard.version, self.cut_by
-            if cut_by and (cut_by == threading.get_ident() or self.failure is not None or self.closed):
-                return self.stable_end_offset
-            if cut_by:
-                self._gate.wait()
-                continue
-            end = self.stable_end_offset
-            if not self.cut_by and self.guard.version == version:  # else it may be of the time before the cut's end
-                return end
 
     @property
     def data_end_offset(self) -> int:

@@ -620,18 +620,22 @@ def test_partitions_of_topics_that_are_gone_hold_nothing_up(root: Path, writes: 
         assert states(store)[-1].status == Status.COMPLETE_COMMIT
 
 
+def transaction_in(store: kstore.Store, *topics: str) -> kstore.Transaction:
+    """An open transaction with a record in each of these new topics."""
+    txn = store.producer(transactional_id=ID).transaction()
+    for topic in topics:
+        store.create_topic(topic)
+        txn.append(topic, b"a")
+    return txn
+
+
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_topic_that_is_deleted_between_a_decision_and_its_marker_holds_nothing_up(
     root: Path, monkeypatch: pytest.MonkeyPatch, commit: bool, sync: bool
 ) -> None:
     with open_store(root) as store:
-        for topic in ("gone", "t"):
-            store.create_topic(topic)
-        producer = store.producer(transactional_id=ID)
-        txn = producer.transaction()
-        for topic in ("gone", "t"):
-            txn.append(topic, b"a")
+        txn = transaction_in(store, "gone", "t")
         append = _transaction.append_marker
 
         def delete_and_append(log: Log, *arguments: Any) -> None:
@@ -653,12 +657,7 @@ def test_a_transaction_that_ends_while_one_of_its_topics_is_deleted_ends_in_the_
     root: Path, monkeypatch: pytest.MonkeyPatch, sync: bool
 ) -> None:
     with open_store(root) as store:
-        for topic in ("gone", "t"):
-            store.create_topic(topic)
-        producer = store.producer(transactional_id=ID)
-        txn = producer.transaction()
-        for topic in ("gone", "t"):
-            txn.append(topic, b"a")
+        txn = transaction_in(store, "gone", "t")
         rename = PartitionDirectories.delete
 
         def commit_and_rename(*arguments: Any, **options: Any) -> bool:
