@@ -40,10 +40,26 @@ class Crashes:
     is), "torn" (also half of each write that was not synced). Not thread-safe.
     """
 
-    def __init__(self, directory: Path, clock: ManualClock) -> None:
-        """Crashes below `directory`, which exists; the logs and stores of the work follow `clock`."""
+    def __init__(
+        self,
+        directory: Path,
+        clock: ManualClock,
+        *,
+        log: Mapping[str, Any] | None = None,
+        store: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Crashes below `directory`, which exists; the logs and stores of the work follow `clock`.
+
+        Args:
+            directory: Where each crash gets a directory of its own.
+            clock: The clock of the logs and stores.
+            log: Settings that `Crash.log` gets where its caller gives no others.
+            store: Settings that `Crash.store` gets where its caller gives no others, `topics` among them.
+        """
         self._directory = directory
         self._clock = clock
+        self._log = log or {}
+        self._store = store or {}
 
     def __call__(self, how: How | tuple[How, ...] = ("kill", "power", "torn")) -> Iterator[Crash]:
         """Give one crash after the other; each is to be used, and its directories are removed for the next."""
@@ -55,7 +71,9 @@ class Crashes:
         while ways and not is_last:
             is_last = True
             for way in ways:
-                crash = Crash(self._directory / f"{way}-{steps}", self._clock, way, steps)
+                crash = Crash(
+                    self._directory / f"{way}-{steps}", self._clock, way, steps, log=self._log, store=self._store
+                )
                 fs.make_directory(crash.directory)
                 yield crash
                 is_last &= not crash.interrupted
@@ -69,7 +87,16 @@ class Crash:
     Not thread-safe.
     """
 
-    def __init__(self, directory: Path, clock: ManualClock, how: How, steps: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        clock: ManualClock,
+        how: How,
+        steps: int,
+        *,
+        log: Mapping[str, Any] | None = None,
+        store: Mapping[str, Any] | None = None,
+    ) -> None:
         self.directory = directory
         """Where the work is done, and what is found lies, as long as this crash is looked at."""
         self.how = how
@@ -77,6 +104,8 @@ class Crash:
         self.steps = steps
         """How many changes and syncs reach the disk."""
         self._clock = clock
+        self._log = log or {}
+        self._store = store or {}
         self._opening: _Opening | None = None
         self._refused: str | None = None
 
@@ -97,17 +126,19 @@ class Crash:
     def log(self, **settings: Any) -> AbstractContextManager[Log]:
         """Open a new log `test-0` for the work, with the settings of `Log.open`.
 
-        Steps are counted from here on, the log's closing at the end of the block included. The block ends without an
-        error where the crash ends it.
+        They take precedence over those of the marker `kstore_log`. Steps are counted from here on, the log's closing at
+        the end of the block included. The block ends without an error where the crash ends it.
         """
-        return self._crashing(lambda path: opened_log(path, self._clock, **settings))
+        chosen = {**self._log, **settings}
+        return self._crashing(lambda path: opened_log(path, self._clock, **chosen))
 
     def store(self, *, topics: Mapping[str, int] | None = None, **settings: Any) -> AbstractContextManager[Store]:
         """Open a new store for the work, as `log` does; it has these topics (names to numbers of partitions) already.
 
-        `settings` are those of `Store.open`.
+        `settings` are those of `Store.open`. They and `topics` take precedence over the marker `kstore_store`.
         """
-        return self._crashing(lambda path: opened_store(path, self._clock, topics=topics, **settings))
+        chosen = {**self._store, **settings} if topics is None else {**self._store, **settings, "topics": topics}
+        return self._crashing(lambda path: opened_store(path, self._clock, **chosen))
 
     def work_in(self) -> AbstractContextManager[Path]:
         """Give an empty directory for the work, which opens in it what it wants; else as `log`."""
@@ -121,16 +152,18 @@ class Crash:
         work = self.directory / "work"
         fs.make_directory(work)
         disk = Recorder(work)
-        with disk, _silent(lambda _: not disk.stopped):
-            try:
-                with opening(work) as opened:
-                    disk.stop_after(self.steps)
-                    yield opened
-            except Exception:  # of a machine that has stopped: nobody is told
-                if not disk.stopped:
-                    raise
-        self._refused = disk.stopped
-        disk.crash_image(self.directory / "found", plan=_PLANS[self.how])
+        try:
+            with disk, _silent(lambda _: not disk.stopped):
+                try:
+                    with opening(work) as opened:
+                        disk.stop_after(self.steps)
+                        yield opened
+                except Exception:  # of a machine that has stopped: nobody is told
+                    if not disk.stopped:
+                        raise
+        finally:  # an error of the work's own ends it, too: what it has left is found
+            self._refused = disk.stopped
+            disk.crash_image(self.directory / "found", plan=_PLANS[self.how])
 
     @contextmanager
     def reopened(self) -> Iterator[Any]:

@@ -174,6 +174,24 @@ def test_an_error_of_the_work_before_the_crash_is_raised_and_the_disk_is_put_bac
     assert {name: getattr(fs, name) for name in before} == before
 
 
+def test_what_the_work_left_is_found_when_an_error_of_its_own_ended_it(crashes: Crashes) -> None:
+    class RejectedError(Exception):
+        """The application's own."""
+
+    rejections = 0
+    for crash in crashes():
+        confirmed: list[bytes] = []
+        try:
+            with crash.log() as log:
+                write(log, 1, confirmed)
+                raise RejectedError
+        except RejectedError:
+            rejections += 1
+        with crash.reopened() as log:
+            assert values(log)[: len(confirmed)] == confirmed
+    assert rejections > 0
+
+
 def test_an_error_that_the_crash_leads_to_is_passed_over(crashes: Crashes) -> None:
     class OrderError(Exception):
         """The application's own."""

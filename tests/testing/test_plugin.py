@@ -184,6 +184,40 @@ def test_a_crash_at_each_write_finds_what_was_confirmed_too_early(run: Run) -> N
     )
 
 
+def test_the_log_and_the_store_of_a_crash_take_the_settings_of_the_markers(run: Run) -> None:
+    result = run(
+        """
+        import pytest
+
+        pytestmark = [
+            pytest.mark.kstore_log(segment_bytes=1000),
+            pytest.mark.kstore_store(topics={"orders": 2}, segment_bytes=2000),
+        ]
+
+        def test_log(kstore_crash):
+            for crash in kstore_crash("kill"):
+                with crash.log(retention_ms=5) as log:
+                    assert (log.config.segment_bytes, log.config.retention_ms) == (1000, 5)
+                with crash.reopened() as log:
+                    assert log.config.segment_bytes == 1000
+
+        def test_store(kstore_crash):
+            for crash in kstore_crash("kill"):
+                with crash.store() as store:
+                    assert (store.partitions("orders"), store.config.segment_bytes) == ((0, 1), 2000)
+                    store.append("orders", b"value")
+                with crash.reopened() as store:
+                    assert list(store.topics) == ["orders"]
+
+        def test_arguments_of_the_call_come_first(kstore_crash):
+            for crash in kstore_crash("kill"):
+                with crash.store(topics={"others": 1}, segment_bytes=3000) as store:
+                    assert (list(store.topics), store.config.segment_bytes) == (["others"], 3000)
+        """
+    )
+    result.assert_outcomes(passed=3)
+
+
 def test_classes_of_pytest_and_of_unittest_get_the_fixtures(run: Run) -> None:
     result = run(
         """

@@ -83,11 +83,21 @@ def kstore_store(
 
 
 @pytest.fixture
-def kstore_crash(tmp_path_factory: pytest.TempPathFactory, kstore_clock: ManualClock) -> Crashes:
-    """Crashes: `for crash in kstore_crash():` cuts the power, or kills the process, before each write and sync."""
+def kstore_crash(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kstore_clock: ManualClock
+) -> Crashes:
+    """Crashes: `for crash in kstore_crash():` cuts the power, or kills the process, before each write and sync.
+
+    `crash.log()` and `crash.store()` take the settings of the markers `kstore_log` and `kstore_store`.
+    """
     from kstore.testing import Crashes
 
-    return Crashes(tmp_path_factory.mktemp("kstore"), kstore_clock)
+    return Crashes(
+        tmp_path_factory.mktemp("kstore"),
+        kstore_clock,
+        log=_settings(request, "kstore_log"),
+        store=_settings(request, "kstore_store"),
+    )
 
 
 @pytest.fixture(scope="session")
