@@ -292,6 +292,15 @@ def test_a_file_that_is_of_no_log_is_refused_by_name(log: Path, dump: Dumper) ->
     assert "partition.metadata: no file of a log" in found.err
 
 
+def test_a_directory_named_like_a_segments_file_is_refused_as_one(tmp_path: Path, dump: Dumper) -> None:
+    path = tmp_path / LOG
+    path.mkdir()
+    for arguments in ([str(path)], ["--json", "--files", str(path)], [f"{path}/"]):
+        found = dump(*arguments)
+        assert found.code == 1
+        assert f"{LOG}: a directory is here, and a regular file is needed" in found.err
+
+
 def test_words_beside_files_are_passed_over_as_in_kafka_until_something_is_ours(
     log: Path,
     dump: Dumper,

@@ -268,6 +268,9 @@ def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]
     if files.segments:  # the directory may have any name
         yield Source(files.segments, _topic(path), path, files.others)
         return
+    if names.parse_file_name(os.path.basename(path.rstrip("/"))) is not None:
+        yield file_source(path.rstrip("/"))  # a directory with the name of a log's file: its opening says what is wrong
+        return
     place = places.find(path)
     if not place.entries and files.others:
         yield Source([], _topic(path), path, files.others)
