@@ -5,9 +5,15 @@ They import nothing of kstore, so that errors can carry them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    Headers: TypeAlias = Mapping[str, ReadableBuffer | None] | Iterable[tuple[str, ReadableBuffer | None]]
+    """What an append takes as a record's headers: a mapping, or pairs where a name comes more than once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,7 @@ def test_the_settings_as_keywords_are_those_of_the_tables(monkeypatch: pytest.Mo
 
 
 RIGHT = """
+from contextlib import aclosing
 import kstore
 log = kstore.Log.open("d/t-0", segment_bytes=1 << 20, retention_ms="600000", preallocate=True, clock=lambda: 0)
 log.update_config(flush_ms=5)
@@ -141,6 +142,20 @@ store = kstore.Store.open("d", log_retention_check_interval_ms=1000, segment_byt
 store.create_topic("t", 2, segment_bytes=100, cleanup_policy=["compact", "delete"])
 store.update_config(retention_ms=-1)
 print(kstore.LogConfig(min_cleanable_dirty_ratio=0.5).replace(segment_ms=1).warnings(kstore.BrokerConfig()))
+log.append(b"v", headers={"a": b"b"})
+log.append(b"v", headers=[("a", b"b"), ("a", None)])
+log.append_many([(b"k", b"v", None, {"a": b"b"})])
+store.append("t", b"v", headers={"a": b"b"})
+with store.producer() as producer, store.producer(transactional_id="x") as transactions:
+    producer.append("t", b"v", headers={"a": b"b"})
+    with transactions.transaction() as transaction:
+        transaction.append("t", b"v", headers={"a": b"b"})
+async def reads() -> None:
+    async with aclosing(log.aread()) as records, aclosing(store.aread("t")) as more:
+        print([record.offset async for record in records], [record.topic async for record in more])
+    async with aclosing(log.aread_columns()) as chunks:
+        print([chunk.next_offset async for chunk in chunks])
+    await log.aappend(b"v", headers={"a": b"b"})
 print(log.recovery.cut_bytes, kstore.__version__, kstore.CorruptRecordError, kstore.decode_batches(b""))
 """
 WRONG = {

@@ -6,12 +6,12 @@ from typing import TypeAlias, final
 from typing_extensions import Buffer
 
 from kstore._core import Record
+from kstore.types import Headers
 
 _Data: TypeAlias = Buffer | None
-_Headers: TypeAlias = Iterable[tuple[str, _Data]] | dict[str, _Data] | None
-_Item: TypeAlias = Buffer | Record | tuple[_Data, _Data] | tuple[_Data, _Data, int | None, _Headers]
+_Item: TypeAlias = Buffer | Record | tuple[_Data, _Data] | tuple[_Data, _Data, int | None, Headers | None]
 
-def encode_headers(headers: _Headers) -> bytes:
+def encode_headers(headers: Headers | None) -> bytes:
     """The headers of a lone record as they stand in it, from any form that `Packer.pack` takes.
 
     Raises `TypeError`, `InvalidRecordError`.

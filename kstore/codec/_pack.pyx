@@ -396,7 +396,7 @@ cdef class Packer:
         cdef bytes out, name_bytes
         cdef object value_bytes
         cdef uint8_t *p
-        for pair in headers.items() if isinstance(headers, dict) else headers:
+        for pair in headers if isinstance(headers, (list, tuple)) else arguments.header_pairs(headers):
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise TypeError(f"header of record {self.records} is no (name, value) pair")
             name, value = pair

@@ -1,10 +1,10 @@
-from collections.abc import Iterable
 from datetime import datetime
 
 from typing_extensions import Buffer
 
 from kstore.log.append import Appends
 from kstore.log.log import Log
+from kstore.types import Headers
 
 def append(
     self: Appends,
@@ -12,7 +12,7 @@ def append(
     key: Buffer | None = None,
     *,
     timestamp: int | datetime | None = None,
-    headers: Iterable[tuple[str, Buffer | None]] | None = None,
+    headers: Headers | None = None,
     sync: bool = False,
     expected_offset: int | None = None,
     leader_epoch: int | None = None,

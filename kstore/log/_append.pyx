@@ -13,7 +13,7 @@ from kstore.log.writing._appender cimport Appender
 @cython.binding(True)                    # a method of a class of Python
 def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
            timestamp: int | datetime | None = None,
-           headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None, sync: bool = False,
+           headers: Headers | None = None, sync: bool = False,
            expected_offset: int | None = None, leader_epoch: int | None = None) -> int:
     """Append one record as a batch of its own and return its offset.
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
+    from kstore.types import Headers
+
 MARKER_BYTES = 78
 
 
@@ -57,7 +59,7 @@ class Appends:
         value: ReadableBuffer | None,
         key: ReadableBuffer | None,
         timestamp: int | datetime | None,
-        headers: Iterable[tuple[str, ReadableBuffer | None]] | None,
+        headers: Headers | None,
         leader_epoch: int | None,
         sync: bool,
         expected_offset: int | None,

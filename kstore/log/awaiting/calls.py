@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kstore._core import Record, RecordIterator
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from kstore.base.loops import Turns
     from kstore.columns._columns import Columns
     from kstore.log.awaiting.flushing import Flushers
+    from kstore.log.awaiting.stream import Stream
     from kstore.log.read_columns import Layout
+    from kstore.types import Headers
 
 
 class Awaits(ColumnAppends, TableReads):
@@ -34,7 +36,7 @@ class Awaits(ColumnAppends, TableReads):
         key: ReadableBuffer | None = None,
         *,
         timestamp: int | datetime | None = None,
-        headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None,
+        headers: Headers | None = None,
         sync: bool = False,
         expected_offset: int | None = None,
         leader_epoch: int | None = None,
@@ -96,7 +98,7 @@ class Awaits(ColumnAppends, TableReads):
         timeout: float | None = None,
         durable: bool = False,
         on_lag: OnLag = "raise",
-    ) -> AsyncIterator[Record]:
+    ) -> Stream[Record]:
         """Iterate over the records of `[offset, end_offset)` with `async for`; the arguments are those of `read`.
 
         Pieces of files, of up to 256 KiB or one larger batch, are read by a thread of the loop's executor, and what was
@@ -139,7 +141,7 @@ class Awaits(ColumnAppends, TableReads):
         isolation: Isolation = "read_uncommitted",
         durable: bool = False,
         threads: int | None = None,
-    ) -> AsyncIterator[Columns]:
+    ) -> Stream[Columns]:
         """Iterate over the records of `[offset, end_offset)` as columns with `async for`, chunk by chunk.
 
         The arguments and the chunks are those of `iter_columns`. Each chunk is made by a thread of the loop's executor,

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from kstore.base.loops import Turns
     from kstore.columns._columns import Columns
     from kstore.log.awaiting.flushing import Flushers
+    from kstore.log.awaiting.stream import Stream
     from kstore.log.read_columns import Layout
+    from kstore.types import Headers
 
 
 class StoreAwaits:
@@ -43,7 +45,7 @@ class StoreAwaits:
         *,
         partition: int | None = None,
         timestamp: int | datetime | None = None,
-        headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None,
+        headers: Headers | None = None,
         sync: bool = False,
         expected_offset: int | None = None,
     ) -> RecordMetadata:
@@ -86,7 +88,7 @@ class StoreAwaits:
         timeout: float | None = None,
         durable: bool = False,
         on_lag: OnLag = "raise",
-    ) -> AsyncIterator[ConsumerRecord]:
+    ) -> Stream[ConsumerRecord]:
         """Iterate over the records of a topic, or of several, with `async for`; the arguments are those of `read`.
 
         Several topics are read one after the other; with `follow` what comes to any of them is given as it comes.

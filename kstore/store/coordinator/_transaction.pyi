@@ -16,7 +16,7 @@ from kstore.store.coordinator.transactionlog import TransactionEntry
 from kstore.store.coordinator.transactions import TransactionCoordinator
 from kstore.store.readers import Logs
 from kstore.store.topics.numbered import NumberedAppender, SequenceNumbers
-from kstore.types import RecordMetadata
+from kstore.types import Headers, RecordMetadata
 
 VERSION: int
 LAST_EPOCH: int
@@ -122,7 +122,7 @@ def append(
     *,
     partition: int | None = None,
     timestamp: int | datetime | None = None,
-    headers: Iterable[tuple[str, Buffer | None]] | None = None,
+    headers: Headers | None = None,
     expected_offset: int | None = None,
 ) -> RecordMetadata:
     """Append one record as `Store.append` does; where it is. The marker of a transaction takes an offset, too."""

@@ -11,6 +11,7 @@ from libc.stdint cimport int64_t
 from kstore.log.writing._appender cimport Appender
 from kstore.store.topics._numbered cimport NumberingAppender, Sequences
 
+from kstore.base import arguments
 from kstore.codec.coordinator._states import state_value
 from kstore.codec.coordinator.transactions import Status, TransactionState
 from kstore.errors import KStoreError
@@ -313,10 +314,10 @@ cdef class RecordTransaction:
 @cython.binding(True)                    # a method of a class of Python
 def append(RecordTransaction self not None, topic: str, value: ReadableBuffer | None,
            key: ReadableBuffer | None = None, *, partition: int | None = None, timestamp: int | datetime | None = None,
-           headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None,
+           headers: Headers | None = None,
            expected_offset: int | None = None) -> RecordMetadata:
     """Append one record as `Store.append` does; where it is. The marker of a transaction takes an offset, too."""
-    headers = headers if headers is None else list(headers)
+    headers = headers if headers is None else arguments.header_pairs(headers)
     self._take()
     try:
         self._refuse_if_over()

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kstore._core import Record
+from kstore.base import arguments
 from kstore.base.closing import Closing
 from kstore.codec.coordinator.transactions import Status
 from kstore.config.settings import shortened
@@ -39,11 +40,10 @@ from kstore.types import RecordMetadata
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from kstore.types import AppendInfo
+    from kstore.types import AppendInfo, Headers
 
 logger = logging.getLogger("kstore")
 
-Headers = Iterable[tuple[str, "ReadableBuffer | None"]] | None
 Place = tuple[str, int]
 
 TIMEOUT_MS = 60_000  # transaction.timeout.ms of Kafka's producer
@@ -91,7 +91,7 @@ class Producer(RecordProducer, Closing):
         *,
         partition: int | None = None,
         timestamp: int | datetime | None = None,
-        headers: Headers = None,
+        headers: Headers | None = None,
         sync: bool = False,
     ) -> RecordMetadata:
         """Append one record as `Store.append` does, once, however often it is retried.
@@ -137,11 +137,11 @@ class Producer(RecordProducer, Closing):
         partition: int | None,
         chosen: int | None,
         timestamp: int | datetime | None,
-        headers: Headers,
+        headers: Headers | None,
         sync: bool,
     ) -> RecordMetadata:
         """Append one record under the lock, to the `chosen` partition of a call that asked for `partition`."""
-        headers = headers if headers is None else list(headers)
+        headers = None if headers is None else arguments.header_pairs(headers)
         attempt = _Attempt(("append", topic, value, key, partition, timestamp, headers))
         try:
             with self._lock:

@@ -1,6 +1,6 @@
 """`Store.append` in C: the usual append of one record in one step."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Self
 
@@ -10,7 +10,7 @@ from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Catalog, Entry
 from kstore.store.store import Store
 from kstore.store.topics._route import Router
-from kstore.types import RecordMetadata
+from kstore.types import Headers, RecordMetadata
 
 @disjoint_base
 class Route:
@@ -48,7 +48,7 @@ class RecordAppender(RoutedAppender):
         key: Buffer | None,
         partition: int | None,
         timestamp: int | datetime | None,
-        headers: Iterable[tuple[str, Buffer | None]] | None,
+        headers: Headers | None,
         sync: bool,
         expected_offset: int | None,
     ) -> RecordMetadata:
@@ -62,7 +62,7 @@ def append(
     *,
     partition: int | None = None,
     timestamp: int | datetime | None = None,
-    headers: Iterable[tuple[str, Buffer | None]] | None = None,
+    headers: Headers | None = None,
     sync: bool = False,
     expected_offset: int | None = None,
 ) -> RecordMetadata:

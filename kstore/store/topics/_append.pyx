@@ -111,7 +111,7 @@ cdef class RecordAppender(RoutedAppender):
 @cython.binding(True)                    # a method of a class of Python
 def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
            partition: int | None = None, timestamp: int | datetime | None = None,
-           headers: Iterable[tuple[str, ReadableBuffer | None]] | None = None, sync: bool = False,
+           headers: Headers | None = None, sync: bool = False,
            expected_offset: int | None = None) -> RecordMetadata:
     """Append one record as a batch of its own; where it went, and its timestamp there.
 

@@ -1,6 +1,6 @@
 """A producer's sequence numbers, and the append of one numbered record in one step."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeAlias, final
@@ -9,7 +9,7 @@ from typing_extensions import Buffer, disjoint_base
 
 from kstore.log.writing.writer import Writer
 from kstore.store.topics._append import Route, RoutedAppender
-from kstore.types import RecordMetadata
+from kstore.types import Headers, RecordMetadata
 
 _Place: TypeAlias = tuple[str, int]
 
@@ -79,7 +79,7 @@ class NumberingAppender(RoutedAppender):
         key: Buffer | None,
         partition: int | None,
         timestamp: int | datetime | None,
-        headers: Iterable[tuple[str, Buffer | None]] | None,
+        headers: Headers | None,
         expected_offset: int | None = None,
     ) -> RecordMetadata:
         """Append one record, numbered, once `enter` has its partition. Raises what `Store.append` and the log raise."""

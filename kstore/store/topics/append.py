@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
+    from kstore.types import Headers
+
 READY_BYTES = 1 << 20  # what append_many encodes, over all partitions, before it writes
 OPEN_BYTES = 64 << 20  # what append_many holds at the most, however many partitions it fills at once
 
@@ -167,7 +169,7 @@ class TopicAppender(RecordAppender):
         key: ReadableBuffer | None,
         partition: int | None,
         timestamp: int | datetime | None,
-        headers: Iterable[tuple[str, ReadableBuffer | None]] | None,
+        headers: Headers | None,
         sync: bool,
         expected_offset: int | None,
     ) -> RecordMetadata:

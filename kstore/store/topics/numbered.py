@@ -7,7 +7,7 @@ log is asked before the next append.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from _typeshed import ReadableBuffer
+
+    from kstore.types import Headers
 
 Place = tuple[str, int]
 Enter = Callable[[list[Place]], None]
@@ -310,7 +312,7 @@ class NumberedAppender(NumberingAppender):
         key: ReadableBuffer | None,
         partition: int | None,
         timestamp: int | datetime | None,
-        headers: Iterable[tuple[str, ReadableBuffer | None]] | None,
+        headers: Headers | None,
         expected_offset: int | None,
     ) -> RecordMetadata:
         """Append one record, numbered, where there is more to do than to write it."""

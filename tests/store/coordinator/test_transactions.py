@@ -6,6 +6,7 @@ import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -916,3 +917,18 @@ def test_columns_of_a_transaction_that_has_ended_are_refused(root: Path) -> None
             with store.producer(transactional_id=ID), pytest.raises(kstore.InvalidProducerEpochError):
                 txn.append_columns("t", [b"c"])
         assert [each.value for each in store.read("t")] == [b"a"]
+
+
+def test_headers_may_be_a_mapping_in_every_append(tmp_path: Path) -> None:
+    headers = MappingProxyType({"a": b"1", "b": None})
+    with kstore.Store.open(tmp_path, background=False) as store:
+        store.create_topic("t")
+        store.append("t", b"0", headers=headers)
+        with store.producer() as producer:
+            producer.append("t", b"1", headers=headers)
+            producer.append_many("t", [(None, b"2", None, headers)])
+        with store.producer(transactional_id="x") as transactional, transactional.transaction() as transaction:
+            transaction.append("t", b"3", headers=headers)
+            transaction.append_many("t", [(None, b"4", None, headers)])
+        found = [(record.value, record.headers) for record in store.read("t")]
+        assert found == [(b"%d" % n, (("a", b"1"), ("b", None))) for n in range(5)]
