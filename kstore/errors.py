@@ -324,13 +324,26 @@ def refusal(failure: BaseException, path: str, what: str) -> StorageError:
     if isinstance(failure, StorageError) and failure._is_refusal:
         error = StorageError(failure.errno, failure.strerror, failure.filename)
     else:
-        cause = str(failure) or type(failure).__name__
-        if isinstance(failure, StorageError) and failure.strerror:
-            cause = failure.strerror if failure.filename is None else f"{failure.strerror} at {failure.filename}"
         number = getattr(failure, "errno", None) or errno.EIO
-        error = StorageError(number, f"{cause}; {what}", path)
+        error = StorageError(number, f"{_cause(failure)}; {what}", path)
     error._is_refusal = error._reported = True  # the failure was reported
     return error
+
+
+def _cause(failure: BaseException) -> str:
+    """One line that says what a log failed of; an interrupt, whose text is empty, is named by its class."""
+    if isinstance(failure, StorageError) and failure.strerror:
+        return failure.strerror if failure.filename is None else f"{failure.strerror} at {failure.filename}"
+    return str(failure) or f"interrupted by {type(failure).__name__}"
+
+
+def as_storage_error(failure: BaseException, path: str) -> StorageError:
+    """Return `failure`, or a `StorageError` at `path` that names it as its cause."""
+    if isinstance(failure, StorageError):
+        return failure
+    made = StorageError(errno.EIO, _cause(failure), path)
+    made.__cause__ = failure
+    return made
 
 
 class LogLockedError(StorageError):

@@ -8,10 +8,16 @@ import math
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import ParamSpec, SupportsIndex, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, ParamSpec, SupportsIndex, TypeVar
 
 from kstore.base.numbers import LONG_MAX, LONG_MIN
+from kstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from kstore.types import Headers
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -48,11 +54,21 @@ def seconds(name: str, value: float | None) -> float | None:
     return None if value > threading.TIMEOUT_MAX else float(value)
 
 
-def path(name: str, value: object) -> None:
-    """Refuse a value that is no path as text, with a `TypeError` that names the argument."""
+def path(name: str, value: object) -> str:
+    """Return a path as text; `TypeError` for anything else, `ConfigError` if it is empty or has a null character."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str or an os.PathLike of one, not {type(value).__name__}")
+    if not text:
+        raise ConfigError(f"{name} is empty; '.' is the current directory")
+    if "\0" in text:
+        raise ConfigError(f"{name} is {text[:200]!r}; a path has no null character")
+    return text
+
+
+def real_path(name: str, value: object) -> str:
+    """Return the canonical form of a path; raises as `path` does."""
+    return os.path.realpath(path(name, value))
 
 
 def one_of(name: str, value: object, *kinds: type) -> None:
@@ -87,6 +103,11 @@ def named(method: Callable[P, T]) -> Callable[P, T]:
         return method(*args, **kwargs)
 
     return call
+
+
+def header_pairs(headers: Headers) -> list[tuple[str, ReadableBuffer | None]]:
+    """Return a record's headers as a new list of pairs."""
+    return list(headers.items() if isinstance(headers, Mapping) else headers)
 
 
 def iterator(name: str, value: Iterable[T]) -> Iterator[T]:

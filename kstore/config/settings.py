@@ -324,7 +324,7 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, tuple[str, int]]:
 
     Raises `StorageError` when the system refuses it.
     """
-    text = fs.read_file(path, follow=True).decode("latin-1")
+    text = fs.read_file(arguments.path("config", path), follow=True).decode("latin-1")
     return {name: (value, line) for line, name, value in _properties(text)}
 
 

@@ -186,13 +186,19 @@ def parse_partition_name(name: str) -> PartitionName:
         unique_id = tail.removesuffix(suffix)
     topic, dash, digits = rest.rpartition("-")
     if not dash:
-        raise _no_partition(name, "it has no '-'")
+        raise _no_partition(name, f"it has no '-'{_suggested(name)}")
     if not topic:
         raise _no_partition(name, "the topic is empty")
     partition = _parse_digits(digits, INT_MAX) if _PARTITION.fullmatch(digits) else None
     if partition is None:
-        raise _no_partition(name, f"{digits!r} is no partition number in 0..{INT_MAX}")
+        raise _no_partition(name, f"{digits!r} is no partition number in 0..{INT_MAX}{_suggested(name)}")
     return PartitionName(topic, partition, suffix, unique_id)
+
+
+def _suggested(name: str) -> str:
+    """Name the directory of partition 0, where `name` is a topic's name."""
+    is_topic = _TOPIC.fullmatch(name) and name not in (".", "..") and len(name) <= MAX_TOPIC_LENGTH
+    return f"; partition 0 of a topic {name!r} is '{name}-0'" if is_topic else ""
 
 
 def is_partition_name(name: str) -> bool:

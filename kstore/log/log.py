@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from errno import EBADMSG, EIO
+from errno import EBADMSG
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from kstore.base import arguments, times
@@ -23,7 +23,7 @@ from kstore.config import cautions
 from kstore.config.log import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import fs
-from kstore.errors import InvalidTopicError, KStoreError, PolicyViolationError, StorageError
+from kstore.errors import InvalidTopicError, KStoreError, PolicyViolationError, StorageError, as_storage_error
 from kstore.files import checkpoint, loads, names
 from kstore.files.marks import restores, role
 from kstore.files.marks.role import FollowerRole
@@ -90,12 +90,11 @@ class Log(Closing, Awaits):
         """
         if mode not in ("a", "r"):
             raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
-        arguments.path("path", path)
+        directory = os.path.abspath(arguments.path("path", path))
         arguments.one_of("config", config, LogConfig, Mapping, str, os.PathLike)
         checked = times.checked_clock(clock)
         if max_decompressed_bytes is not None:
             max_decompressed_bytes = arguments.integer("max_decompressed_bytes", max_decompressed_bytes, low=1)
-        directory = os.path.abspath(os.fspath(path))
         parsed = names.parse_partition_name(os.path.basename(directory))
         if mode == "a" and names.partition_name(parsed.topic, parsed.partition) != os.path.basename(directory):
             raise InvalidTopicError(
@@ -251,11 +250,7 @@ class Log(Closing, Awaits):
     def failed(self) -> StorageError | None:
         """Why the log refuses to be written, None if it does not."""
         failure = None if self._writer is None else self._writer.failure
-        return (
-            failure
-            if failure is None or isinstance(failure, StorageError)
-            else StorageError(EIO, str(failure), self.path)
-        )
+        return None if failure is None else as_storage_error(failure, self.path)
 
     def __del__(self) -> None:
         # The log is not used any more: its records are in the files, and its locks are released with this object.

@@ -63,7 +63,7 @@ def commit(
     if isinstance(root, Store):
         return root.adopt(rows, txn=txn, staging_dir=staging_dir)
     deadline = time.monotonic() + (arguments.seconds("commit_timeout", commit_timeout) or 0.0)
-    path = os.path.realpath(os.fspath(root))
+    path = arguments.real_path("root", root)
     while True:
         try:
             with Store.open(path, background=False, staging_dir=staging_dir) as store:
@@ -99,13 +99,13 @@ def discard(
 
 
 def _discard(root: Root, rows: list[Staged], job: str | None, staging_dir: str | os.PathLike[str] | None) -> None:
-    paths = root.paths if isinstance(root, Store) else (os.path.realpath(os.fspath(root)),)
+    paths = root.paths if isinstance(root, Store) else (arguments.real_path("root", root),)
     needed: set[str] = set()
     for path in paths:
         record = loads.read_commit(path) if fs.exists(path) else None
         # Directories are compared by name, since the root may have moved.
         needed |= set() if record is None else set(map(os.path.basename, record.directories))
-    named = () if staging_dir is None else (os.path.realpath(os.fspath(staging_dir)),)
+    named = () if staging_dir is None else (arguments.real_path("staging_dir", staging_dir),)
     areas = loads.staging_areas(paths, named)
     directories = list(dict.fromkeys(row.directory for row in rows))
     for directory in directories:
@@ -193,7 +193,7 @@ def _is_done(root: Root, application: str, version: int) -> bool:
     """Whether a transaction has been committed, as far as the files show without the store's lock."""
     if isinstance(root, Store):
         return loads_of(root).has(application, version)
-    path = os.path.realpath(os.fspath(root))
+    path = arguments.real_path("root", root)
     return fs.exists(path) and loads.read_done([path]).has("", application, version)
 
 

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from kstore.base import optional
+from kstore.base import arguments, optional
 from kstore.disk import fs
 from kstore.errors import (
     ConfigError,
@@ -103,9 +103,7 @@ def directories(root: Roots) -> tuple[str, ...]:
     """The log directories that `root` names: a path, a `file:` URI, or several; `ConfigError` for anything else."""
     paths = []
     for path_like in [root] if isinstance(root, str | os.PathLike) else list(root):
-        path = os.fspath(path_like)
-        if not isinstance(path, str) or not path:
-            raise ConfigError(f"a log directory is a path, not {path!r}")
+        path = arguments.path("a log directory's path", path_like)
         if "://" in path or path.startswith("file:"):
             parts = urlsplit(path)
             if parts.scheme != "file" or parts.netloc not in ("", "localhost"):

@@ -383,7 +383,7 @@ def _look(
     """The directories, this topic or all topics, and the configuration of a topic without settings of its own."""
     if isinstance(root, Store):
         return root.paths, _topics(root, topic), root.config
-    path = os.path.realpath(os.fspath(root))
+    path = arguments.real_path("root", root)
     if not fs.exists(path):
         return (path,), {}, LogConfig()
     with Store.open(path, "r") as store:
@@ -430,7 +430,7 @@ def staging_directory(paths: Iterable[str], given: str | os.PathLike[str] | None
     `ConfigError` for one inside of a log directory, `StorageError` for one on another file system.
     """
     roots = list(paths)
-    path = loads.staging_areas(roots)[0] if given is None else os.path.realpath(os.fspath(given))
+    path = loads.staging_areas(roots)[0] if given is None else arguments.real_path("staging_dir", given)
     fs.refuse_links(path, below=path)
     for root in roots:
         if path == root or path.startswith(root + os.sep):

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kstore.base import arguments
 from kstore.base.times import is_settled
 from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, KStoreError, StorageError, UnknownTopicOrPartitionError
@@ -251,14 +252,11 @@ def real_paths(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     by_real: dict[str, str] = {}
     for path in named:
-        if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-            raise TypeError(f"a log directory is a str or an os.PathLike of one, not {type(path).__name__}")
-        if not os.fspath(path):
-            raise ConfigError("a log directory's path is empty; '.' is the current directory")
-        real = os.path.realpath(os.fspath(path))
+        given = arguments.path("a log directory's path", path)
+        real = os.path.realpath(given)
         if real in by_real:
-            raise ConfigError(f"the log directory {real} is named twice, as {by_real[real]!r} and {os.fspath(path)!r}")
-        by_real[real] = os.fspath(path)
+            raise ConfigError(f"the log directory {real} is named twice, as {by_real[real]!r} and {given!r}")
+        by_real[real] = given
     if not by_real:
         raise ConfigError("a store needs at least one log directory")
     return tuple(by_real)

@@ -233,3 +233,18 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
     names.parse_offset(text)
     with contextlib.suppress(InvalidTopicError):
         names.parse_partition_name(text)
+
+
+@pytest.mark.parametrize("name", ["counter", "my-events", "a.b_c"])
+def test_the_name_of_a_topic_alone_is_answered_with_its_first_partitions(name: str) -> None:
+    with pytest.raises(
+        InvalidTopicError, match=rf"partition 0 of a topic '{re.escape(name)}' is '{re.escape(name)}-0'"
+    ):
+        names.parse_partition_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "no topic", "a" * 250])
+def test_what_names_no_topic_is_answered_without_a_suggestion(name: str) -> None:
+    with pytest.raises(InvalidTopicError) as caught:
+        names.parse_partition_name(name)
+    assert "partition 0" not in str(caught.value)

@@ -335,3 +335,34 @@ def test_a_clock_that_goes_backwards_does_no_harm(partition: Path, clock: Manual
         assert log.log_end_offset == 3
     with kstore.Log.open(partition, clock=clock) as log:
         assert [record.value for record in log.read()] == [b"x", b"y", b"z"]
+
+
+PATHS: dict[str, Callable[[str, str], object]] = {
+    "Log.open": lambda path, _: kstore.Log.open(f"{path}/events-0"),
+    "Log.open, config": lambda path, good: kstore.Log.open(f"{good}/events-0", config=path),
+    "Store.open": lambda path, _: kstore.Store.open(path),
+    "Store.open, several": lambda path, good: kstore.Store.open([good, path]),
+    "LogConfig.from_kafka": lambda path, _: kstore.LogConfig.from_kafka(path),
+    "replicate, source": lambda path, good: kstore.replicate(path, good),
+    "replicate, target": lambda path, good: kstore.replicate(good, path),
+    "backup": lambda path, good: _with_store(good, lambda store: kstore.backup(store, path)),
+    "backup, file URL": lambda path, good: _with_store(good, lambda store: kstore.backup(store, f"file:///{path}")),
+    "restore, backup": lambda path, good: kstore.restore(path, good),
+    "restore, directory": lambda path, good: kstore.restore(good, path),
+    "adopt": lambda path, good: _with_store(good, lambda store: store.adopt([], staging_dir=path)),
+    "spark.commit": lambda path, _: kstore.spark.commit(path, []),
+    "spark.stage": lambda path, _: kstore.spark.stage(path, topic="t"),
+}
+
+
+def _with_store(path: str, call: Callable[[kstore.Store], object]) -> None:
+    with kstore.Store.open(path, background=False) as store:
+        call(store)
+
+
+@pytest.mark.parametrize("call", PATHS.values(), ids=PATHS)
+def test_a_path_with_a_null_character_is_an_error_that_shows_it(
+    call: Callable[[str, str], object], tmp_path: Path
+) -> None:
+    with pytest.raises(kstore.KStoreError, match=r"a\\x00b.*null character"):
+        call("a\0b", str(tmp_path / "good"))

@@ -57,6 +57,8 @@ def _path_of(url: str) -> str | None:
         raise TypeError(f"url must be a str, not {type(url).__name__}")
     if not url:
         raise BackupError("the URL of a backup is empty; '.' is the current directory")
+    if "\0" in unquote(url):
+        raise BackupError(f"the URL of a backup is {url[:200]!r}; it may have no null character")
     scheme, separator, _ = url.partition("://")
     if not separator:
         return url

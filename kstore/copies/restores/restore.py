@@ -66,13 +66,12 @@ def restore(
     objects that are missing or altered; `UnknownTopicOrPartitionError`; `LogLockedError` and `StorageError`.
     """
     started = time.monotonic()
-    arguments.path("directory", directory)
+    root = arguments.real_path("directory", directory)
     threads = arguments.integer("threads", threads, 1, 256)
     until_ms = None if until is None else _milliseconds(until)
     cuts = _offsets(offsets)
     chosen = None if topics is None else tuple(sorted({topics} if isinstance(topics, str) else set(topics)))
     choices = _digest(until_ms, sorted((*key, offset) for key, offset in cuts.items()), chosen)
-    root = os.path.realpath(os.fspath(directory))
     marked = restores.read_progress(root) if fs.exists(root) else None
     source = _digest(url_of(url))
     if marked is not None and marked.complete and (marked.choices, marked.source) == (choices, source) and not dry_run:

@@ -74,8 +74,8 @@ class BulkLoads:
 
     def _add_area(self, staging_dir: str | os.PathLike[str] | None) -> None:
         if staging_dir is not None:
-            arguments.path("staging_dir", staging_dir)
-            self._areas = tuple(dict.fromkeys([*self._areas, os.path.realpath(os.fspath(staging_dir))]))
+            area = arguments.real_path("staging_dir", staging_dir)
+            self._areas = tuple(dict.fromkeys([*self._areas, area]))
 
     def adopt(
         self,

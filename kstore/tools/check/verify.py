@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TypeAlias
 
+from kstore.base import arguments
 from kstore.base.helpers import PATIENCE_S, with_helpers
 from kstore.base.numbers import LONG_MAX
 from kstore.disk import fs
-from kstore.errors import ConfigError, KStoreError
+from kstore.errors import KStoreError
 from kstore.files import checkpoint, gaps, loads, names, topics
 from kstore.files.marks import role
 from kstore.store import catalog
@@ -97,9 +98,7 @@ def targets(paths: Iterable[str | os.PathLike[str]]) -> list[Target]:
     Raises `StorageError` for a path with nothing at it, and `ConfigError` for an empty one.
     """
     chosen: list[Target] = []
-    named = [os.fspath(path) for path in paths]
-    if "" in named:
-        raise ConfigError("a path is empty; '.' is the current directory")
+    named = [arguments.path("path", path) for path in paths]
     for path in (name.rstrip("/") or "/" for name in named):
         if not os.path.isdir(path):
             if fs.exists(path):
