@@ -223,6 +223,7 @@ typedef struct {
 static inline const uint8_t *ks_plain_record(const uint8_t *p, const uint8_t *end, uint64_t *timestamp, int64_t *delta) {
     if (end - p < KS_HEAD) return NULL;
     KS_READ_SHORTEST(size, p, uncommon)
+    if ((int64_t)(size >> 1) > end - p) return NULL;
     const uint8_t *const next = p + (size >> 1);
     const uint8_t attributes = *p++;
     KS_READ_SHORTEST(stamp, p, uncommon)
@@ -235,11 +236,13 @@ static inline const uint8_t *ks_plain_record(const uint8_t *p, const uint8_t *en
         return NULL;
     }
     KS_READ_SHORTEST(value, p, uncommon)
-    if (!(value & 1)) p += value >> 1;
-    else if (value != 1) return NULL;
+    if (value & 1) {
+        if (value != 1) return NULL;
+        value = 0;
+    }
     *timestamp = (stamp >> 1) ^ -(stamp & 1);
     *delta = (int64_t)(offset >> 1);
-    if (p + 1 == next && next <= end && !(((size | offset) & 1) | attributes | *p)) return next;
+    if ((int64_t)(value >> 1) + 1 == next - p && !(((size | offset) & 1) | attributes | next[-1])) return next;
 uncommon:
     return NULL;
 }

@@ -88,6 +88,7 @@ typedef struct {
 KS_INLINE const uint8_t *ks_common_record(const uint8_t *p, const uint8_t *end, ks_fields *f) {
     if (end - p < KS_HEAD) return NULL;
     KS_READ_SHORT(size, p, uncommon)
+    if ((int64_t)(size >> 1) > end - p) return NULL;
     const uint8_t *const next = p + (size >> 1);
     p++; /* attributes */
     KS_READ_SHORT(timestamp, p, uncommon)
@@ -104,15 +105,11 @@ KS_INLINE const uint8_t *ks_common_record(const uint8_t *p, const uint8_t *end, 
     }
     KS_READ_SHORT(value, p, uncommon)
     f->value = p;
-    f->value_size = -1;
-    if (!(value & 1)) {
-        f->value_size = (int64_t)(value >> 1);
-        p += f->value_size;
-    }
+    f->value_size = value & 1 ? -1 : (int64_t)(value >> 1);
     f->headers_count = 0;
     f->headers = next;
-    /* The fields end where the record ends, and the record lies within the batch: no field was read beyond the batch. */
-    if (p + 1 == next && next <= end && !(((size | delta) & 1) | *p)) return next;
+    /* The value and the count of headers, 0, are the rest of the record, which lies within the batch. */
+    if ((int64_t)(value & 1 ? 0 : value >> 1) + 1 == next - p && !(((size | delta) & 1) | next[-1])) return next;
 uncommon:
     return NULL;
 }

@@ -211,7 +211,7 @@ KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, ks_place *at, int 
             ks_put_value(&value, value_layout, n, bit, f.value, f.value_size, harmless);
             if (headers && ks_append_headers(out, n, &f, next)) return KS_NO_MEMORY;
             if (b->unread) /* the next batch, while this one is written: reading and writing overlap */
-                for (; p < next; p += KS_LINE) KS_FETCH_AHEAD(p, ahead);
+                for (size_t at_line = 0; at_line < (size_t)(next - p); at_line += KS_LINE) KS_FETCH_AHEAD(p, ahead + at_line);
             p = next;
         }
         if (!(n & 63)) {
