@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t
-from libc.string cimport memcpy, memset, strlen
+from libc.string cimport memchr, memcpy, memset
 
 from kstore.columns._arrowc cimport (
     ARRAY_CAPSULE, SCHEMA_CAPSULE, STREAM_CAPSULE, ArrowArray, ArrowArrayStream, ArrowSchema,
@@ -50,6 +50,8 @@ cdef enum:
     LONGEST_FORMAT = 64                # the longest part of a format that is read here is a zone's name
 
 cdef int64_t MAX_ROWS = <int64_t> 1 << 47      # and bytes: what 64-bit machines can address
+cdef int64_t MAX_VIEW_BUFFERS = <int64_t> 1 << 31      # a view names its buffer by a signed number of 32 bits
+cdef int64_t MAX_COLUMNS = 1 << 20             # of a table, which must be known by their names
 cdef const uint8_t *NOTHING = b"\x00"
 
 cdef enum Role:
@@ -214,11 +216,11 @@ cdef class _Shape:
 
 
 cdef str _format(const ArrowSchema *schema):
-    cdef size_t size
+    cdef const char *end
     if schema == NULL or schema.release == NULL or schema.format == NULL:
         raise InvalidColumnError("an Arrow schema that has been released, or never was one")
-    size = strlen(schema.format)
-    return (<const char *> schema.format)[:min(size, <size_t> LONGEST_FORMAT)].decode("latin-1")
+    end = <const char *> memchr(schema.format, 0, LONGEST_FORMAT)
+    return schema.format[:LONGEST_FORMAT if end == NULL else end - schema.format].decode("latin-1")
 
 
 cdef const ArrowSchema *_child(const ArrowSchema *schema, int64_t number, int64_t count, str what) except NULL:
@@ -258,11 +260,12 @@ cdef _Shape _bytes_shape(const ArrowSchema *schema, str what):
     if schema.dictionary != NULL:
         if text not in NUMBERS:
             raise InvalidColumnError(f"{what}: a dictionary with indices of {_told(text)}")
+        _format(schema.dictionary)
+        if schema.dictionary.dictionary != NULL:       # it might be its own: not followed
+            raise TypeError(f"{what}: a dictionary of dictionaries is not taken")
         shape = _Shape(KS_DICTIONARY)
         shape.width, shape.is_unsigned = NUMBERS[text]
         shape.items = _bytes_shape(schema.dictionary, what)
-        if shape.items.layout == KS_DICTIONARY:
-            raise TypeError(f"{what}: a dictionary of dictionaries is not taken")
         return shape
     if text in BYTES_FORMATS:
         return _Shape(BYTES_FORMATS[text])
@@ -336,8 +339,12 @@ cdef int _check(const ArrowArray *array, str what, int64_t buffers, int64_t chil
         raise InvalidColumnError(f"{what}: an Arrow array that has been released")
     if array.length < 0 or array.offset < 0 or array.length > MAX_ROWS or array.offset > MAX_ROWS:
         raise InvalidColumnError(f"{what}: an Arrow array of {array.length} rows at offset {array.offset}")
-    if (buffers >= 0 and array.n_buffers != buffers) or (array.n_buffers > 0 and array.buffers == NULL):
+    if not -1 <= array.null_count <= array.length:
+        raise InvalidColumnError(f"{what}: an Arrow array of {array.length} rows with {array.null_count} nulls")
+    if buffers >= 0 and array.n_buffers != buffers:
         raise InvalidColumnError(f"{what}: an Arrow array of {array.n_buffers} buffers, where its type has {buffers}")
+    if array.n_buffers < 0 or (array.n_buffers > 0 and array.buffers == NULL):
+        raise InvalidColumnError(f"{what}: an Arrow array of {array.n_buffers} buffers that are not there")
     if array.n_children != children or (children > 0 and array.children == NULL):
         raise InvalidColumnError(f"{what}: an Arrow array with {array.n_children} children, where its type has {children}")
     if dictionary != (array.dictionary != NULL):
@@ -361,8 +368,9 @@ cdef Column _import(_Shape shape, const ArrowArray *array, int64_t skip, int64_t
         _check(array, what, -1, 0, False)
     elif shape.layout == KS_VIEWS:
         _check(array, what, -1, 0, False)
-        if array.n_buffers < 3:
-            raise InvalidColumnError(f"{what}: an Arrow array of views with {array.n_buffers} buffers")
+        if not 3 <= array.n_buffers <= 3 + MAX_VIEW_BUFFERS:
+            raise InvalidColumnError(f"{what}: an Arrow array of views with {array.n_buffers} buffers, where it has 3, and "
+                                     f"up to {MAX_VIEW_BUFFERS} of data")
     elif shape.layout in (KS_OFFSETS32, KS_OFFSETS64):
         _check(array, what, 3, 0, False)
     elif shape.layout in (KS_LIST32, KS_LIST64):
@@ -382,6 +390,8 @@ cdef Column _import(_Shape shape, const ArrowArray *array, int64_t skip, int64_t
         raise InvalidColumnError(f"{what}: an Arrow array of {array.length} rows at offset {array.offset}")
     if array.null_count != 0:
         c.validity = <const uint8_t *> array.buffers[0]
+        if array.null_count > 0 and c.validity == NULL:
+            raise InvalidColumnError(f"{what}: an Arrow array with {array.null_count} nulls and no bitmap that shows them")
     if shape.layout in (KS_STRIDED, KS_TIMES):
         c.data = _buffer(array, 1, rows and c.width > 0, what)
     elif shape.layout == KS_VIEWS:
@@ -402,8 +412,10 @@ cdef Column _import(_Shape shape, const ArrowArray *array, int64_t skip, int64_t
 
 
 cdef int64_t _length(const ArrowArray *array, str what) except -1:
-    if array == NULL or array.length < 0:
-        raise InvalidColumnError(f"{what}: an Arrow array of less than no rows")
+    if array == NULL or array.release == NULL:
+        raise InvalidColumnError(f"{what}: an Arrow array that has been released")
+    if not 0 <= array.length <= MAX_ROWS:
+        raise InvalidColumnError(f"{what}: an Arrow array of {array.length} rows")
     return array.length
 
 
@@ -440,14 +452,15 @@ cdef int _import_headers(Column column, _Shape shape, const ArrowArray *array, s
     _check(entries, f"entries of {what}", 1, 2, False)
     if column.c.high > entries.length:
         raise InvalidColumnError(f"{what}: Arrow offsets up to {column.c.high} into {entries.length} entries")
-    if entries.null_count != 0 and entries.buffers[0] != NULL:
-        for i in range(column.c.low, column.c.high):
-            if not ks_bit(<const uint8_t *> entries.buffers[0], entries.offset + i):
-                raise InvalidColumnError(f"{what}: entry {i} is null, which no header can be")
     column.names = _import(shape.names, entries.children[0], entries.offset, entries.length, column.owner,
                            f"keys of {what}")
     column.items = _import(shape.items, entries.children[1], entries.offset, entries.length, column.owner,
                            f"values of {what}")
+    # After both columns, which confirm the number of entries.
+    if entries.null_count != 0 and entries.buffers[0] != NULL:
+        for i in range(column.c.low, column.c.high):
+            if not ks_bit(<const uint8_t *> entries.buffers[0], entries.offset + i):
+                raise InvalidColumnError(f"{what}: entry {i} is null, which no header can be")
     column.c.names = &column.names.c
     column.c.items = &column.items.c
     return 0
@@ -498,6 +511,7 @@ cdef class Source:
             with nogil:
                 code = stream_schema(&self._stream, &self._schema)
             if code:
+                self._schema.release = NULL
                 self._failed(code)
         self._fields = self._read_schema(role)
 
@@ -544,16 +558,23 @@ cdef class Source:
 
     cdef list _read_schema(self, str role):
         cdef list fields = []
+        cdef set seen = set()
         cdef const ArrowSchema *child
         cdef int64_t i
         if _format(&self._schema) != "+s" or role != "value":
             return [(role, -1, _shape(&self._schema, ROLES[role], self._what))]
-        for i in range(self._schema.n_children):
+        if not 0 <= self._schema.n_children <= MAX_COLUMNS:
+            raise InvalidColumnError(f"{self._what}: an Arrow schema with {self._schema.n_children} children, where up to "
+                                     f"{MAX_COLUMNS} are taken")
+        # No more than there are names: among these is a wrong one if there are more.
+        for i in range(min(self._schema.n_children, <int64_t> len(ROLES) + len(IGNORED) + 1)):
             child = _child(&self._schema, i, self._schema.n_children, self._what)
+            _format(child)
             name = _name(child)
+            if name in seen:
+                raise ValueError(f"{self._what} has two columns {name!r}")
+            seen.add(name)
             if name in ROLES:
-                if any(name == field[0] for field in fields):
-                    raise ValueError(f"{self._what} has two columns {name!r}")
                 fields.append((name, i, _shape(child, ROLES[name], f"column {name!r} of {self._what}")))
             elif name not in IGNORED:
                 raise ValueError(
@@ -594,12 +615,13 @@ cdef class Source:
             chunk[role] = _import(shape, array, 0, _length(array, self._what), held, self._what)
         else:
             _check(array, self._what, 1, self._schema.n_children, False)
+            for role, number, shape in self._fields:
+                child = array.children[<int64_t> number]
+                chunk[role] = _import(shape, child, array.offset, array.length, held, f"column {role!r} of {self._what}")
+            # After the columns, which confirm the number of rows.
             if array.null_count != 0 and array.buffers[0] != NULL:
                 for i in range(array.length):
                     if not ks_bit(<const uint8_t *> array.buffers[0], array.offset + i):
                         raise InvalidColumnError(f"{self._what}: row {self._given + i} is null as a whole")
-            for role, number, shape in self._fields:
-                child = array.children[<int64_t> number]
-                chunk[role] = _import(shape, child, array.offset, array.length, held, f"column {role!r} of {self._what}")
         self._given += array.length
         return chunk
