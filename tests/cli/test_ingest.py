@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -158,23 +159,23 @@ def test_a_quote_within_a_cell_is_a_sign_like_others(
     assert ingest.values == expected
 
 
-@given(st.lists(st.text('",\nx').map(str.encode), max_size=6))
-@example([b'"', b'"'])
-@example([b'x"', b'"'])
-@example([b'"x"', b'"', b',"'])
-def test_quotes_open_at_the_start_of_a_cell_wherever_the_pieces_are_cut(pieces: list[bytes]) -> None:
-    state = "start"
-    for sign in b"".join(pieces).decode():
+@given(st.text('",\n\rx').map(str.encode))
+@example(b'a,"x\ny"\n"z\n')
+@example(b'x"\n"\n')
+@example(b'"x"y"\n')
+def test_rows_end_where_no_quote_that_opens_a_cell_is_open(piece: bytes) -> None:
+    state, end = "start", 0
+    for number, sign in enumerate(piece.decode(), 1):
         if sign == '"' and state in ("start", "ended"):
             state = "quoted"
         elif state == "quoted":
             state = "ended" if sign == '"' else "quoted"
         else:
-            state = "start" if sign in ",\n" else "cell"
+            state = "start" if sign in ",\n\r" else "cell"
+            end = number if sign in "\n\r" else end
     quotes = texts.Quotes(",")
-    for piece in pieces:
-        quotes.take(piece)
-    assert quotes.are_open == (state == "quoted")
+    assert quotes.end_of_rows(piece) == end
+    assert quotes.are_open(piece[end:]) == (state == "quoted")
 
 
 def test_bytes_that_are_no_utf8_come_through_a_csv_file(ingest: Ingest, file: File) -> None:
@@ -406,6 +407,34 @@ def test_large_files_come_in_pieces(ingest: Ingest, file: File, monkeypatch: pyt
     pq.write_table(pa.table({"n": range(2000)}), file("a.parquet", b""))
     ingest(file("a.csv", b"n\n").with_name("a.parquet"), "--value-column", "n")
     assert ingest.values == [b"%d" % number for number in range(2000)] * 3
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_wrong_row_in_a_later_piece_is_named_with_its_line(
+    ingest: Ingest, file: File, monkeypatch: pytest.MonkeyPatch, quoted: bool
+) -> None:
+    monkeypatch.setattr(base, "PIECE_BYTES", 64)
+    rows = [f'{number},"v,{number}"' if quoted else f"{number},v" for number in range(100)]
+    for at in (0, 1, 50, 99):
+        wrong = [*rows[:at], "1,2,3", *rows[at:]]
+        assert f"a.csv, line {at + 2}: 3 columns" in ingest(file("a.csv", "\n".join(["n,v", *wrong]).encode()), code=1)
+
+
+@pytest.mark.parametrize("tail", [b"x" * 5000 + b"\n", b'"' + b"x\n" * 5000])
+def test_a_file_is_read_in_the_calling_thread_alone_also_where_a_row_is_too_large(
+    ingest: Ingest, file: File, monkeypatch: pytest.MonkeyPatch, tail: bytes
+) -> None:
+    readers, read = set(), texts.Counted.readinto
+
+    def note(self: texts.Counted, buffer: Any) -> int:
+        readers.add(threading.get_ident())
+        return read(self, buffer)
+
+    monkeypatch.setattr(texts.Counted, "readinto", note)
+    monkeypatch.setattr(base, "PIECE_BYTES", 4096)
+    told = ingest(file("a.csv", gzip.compress(b"a,b\n1,2\n3," + tail + b"4,5\n" * 1_000_000)), code=1)
+    assert "a.csv, line 3: a row is larger than 0 MiB, or a quote is not closed; 1 record before it" in told
+    assert readers == {threading.get_ident()}
 
 
 # What is wrong

@@ -1,4 +1,4 @@
-"""Reads text files: decompresses them, counts the bytes that were read, and follows the quotes of a CSV file.
+"""Reads text files: decompresses them, counts the bytes that were read, and finds the ends of rows of a CSV file.
 
 The hardest rule: a compressed file that ends too early is an error, never a shorter file.
 """
@@ -99,87 +99,39 @@ class _Zstd(io.RawIOBase):
 
 
 _QUOTE = ord('"')
-_QUOTED = re.compile(rb'(?:[^"]++|"")*+')
 
 
 class Quotes:
-    """Whether a CSV file is inside of quotes. Only a quote at the start of a cell opens them; others are text."""
+    """Where rows of a CSV file end. Only a quote at the start of a cell opens it; others are text."""
 
     def __init__(self, delimiter: str) -> None:
         ends = delimiter.encode() + b"\n\r"
         self._ends = np.zeros(256, np.bool_)
         self._ends[list(ends)] = True
-        end = re.escape(ends)
-        self._end = re.compile(b"[" + end + b"]")
-        self._cells = re.compile(
-            b'(?:"(?:[^"]++|"")*+"[^'
-            + end
-            + b"]*+["
-            + end
-            + b']|(?:[^"'
-            + end
-            + b"][^"
-            + end
-            + b"]*+)?+["
-            + end
-            + b"])*+"
-        )
-        self.are_open = False
-        self._last = 0
-        """The last byte of the text so far if the next byte's meaning depends on it, else 0."""
-        self._is_first = True
+        end, sign = re.escape(ends), re.escape(delimiter.encode())
+        cell = b'(?>"(?:[^"]++|"")*+"[^%b]*+|[^"%b][^%b]*+|)' % (end, end, end)
+        self._rows = re.compile(b"(?:%b(?:%b%b)*+[\n\r])*+" % (cell, sign, cell))
+        self._open = re.compile(b'(?:%b%b)*+"(?:[^"]++|"")*+' % (cell, sign))
 
-    def take(self, piece: bytes) -> None:
-        """Follow the next bytes of the file."""
-        if not piece:
-            return
-        if self._is_first:
-            self._is_first = False
-            self._last = ord("\n")
-            piece = piece.removeprefix(b"\xef\xbb\xbf")
-            if not piece:
-                return
-        if not self.are_open and b'"' not in piece:
-            self._last = piece[-1]
-        elif not self._alternate(piece):
-            self._follow(piece)
-
-    def _alternate(self, piece: bytes) -> bool:
-        """Follow a piece whose every second quote opens a cell or is the second of two; False for any other piece."""
+    def end_of_rows(self, piece: bytes) -> int:
+        """The end of the last row that is whole, in a piece that begins where a row does; 0 if none is."""
+        if b'"' not in piece:
+            return max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
         signs = np.frombuffer(piece, np.uint8)
         quotes = np.flatnonzero(signs == _QUOTE)
-        opening = quotes[int(self.are_open) :: 2]
+        opening = quotes[::2]
         before = signs[opening - 1]
-        if len(opening) and opening[0] == 0:
-            before[0] = self._last
-        if not (self._ends[before] | (before == _QUOTE)).all():
-            return False
-        self.are_open ^= bool(len(quotes) % 2)
-        self._last = piece[-1]
-        return True
+        if opening[0] == 0:
+            before[0] = ord("\n")
+        if not (self._ends[before] | (before == _QUOTE)).all():  # a quote that is text: cell by cell
+            rows = self._rows.match(piece)
+            return 0 if rows is None else rows.end()
+        # Every second quote opens a cell, or is the second of two.
+        ends = np.flatnonzero((signs == ord("\n")) | (signs == ord("\r")))
+        ends = ends[np.searchsorted(quotes, ends) % 2 == 0]
+        return int(ends[-1]) + 1 if len(ends) else 0
 
-    def _follow(self, piece: bytes) -> None:
-        """Follow any piece, cell by cell."""
-        at, closed = 0, -1
-        if not self.are_open and self._last == _QUOTE == piece[0]:
-            self.are_open, at = True, 1
-        is_start = not self.are_open and bool(self._ends[self._last])
-        if self.are_open:
-            at = closed = self._close(piece, at)
-        if not self.are_open and not is_start:
-            end = self._end.search(piece, at)
-            at, is_start = (end.end(), True) if end is not None else (len(piece), False)
-        if is_start:
-            cells = self._cells.match(piece, at)
-            at = cells.end() if cells is not None else at
-            if piece[at : at + 1] == b'"':
-                at = closed = self._close(piece, at + 1)
-        is_literal = piece[-1] == _QUOTE and not self.are_open and closed != len(piece)
-        self._last = 0 if is_literal else piece[-1]
-
-    def _close(self, piece: bytes, at: int) -> int:
-        """Where the quoted part that goes on at `at` ends: after its quote, or with the piece."""
-        quoted = _QUOTED.match(piece, at)
-        at = quoted.end() if quoted is not None else at
-        self.are_open = at == len(piece)
-        return at + (not self.are_open)
+    def are_open(self, rest: bytes) -> bool:
+        """Whether the row that begins a piece, and does not end in it, ends inside of quotes."""
+        opened = self._open.match(rest)
+        return opened is not None and opened.end() == len(rest)
