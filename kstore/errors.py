@@ -70,9 +70,10 @@ class ConfigWarning(UserWarning):
 
 
 class TimestampWarning(UserWarning):
-    """A `timestamp=` from before March 1973, which looks like seconds where milliseconds are meant.
+    """A timestamp from before March 1973, which looks like seconds where milliseconds are meant.
 
-    Issued once for each log that is open, at the first such append. The record is stored as it was given.
+    Issued once for each log that is open, at the first such append, and once for a call that appends to several logs.
+    Of many records the greatest timestamp of those that are written together is looked at. They are stored as given.
     """
 
 

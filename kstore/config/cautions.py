@@ -14,7 +14,7 @@ from typing import Protocol
 from kstore.base import times
 from kstore.base.numbers import LONG_MAX
 from kstore.config.settings import HOURS, MINUTES, Setting, readable, text
-from kstore.errors import ConfigWarning
+from kstore.errors import ConfigWarning, TimestampWarning
 
 OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
@@ -116,6 +116,18 @@ def like_seconds(timestamp: int) -> str:
         f"timestamp={timestamp} is {times.show(timestamp)}: timestamps are milliseconds since 1970, and this one looks "
         "like seconds; multiply them by 1000, or give a datetime with a time zone (said once for each log)"
     )
+
+
+class TimestampCaution:
+    """Warns of timestamps that look like seconds, once. Not thread-safe."""
+
+    _said = False
+
+    def say(self, timestamp: int) -> None:
+        """Issue the warning about this timestamp, unless there was one already."""
+        if not self._said:
+            issue([like_seconds(timestamp)], TimestampWarning)
+            self._said = True
 
 
 def issue(messages: Iterable[str], category: type[Warning] = ConfigWarning) -> None:

@@ -11,6 +11,7 @@ from kstore.base import arguments
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.codec import compression, header
 from kstore.codec._pack import Packer
+from kstore.config import cautions
 from kstore.config.log import LogConfig
 from kstore.errors import KStoreError, RecordBatchTooLargeError, RecordTooLargeError, UnexpectedOffsetError
 from kstore.log.segments._producers import Origin
@@ -142,6 +143,9 @@ def store(
     `numbered` batches are compared with what the log knows of their producer: one that it has is not stored again. With
     an `expected_offset` it must be where it was expected.
     """
+    if 0 < packer.max_timestamp < cautions.LIKE_SECONDS_BELOW and not writer.appender.warned:
+        stored.caution.say(packer.max_timestamp)
+        writer.appender.warned = True
     writer.housekeeping.before_append()
     with writer.gate():
         if not (numbered and expected_offset is not None and _has_at(writer, packer, expected_offset)):

@@ -9,6 +9,7 @@ from typing import Any
 from kstore.base.threads import Task, Workers
 from kstore.codec._pack import Packer
 from kstore.columns import _encode
+from kstore.config import cautions
 from kstore.config.log import LogConfig
 from kstore.log import batches
 from kstore.log.batches import NO_PRODUCER, ProducerFields
@@ -129,6 +130,8 @@ class Pipeline:
         """Send the packer's finished batches on: to the codec, or to `store`."""
         if not self.packer.batches:
             return
+        if 0 < self.packer.max_timestamp < cautions.LIKE_SECONDS_BELOW:
+            self.warn_of_seconds(self.packer.max_timestamp)
         work, plain = self._work, self.packer
         while self._storing:
             work.settle()
@@ -167,6 +170,10 @@ class Pipeline:
     def _give_back(self, spare: Packer) -> None:
         if spare is not self.packer:
             self._work.give_back(spare)
+
+    def warn_of_seconds(self, timestamp: int) -> None:
+        """Warn of a timestamp that looks like seconds. Called in the calling thread, before it is stored."""
+        raise NotImplementedError
 
     def store(self, packer: Packer) -> None:
         """Store the packer's batches, and empty it."""
@@ -208,6 +215,11 @@ class BatchPipeline(Pipeline):
     def appended(self) -> AppendInfo:
         """What is in the log."""
         return self.stored.info(self.config, self._now_ms)
+
+    def warn_of_seconds(self, timestamp: int) -> None:
+        """Warn once for the log, and for the call."""
+        if not self.writer.appender.warned:
+            self.stored.caution.say(timestamp)
 
     def store(self, packer: Packer) -> None:
         """Append the packer's batches to the log, and empty it."""

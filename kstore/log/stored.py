@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TypeVar
 
+from kstore.config.cautions import TimestampCaution
 from kstore.config.log import LogConfig
 from kstore.errors import KStoreError
 from kstore.types import AppendInfo
@@ -17,6 +18,10 @@ class Stored:
     """What one call has stored in one log by now."""
 
     first = last = max_timestamp = -1
+
+    def __init__(self, caution: TimestampCaution | None = None) -> None:
+        """The calls to several logs at once share a `caution`, so that they warn once."""
+        self.caution = TimestampCaution() if caution is None else caution
 
     def add(self, first: int, last: int, max_timestamp: int) -> None:
         """Note that the records from `first` to `last` are in the log; to note them twice is no error."""

@@ -22,6 +22,7 @@ from kstore.base.threads import Workers
 from kstore.codec._pack import Packer
 from kstore.columns import _encode
 from kstore.columns.sources import ColumnInput
+from kstore.config.cautions import TimestampCaution
 from kstore.config.log import LogConfig
 from kstore.disk import fs
 from kstore.errors import InvalidRecordError, RecordTooLargeError, StorageError
@@ -59,12 +60,24 @@ class _StagedPipeline(Pipeline):
     """Sends batches into the staged segments of one partition; counts them, and the memory that they take."""
 
     def __init__(
-        self, segments: SegmentWriter, work: OrderedWork, *, codec: int, batch_bytes: int, now_ms: int
+        self,
+        segments: SegmentWriter,
+        work: OrderedWork,
+        *,
+        codec: int,
+        batch_bytes: int,
+        now_ms: int,
+        caution: TimestampCaution,
     ) -> None:
         super().__init__(segments.config, work, codec=codec, batch_bytes=batch_bytes, now_ms=now_ms)
         self.segments = segments
+        self._caution = caution
         self.count = 0
         self.memory = 0
+
+    def warn_of_seconds(self, timestamp: int) -> None:
+        """Warn once for the task attempt."""
+        self._caution.say(timestamp)
 
     def measure(self) -> int:
         """Measure the memory that the batches take now; returns the growth since the last time."""
@@ -131,6 +144,7 @@ class Attempt:
         self._topics: dict[str, _TopicPipelines] = {}
         self._work = OrderedWork(1)
         self._memory = 0  # of all batches
+        self._caution = TimestampCaution()
 
     def __enter__(self) -> Attempt:
         return self
@@ -225,6 +239,7 @@ class Attempt:
                 codec=codec_of(pipelines.config, self._compression),
                 batch_bytes=pipelines.batch_bytes,
                 now_ms=self.now_ms,
+                caution=self._caution,
             )
         return pipeline
 

@@ -1,6 +1,6 @@
 """The parsers of records in C compare lengths, not pointers: no pointer leaves the input, whatever its bytes say.
 
-C does not define how a pointer beyond the input compares, and no sanitizer reports one that is not read through. Here the
+C does not define how a pointer beyond the input compares, and no sanitizer reports one that is not read. Here the
 parsers are compiled as C++, with a pointer that checks each of its moves.
 """
 

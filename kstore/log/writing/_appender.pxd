@@ -57,7 +57,7 @@ cdef class Appender(ActiveEnd):
     cdef int log_fd, offset_fd, time_fd       # -1 where nothing may be written
     cdef object log                           # who keeps log_fd open
     cdef bint is_active                       # `tail` is that of the log's active segment, descriptors or not
-    cdef bint warned                          # of a timestamp that looks like seconds
+    cdef public bint warned                   # of a timestamp that looks like seconds
     cdef readonly bint parked                 # without descriptors for a while
     cdef readonly int64_t base_offset
     cdef int64_t offset_max, time_max, offset_secured, time_secured

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.base import arguments, times
 from kstore.codec._pack import Packer
+from kstore.config.cautions import TimestampCaution
 from kstore.errors import KStoreError, LogClosedError, RecordTooLargeError, StorageError
 from kstore.log import batches
 from kstore.log.log import writer_of
@@ -85,6 +86,7 @@ class Load:
         self.now_ms = call.now_ms
         self.writers: dict[int, Writer] = {}
         self.stored: dict[int, Stored] = {}
+        self._caution = TimestampCaution()
 
     def run(self, records: Iterable[Any], sync: bool) -> dict[int, AppendInfo]:
         """Append an iterable of records; what each partition got."""
@@ -134,7 +136,7 @@ class Load:
         for number, packer in splitter.ready:
             stored = self.stored.get(number)
             if stored is None:
-                stored = self.stored[number] = Stored()
+                stored = self.stored[number] = Stored(self._caution)
             self._write(number, self.writers[number], packer, stored)
             splitter.taken(number)
 

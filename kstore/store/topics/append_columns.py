@@ -14,6 +14,7 @@ from kstore.base.numbers import INT_MAX
 from kstore.codec._pack import Packer
 from kstore.columns import _encode
 from kstore.columns.sources import ColumnInput
+from kstore.config.cautions import TimestampCaution
 from kstore.errors import RecordTooLargeError
 from kstore.log import batches
 from kstore.log.append_columns import MAX_THREADS
@@ -79,6 +80,7 @@ class ColumnLoad:
         self.now_ms = call.now_ms
         self.writers: dict[int, Writer] = {}
         self.stored: dict[int, Stored] = {}
+        self._caution = TimestampCaution()
         self._work = OrderedWork(arguments.integer("threads", threads, 1, MAX_THREADS))
         self._pipelines: dict[int, BatchPipeline] = {}
 
@@ -120,7 +122,7 @@ class ColumnLoad:
         """Make a packer for a partition that gets its first row."""
         writer = self.writers[number] = self.call.writer(number)
         if number not in self.stored:
-            self.stored[number] = Stored()
+            self.stored[number] = Stored(self._caution)
         pipeline = self._pipelines[number] = self._pipeline(number, writer)
         return pipeline.packer
 
