@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,15 @@ class Ingest:
     def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.root, self._capsys = root, capsys
 
-    def __call__(self, *arguments: object, code: int = 0) -> str:
+    def __call__(self, *arguments: object, code: int = 0, cautions: Sequence[str] = ()) -> str:
         """What is printed, or with a `code` the one line of complaint."""
         words = ["ingest", *map(str, arguments), "--to", str(self.root), "--topic", "t"]
         assert cli.main(words) == code
         printed = self._capsys.readouterr()
         if not code:
-            assert printed.err == ""
+            complaints = printed.err.splitlines()
+            assert len(complaints) == len(cautions)
+            assert all(caution in complaint for caution, complaint in zip(cautions, complaints, strict=True))
             return printed.out
         assert printed.out == ""
         assert printed.err.count("\n") == 1
@@ -99,7 +102,9 @@ line",5,2013-06-01 12:00:00.001
 
 
 def test_a_csv_row_is_a_json_object_whose_number_columns_are_numbers(ingest: Ingest, file: File) -> None:
-    assert ingest(file("a.csv", CSV), "--timestamp-column", "when") == "t-0: offsets 0 to 2\n"
+    assert ingest(file("a.csv", CSV), "--timestamp-column", "when") == (
+        "t-0: offsets 0 to 2\ntimestamps 2013-06-01T12:00:00.000Z to 2013-06-01T12:00:00.001Z\n"
+    )
     assert ingest.rows == [
         {"n": 1, "text": "x", "zip": "01234", "when": "2013-06-01T12:00"},
         {"n": 2.5, "text": 'a "q"\nline', "zip": "5", "when": "2013-06-01 12:00:00.001"},
@@ -297,7 +302,11 @@ def test_whole_rows_of_every_type_become_json(ingest: Ingest, tmp_path: Path) ->
         "none": pa.nulls(2),
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", store_schema=True)
-    ingest(tmp_path / "a.parquet")
+    nulls = [
+        f"column '{name}' has 1 value that is NaN or infinite, in row {row}: written as null"
+        for name, row in (("f", 2), ("f32", 2), ("nest", 1))
+    ]
+    ingest(tmp_path / "a.parquet", cautions=nulls)
     first, second = ingest.rows
     assert first == {
         "bool": True, "u64": 2**64 - 1, "i8": -5, "f": 1e300, "f32": 0.1, "dec": 1.0, "date": "2013-06-01",
@@ -435,6 +444,61 @@ def test_a_file_is_read_in_the_calling_thread_alone_also_where_a_row_is_too_larg
     told = ingest(file("a.csv", gzip.compress(b"a,b\n1,2\n3," + tail + b"4,5\n" * 1_000_000)), code=1)
     assert "a.csv, line 3: a row is larger than 0 MiB, or a quote is not closed; 1 record before it" in told
     assert readers == {threading.get_ident()}
+
+
+def test_values_that_json_has_no_numbers_for_are_told_with_their_first_row(
+    ingest: Ingest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "BATCH_ROWS", 4)
+    bad = [None, 1.5, float("nan"), 2.0, float("inf"), float("-inf")]
+    nested = [[number] for number in bad]
+    table = pa.table({"x": bad, "y": nested, "z": [1.0] * 6, "s": ["NaN"] * 6})
+    pq.write_table(table, tmp_path / "a.parquet")
+    told = [f"a.parquet: column '{name}' has 3 values that are NaN or infinite, the first in row 3" for name in "xy"]
+    ingest(tmp_path / "a.parquet", "--check", cautions=told)
+    assert [row["x"] for row in ingest.rows] == [None, 1.5, None, 2.0, None, None]
+    ingest(tmp_path / "a.parquet", "--value-column", "s", "--key-column", "x", cautions=told[:1])
+    ingest(tmp_path / "a.parquet", "--value-column", "s", "--key-column", "z")
+
+
+def test_a_number_that_no_float_can_be_is_refused_in_a_column_of_json_lines(ingest: Ingest, file: File) -> None:
+    path = file("a.jsonl", b'{"a":[1]}\n{"a":[1e400]}\n')
+    assert "a.jsonl, line 2: " in ingest(path, "--value-column", "a", code=1)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+@pytest.mark.parametrize("value", [[], ["--value-column", "b"]])
+def test_a_byte_order_mark_belongs_to_no_row(ingest: Ingest, file: File, name: str, value: list[str]) -> None:
+    content = {"a.csv": b'"a",b\n1,2\n', "a.jsonl": b'{"a":1,"b":2}\n'}[name]
+    ingest(file(name, b"\xef\xbb\xbf" + content), *value)
+    assert ingest.values == ([b"2"] if value else [b'{"a":1,"b":2}'])
+
+
+def test_a_byte_order_mark_comes_before_the_first_row_of_a_file_without_names(ingest: Ingest, file: File) -> None:
+    ingest(file("a.csv", b'\xef\xbb\xbf"1",2\n3,4\n'), "--columns", "a,b", "--value-column", "a")
+    assert ingest.values == [b"1", b"3"]
+
+
+def test_the_last_line_says_from_when_to_when_the_records_are(ingest: Ingest, file: File, tmp_path: Path) -> None:
+    span = "timestamps 2013-06-01T12:00:00.000Z to 2013-06-01T12:00:09.000Z\n"
+    later, earlier = NOON // 1000 + 9, NOON // 1000
+    option = ["--timestamp-column", "t", "--timestamp-unit", "s"]
+    first = file("a.jsonl", b'{"t":%d}\n{"t":%d}\n' % (later - 3, later))
+    second = file("a.csv", b"t\n%d\n%d\n" % (earlier, later - 1))
+    assert ingest(first, second, *option).endswith(span)
+    pq.write_table(pa.table({"t": pa.array([later, earlier]).cast(pa.timestamp("s"))}), tmp_path / "a.parquet")
+    told = json.loads(ingest(tmp_path / "a.parquet", *option, "--json"))
+    assert (told["first_timestamp"], told["last_timestamp"]) == (NOON, NOON + 9000)
+    assert "timestamps" not in ingest(file("b.jsonl", b'{"t":-1}\n'), "--timestamp-column", "t")
+    assert "timestamps" not in ingest(first)
+
+
+def test_seconds_that_are_taken_for_milliseconds_are_a_warning(ingest: Ingest, file: File) -> None:
+    path = file("a.csv", b"t\n" + b"%d\n" % (NOON // 1000) * 1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", kstore.TimestampWarning)
+        told = ingest(path, "--timestamp-column", "t", "--partitions", "4", cautions=["looks like seconds"])
+    assert told.endswith("timestamps 1970-01-16T20:34:48.000Z to 1970-01-16T20:34:48.000Z\n")
 
 
 # What is wrong

@@ -6,17 +6,20 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from kstore.base import times
 from kstore.cli import options, output
 from kstore.cli.progress import Progress
 from kstore.cli.sources import base
 from kstore.cli.sources.moments import UNITS
 from kstore.cli.sources.open import FORMATS, open_source
+from kstore.config import cautions
 from kstore.errors import ConfigError, KStoreError, StorageError
 from kstore.log.append_columns import MAX_THREADS
 from kstore.store.store import Store
+from kstore.types import AppendInfo
 
 __all__ = ["run"]
 
@@ -76,6 +79,7 @@ class _Load:
 
     def __init__(self, store: Store, topic: str) -> None:
         self.store, self.topic = store, topic
+        self._spans: list[tuple[int, int]] = []
         self._before = {number: store.log(topic, number).log_end_offset for number in store.partitions(topic)}
 
     @property
@@ -83,6 +87,16 @@ class _Load:
         """The offsets `[first, next)` of what was appended, for each partition that got something."""
         now = {number: self.store.log(self.topic, number).log_end_offset for number in self._before}
         return {number: (self._before[number], end) for number, end in now.items() if end > self._before[number]}
+
+    def add(self, rows: base.Rows, appended: Iterable[AppendInfo]) -> None:
+        """Note a piece that was appended."""
+        if rows.span is not None and all(info.log_append_time < 0 for info in appended):
+            self._spans.append(rows.span)
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The least and the greatest timestamp of the rows, if they have any."""
+        return (min(first for first, _ in self._spans), max(last for _, last in self._spans)) if self._spans else None
 
     def close(self) -> None:
         """Note what was stored, before the store is closed."""
@@ -106,10 +120,15 @@ class _Load:
                 for number, (first, end) in self._stored.items()
             ]
             records = sum(end - first for first, end in self._stored.values())
-            output.json_line({"topic": self.topic, "records": records, "partitions": parts})
+            told: dict[str, object] = {"topic": self.topic, "records": records, "partitions": parts}
+            if self.span is not None:
+                told["first_timestamp"], told["last_timestamp"] = self.span
+            output.json_line(told)
             return
         for number, (first, end) in self._stored.items():
             print(f"{self.topic}-{number}: offsets {first} to {end - 1}")
+        if self.span is not None:
+            print(f"timestamps {times.show(self.span[0])} to {times.show(self.span[1])}")
 
 
 def _append(load: _Load, pieces: Iterator[_Piece], parsed: argparse.Namespace) -> int:
@@ -118,7 +137,7 @@ def _append(load: _Load, pieces: Iterator[_Piece], parsed: argparse.Namespace) -
     try:
         for piece in pieces:
             try:
-                load.store.append_columns(
+                appended = load.store.append_columns(
                     load.topic,
                     piece.rows.values,
                     keys=piece.rows.keys,
@@ -128,6 +147,7 @@ def _append(load: _Load, pieces: Iterator[_Piece], parsed: argparse.Namespace) -
                     batch_bytes=parsed.batch_bytes,
                     threads=parsed.threads,
                 )
+                load.add(piece.rows, appended.values())
             except StorageError:
                 raise
             except KStoreError as error:
@@ -151,6 +171,7 @@ def _rows(parsed: argparse.Namespace, mapping: base.Mapping, progress: base.Prog
             for rows in source.pieces():
                 if rows.size:
                     yield _Piece(source, rows)
+            cautions.issue(source.cautions(), UserWarning)
 
 
 def _topic(store: Store, topic: str, partitions: int | None) -> None:

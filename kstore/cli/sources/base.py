@@ -49,6 +49,8 @@ class Rows(NamedTuple):
     keys: Any
     timestamps: Any
     headers: Any
+    span: tuple[int, int] | None = None
+    """The least and the greatest timestamp, -1 (none) left out; None where there is none."""
 
 
 class Source(Closing):
@@ -60,6 +62,7 @@ class Source(Closing):
     def __init__(self, name: str, mapping: Mapping) -> None:
         self.name = name
         self.mapping = mapping
+        self._not_numbers: dict[str, tuple[int, int]] = {}
 
     def pieces(self) -> Iterator[Rows]:
         """Read piece by piece; `InvalidRecordError` names the file and the row."""
@@ -67,6 +70,18 @@ class Source(Closing):
 
     def close(self) -> None:
         """Close the file."""
+
+    def note_nulls(self, column: str, count: int, row: int) -> None:
+        """Note values that are NaN or infinite, the first in this row: they are written as null."""
+        before, first = self._not_numbers.get(column, (0, row))
+        self._not_numbers[column] = (before + count, first)
+
+    def cautions(self) -> Iterator[str]:
+        """What was written as null so far, in a line for each column."""
+        for column, (count, row) in self._not_numbers.items():
+            values = "1 value that is" if count == 1 else f"{count} values that are"
+            first = f"in {self.word} {row}" if count == 1 else f"the first in {self.word} {row}"
+            yield f"{self.name}: column {column!r} has {values} NaN or infinite, {first}: written as null"
 
     def wrong(self, message: str, row: int | None = None) -> InvalidRecordError:
         """Make an error about this file, or about a row of it."""

@@ -54,18 +54,26 @@ def rows_of(source: Source, batch: Any, first: int, numbers: frozenset[int] = fr
     def column(name: str) -> Any:
         return batch.column(batch.schema.get_field_index(name))
 
+    written = batch.schema.names if mapping.value is None else [mapping.value]
+    for name in dict.fromkeys((*written, *(() if mapping.key is None else (mapping.key,)))):
+        count, row = jsonrows.not_finite(column(name))
+        if count:
+            source.note_nulls(name, count, first + row)
     try:
         values = jsonrows.encode(batch, numbers) if mapping.value is None else jsonrows.octets(column(mapping.value))
         keys = None if mapping.key is None else jsonrows.octets(column(mapping.key))
     except pa.ArrowException as error:
         raise source.wrong(f"rows {first} to {first + batch.num_rows - 1}: {error}") from None
-    times = None if mapping.timestamp is None else _times(source, column(mapping.timestamp), first)
+    times, span = (None, None) if mapping.timestamp is None else _times(source, column(mapping.timestamp), first)
     headers = None if mapping.headers is None else column(mapping.headers)
-    return Rows(first, batch.num_rows, values, keys, times, headers)
+    return Rows(first, batch.num_rows, values, keys, times, headers, span)
 
 
-def _times(source: Source, array: Any, first: int) -> Any:
-    """A column as timestamps that `append_columns` takes; an error names the row of one that is out of range."""
+def _times(source: Source, array: Any, first: int) -> tuple[Any, tuple[int, int] | None]:
+    """A column as timestamps that `append_columns` takes, and the span of its milliseconds.
+
+    An error names the row of one that is out of range.
+    """
     pa = _pyarrow()
     times = _as_times(source, array, first)
     kind = times.type
@@ -74,12 +82,15 @@ def _times(source: Source, array: Any, first: int) -> Any:
         scale = Fraction(str(UNITS[kind.unit]))
     numbers = times.cast(pa.int32()) if pa.types.is_date32(kind) else times
     numbers = numbers if pa.types.is_integer(numbers.type) else numbers.cast(pa.int64())
-    for extreme in pa.compute.min_max(numbers).as_py().values():
+    extremes = list(pa.compute.min_max(numbers).as_py().values())
+    for extreme in extremes:
         if extreme is not None and extreme * scale != -1 and not 0 <= extreme * scale < 1 << 63:
             row = first + pa.compute.index(numbers, extreme).as_py()
             shown = str(times[row - first].value if not pa.types.is_integer(kind) else extreme)
             raise source.wrong(f"column {source.mapping.timestamp!r} is {shown!r}: {OUT_OF_RANGE}", row)
-    return times
+    if -1 in extremes:  # no time
+        extremes = list(pa.compute.min_max(numbers.filter(pa.compute.not_equal(numbers, -1))).as_py().values())
+    return times, None if None in extremes else (int(extremes[0] * scale // 1), int(extremes[1] * scale // 1))
 
 
 def _as_times(source: Source, array: Any, first: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import contextlib
 import io
 import json
@@ -31,6 +32,8 @@ class JsonLines(Source):
         self._loads, self._error = _json_reader()
         self._exact = _exact_reader()
         self._ahead: list[bytes] = self._read()
+        if self._ahead:
+            self._ahead[0] = self._ahead[0].removeprefix(codecs.BOM_UTF8)
         self._check_columns()
 
     def close(self) -> None:
@@ -117,7 +120,13 @@ class JsonLines(Source):
             keys if mapping.key is not None else None,
             times if mapping.timestamp is not None else None,
             headers if mapping.headers is not None else None,
+            _span(times),
         )
+
+
+def _span(times: list[int]) -> tuple[int, int] | None:
+    known = [time for time in times if time >= 0]
+    return (min(known), max(known)) if known else None
 
 
 def _json_reader() -> tuple[Callable[[bytes], Any], type[ValueError]]:
@@ -146,7 +155,10 @@ def _cell(row: dict[str, Any], name: str) -> bytes | None:
     if isinstance(value, str):
         return value.encode()
     if value is not None:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        try:
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        except ValueError:
+            raise ValueError(f"column {name!r} has a number that is larger than a float can be") from None
     packed = row.get(f"{name}_base64")
     if packed is None:
         return None

@@ -16,7 +16,7 @@ from kstore.base import optional
 from kstore.columns import _arrow, _json
 from kstore.columns._arrow import Column
 
-__all__ = ["column", "encode", "number_columns", "octets"]
+__all__ = ["column", "encode", "not_finite", "number_columns", "octets"]
 
 
 def _pyarrow() -> Any:
@@ -52,6 +52,38 @@ def octets(array: Any) -> Any:
         array = array.dictionary_decode()
     kind, array = _field(array)
     return array.cast(pa.string()) if kind == "int" else array
+
+
+def not_finite(array: Any) -> tuple[int, int]:
+    """How many values of a column are NaN or infinite, and in which row the first is."""
+    pa = _pyarrow()
+    leaves = _floats_of(array)
+    count = sum(
+        len(leaf) - leaf.null_count - (pa.compute.sum(pa.compute.is_finite(leaf)).as_py() or 0) for leaf in leaves
+    )
+    if not count:
+        return 0, 0
+    rows = enumerate(array.to_pylist())
+    return count, next((number for number, row in rows if _finite(row) != row), 0)
+
+
+def _floats_of(array: Any) -> list[Any]:
+    """The arrays of floating-point numbers in an array."""
+    pa = _pyarrow()
+    types, kind = pa.types, array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _floats_of(array.storage)
+    if types.is_dictionary(kind):
+        return _floats_of(array.dictionary_decode()) if not _is_octets(kind.value_type) else []
+    if types.is_floating(kind):
+        return [array.cast(pa.float32()) if types.is_float16(kind) else array]
+    if types.is_map(kind):
+        return [*_floats_of(array.keys), *_floats_of(array.items)]
+    if types.is_struct(kind):
+        return [leaf for part in array.flatten() for leaf in _floats_of(part)]
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _floats_of(array.flatten())
+    return []
 
 
 def _field(array: Any) -> tuple[Any, Any]:

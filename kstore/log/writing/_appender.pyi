@@ -45,6 +45,7 @@ class Appender(ActiveEnd):
     """
 
     created_ms: int
+    warned: bool
     busy: bool
     epoch_assigned: bool
     leader_epoch: int
