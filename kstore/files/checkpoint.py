@@ -11,6 +11,7 @@ import base64
 import binascii
 import errno
 import json
+import logging
 import os
 import re
 import uuid
@@ -22,6 +23,8 @@ from kstore.base.times import is_settled
 from kstore.disk import fs
 from kstore.errors import InconsistentTopicIdError, StorageError
 from kstore.files.names import PARTITION_METADATA
+
+logger = logging.getLogger("kstore")
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -296,12 +299,19 @@ def parse_topic_id(text: str) -> uuid.UUID:
 
 
 def read_partition_metadata(directory: StrPath) -> PartitionMetadata | None:
-    """Read a partition's `partition.metadata`; None when there is none, `StorageError` when it is malformed."""
+    """Read a partition's `partition.metadata`; `StorageError` when it is malformed.
+
+    None when there is none. One without content (`is_metadata_blank`) counts as missing, and a warning says so once.
+    """
     path = _join(directory, PARTITION_METADATA)
     try:
-        lines = fs.read_file(path, most_bytes=_MAX_METADATA_BYTES).splitlines()
+        data = fs.read_file(path, most_bytes=_MAX_METADATA_BYTES)
     except fs.MissingFileError:
         return None
+    if _is_blank(data):
+        _warn_of_blank(path)
+        return None
+    lines = data.splitlines()
     fields = []
     for number in (0, 1):
         parts = re.split(rb":\s+", lines[number]) if number < len(lines) else []
@@ -320,8 +330,32 @@ def read_partition_metadata(directory: StrPath) -> PartitionMetadata | None:
     return PartitionMetadata(version, topic_id)
 
 
+def is_metadata_blank(directory: StrPath) -> bool:
+    """Whether a partition's `partition.metadata` has no bytes, or zeros alone, as an unfinished copy leaves it."""
+    try:
+        return _is_blank(fs.read_file(_join(directory, PARTITION_METADATA), most_bytes=_MAX_METADATA_BYTES))
+    except fs.MissingFileError:
+        return False
+
+
+def _is_blank(data: bytes) -> bool:
+    return not data.strip(b"\0")
+
+
+_MOST_TOLD = 10_000
+_told: set[str] = set()  # the blank files that a warning has named: they are read for each commit of a position
+
+
+def _warn_of_blank(path: str) -> None:
+    if path not in _told and len(_told) < _MOST_TOLD:
+        _told.add(path)
+        logger.warning("%s: empty, and counts as missing", path)
+
+
 def ensure_partition_metadata(directory: StrPath, topic_id: uuid.UUID) -> None:
     """Write a partition's `partition.metadata`, durably, unless it is there with this id (SEMANTICS 13.7).
+
+    One without content is replaced.
 
     Raises `InconsistentTopicIdError` when it is there with another one.
     """

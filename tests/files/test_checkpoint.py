@@ -296,7 +296,6 @@ def test_another_topic_id_is_refused_and_the_same_is_not_written_again(
 @pytest.mark.parametrize(
     "text",
     [
-        b"",
         b"version: 0",
         b"version: 0\n",
         b"version:0\ntopic_id: ABEiM0RVZneImaq7zN3u_w",
@@ -307,7 +306,6 @@ def test_another_topic_id_is_refused_and_the_same_is_not_written_again(
         b"version: 0\ntopic_id: ABEiM0RVZneImaq7zN3u+w",
         b"version: 0\ntopic_id: ABEiM0RVZneImaq7zN3u_w: x",
         b"version: 0\ntopic_id: \xff\xff",
-        b"\0" * 43,
     ],
 )
 def test_malformed_partition_metadata_is_a_storage_error(tmp_path: Path, text: bytes) -> None:

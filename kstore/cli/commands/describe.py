@@ -37,6 +37,7 @@ _EXAMPLES = """examples:
   kstore describe data/events
   kstore describe data/events-0 --codecs --json
 """
+_BLANK = "partition.metadata is empty, and counts as missing; kstore repair writes it anew where the id is known"
 
 
 def run(arguments: list[str]) -> int:
@@ -120,6 +121,8 @@ def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
     try:
         metadata = checkpoint.read_partition_metadata(entry.path)
         facts["topic_id"] = None if metadata is None else checkpoint.format_topic_id(metadata.topic_id)
+        is_blank = metadata is None and checkpoint.is_metadata_blank(entry.path)
+        facts["warning"] = _BLANK if is_blank else None
         with Log.open(entry.path, "r") as log:
             point = int(log.stats()["recovery_point"])  # before the end, which a flush does not pass
             segments = log.segments
@@ -237,6 +240,9 @@ def _show_all(place: places.Place, partitions: list[dict[str, Any]], *, every_ba
         if "error" in facts:
             what = escaped(f"{facts['topic']}-{facts['partition']} cannot be read: {facts['error']}")
             print(output.painted(what, "red"))
+    for facts in partitions:
+        if facts.get("warning"):
+            print(output.painted(escaped(f"{facts['topic']}-{facts['partition']}: {facts['warning']}"), "yellow"))
     for path in place.passed_over:
         print(f"passed over, it is no partition: {escaped(path)}")
 
@@ -247,6 +253,8 @@ def _show_one(facts: dict[str, Any], *, every_batch: bool) -> None:
         print(output.painted(f"  cannot be read: {escaped(facts['error'])}", "red"))
         return
     print(f"  topic id {facts['topic_id'] or 'none'}")
+    if facts["warning"]:
+        print(output.painted(f"  {facts['warning']}", "yellow"))
     print(
         f"  offsets {facts['log_start_offset']} to {facts['log_end_offset']} (the next one), "
         f"{output.size(facts['size_bytes'])}, recovery point {facts['recovery_point']}"

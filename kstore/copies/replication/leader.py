@@ -48,6 +48,8 @@ class LeaderStore:
     def __init__(self, paths: Sequence[str]) -> None:
         self.store = Store.open(paths, "r")
         self.paths = self.store.paths
+        self.unreadable: dict[str, StorageError] = {}
+        """By topic, what keeps its id from being read, as of the last call of `topics`."""
 
     def close(self) -> None:
         """Close the files."""
@@ -64,14 +66,19 @@ class LeaderStore:
         return not all(_is_a_log_directory(path) for path in self.paths)
 
     def topics(self) -> dict[str, LeaderTopic]:
-        """The topics that are there now, without those that are being deleted."""
+        """The topics that are there now, without those that are being deleted, and those that are `unreadable`."""
         metadata = metadata_of(self.store)
         catalog = metadata.current()
         is_written = self.presence() == "followed"
         found = {}
+        unreadable = {}
         for topic in catalog.topics:
             partitions = catalog.partitions(topic)
-            topic_id = id_on_disk(partitions)
+            try:
+                topic_id = id_on_disk(partitions)
+            except StorageError as error:
+                unreadable[topic] = error
+                continue
             record = metadata.table.find(topic, topic_id)
             if topic_id is None and record is not None:
                 topic_id = record.topic_id  # its directories are being made
@@ -81,6 +88,7 @@ class LeaderStore:
                 count = max(metadata.partition_count(topic), max(partitions) + 1)
                 config = dict(metadata.overrides(topic))
                 found[topic] = LeaderTopic(topic_id, count, tuple(partitions), config)
+        self.unreadable = unreadable
         return found
 
     def has_deleted(self, topic: str) -> bool:

@@ -71,6 +71,8 @@ def _is_inside(path: str, folder: str) -> bool:
 def _refuse_other_data(leader: LeaderStore, own: Store, topics: Collection[str] | None, *, is_follower: bool) -> None:
     theirs = leader.topics()
     for topic in own.topics:
+        if topic in leader.unreadable:
+            raise leader.unreadable[topic]
         selected = topics is None or topic in topics
         if topic not in theirs or not selected:
             if is_follower:

@@ -65,11 +65,15 @@ class CopiedTopics:
                 self.failures.pop(topic, None)
                 changed |= known is None or known.numbers != found.numbers
                 self._known[topic] = found
+        for topic, reason in self._leader.unreadable.items():
+            if self._selected is None or topic in self._selected:
+                self._fail(topic, reason)
+                changed |= self._known.pop(topic, None) is not None
         for topic in self._store.topics:
             if topic not in theirs and (self._selected is None or topic in self._selected):
                 changed |= self._delete(topic)
         for topic in list(self.failures):
-            if topic not in theirs and topic not in self._store.topics:
+            if topic not in {*theirs, *self._leader.unreadable, *self._store.topics}:
                 del self.failures[topic]
         return changed
 

@@ -51,6 +51,8 @@ def carry_out(plan: Plan, backup: str) -> None:
         if plan.epochs is not None:
             data = checkpoint.format_checkpoint(plan.epochs)
             fs.write_atomically(os.path.join(directory, names.LEADER_EPOCH_CHECKPOINT), data)
+        if plan.topic_id is not None:
+            checkpoint.ensure_partition_metadata(directory, plan.topic_id)
         fs.sync_directory(directory)
         try:
             parsed = names.parse_partition_name(os.path.basename(directory))

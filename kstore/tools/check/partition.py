@@ -166,13 +166,23 @@ def check_partition(
     borders.update(at for at in borders_at if _within(missing, at, at))
     producers.conclude(bases, report.next_offset, borders, accepted, in_doubt=in_doubt)
     report.aborted = producers.aborted
-    try:
-        checkpoint.read_partition_metadata(directory)
-    except StorageError as error:
-        how = "move it away; a store or a broker that knows the topic's id writes it anew"
-        findings.add_unreadable(os.path.join(directory, names.PARTITION_METADATA), "FORMAT 1.10", error, how)
+    check_metadata(directory, findings)
     findings.close(directory)
     return report
+
+
+def check_metadata(directory: str, findings: Findings) -> None:
+    """Check a partition's `partition.metadata`."""
+    path = os.path.join(directory, names.PARTITION_METADATA)
+    how = "write it anew with the topic's id, or move it away where nothing tells the id"
+    try:
+        if checkpoint.is_metadata_blank(directory):
+            what = "it is empty: the topic's id is missing, and a broker cannot load the log"
+            findings.add(path, "FORMAT 1.10", what, repair=how)
+        else:
+            checkpoint.read_partition_metadata(directory)
+    except StorageError as error:
+        findings.add_unreadable(path, "FORMAT 1.10", error, how)
 
 
 def _begins_behind(directory: str, base_offset: int) -> bool:

@@ -6,9 +6,10 @@ Pure: no file is opened here, and nothing is decided.
 from __future__ import annotations
 
 import os
+import uuid
 from dataclasses import dataclass, field
 
-from kstore.files import names
+from kstore.files import checkpoint, names
 from kstore.files.txnindex import AbortedTxn
 from kstore.tools.check.findings import Finding
 
@@ -56,6 +57,8 @@ class Plan:
     marks: list[tuple[str, int | None]] = field(default_factory=list)
     """Checkpoint file, and the partition's new line in it."""
     epochs: list[tuple[int, int]] | None = None
+    topic_id: uuid.UUID | None = None
+    """The id with which `partition.metadata` is written anew."""
     aborted: list[tuple[int, list[AbortedTxn]]] = field(default_factory=list)
     """Base offsets of segments whose transaction index is written anew, with its entries."""
     kept_batches: int = 0
@@ -95,6 +98,8 @@ class Plan:
         text += [f"build the indexes of segment {base} anew" for base in self.reindex]
         text += [f"write {names.txn_index_name(base)} anew: {len(entries)} entries" for base, entries in self.aborted]
         text += [f"move {name} into the backup" for name in self.remove]
+        if self.topic_id is not None:
+            text.append(f"write {names.PARTITION_METADATA} anew: {checkpoint.format_topic_id(self.topic_id)}")
         if self.epochs is not None:
             text.append(f"write {names.LEADER_EPOCH_CHECKPOINT} anew: {self.epochs}")
         for name, offset in self.marks:

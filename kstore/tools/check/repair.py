@@ -7,6 +7,7 @@ batch whose bytes are sound is always kept, as long as its offsets are known.
 from __future__ import annotations
 
 import os
+import uuid
 from bisect import bisect_right
 from itertools import pairwise
 from typing import Any
@@ -17,9 +18,10 @@ from kstore._core import decode_batches
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.codec import header
 from kstore.disk import fs
-from kstore.errors import KStoreError, StorageError
-from kstore.files import checkpoint, gaps, names
+from kstore.errors import InvalidTopicError, KStoreError, StorageError
+from kstore.files import checkpoint, gaps, names, topics
 from kstore.files.logfile import open_log
+from kstore.store import catalog, metadata
 from kstore.tools.check import _verify
 from kstore.tools.check.carry_out import carry_out
 from kstore.tools.check.findings import Damage, Finding
@@ -337,6 +339,23 @@ def _plan_epochs(plan: Plan, kept: list[list[Batch]], wrong: set[str]) -> None:
         plan.epochs = [entry for entry in before if entry[1] <= plan.end_offset]
 
 
+def _known_topic_id(directory: str) -> uuid.UUID | None:
+    """The id of a partition's topic as another partition in the root has it; None where none tells it.
+
+    Where the partition's own file is blank, and all others are blank or missing, the file of topics counts: a store
+    takes its record for the topic's own, too. A malformed file may name another topic than that record.
+    """
+    root = os.path.dirname(os.path.abspath(directory))
+    try:
+        topic = names.parse_partition_name(os.path.basename(os.path.abspath(directory))).topic
+        entries = [entry for entry in catalog.look([root]).entries if entry.topic == topic]
+        topic_id = metadata.id_on_disk({entry.partition: entry for entry in entries})
+        record = topics.read_topics([root]).find(topic, topic_id)
+    except (InvalidTopicError, StorageError):
+        return None
+    return record.topic_id if topic_id is None and record is not None else topic_id
+
+
 def _plan_leftovers(plan: Plan, files: dict[str, names.FileName], errors: list[Finding], logs: dict[int, str]) -> None:
     """Find the files that cannot stay: those with errors, and those that the rewriting makes untrue."""
     renamed = {source for source, _ in plan.rename}
@@ -344,6 +363,7 @@ def _plan_leftovers(plan: Plan, files: dict[str, names.FileName], errors: list[F
     cut_from = min((low for low, _ in plan.lost), default=None)
     if names.PARTITION_METADATA in wrong:
         plan.remove.append(names.PARTITION_METADATA)
+        plan.topic_id = _known_topic_id(plan.path)
     for name, file in sorted(files.items()):
         if name in renamed:
             continue

@@ -102,7 +102,10 @@ def _plan_missing(plan: RootPlan, others: Sequence[str]) -> None:
 
 def _topic_id(directory: str) -> uuid.UUID | None:
     """The topic id of a partition, None where its directory tells none."""
-    metadata = checkpoint.read_partition_metadata(directory)
+    try:
+        metadata = checkpoint.read_partition_metadata(directory)
+    except StorageError:
+        return None  # the partition's own plan reports it
     return None if metadata is None else metadata.topic_id
 
 

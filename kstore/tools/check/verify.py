@@ -24,7 +24,14 @@ from kstore.files.marks import role
 from kstore.store import catalog
 from kstore.tools.check import looks
 from kstore.tools.check.findings import Finding, Findings, SegmentReport
-from kstore.tools.check.partition import PartitionReport, Progress, check_epochs, check_partition, read_marks
+from kstore.tools.check.partition import (
+    PartitionReport,
+    Progress,
+    check_epochs,
+    check_metadata,
+    check_partition,
+    read_marks,
+)
 from kstore.tools.check.producers import check_snapshot_file, check_txn_index_file
 from kstore.tools.check.root import check_root
 from kstore.tools.check.segment import check_segment
@@ -251,7 +258,8 @@ def _check_file(path: str, report: FileReport, *, deep: bool, progress: Progress
     elif file is not None and file.kind == names.TXN_INDEX:
         check_txn_index_file(path, file.offset, findings)
     elif name == names.PARTITION_METADATA:
-        checkpoint.read_partition_metadata(directory)
+        with _only(findings, os.path.join(directory, name), path) as all_findings:
+            check_metadata(directory, all_findings)
     elif name == names.LEADER_EPOCH_CHECKPOINT:
         check_epochs(PartitionReport(directory, findings), 0, is_closed=False)
     elif name in checkpoint.ROOT_CHECKPOINTS:

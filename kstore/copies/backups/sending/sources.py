@@ -84,6 +84,8 @@ class Source(Protocol):
 class _Source:
     """What both kinds of sources read out of the directories."""
 
+    _recorded: Mapping[str, TopicState] = {}  # the file of topics, as of the last look
+
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
         """The base offsets of a partition's segments, sorted."""
         parsed = map(names.parse_file_name, fs.listdir(look.path))
@@ -92,7 +94,10 @@ class _Source:
     def topic_id(self, look: PartitionLook) -> str:
         """The id of a partition's topic; empty where there is none."""
         metadata = checkpoint.read_partition_metadata(look.path)
-        return "" if metadata is None else checkpoint.format_topic_id(metadata.topic_id)
+        if metadata is not None:
+            return checkpoint.format_topic_id(metadata.topic_id)
+        record = self._recorded.get(look.topic)
+        return "" if record is None else record.topic_id
 
 
 class StoreSource(_Source):
@@ -123,6 +128,7 @@ class StoreSource(_Source):
             if record.state == "live":
                 topic_id = checkpoint.format_topic_id(record.topic_id)
                 look.topics[name] = TopicState(topic_id, record.partitions, dict(record.config))
+        self._recorded = look.topics
         return look
 
     def _ends(self, manager: LogManager) -> dict[Entry, int]:
@@ -201,6 +207,7 @@ class DirectorySource(_Source):
             if record.state == "live":
                 topic_id = checkpoint.format_topic_id(record.topic_id)
                 look.topics[name] = TopicState(topic_id, record.partitions, dict(record.config))
+        self._recorded = look.topics
         for entry in in_order(listing.entries):
             if entry.key in listing.doubles:
                 look.unknown[entry.key] = "it is in more than one log directory"
