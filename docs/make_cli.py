@@ -10,6 +10,7 @@ import io
 import os
 import re
 import shlex
+import stat
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kstore import cli
+from kstore.cli import usage
 
 SHOWN_AT = "/srv"
 """The directory that the page shows in place of the real one."""
@@ -84,8 +86,9 @@ with kstore.Store.open("data", background=False, clock=lambda: TEN) as store:
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "describe": (
-        "The contents at three levels: a directory, a topic, a partition with its segments. `first codecs` "
-        "are those of each segment's first batch; `--codecs` reads every batch's header.",
+        "The contents at three levels: a directory, a topic, a partition with its segments. `size` is "
+        "that of the log files in use, `on disk` what everything takes, as `du` counts it. `first codecs` are "
+        "those of each segment's first batch; `--codecs` reads every batch's header.",
         "$ kstore describe data",
         "$ kstore describe data/orders-0",
     ),
@@ -252,7 +255,8 @@ def page() -> str:
     table = "".join(f"| [`kstore {name}`](#kstore-{name}) | {what} |\n" for name, what in cli.COMMANDS.items())
     parts = [HEAD, table, MADE, f"```python\n{DATA}```\n"]
     columns = {"COLUMNS": "100"}  # else the width of the terminal would show
-    with _a_place() as root, unittest.mock.patch.dict(os.environ, columns):
+    blocks = unittest.mock.patch.object(usage, "on_disk", _in_blocks)
+    with _a_place() as root, unittest.mock.patch.dict(os.environ, columns), blocks:
         exec(compile(DATA, "docs/cli.md", "exec"), {})
         for name, section in SECTIONS.items():
             parts.append(f"\n## kstore {name}\n")
@@ -296,6 +300,11 @@ def _wrapped(text: str, width: int = 120) -> Iterator[str]:
         else:
             line = f"{line} {word}".strip()
     yield line
+
+
+def _in_blocks(found: os.stat_result) -> int:
+    """The bytes that a file has on a disk of 4 KiB blocks, so that the page is the same on every file system."""
+    return -(-found.st_size // 4096) * 4096 if stat.S_ISREG(found.st_mode) else 4096
 
 
 def _run(line: str) -> tuple[str, int]:

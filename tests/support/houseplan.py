@@ -59,7 +59,7 @@ INSIDE = {
     ),
     "tools": ("check", "dump"),
     "copies": ("replication", "backups", "restores"),
-    "cli": ("times", "options", "output", "places", "progress", "records", "sources", "stopping", "commands"),
+    "cli": ("times", "options", "output", "places", "usage", "progress", "records", "sources", "stopping", "commands"),
 }
 
 # Files that lie elsewhere than in the room that they belong to.

@@ -13,6 +13,7 @@ import numpy
 from kstore.base.terminal import escaped
 from kstore.cli import options, output, places, times
 from kstore.cli.progress import Progress
+from kstore.cli.usage import Meter, Usage
 from kstore.codec.compression import NAMES
 from kstore.config.log import LogConfig
 from kstore.disk import fs
@@ -30,8 +31,10 @@ __all__ = ["run"]
 
 _ABOUT = """\
 Show topics and partitions with their offsets, sizes, times and codecs, and for a single partition every segment.
-Changes nothing; a broker or a store may write the directory meanwhile. A segment's codec is that of its first batch,
-unless --codecs is given."""
+"size" is that of the log files in use. "on disk" is what everything takes, as du counts it: indexes, snapshots, files
+that are deleted and not yet removed; for a directory also the loads that are staged beside it. Changes nothing; a
+broker or a store may write the directory meanwhile. A segment's codec is that of its first batch, unless --codecs is
+given."""
 _EXAMPLES = """examples:
   kstore describe data
   kstore describe data/events
@@ -55,12 +58,20 @@ def run(arguments: list[str]) -> int:
     parsed = parser.parse_args(arguments)
     place = places.find(parsed.path)
     partitions = []
+    meter = Meter()
+    disk, topics = Usage(), dict[str, Usage]()
     with Progress("describe", len(place.entries), "partitions") as progress:
         for done, entry in enumerate(place.entries):
             progress.reach(done)
             facts = _settled(entry, every_batch=parsed.codecs)
             if facts is not None:
+                usage = meter.partition(entry.path)
+                facts["disk"] = usage.to_json()
+                disk.add(usage)
+                topics.setdefault(entry.topic, Usage()).add(usage)
                 partitions.append(facts)
+    if place.topic is None:
+        disk.add(meter.rest(place.root, [entry.path for entry in place.entries]))
     load = _pending_load(place.root)
     follows, role = _role(place.root)
     if parsed.json:
@@ -68,14 +79,16 @@ def run(arguments: list[str]) -> int:
             "path": place.root,
             "follows": follows,
             "partitions": partitions,
+            "topics": {topic: {"disk": usage.to_json()} for topic, usage in topics.items()},
+            "disk": disk.to_json(),
             "passed_over": place.passed_over,
             "pending_load": load,
         }
         print(json.dumps(shown, indent=2))
     elif place.partition is not None and partitions:
-        _show_one(partitions[0], every_batch=parsed.codecs)
+        _show_one(partitions[0], disk, every_batch=parsed.codecs)
     else:
-        _show_all(place, partitions, every_batch=parsed.codecs)
+        _show_all(place, partitions, disk, every_batch=parsed.codecs)
     if role is not None and not parsed.json:
         print(escaped(role))
     if load is not None and not parsed.json:
@@ -206,23 +219,25 @@ def _codecs(log: Log, segment: SegmentInfo, *, every_batch: bool) -> set[str]:
         return {"damaged"}
 
 
-def _show_all(place: places.Place, partitions: list[dict[str, Any]], *, every_batch: bool) -> None:
+def _show_all(place: places.Place, partitions: list[dict[str, Any]], disk: Usage, *, every_batch: bool) -> None:
     if not partitions:
-        print(f"{escaped(place.root)}: no partition is here")
+        print(f"{escaped(place.root)}: no partition is here; {disk}")
         return
     codecs = "codecs" if every_batch else "first codecs"
-    header = ["partition", "start", "end", "segments", "size", "oldest record", "newest record", codecs]
+    header = ["partition", "start", "end", "segments", "size", "on disk", "oldest record", "newest record", codecs]
     is_compacted = any(facts.get("first_dirty_offset") is not None for facts in partitions)
     header += ["clean"] if is_compacted else []
     rows = []
     for facts in partitions:
         name = f"{facts['topic']}-{facts['partition']}"
         if "error" in facts:
-            rows.append([name, *["-"] * (len(header) - 1)])
+            on_disk = output.size(facts["disk"]["total_bytes"])
+            rows.append([name, *(on_disk if column == "on disk" else "-" for column in header[1:])])
             continue
         row = [name, facts["log_start_offset"], facts["log_end_offset"], len(facts["segments"])]
         row += [
             output.size(facts["size_bytes"]),
+            output.size(facts["disk"]["total_bytes"]),
             times.show(facts["first_timestamp"]),
             times.show(facts["max_timestamp"]),
             ",".join(facts["codecs"]) or "-",
@@ -236,6 +251,7 @@ def _show_all(place: places.Place, partitions: list[dict[str, Any]], *, every_ba
     records = sum(facts["log_end_offset"] - facts["log_start_offset"] for facts in sound)
     counted = (len(topics), "topic"), (len(partitions), "partition"), (records, "offset")
     print(f"{', '.join(output.count(number, noun) for number, noun in counted)}, {total}")
+    print(disk)
     for facts in partitions:
         if "error" in facts:
             what = escaped(f"{facts['topic']}-{facts['partition']} cannot be read: {facts['error']}")
@@ -247,10 +263,11 @@ def _show_all(place: places.Place, partitions: list[dict[str, Any]], *, every_ba
         print(f"passed over, it is no partition: {escaped(path)}")
 
 
-def _show_one(facts: dict[str, Any], *, every_batch: bool) -> None:
+def _show_one(facts: dict[str, Any], disk: Usage, *, every_batch: bool) -> None:
     print(escaped(f"{facts['topic']}-{facts['partition']} at {facts['path']}"))
     if "error" in facts:
         print(output.painted(f"  cannot be read: {escaped(facts['error'])}", "red"))
+        print(f"  {disk}")
         return
     print(f"  topic id {facts['topic_id'] or 'none'}")
     if facts["warning"]:
@@ -259,6 +276,7 @@ def _show_one(facts: dict[str, Any], *, every_batch: bool) -> None:
         f"  offsets {facts['log_start_offset']} to {facts['log_end_offset']} (the next one), "
         f"{output.size(facts['size_bytes'])}, recovery point {facts['recovery_point']}"
     )
+    print(f"  {disk}")
     if facts["first_dirty_offset"] is not None:
         print(f"  compacted up to offset {facts['first_dirty_offset']}, {_cleaned(facts)} of the bytes")
     print()

@@ -1,0 +1,149 @@
+"""The bytes that directories of logs take on the disk, told apart by what they are.
+
+Counts blocks, as `du` does: an index of an active segment is a sparse file. A file with several names counts once. What
+a writer removes meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from kstore.cli.output import size
+from kstore.disk import fs
+from kstore.errors import InvalidTopicError, StorageError
+from kstore.files import loads, names
+
+__all__ = ["Meter", "Usage"]
+
+
+@dataclass(slots=True)
+class Usage:
+    """Bytes on the disk. Not thread-safe."""
+
+    log_bytes: int = 0
+    """`.log` files of segments that are in use."""
+    other_bytes: int = 0
+    """Indexes, snapshots, checkpoints, directories, and all that is nothing else."""
+    deleted_bytes: int = 0
+    """Files and partitions that are deleted, and not yet removed."""
+    staged_bytes: int = 0
+    """Loads that tasks have staged beside the directory."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All of them."""
+        return self.log_bytes + self.other_bytes + self.deleted_bytes + self.staged_bytes
+
+    def add(self, other: Usage) -> None:
+        """Add what is used elsewhere."""
+        self.log_bytes += other.log_bytes
+        self.other_bytes += other.other_bytes
+        self.deleted_bytes += other.deleted_bytes
+        self.staged_bytes += other.staged_bytes
+
+    def to_json(self) -> dict[str, int]:
+        """The numbers under names that do not change."""
+        return {**asdict(self), "total_bytes": self.total_bytes}
+
+    def __str__(self) -> str:
+        """The total, and the parts of which there are any."""
+        parts = [
+            (self.log_bytes, "logs"),
+            (self.other_bytes, "indexes and other files"),
+            (self.deleted_bytes, "deleted, not yet removed"),
+            (self.staged_bytes, "staged loads"),
+        ]
+        shown = ", ".join(f"{what} {size(count)}" for count, what in parts if count)
+        return f"on disk {size(self.total_bytes)}" + (f": {shown}" if shown else "")
+
+
+class Meter:
+    """Measures directories; what it has counted once is not counted again. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._linked: set[tuple[int, int]] = set()  # files of several names
+
+    def partition(self, path: str) -> Usage:
+        """What a partition's directory takes."""
+        usage = Usage(other_bytes=self._one(path))
+        for entry in _entries(path):
+            count = self._tree(entry.path)
+            file = names.parse_file_name(entry.name)
+            if entry.name.endswith(names.DELETED):
+                usage.deleted_bytes += count
+            elif file is not None and file.kind == names.LOG and not file.state:
+                usage.log_bytes += count
+            else:
+                usage.other_bytes += count
+        return usage
+
+    def rest(self, root: str, partitions: Iterable[str]) -> Usage:
+        """What a directory of logs takes beside these `partitions`, which have been measured, and what is staged."""
+        measured = set(partitions)
+        usage = Usage(other_bytes=self._one(root))
+        for entry in _entries(root):
+            if entry.path in measured:
+                continue
+            if _awaits_removal(entry.name):
+                usage.deleted_bytes += self._tree(entry.path)
+            else:
+                usage.other_bytes += self._tree(entry.path)
+        usage.staged_bytes = sum(map(self._tree, _staged(root)))
+        return usage
+
+    def _tree(self, path: str) -> int:
+        """What is at a path and below it."""
+        total, left = 0, [path]
+        while left:
+            path = left.pop()
+            total += self._one(path)
+            if not os.path.islink(path) and os.path.isdir(path):
+                left += [entry.path for entry in _entries(path)]
+        return total
+
+    def _one(self, path: str) -> int:
+        try:
+            found = os.lstat(path)
+        except OSError:  # removed meanwhile
+            return 0
+        if found.st_nlink > 1 and not os.path.isdir(path):
+            key = found.st_dev, found.st_ino
+            if key in self._linked:
+                return 0
+            self._linked.add(key)
+        return on_disk(found)
+
+
+def on_disk(found: os.stat_result) -> int:
+    """The bytes of the blocks that a file has."""
+    return found.st_blocks * 512
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    try:
+        return fs.scandir(path)
+    except StorageError:  # removed meanwhile, or not to be read
+        return []
+
+
+def _awaits_removal(name: str) -> bool:
+    try:
+        return names.parse_partition_name(name).suffix == names.DELETE_DIRECTORY
+    except InvalidTopicError:
+        return False
+
+
+def _staged(root: str) -> list[str]:
+    """The staging areas of a directory, and where else the pending load has staged."""
+    paths = list(loads.staging_areas([root]))
+    with suppress(StorageError):
+        record = loads.read_commit(root)
+        paths += [] if record is None else record.directories
+    kept: list[str] = []
+    for path in sorted(set(paths)):
+        if not kept or not path.startswith(f"{kept[-1]}/"):
+            kept.append(path)
+    return [path for path in kept if os.path.lexists(path)]
