@@ -104,8 +104,8 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         "--config",
         action=_Config,
         metavar="NAME=VALUE|FILE",
-        help="a setting by Kafka's topic or broker name ('kstore config' lists them), or a server.properties, which "
-        "brings Kafka's default of retention.ms; may be repeated",
+        help="a setting by Kafka's topic or broker name ('kstore config' lists them), or a broker's "
+        "server.properties; may be repeated",
     )
 
 

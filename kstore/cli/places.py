@@ -7,6 +7,7 @@ directory.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from kstore.store.catalog import Entry, look
 if TYPE_CHECKING:
     from kstore.log.log import Log
 
-__all__ = ["Place", "find", "find_topic", "first_offset", "log_bytes", "overrides", "refuse_empty"]
+__all__ = ["Place", "find", "find_topic", "first_offset", "log_bytes", "note_on_broker", "overrides", "refuse_empty"]
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,27 @@ def overrides(root: str, topic: str) -> LogConfig:
     """The configuration of a topic: the defaults, and the settings that a store at `root` keeps for it."""
     record = read_topics([root]).find(topic)
     return LogConfig() if record is None else LogConfig().for_topic(record.config)
+
+
+def note_on_broker(paths: Iterable[str], given: Mapping[str, str] | None, setting: str, default: str) -> str | None:
+    """Say that a broker may decide otherwise than kstore's default of a `setting`; None where nothing is in doubt.
+
+    A broker has its settings in a file outside of the directory, and those of topics in the metadata of its cluster.
+    `paths` are data directories, topics and partitions, `given` the settings of the command line; `default` says what a
+    broker does by default.
+    """
+    [row] = [row for row in LogConfig.settings if row.name == setting]
+    if {setting, *(at.name for at in row.broker_names)} & set(given or ()):
+        return None
+    roots = dict.fromkeys(find(path).root for path in paths)
+    brokers = [root for root in roots if fs.exists(os.path.join(root, "meta.properties"))]
+    if not brokers:
+        return None
+    return (
+        f"{', '.join(brokers)}: a broker wrote this directory, whose settings are not in it, and no {setting} was "
+        f"given: kstore's default is used where a topic has no record here. {default}. Give the broker's settings with "
+        f"-c server.properties, or one with -c {setting}=VALUE"
+    )
 
 
 def log_bytes(path: str) -> int:

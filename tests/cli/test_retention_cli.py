@@ -277,3 +277,34 @@ def test_a_path_that_names_nothing_is_told_and_nothing_is_deleted(
         assert str(path) in found.err
     assert "--topic goes with a data directory" in Printed(capsys, data / "orders", "--topic", "kept").err
     assert contents(data) == before
+
+
+def test_kstores_default_is_named_on_a_brokers_directory(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "broker" not in Printed(capsys, data, "--dry-run").out
+    (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    for path in (data, data / "orders", data / "orders-0"):
+        printed = Printed(capsys, path, "--dry-run")
+        assert printed.code == 0
+        for told in ("a broker wrote this directory", "7 days (log.retention.hours=168)", "-c server.properties"):
+            assert told in printed.out
+        assert "7 days" in Printed(capsys, path, "--dry-run", "--json").json["note"]
+    settings = data.parent / "server.properties"
+    settings.write_text("log.retention.hours=2\nlog.dirs=/elsewhere\n")
+    for given in (["-c", settings], ["--retention-ms", 2 * HOUR], ["-c", "log.retention.minutes=120"]):
+        printed = Printed(capsys, data, "--dry-run", "--topic", "orders", *given)
+        assert "a broker wrote" not in printed.out
+        assert "would delete" in printed.out
+    settings.write_text("log.dirs=/elsewhere\n")  # which leaves the broker's default
+    assert "7 days" in Printed(capsys, data, "--dry-run", "-c", settings).out
+
+
+def test_compact_says_that_a_brokers_policy_is_not_in_its_directory(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    assert cli.main(["compact", str(data), "--dry-run"]) == 0
+    assert "no cleanup.policy was given" in capsys.readouterr().out
+    assert cli.main(["compact", str(data), "--dry-run", "--json"]) == 0
+    assert "cleanup.policy" in json.loads(capsys.readouterr().out)["note"]
+    assert cli.main(["compact", str(data), "--dry-run", "--cleanup-policy", "compact"]) == 0
+    assert "a broker wrote" not in capsys.readouterr().out

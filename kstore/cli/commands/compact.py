@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from kstore.base.terminal import escaped
 from kstore.cli import options, output, places
 from kstore.cli.progress import Progress
 from kstore.config.log import LogConfig
@@ -41,6 +42,8 @@ Kafka's cleaner drops them; a dry run says how many there are. Tombstones go del
 that first kept them. 'kstore cat --latest' shows what compaction would leave, and changes nothing."""
 
 _Advance = Callable[[int, int], None]
+
+_BROKERS_DEFAULT = "The default is delete for both, unless a broker's cleaner has gone through the topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,14 @@ def run(arguments: list[str]) -> int:
         stores = [path for path in asked.paths if path not in named]
         if stores:
             passed_over = _all(stores, asked, meter, results)
+    # A topic that is named is compacted whatever its policy is.
+    judged = [] if asked.topic else stores
+    note = places.note_on_broker(judged, options.given(asked), "cleanup.policy", _BROKERS_DEFAULT)
     if asked.json:
-        print(json.dumps(_facts(results, asked.dry_run), indent=2))
+        print(json.dumps({**_facts(results, asked.dry_run), "note": note}, indent=2))
     else:
+        if note is not None:
+            print(output.painted(escaped(note), "yellow"))
         _print(results, asked.dry_run, passed_over)
     return output.failures("kstore compact", results)
 

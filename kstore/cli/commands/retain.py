@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 from kstore.base import times
+from kstore.base.terminal import escaped
 from kstore.cli import options, output, places
 from kstore.cli.progress import Progress
-from kstore.config.log import LogConfig
+from kstore.config.log import KAFKA_RETENTION_MS, LogConfig
 from kstore.disk import fs
 from kstore.errors import ConfigWarning, KStoreError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, names
@@ -31,7 +32,7 @@ _ABOUT = """\
 Delete the oldest segments that the settings no longer keep: those below the log start, then by retention.bytes, then
 by retention.ms. PATH is a data directory (all its partitions, or those of --topic), a topic (DIR/TOPIC) or a partition
 (DIR/TOPIC-P); several data directories are one store. Without settings only the segments below the log start are
-deleted."""
+deleted: a broker's settings are not in its directory, so give its file with -c server.properties."""
 _EXAMPLES = """examples:
   kstore retain data --dry-run
   kstore retain data/orders --retention-ms 86400000
@@ -39,6 +40,11 @@ _EXAMPLES = """examples:
 
 The settings that a store keeps for a topic have precedence over those given here; the output names them. The files are
 deleted at once, without the wait of file.delete.delay.ms."""
+
+_BROKERS_DEFAULT = (
+    "That default deletes nothing by age, a broker's after 7 days "
+    f"(log.retention.hours={KAFKA_RETENTION_MS // 3_600_000})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +78,12 @@ def run(arguments: list[str]) -> int:
     stores = [path for path in paths if path not in partitions]
     if stores:
         results += _all(stores, parsed, clock)
+    note = places.note_on_broker(parsed.paths, options.given(parsed), "retention.ms", _BROKERS_DEFAULT)
     if parsed.json:
-        print(json.dumps(_facts(results, parsed.dry_run), indent=2))
+        print(json.dumps({**_facts(results, parsed.dry_run), "note": note}, indent=2))
     else:
+        if note is not None:
+            print(output.painted(escaped(note), "yellow"))
         _print(results, parsed.dry_run)
     return output.failures("kstore retain", results)
 
