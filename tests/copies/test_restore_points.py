@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backedup import World, picture, picture_of
+from backedup import PASSING, World, picture, picture_of
 from conftest import ManualClock
+from verifying import unsound
 
 import kstore
 from kstore.copies.backups.sending import writer
@@ -27,6 +28,29 @@ WINDOW_SECONDS = 3600
 def backup_of(world: World, path: Path, *, window: float = WINDOW_SECONDS) -> Backup:
     source = StoreSource(world.store)
     return Backup(source, str(path), every=1, window=window, options=None, clock=world.clock, background=False)
+
+
+def test_a_log_that_ends_in_the_gap_of_a_truncation_is_sound_when_restored(tmp_path: Path, clock: ManualClock) -> None:
+    """SEMANTICS 11.4. The restored log goes on where the source would; between two segments the gap is written down."""
+    world = World(tmp_path / "data", random.Random(1), clock)
+    log = world.store.log(PASSING, 0)
+    with backup_of(world, tmp_path / "backup") as backup:
+        for first in (0, 100):
+            log.truncate_fully_and_start_at(first)
+            log.append(b"x")
+            for end in (first + 5, first + 8):
+                log.append_many([b"a"] * 10)
+                log.truncate_to(end)
+                backup.flush()
+                into = tmp_path / f"restored-{end}"
+                kstore.restore(backup.url, into)
+                assert unsound(into) == []
+                assert picture_of(into).partitions[PASSING, 0].end == end
+                with kstore.Store.open(into, background=False) as store:
+                    assert store.append(PASSING, b"more", partition=0).offset == end
+                assert unsound(into) == []
+            log.roll()
+    world.close()
 
 
 def test_each_round_is_restored_as_the_store_was(tmp_path: Path, rng: random.Random, clock: ManualClock) -> None:

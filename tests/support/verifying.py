@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import kstore
-from kstore.tools.check.verify import Finding, verify
+from kstore.codec import header
+from kstore.tools.check.repair import plan_repair
+from kstore.tools.check.verify import Finding, targets, verify
 
 
 def errors(*paths: Path | str, deep: bool = False) -> list[Finding]:
     return [finding for finding in verify(paths, deep=deep).findings if finding.severity == "error"]
+
+
+def unsound(*paths: Path | str) -> list[str]:
+    """What `verify` finds wrong, and what `repair` would do; nothing where a log is sound."""
+    found = [str(finding) for finding in errors(*paths, deep=True)]
+    for target in targets(paths):
+        if target.kind == "partition":
+            plan = plan_repair(target.path)
+            found += [] if plan.is_empty else [f"{target.path}: {plan.lines()}"]
+    return found
+
+
+def client_batch(timestamps: Sequence[int], **how: Any) -> bytes:
+    """A batch of records of any timestamps, before 1970 too, as a client sends it: the header has the greatest one."""
+    later = 2**41
+    batch = bytearray(kstore.encode_batch([(b"k", b"v", at + later, ()) for at in timestamps], **how))
+    header.BASE_TIMESTAMP.put(batch, header.BASE_TIMESTAMP.of(batch) - later)
+    header.MAX_TIMESTAMP.put(batch, max(timestamps))
+    header.CRC.put(batch, header.computed_crc(batch))
+    return bytes(batch)
 
 
 def make_log(tmp_path: Path) -> Path:

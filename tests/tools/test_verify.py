@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,12 +16,14 @@ import goldensets
 import pytest
 from conftest import ManualClock
 from faultfs import FaultFS
-from verifying import batch_positions, errors, flip, logs, make_log, make_pristine, write
+from verifying import batch_positions, client_batch, errors, flip, logs, make_log, make_pristine, unsound, write
 
 import kstore
 from kstore import cli
+from kstore._core import crc32c
 from kstore.files import checkpoint, gaps, names
 from kstore.log.segments.producers import EXPIRATION_CHECK_MS, EXPIRATION_MS
+from kstore.tools.check.repair import plan_repair, repair
 from kstore.tools.check.verify import verify
 
 # Sets, or directories of sets, that hold damage on purpose.
@@ -181,13 +184,13 @@ def test_a_tail_that_was_cut_off_is_found_wherever_the_cut_is(pristine: Callable
         log.write_bytes(data)
 
 
-def test_a_stale_snapshot_is_found(pristine: Callable[[], Path]) -> None:
+def test_a_snapshot_of_records_that_are_not_there_is_found(pristine: Callable[[], Path]) -> None:
     path = pristine()
-    end = max(names.parse_offset(file.name) or 0 for file in path.glob("*.snapshot"))
-    stale = path / names.snapshot_name(end + 10)
-    shutil.copy(path / names.snapshot_name(end), stale)
+    stale_snapshot(path)
     (found,) = errors(path)
-    assert (found.path, found.rule, found.offset) == (str(stale), "SEMANTICS 9.26", end + 10)
+    end = kstore.Log.open(path, mode="r").log_end_offset
+    assert (found.path, found.rule) == (str(path / names.snapshot_name(end + 10)), "SEMANTICS 9.26")
+    assert found.what.endswith(f"it knows of a batch at offset {end + 5}")
 
 
 def test_the_snapshot_of_a_close_after_a_cut_inside_a_batch_is_no_error(tmp_path: Path) -> None:
@@ -198,8 +201,86 @@ def test_the_snapshot_of_a_close_after_a_cut_inside_a_batch_is_no_error(tmp_path
         log.truncate_to(2)
     (found,) = verify([tmp_path]).findings
     assert (found.severity, found.rule, found.offset) == ("note", "SEMANTICS 9.26", 2)
-    shutil.copy(tmp_path / "events-0" / names.snapshot_name(2), tmp_path / "events-0" / names.snapshot_name(3))
-    assert {found.offset for found in verify([tmp_path]).findings if found.severity == "error"} == {2, 3}
+
+
+def test_snapshots_of_several_cuts_inside_batches_are_no_errors(tmp_path: Path) -> None:
+    """SEMANTICS 9.26, 11.4. As in Kafka a truncation keeps the snapshots below it, and takes one at the log end."""
+    path = tmp_path / "t-0"
+    numbers = {"producer_id": 1, "producer_epoch": 0}
+    with kstore.Log.open(path) as log:
+        log.append_many([b"kept"] * 2, base_sequence=0, **numbers)
+    with kstore.Log.open(path) as log:
+        for end in (4, 5):
+            log.append_many([b"cut"] * 3, base_sequence=2, **numbers)
+            log.truncate_to(end)
+            assert errors(tmp_path) == []
+    assert [names.parse_offset(file.name) for file in sorted(path.glob("*.snapshot"))] == [2, 4, 5]
+    assert unsound(tmp_path) == []
+    with kstore.Log.open(path) as log:
+        log.append(b"next")
+    assert unsound(tmp_path) == []
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("as_follower", [False, True])
+def test_records_before_1970_are_no_error(tmp_path: Path, codec: str, as_follower: bool) -> None:
+    """As in Kafka a client's batch of such records is stored with the max timestamp -1, none; a follower copies it."""
+    with kstore.Log.open(tmp_path / "t-0", segment_bytes=200) as log:
+        for at in range(6):
+            base_offset = at * 2 if as_follower else 0
+            batch = client_batch([-1000, -993], base_offset=base_offset, partition_leader_epoch=0, compression=codec)
+            log.append_as_follower(batch) if as_follower else log.append_batch(batch)
+        assert [record.timestamp for record in log.read()] == [-1000, -993] * 6
+    assert errors(tmp_path, deep=True) == []
+    assert unsound(tmp_path) == []
+
+
+@pytest.mark.parametrize("following", [[], [-5], [0]])
+def test_a_time_index_entry_of_zeros_is_no_error(tmp_path: Path, following: list[int]) -> None:
+    """The entry of timestamp 0 at the base offset looks like an empty slot."""
+    with kstore.Log.open(tmp_path / "t-0") as log:
+        for timestamp in (0, *following):
+            log.append_batch(client_batch([timestamp]))
+    assert (tmp_path / "t-0" / names.time_index_name(0)).read_bytes()[:12] == bytes(12)
+    assert unsound(tmp_path) == []
+
+
+def killed_without_its_first_segment(tmp_path: Path, kinds: str) -> Path:
+    """A copy of a store that is open, whose first segment has lost files."""
+    with kstore.Store.open(tmp_path / "s", background=False) as store:
+        store.create_topic("t", 1)
+        store.append_many("t", [b"v"] * 38)
+        store.log("t", 0).roll()
+        shutil.copytree(tmp_path / "s", tmp_path / "killed")
+    for file in (tmp_path / "killed" / "t-0").glob(f"{0:020}.{kinds}"):
+        file.unlink()
+    return tmp_path / "killed"
+
+
+@pytest.mark.parametrize("kinds", ["log", "*"])
+@pytest.mark.parametrize("point", [None, 0, 38])
+def test_a_first_segment_that_a_killed_store_lost_is_told_before_and_after_its_opening(
+    tmp_path: Path, kinds: str, point: int | None
+) -> None:
+    root = killed_without_its_first_segment(tmp_path, kinds)
+    if point is not None:
+        checkpoint.write_offsets(str(root), checkpoint.RECOVERY_POINTS, {("t", 0): point})
+    for _ in range(2):
+        assert any("no segment holds" in found.what or "is missing" in found.what for found in errors(root))
+        plan = plan_repair(str(root / "t-0"))
+        assert plan.lost == [(0, 38)]
+        assert "lost: 0 bytes, offsets 0 to 37, at most 38 records" in plan.lines()
+        with kstore.Store.open(root, background=False) as store:
+            store.append("t", b"more")
+    repair(plan_repair(str(root / "t-0")), str(tmp_path / "backup"))
+    assert unsound(root) == []
+
+
+def test_a_first_segment_that_retention_has_deleted_is_not_missing(tmp_path: Path) -> None:
+    root = killed_without_its_first_segment(tmp_path, "log")
+    checkpoint.write_offsets(str(root), checkpoint.LOG_STARTS, {("t", 0): 38})
+    assert "error" not in {found.severity for found in verify([root / "t-0"]).findings if "epoch" in found.what}
+    assert plan_repair(str(root / "t-0")).lost == []
 
 
 def test_a_roll_after_a_cut_inside_a_batch_is_no_error(tmp_path: Path) -> None:
@@ -488,8 +569,11 @@ def truncated_tail(path: Path) -> None:
 
 
 def stale_snapshot(path: Path) -> None:
+    """One of a producer whose batch is not in the log."""
     end = max(names.parse_offset(file.name) or 0 for file in path.glob("*.snapshot"))
-    shutil.copy(path / names.snapshot_name(end), path / names.snapshot_name(end + 10))
+    entries = struct.pack(">iqhiqiqiq", 1, 7, 0, 0, end + 5, 0, 1_700_000_000_000, -1, -1)
+    data = struct.pack(">hI", 1, crc32c(entries)) + entries
+    (path / names.snapshot_name(end + 10)).write_bytes(data)
 
 
 DAMAGES: dict[str, Callable[[Path], None]] = {

@@ -75,7 +75,7 @@ def _finish_partition(root: str, plan: PartitionPlan) -> tuple[int, int]:
                 fs.unlink(f"{directory}/{names.file_name(base, kind)}")
         fs.close(fs.open(f"{directory}/{names.log_name(start)}", create=True))
         end = start
-    below = [(first, min(after, end)) for first, after in plan.state.gaps if first < end]
+    below = [(first, min(after, end)) for first, after in plan.gaps if first < end]
     if below:
         gaps.write_gaps(directory, below)
     epochs = LeaderEpochCache(

@@ -54,6 +54,8 @@ class PartitionPlan:
     """The log ends at the start of the batch that holds this offset; None for all of the log."""
     end_offset: int
     """Where the data ends, if it is not cut: what the last of its chunks says."""
+    gaps: tuple[tuple[int, int], ...]
+    """Stretches of offsets that no segment has."""
 
     @property
     def key(self) -> PartitionKey:
@@ -115,6 +117,7 @@ def _plan_partition(state: PartitionState, cut: int | None) -> PartitionPlan:
     cut = None if cut == state.end_offset else cut
     files: list[PlannedFile] = []
     bases: list[int] = []
+    gaps = state.gaps
     end = state.log_start_offset
     for segment in state.segments:
         if cut is None or segment.base_offset < cut:
@@ -127,7 +130,9 @@ def _plan_partition(state: PartitionState, cut: int | None) -> PartitionPlan:
         files.append(PlannedFile(f"{directory}/{names.log_name(base)}", parts))
         end = chunks[-1].end_offset
     if cut is None and (not bases or end < state.end_offset or not state.tail):
-        # The source's last segment was empty: the log goes on where it begins.
+        # The source's last segment was empty, or it ended in a truncation's gap: the log goes on where it ended.
+        if bases and end < state.end_offset:
+            gaps += ((end, state.end_offset),)
         bases.append(state.end_offset)
         files.append(PlannedFile(f"{directory}/{names.log_name(state.end_offset)}", ()))
         end = state.end_offset
@@ -144,7 +149,7 @@ def _plan_partition(state: PartitionState, cut: int | None) -> PartitionPlan:
             raise BackupError(f"{file.path} would have {file.bytes} bytes; {MOST_FILE_BYTES} are allowed")
     if len(set(bases)) != len(bases):
         raise BackupError(f"{directory} has two segments that begin at the same offset in the backup")
-    return PartitionPlan(state, tuple(unique.values()), tuple(bases), cut, end)
+    return PartitionPlan(state, tuple(unique.values()), tuple(bases), cut, end, gaps)
 
 
 def _files_of(state: PartitionState, directory: str, segment: SealedSegment, cut: int | None) -> Iterator[PlannedFile]:

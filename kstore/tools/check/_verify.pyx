@@ -179,8 +179,10 @@ cdef void check_records(Row *row, const uint8_t *batch) noexcept nogil:
             row.control = load16(r.key + 2)
     if p != end:
         row.faults |= RECORDS
+    # Of records before 1970 an append as a leader writes -1, none; a batch that was copied may say the true one.
     if row.count > 0 and not row.attributes & TIMESTAMP_TYPE_BIT and greatest != row.max_timestamp:
-        row.faults |= TIMESTAMP
+        if row.max_timestamp != -1 or greatest > -1:
+            row.faults |= TIMESTAMP
 
 
 cdef void check_message(Row *row, const uint8_t *entry) noexcept nogil:

@@ -150,6 +150,7 @@ class TimeIndexCheck(_Index):
     def __init__(self, path: str, base_offset: int) -> None:
         super().__init__(path, base_offset)
         self.greatest = -1
+        self.has_zero_entry = False
         self.last_offset = base_offset - 1
         self.inside: list[tuple[int, int, int]] = []  # slot, position, size
         self.exact: list[tuple[int, int, int]] = []  # likewise, the first few of batches of several records
@@ -163,6 +164,9 @@ class TimeIndexCheck(_Index):
         before = numpy.maximum(before, self.greatest)
         lasts = rows["last_offset"]
         first = min(int(rows["base_offset"][0]), self.last_offset + 1)
+        if self.greatest < 0 <= greatest[-1]:
+            at = int(numpy.argmax(greatest >= 0))
+            self.has_zero_entry = bool(greatest[at] == 0 and lasts[at] == self.base_offset)
         self.greatest = max(self.greatest, int(greatest[-1]))
         preceding, self.last_offset = self.last_offset, int(lasts[-1])
         if not len(self.keys):
@@ -193,6 +197,13 @@ class TimeIndexCheck(_Index):
         if len(self.exact) < _SAMPLES:
             several = numpy.flatnonzero((state == _EXACT) & (rows["count"][at] > 1))
             self._keep(self.exact, slots, rows, at, several[:_SAMPLES])
+
+    def settle(self) -> None:
+        """Take a single empty slot for the entry of timestamp 0 at the base offset, where that is what it says."""
+        if self.zeros == 1 and not len(self.keys) and self.has_zero_entry and self.greatest == 0:
+            self.zeros = 0
+            self.keys, self.offsets = numpy.zeros(1, "i8"), numpy.full(1, self.base_offset, "i8")
+            self.state = numpy.full(1, _EXACT, "i1")
 
     @staticmethod
     def _keep(into: list[tuple[int, int, int]], slots: Rows, rows: Rows, at: Rows, chosen: Rows) -> None:

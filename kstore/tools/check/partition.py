@@ -55,6 +55,13 @@ class Marks:
         """
         return 0 if self.cleaner is None else max([self.cleaner, *bases[-1:]])
 
+    def explains_start(self, first_base: int) -> bool:
+        """Whether a log may begin at `first_base` though other files know of records below it.
+
+        A log start is on the disk before the first segment below it goes. Where no line could be, it is not known.
+        """
+        return not self.is_root or (self.log_start or 0) >= first_base
+
     def begins_anew(self, first_base: int, end_offset: int) -> bool:
         """Whether the log ends below its start and nothing in it is promised: an opening drops it (SEMANTICS 8.11)."""
         return (self.log_start or 0) > end_offset and (self.recovery_point or 0) <= first_base
@@ -71,6 +78,13 @@ class PartitionReport:
     next_offset: int = 0
     aborted: dict[int, list[AbortedTxn]] = field(default_factory=dict)
     """The entries that transaction indexes should hold, by the base offset of their segments."""
+    lost_first: tuple[int, int] | None = None
+    """The offsets `[start, end)` of first segments that are missing, as far as indexes and epochs show them."""
+
+    def lose_first(self, offset: int, first_base: int, marks: Marks) -> None:
+        """Take in that a file knows of records from `offset` on, below the first segment that is there."""
+        start = min(offset, first_base if self.lost_first is None else self.lost_first[0])
+        self.lost_first = max(start, marks.log_start or 0), first_base
 
 
 def read_marks(directory: str) -> Marks:
@@ -104,7 +118,7 @@ def check_partition(
     """Check a partition's directory against itself and the marks. Raises `StorageError` where it is unreadable."""
     report = PartitionReport(directory)
     findings = report.findings
-    files = _check_names(directory, findings, marks)
+    files = _check_names(report, marks)
     bases = sorted(file.offset for file in files if file.kind == names.LOG)
     snapshots = sorted(file.offset for file in files if file.kind == names.SNAPSHOT)
     accepted = _read_gaps(directory, findings)
@@ -158,13 +172,15 @@ def check_partition(
     is_closed = _is_closed(report, marks)
     # A close after a truncation inside a batch leaves a snapshot where the log ended, beyond its batches
     # (SEMANTICS 11.4).
-    check_epochs(report, max(report.next_offset, *snapshots, 0), is_closed=is_closed, cleaned_below=cleaned)
-    in_doubt = not is_closed and marks.flushed_below is not None and marks.flushed_below <= report.next_offset
+    closed_at = max(report.next_offset, *snapshots, 0)
+    check_epochs(report, closed_at, marks, is_closed=is_closed, cleaned_below=cleaned)
+    is_whole = marks.flushed_below is not None and marks.flushed_below <= report.next_offset
     borders = set().union(*(segment.borders for segment in report.segments), bases)
     missing = [gap for segment in report.segments for gap in segment.gaps]
     missing += [(before.next_offset, after.base_offset) for before, after in pairwise(report.segments)]
     borders.update(at for at in borders_at if _within(missing, at, at))
-    producers.conclude(bases, report.next_offset, borders, accepted, in_doubt=in_doubt)
+    in_doubt = is_whole and not is_closed
+    producers.conclude(bases, report.next_offset, borders, accepted, in_doubt=in_doubt, is_whole=is_whole)
     report.aborted = producers.aborted
     check_metadata(directory, findings)
     findings.close(directory)
@@ -192,8 +208,9 @@ def _begins_behind(directory: str, base_offset: int) -> bool:
     return bool(bases) and min(bases) > base_offset
 
 
-def _check_names(directory: str, findings: Findings, marks: Marks) -> list[names.FileName]:
-    """The files of segments and the snapshots to check; other names go into `findings`."""
+def _check_names(report: PartitionReport, marks: Marks) -> list[names.FileName]:
+    """The files of segments and the snapshots to check; other names go into the report."""
+    directory, findings = report.path, report.findings
     counted = []
     files = [(name, names.parse_file_name(name)) for name in fs.listdir(directory)]
     bases = {file.offset for _, file in files if file is not None and file.kind == names.LOG and not file.state}
@@ -216,20 +233,27 @@ def _check_names(directory: str, findings: Findings, marks: Marks) -> list[names
             findings.add(path, "SEMANTICS 8.4", what, offset=file.offset, repair="move it away",
                          severity="error" if marks.has_marker and file.state != ".deleted" else "note")  # fmt: skip
         elif file.kind not in (names.LOG, names.SNAPSHOT) and file.offset not in bases:
-            what = "an index without its log; opening deletes it"
-            findings.add(path, "SEMANTICS 8.8", what, offset=file.offset, repair="move it away",
-                         severity="note" if _was_deleted(directory, file.offset, marks) else "error")  # fmt: skip
+            first_base = min(bases, default=file.offset)
+            was_deleted = _was_deleted(directory, file.offset, first_base, marks)
+            what = "an index without its log"
+            if file.offset < first_base and not was_deleted:
+                what += f", where no segment holds offsets {file.offset} to {first_base - 1}"
+                report.lose_first(file.offset, first_base, marks)
+            findings.add(path, "SEMANTICS 8.8", f"{what}; opening deletes it", offset=file.offset,
+                         repair="move it away", severity="note" if was_deleted else "error")  # fmt: skip
         else:
             counted.append(file)
     return counted
 
 
-def _was_deleted(directory: str, base_offset: int, marks: Marks) -> bool:
+def _was_deleted(directory: str, base_offset: int, first_base: int, marks: Marks) -> bool:
     """Whether a segment may lack its `.log` because a process died while it deleted it: the log is renamed first."""
     if marks.has_marker:
         return False
     if os.path.exists(os.path.join(directory, names.log_name(base_offset) + names.DELETED)):
         return True
+    if base_offset < first_base and not marks.explains_start(first_base):
+        return False
     is_above = marks.recovery_point is not None and base_offset >= marks.recovery_point
     return is_above or base_offset < (marks.log_start or 0)
 
@@ -327,7 +351,9 @@ def _check_marks(report: PartitionReport, marks: Marks) -> None:
         )  # fmt: skip
 
 
-def check_epochs(report: PartitionReport, closed_at: int, *, is_closed: bool, cleaned_below: int = 0) -> None:
+def check_epochs(
+    report: PartitionReport, closed_at: int, marks: Marks, *, is_closed: bool, cleaned_below: int = 0
+) -> None:
     """Check the file of leader epochs, and the epochs of batches against it, or against each other if it is empty.
 
     An epoch of -1, none, is wrong behind the first epoch. But a cleaner writes it where it rewrites a batch of format
@@ -385,5 +411,9 @@ def check_epochs(report: PartitionReport, closed_at: int, *, is_closed: bool, cl
     if entries[0][1] < first_base:
         what = f"epoch {entries[0][0]} from offset {entries[0][1]}, where the log begins at {first_base}: "
         what += "a first segment is missing, or this file is behind"
-        findings.add(path, "SEMANTICS 10.7", what, offset=entries[0][1], severity="error" if is_closed else "note",
+        is_lost = not marks.explains_start(first_base)
+        if is_lost:
+            report.lose_first(entries[0][1], first_base, marks)
+        findings.add(path, "SEMANTICS 10.7", what, offset=entries[0][1],
+                     severity="error" if is_closed or is_lost else "note",
                      repair="begin the entries at the log start")  # fmt: skip

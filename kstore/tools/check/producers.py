@@ -235,15 +235,17 @@ class ProducerCheck:
         gaps: Sequence[tuple[int, int]],
         *,
         in_doubt: bool,
+        is_whole: bool,
     ) -> None:
         """Check the remaining snapshots, and which snapshots there should be (SEMANTICS 9.26 to 9.28).
 
-        `gaps` are known to hold no batches: the log ended there after truncations inside batches.
+        `gaps` are known to hold no batches: the log ended there after truncations inside batches. `is_whole`: by its
+        recovery point the log has all that was flushed.
         """
         self._leave()
         beyond = [at for at in self._due if at > next_offset]
-        # A close leaves one snapshot, at the log end. After a truncation inside a batch that is beyond the last batch
-        # (SEMANTICS 11.4).
+        # A truncation inside a batch leaves a snapshot at the log end, beyond the last batch (SEMANTICS 11.4), and so
+        # does a close behind it. Without a recovery point one of a close is all that is known to be so.
         is_close = len(beyond) == 1 and (next_offset in bases or next_offset not in self._snapshots)
         while self._due:
             offset = self._due.pop()
@@ -251,9 +253,14 @@ class ProducerCheck:
                 self._compare(offset)
                 continue
             path = os.path.join(self._directory, names.snapshot_name(offset))
-            check_snapshot_file(path, offset, self._findings, is_above=self._is_above(offset, 0))
+            entries = check_snapshot_file(path, offset, self._findings, is_above=self._is_above(offset, 0))
             what = f"a snapshot at offset {offset}, where the log ends at {next_offset}; opening deletes it"
-            is_legal = in_doubt or is_close or any(low <= offset <= high for low, high in gaps)
+            newest = max((max(at.last_offset, at.current_txn_first_offset) for at in entries or ()), default=-1)
+            is_legal = is_whole or is_close or any(low <= offset <= high for low, high in gaps)
+            if newest >= next_offset:
+                what += f"; it knows of a batch at offset {newest}"
+                is_legal = False
+            is_legal = is_legal or in_doubt
             self._findings.add(path, "SEMANTICS 9.26", what, offset=offset, repair="move it away",
                                severity="note" if is_legal else "error")  # fmt: skip
         for offset in self._snapshots:

@@ -80,6 +80,8 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
         _plan_epochs(plan, kept, wrong)
         _plan_leftovers(plan, files, errors, logs)
         _plan_marks(plan, bases, marks)
+        if checked.lost_first is not None and bases and checked.lost_first[0] < bases[0]:
+            plan.lost.insert(0, (checked.lost_first[0], bases[0]))  # what is left above them stays true
     return plan
 
 

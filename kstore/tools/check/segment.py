@@ -248,6 +248,7 @@ def check_segment(
             if take_rows is not None:
                 take_rows(part)
             before = part[-1]
+        times.settle()
         report.is_live = offsets.zeros > 0 or times.zeros > 0
         is_open = is_last and report.is_live
         for damage in report.damages:
@@ -355,13 +356,18 @@ def _check_compressed(fd: int, rows: Rows, report: SegmentReport, findings: Find
                 rises = all(one < other for one, other in pairwise(offsets))
                 if offsets and (not rises or offsets[0] < batch.base_offset or offsets[-1] > batch.last_offset):
                     what = "FORMAT 2.4", "its records' offsets do not rise within the batch's span"
-                elif row["magic"] == 2 and timestamps and max(timestamps) != row["max_timestamp"]:
+                elif row["magic"] == 2 and timestamps and row["max_timestamp"] not in _greatest(timestamps):
                     what = "FORMAT 2.3", "its max timestamp is not the greatest of its records"
         except KStoreError as error:
             what = "FORMAT 3.2", f"its records do not parse: {error}"
         if what is not None:
             how = "cut the batch" if what[0] != "FORMAT 2.3" else "write the records' greatest timestamp and a new CRC"
             _tell(findings, report.path, row, what[0], what[1], how)
+
+
+def _greatest(timestamps: Sequence[int]) -> tuple[int, int]:
+    """The max timestamps that a header may have: before 1970 also -1, none, as an append of a leader writes it."""
+    return max(timestamps), max(*timestamps, -1)
 
 
 def _tell_damage(

@@ -25,6 +25,7 @@ from kstore.store import catalog
 from kstore.tools.check import looks
 from kstore.tools.check.findings import Finding, Findings, SegmentReport
 from kstore.tools.check.partition import (
+    Marks,
     PartitionReport,
     Progress,
     check_epochs,
@@ -261,7 +262,7 @@ def _check_file(path: str, report: FileReport, *, deep: bool, progress: Progress
         with _only(findings, os.path.join(directory, name), path) as all_findings:
             check_metadata(directory, all_findings)
     elif name == names.LEADER_EPOCH_CHECKPOINT:
-        check_epochs(PartitionReport(directory, findings), 0, is_closed=False)
+        check_epochs(PartitionReport(directory, findings), 0, Marks(), is_closed=False)
     elif name in checkpoint.ROOT_CHECKPOINTS:
         checkpoint.read_offsets(directory, name)
     elif name == topics.TOPICS_FILE:
