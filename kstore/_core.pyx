@@ -900,16 +900,17 @@ cdef class RecordIterator(_Walk):
             if self._left > 0:
                 q = ks_parse_record(self._r, self._r_end, &r)
                 if q == NULL:
-                    self._left = 0
-                    self._fail(fault_text(r.fault), self._batch)
+                    self._fail_inside(fault_text(r.fault))
+                    continue
                 self._r = q
                 self._left -= 1
                 offset = wrapping_add(self._base_offset, r.offset_delta)
                 if <uint32_t> r.offset_delta > self._last_delta:
-                    self._left = 0
-                    self._fail(outside(offset, self._base_offset, self._next_batch_offset - 1), self._batch)
+                    self._fail_inside(outside(offset, self._base_offset, self._next_batch_offset - 1))
+                    continue
                 if self._left == 0 and q != self._r_end:
-                    self._fail(fault_text(KS_TRAILING_BYTES), self._batch)
+                    self._fail_inside(fault_text(KS_TRAILING_BYTES))
+                    continue
                 if offset > self._last_wanted:
                     self._left = 0
                     self._done = True
@@ -958,6 +959,19 @@ cdef class RecordIterator(_Walk):
     cdef int _forget_batch(self) except -1:
         self._left = 0
         self._legacy = None
+        return 0
+
+    cdef int _fail_inside(self, object reason) except -1:
+        """Fail for a record of the opened batch, unless what feeds the iterator has other chunks to go on with."""
+        self._left = 0
+        try:
+            self._fail(reason, self._batch)
+        except CorruptRecordError as error:
+            if self._recheck is None:
+                raise
+            self._ask_guard(error)
+            if self._done:             # no other chunks to go on with
+                raise
         return 0
 
     cdef bint _open_batch(self) except -1:

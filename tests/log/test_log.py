@@ -17,6 +17,7 @@ from conftest import ManualClock
 
 import kstore
 from kstore import LogConfig
+from kstore.codec import header
 from kstore.disk import fs
 
 NOW = 1_700_000_000_000
@@ -675,18 +676,42 @@ def test_a_batch_that_decompresses_beyond_the_limit_is_an_error(partition: Path)
         assert len(list(pickle.loads(pickle.dumps(reader)).read())) == 2
 
 
+def damaged(partition: Path, codec: str, count: int | None = None) -> Path:
+    """The first of two segments: a bit is wrong; or its one batch declares another number of records, with its CRC."""
+    with kstore.Log.open(partition) as log:
+        log.append_many([b"first", b"second"], compression=codec)
+        log.roll()
+        log.append(b"third")
+        path = Path(log.segments[0].path)
+    data = bytearray(path.read_bytes())
+    if count is None:
+        data[-1] ^= 1
+    else:
+        header.RECORDS_COUNT.put(data, count)
+        header.CRC.put(data, header.computed_crc(data))
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_error_inside_of_a_batch_says_what_to_do(
+    partition: Path, mode: Literal["a", "r"], codec: str, count: int
+) -> None:
+    path = damaged(partition, codec, count)
+    with kstore.Log.open(partition, mode) as log:
+        for read in (lambda: list(log.read()), lambda: log.read_columns(), lambda: log.latest()):
+            with pytest.raises(kstore.CorruptRecordError) as info:
+                read()
+            assert str(info.value) == f"{path} at position 0: {info.value.reason}; see `kstore repair`"
+
+
 @pytest.mark.parametrize("mode", ["a", "r"])
 def test_an_error_of_a_read_says_once_what_to_do_and_its_reason_only_what_was_found(
     partition: Path, mode: Literal["a", "r"]
 ) -> None:
-    with kstore.Log.open(partition) as log:
-        log.append(b"first")
-        log.roll()
-        log.append(b"second")
-        path = Path(log.segments[0].path)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    path = damaged(partition, "none")
     with kstore.Log.open(partition, mode) as log:
         reads: list[Callable[[], object]] = [
             lambda: list(log.read()),
