@@ -358,11 +358,16 @@ class Log(Closing, Awaits):
     # Changing the log otherwise.
 
     def roll(self) -> int:
-        """Start a new segment at the log end, unless the active one is empty; the base offset of the active one."""
+        """Start a new segment at the log end, and return its base offset.
+
+        Where the active segment is empty, it stays, and its age by `segment.ms` begins again.
+        """
         writer = self._writable()
         with writer.gate():
             if writer.appender.size > 0 or writer.log_end_offset > writer.active.base_offset:
                 writer.roll_locked("explicit", writer.log_end_offset)
+            else:
+                writer.renew_locked()
             return writer.active.base_offset
 
     def truncate_to(self, offset: int) -> bool:

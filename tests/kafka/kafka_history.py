@@ -681,6 +681,12 @@ class World:
         if self.both(operation, lambda side: side.truncate_to(offset)):
             self.truncated.add(last)
 
+    def roll(self, operation: Operation) -> None:
+        """Roll both. The files of an empty segment are made again by Kafka alone."""
+        if self.excuses("roll-of-an-empty-segment") and self.active_is_empty():
+            self.left_alone.add(f"{self.marks.log_end_offset:020}")
+        self.both(operation, lambda side: side.roll())
+
     def compact(self, operation: Operation, map_keys: int, buffer_bytes: int, *, forced: bool) -> None:
         """One round on both sides. Before it each segment's file gets an age of its own, which a rewritten segment
         takes from the last one that went into it, to the millisecond (SEMANTICS 7.24). All lie in the future, so that

@@ -356,9 +356,7 @@ class Roll(Operation):
     weight = 2
 
     def run(self, world: World) -> None:
-        if world.excuses("roll-of-an-empty-segment") and world.active_is_empty():
-            return
-        world.both(self, lambda side: side.roll())
+        world.roll(self)
 
 
 @dataclass(frozen=True)
@@ -771,8 +769,8 @@ class Compact(Operation):
         )
 
     def run(self, world: World) -> None:
-        if self.roll and not (world.excuses("roll-of-an-empty-segment") and world.active_is_empty()):
-            world.both(self, lambda side: side.roll())
+        if self.roll:
+            world.roll(self)
             world.check()
         world.compact(self, self.map_keys, self.buffer_bytes, forced=True)
 

@@ -743,3 +743,17 @@ def test_a_buffer_with_gaps_between_its_bytes_is_taken_as_by_append_many(tmp_pat
         found = [(record.key, record.value) for record in log.read()]
     both, alone = (b"\x01\x05\x09", b"abc"), (None, b"\x01\x05\x09")
     assert found == [both, alone, both, alone, both, both]
+
+
+def test_the_roll_of_an_empty_segment_renews_its_age(partition: Path, clock: ManualClock) -> None:
+    """SEMANTICS 2.8, 2.3: records without a timestamp are held against the segment's age."""
+    with kstore.Log.open(partition, segment_ms=1000, clock=clock) as log:
+        clock.advance(900)
+        assert log.roll() == 0
+        log.append(b"v", timestamp=-1)
+        clock.advance(1000)
+        log.append(b"v", timestamp=-1)
+        assert len(log.segments) == 1
+        clock.advance(1)
+        log.append(b"v", timestamp=-1)
+        assert [segment.base_offset for segment in log.segments] == [0, 2]

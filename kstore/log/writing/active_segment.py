@@ -33,6 +33,13 @@ def create_files(segment: Segment, config: LogConfig, now_ms: int) -> None:
     )
 
 
+def renew(appender: Appender, segment: Segment, config: LogConfig, now_ms: int) -> None:
+    """Give an empty segment the age and the jitter of one that is begun now."""
+    segment.created_ms = appender.created_ms = now_ms
+    segment.jitter_ms = draw_jitter(config)
+    limit(appender, segment, config)
+
+
 def configure(appender: Appender, config: LogConfig) -> None:
     """Give the appender the rules for single records."""
     appender.configure(

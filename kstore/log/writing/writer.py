@@ -394,6 +394,11 @@ class Writer:
             self.housekeeping.flush_after_roll()
         return new
 
+    def renew_locked(self) -> None:
+        """Let the age of the empty active segment begin now, as a roll does (SEMANTICS 2.8); its files stay."""
+        active_segment.renew(self.appender, self.active, self.config, self.now())
+        self.housekeeping.set_due()
+
     def take_in_locked(self, places: Sequence[tuple[Callable[[Segment], int], int]]) -> None:
         """Add whole segments at the log end; the first replaces the empty active segment.
 
