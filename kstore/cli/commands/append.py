@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import codecs
 import json
 import os
 import sys
@@ -106,7 +105,7 @@ def _from_text(lines: Iterable[bytes], separator: str | None, headers: tuple[Any
 def _from_json(lines: Iterable[bytes], headers: tuple[Any, ...]) -> Iterator[Any]:
     for number, line in enumerate(lines, 1):
         try:
-            fields = json.loads(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+            fields = json.loads(line)
             if not isinstance(fields, dict) or not fields.keys() <= _FIELDS:
                 raise ValueError(f"an object with some of {', '.join(sorted(_FIELDS))} is needed")
             timestamp = fields.get("timestamp")
