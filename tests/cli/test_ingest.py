@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -499,6 +500,57 @@ def test_seconds_that_are_taken_for_milliseconds_are_a_warning(ingest: Ingest, f
         warnings.simplefilter("default", kstore.TimestampWarning)
         told = ingest(path, "--timestamp-column", "t", "--partitions", "4", cautions=["looks like seconds"])
     assert told.endswith("timestamps 1970-01-16T20:34:48.000Z to 1970-01-16T20:34:48.000Z\n")
+
+
+DECODED = 256 << 20
+
+
+def _bomb(kind: str) -> Any:
+    """A table whose rows have 256 MiB, most of it the same few bytes."""
+    long = pa.array(["x" * (1 << 20)])
+    rows = pa.DictionaryArray.from_arrays(pa.array([0] * (DECODED >> 20), pa.int32()), long)
+    if kind == "one long value":
+        return pa.table({"a": ["x" * (96 << 20)]})
+    if kind == "one long list":
+        return pa.table({"a": pa.ListArray.from_arrays([0, len(rows)], rows)})
+    if kind == "long names of headers":
+        headers = pa.MapArray.from_arrays(
+            list(range(len(rows) + 1)), rows.cast(pa.string()), pa.nulls(len(rows)).cast("binary")
+        )
+        return pa.table({"a": ["x"] * len(rows), "h": headers})
+    return pa.table({"a": rows})
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the greatest memory is read from /proc")
+@pytest.mark.parametrize(
+    ("kind", "complaint"),
+    [
+        ("long values", ""),
+        ("long names of headers", ""),
+        ("one long list", "row 1: it has 268[0-9]{6} bytes, where at most 67108864 are taken"),
+        ("one long value", "'a' of row group 0 has 100[0-9]{6} bytes in 1 values, where at most 67108864 bytes a row"),
+    ],
+)
+def test_a_small_parquet_file_takes_little_memory_whatever_it_stands_for(
+    tmp_path: Path, kind: str, complaint: str
+) -> None:
+    table, path = _bomb(kind), tmp_path / "a.parquet"
+    columns = [name for name in ("a", "h.key_value.key", "a.list.element") if kind != "one long value"]
+    pq.write_table(table, path, compression="zstd", use_dictionary=columns, write_statistics=False)
+    assert path.stat().st_size < 50_000
+    program = (
+        "import sys; from kstore import cli; code = cli.main(sys.argv[1:]); "
+        "print(open('/proc/self/status').read()); sys.exit(code)"
+    )
+    words = ["--to", tmp_path / "data", "--topic", "t", "-c", "max.message.bytes=100000000", "--threads", "1"]
+    words += ["--headers-column", "h"] if "h" in table.column_names else []
+    command = [sys.executable, "-c", program, "ingest", path, *words, "--value-column", "a"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == (1 if complaint else 0), done.stderr
+    assert re.search(complaint, done.stderr)
+    most = re.search(r"VmHWM:\s*([0-9]+) kB", done.stdout)
+    assert most is not None
+    assert int(most[1]) < 200 << 10
 
 
 # What is wrong

@@ -15,6 +15,10 @@ from kstore.cli.sources.base import Mapping, Progress, Rows, Source
 __all__ = ["Arrow", "ArrowStream", "Parquet"]
 
 
+_DICTIONARY_ENCODINGS = frozenset(("PLAIN", "PLAIN_DICTIONARY", "RLE", "RLE_DICTIONARY", "BIT_PACKED"))
+_UNKNOWN_ROWS = 1024  # of values that share their beginnings
+
+
 class Parquet(Source):
     """One Parquet file."""
 
@@ -28,9 +32,28 @@ class Parquet(Source):
         self.check_names(schema.names)
         batches.check_types(self, schema)
         self._check_nulls()
+        self._check_sizes()
+        names, self._has_others = _dictionary_columns(self._file.metadata)
+        self._file.close()
+        # A few bytes of a dictionary may stand for gigabytes of rows: they are cut before it is replaced by its values.
+        with _named_errors(self, self._pa):
+            self._file = self._pa.parquet.ParquetFile(path, read_dictionary=names)
 
     def close(self) -> None:
         self._file.close()
+
+    def _check_sizes(self) -> None:
+        """Raise where the footer tells of values that are too large for a row."""
+        meta = self._file.metadata
+        for number in range(meta.num_row_groups):
+            group = meta.row_group(number)
+            for column in map(group.column, range(group.num_columns)):
+                most = base.ROW_BYTES * max(column.num_values, 1)
+                if column.total_uncompressed_size > most:
+                    raise self.wrong(
+                        f"column {column.path_in_schema!r} of row group {number} has {column.total_uncompressed_size} "
+                        f"bytes in {column.num_values} values, where at most {base.ROW_BYTES} bytes a row are taken"
+                    )
 
     def _check_nulls(self) -> None:
         """Raise where the statistics tell of nulls in the column of timestamps."""
@@ -53,12 +76,28 @@ class Parquet(Source):
         first, reported = 1, 0
         with _named_errors(self, self._pa):
             columns = None if self.mapping.value is None else list(self.mapping.columns)
+            if self._has_others:
+                batch_rows = min(batch_rows, _UNKNOWN_ROWS)
             for batch in self._file.iter_batches(batch_size=batch_rows, columns=columns):
-                yield batches.rows_of(self, batch, first)
-                first += batch.num_rows
+                for part in batches.cut(self, batch, first):
+                    yield batches.rows_of(self, part, first)
+                    first += part.num_rows
                 read = self._size * (first - 1) // max(meta.num_rows, 1)
                 self._progress(read - reported)
                 reported = read
+
+
+def _dictionary_columns(meta: Any) -> tuple[list[str], bool]:
+    """The columns of bytes to be read as dictionaries, and whether other columns may be larger than they look."""
+    names: dict[str, None] = {}
+    others = set()
+    for group in map(meta.row_group, range(meta.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if column.physical_type == "BYTE_ARRAY":
+                names[column.path_in_schema] = None
+                if not _DICTIONARY_ENCODINGS.issuperset(column.encodings):
+                    others.add(column.path_in_schema)
+    return [name for name in names if name not in others], bool(others)
 
 
 class _Batches(Source):

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from kstore.base.closing import Closing
 from kstore.errors import InvalidRecordError
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "PIECE_BYTES", "Mapping", "Progress", "Rows", "Source"]
+__all__ = ["BATCH_BYTES", "BATCH_ROWS", "PIECE_BYTES", "ROW_BYTES", "Mapping", "Progress", "Rows", "Source"]
 
 PIECE_BYTES = 8 << 20  # of a text file at a time
 BATCH_BYTES, BATCH_ROWS = 16 << 20, 1 << 17  # of a Parquet or Arrow file at a time
+ROW_BYTES = 64 << 20  # the most that a row of a Parquet file may have
 
 Progress = Callable[[int], object]
 """Called with the number of bytes that were read since the last call."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
 from kstore.base import optional
-from kstore.cli.sources import jsonrows
+from kstore.cli.sources import base, jsonrows
 from kstore.cli.sources.base import Rows, Source
 from kstore.cli.sources.moments import OUT_OF_RANGE, UNITS, milliseconds_of
 from kstore.columns import _arrow
 from kstore.errors import InvalidColumnError
 
-__all__ = ["check_types", "rows_of"]
+__all__ = ["check_types", "cut", "rows_of"]
 
 
 def _pyarrow() -> Any:
@@ -45,6 +46,33 @@ def _is_text(kind: Any) -> bool:
     types = _pyarrow().types
     text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     return bool(text or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def cut(source: Source, batch: Any, first: int) -> Iterator[Any]:
+    """Slices of a record batch whose rows have no more than `BATCH_BYTES` without dictionaries, or are one row."""
+    size = sum(map(_decoded_bytes, batch.columns))
+    if size <= base.BATCH_BYTES or batch.num_rows <= 1:
+        if size > base.ROW_BYTES:
+            raise source.wrong(f"it has {size} bytes, where at most {base.ROW_BYTES} are taken", first)
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from cut(source, batch.slice(0, half), first)
+    yield from cut(source, batch.slice(half), first + half)
+
+
+def _decoded_bytes(array: Any) -> int:
+    """The bytes of an array whose dictionaries are replaced by their values."""
+    pa = _pyarrow()
+    types, kind = pa.types, array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _decoded_bytes(array.storage)
+    if types.is_dictionary(kind) and _is_text(kind.value_type):
+        lengths = pa.compute.binary_length(array.dictionary).cast(pa.int64())
+        return array.indices.nbytes + int(pa.compute.sum(lengths.take(array.indices)).as_py() or 0)
+    if parts := jsonrows.parts(array):
+        return sum(map(_decoded_bytes, parts))
+    return int(array.nbytes)
 
 
 def rows_of(source: Source, batch: Any, first: int, numbers: frozenset[int] = frozenset()) -> Rows:

@@ -16,7 +16,7 @@ from kstore.base import optional
 from kstore.columns import _arrow, _json
 from kstore.columns._arrow import Column
 
-__all__ = ["column", "encode", "not_finite", "number_columns", "octets"]
+__all__ = ["column", "encode", "not_finite", "number_columns", "octets", "parts"]
 
 
 def _pyarrow() -> Any:
@@ -77,13 +77,19 @@ def _floats_of(array: Any) -> list[Any]:
         return _floats_of(array.dictionary_decode()) if not _is_octets(kind.value_type) else []
     if types.is_floating(kind):
         return [array.cast(pa.float32()) if types.is_float16(kind) else array]
-    if types.is_map(kind):
-        return [*_floats_of(array.keys), *_floats_of(array.items)]
+    return [leaf for part in parts(array) for leaf in _floats_of(part)]
+
+
+def parts(array: Any) -> list[Any]:
+    """The arrays that a list, a map or a struct is made of, of its own rows alone; none for other types."""
+    types, kind = _pyarrow().types, array.type
+    if types.is_map(kind) and len(array):
+        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return [array.keys.slice(start, end - start), array.items.slice(start, end - start)]
     if types.is_struct(kind):
-        return [leaf for part in array.flatten() for leaf in _floats_of(part)]
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _floats_of(array.flatten())
-    return []
+        return list(array.flatten())
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return [array.flatten()] if is_list else []
 
 
 def _field(array: Any) -> tuple[Any, Any]:
