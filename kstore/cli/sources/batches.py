@@ -69,7 +69,7 @@ def _decoded_bytes(array: Any) -> int:
         return _decoded_bytes(array.storage)
     if types.is_dictionary(kind) and _is_text(kind.value_type):
         lengths = pa.compute.binary_length(array.dictionary).cast(pa.int64())
-        return array.indices.nbytes + int(pa.compute.sum(lengths.take(array.indices)).as_py() or 0)
+        return int(array.indices.nbytes) + int(pa.compute.sum(lengths.take(array.indices)).as_py() or 0)
     if parts := jsonrows.parts(array):
         return sum(map(_decoded_bytes, parts))
     return int(array.nbytes)
