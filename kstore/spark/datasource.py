@@ -1,9 +1,9 @@
 """`format("kstore")`: Spark's Python Data Source API over the functions that `ks.scan` and `ks.ingest` call too.
 
 Spark pickles these objects into other processes, so they hold plain values only. The module can be imported without
-Spark, for tools that read the package; its classes cannot be used then. Streams would be a `streamReader` and a
-`streamWriter` beside the two methods of `KStoreSource`. The hardest rule: Spark may call `abort` after a commit that
-took place, and while tasks still write. So it deletes by job, and never files that a commit has decided on.
+Spark, for tools that read the package; its classes cannot be used then. There are no streams yet. The hardest rule:
+Spark may call `abort` after a commit that took place, and while tasks still write. So it deletes by job, and never
+files that a commit has decided on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kstore.errors import ConfigError, LogLockedError
 from kstore.spark.driver import COMMIT_TIMEOUT, commit, discard
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         DataSource,
         DataSourceArrowWriter,
         DataSourceReader,
+        DataSourceStreamReader,
         InputPartition,
         WriterCommitMessage,
     )
@@ -35,12 +36,15 @@ else:
             DataSource,
             DataSourceArrowWriter,
             DataSourceReader,
+            DataSourceStreamReader,
             InputPartition,
             WriterCommitMessage,
         )
     except ImportError:
-        DataSource = DataSourceArrowWriter = DataSourceReader = InputPartition = WriterCommitMessage = object
+        DataSource = DataSourceArrowWriter = DataSourceReader = DataSourceStreamReader = object
+        InputPartition = WriterCommitMessage = object
 
+_NO_STREAM = 'kstore reads no streams: use spark.read.format("kstore"), or ks.scan, for what is there now'
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -68,12 +72,32 @@ class KStoreSource(DataSource):
             raise ConfigError('mode("overwrite") is not for logs: records are appended; write with mode("append")')
         return Writer(self._root(), WriteOptions.parse(self.options), schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader that raises `ConfigError`: there are no streams."""
+        return NoStream()  # PySpark calls stop() on what an error here leaves unbound, and hides the error
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Raise `ConfigError`: there are no streams."""
+        raise ConfigError('kstore writes no streams: write each batch with foreachBatch and df.write.format("kstore")')
+
     def _root(self) -> str:
         by_name = {name.lower(): value for name, value in plain(self.options).items()}
         path = by_name.get("path") or by_name.get("location")
         if not path:
             raise ConfigError('the log directory is missing: load("<directory>") or save("<directory>")')
         return directories(path)[0]
+
+
+class NoStream(DataSourceStreamReader):
+    """Refuses the first question of a stream."""
+
+    def initialOffset(self) -> NoReturn:
+        """Raise `ConfigError`."""
+        raise ConfigError(_NO_STREAM)
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        """Raise `ConfigError`."""
+        raise ConfigError(_NO_STREAM)
 
 
 @dataclass

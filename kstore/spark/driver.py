@@ -22,6 +22,7 @@ from kstore.errors import KStoreError, LogLockedError
 from kstore.files import loads
 from kstore.spark.rows import COLUMNS
 from kstore.spark.staging import MANIFEST, partitions_of, stage, staging_directory
+from kstore.spark.workers import refuse_other_python
 from kstore.store.loads.manifest import (
     TASK_PREFIX,
     Adopted,
@@ -166,6 +167,7 @@ def ingest(
         raise TypeError(f"a DataFrame or an RDD is needed, not {type(data).__name__}")
     if application is not None and _is_done(root, application, version):
         return Adopted(duplicate=True)
+    refuse_other_python(getattr(data, "sparkSession", None) or getattr(data, "ctx", None))
     try:
         if schema is not None and hasattr(data, "mapInArrow"):
             manifest = data.mapInArrow(made, MANIFEST).collect()

@@ -31,6 +31,7 @@ from kstore.errors import (
 from kstore.files import checkpoint
 from kstore.log.log import Log
 from kstore.spark.options import COLUMN_TYPES, Isolation, Range, ReadOptions
+from kstore.spark.workers import refuse_other_python
 from kstore.store.catalog import Entry, look
 
 if TYPE_CHECKING:
@@ -400,6 +401,7 @@ def scan(
     schema = ddl(options.columns)
     if not pieces:
         return spark.createDataFrame([], schema)
+    refuse_other_python(spark)
     numbers = spark.range(0, len(pieces), 1, len(pieces))
     return numbers.mapInArrow(_Reading(how, tuple(pieces)), schema)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import pkgutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +38,7 @@ def session(directory: str | os.PathLike[str]) -> Iterator[SparkSession]:
     active = sql.SparkSession.getActiveSession()
     if active is None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = sql.SparkSession.builder.master("local[2]").appName("kstore-testing")
         places = {"spark.sql.warehouse.dir": os.path.join(directory, "warehouse")}
@@ -46,7 +47,7 @@ def session(directory: str | os.PathLike[str]) -> Iterator[SparkSession]:
         started = builder.getOrCreate()
     else:
         started = active
-    if importlib.util.find_spec("pyspark_kstore") is None:  # by which Spark finds the format where kstore is installed
+    if not _is_found():
         from kstore.spark.datasource import KStoreSource
 
         started.dataSource.register(KStoreSource)
@@ -55,3 +56,8 @@ def session(directory: str | os.PathLike[str]) -> Iterator[SparkSession]:
     finally:
         if active is None:
             started.stop()
+
+
+def _is_found() -> bool:
+    """Whether Spark finds the format by itself. It lists modules, and an editable install is in no list."""
+    return any(module.name == "pyspark_kstore" for module in pkgutil.iter_modules())
