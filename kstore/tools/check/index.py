@@ -165,8 +165,8 @@ class TimeIndexCheck(_Index):
         lasts = rows["last_offset"]
         first = min(int(rows["base_offset"][0]), self.last_offset + 1)
         if self.greatest < 0 <= greatest[-1]:
-            at = int(numpy.argmax(greatest >= 0))
-            self.has_zero_entry = bool(greatest[at] == 0 and lasts[at] == self.base_offset)
+            reached = int(numpy.argmax(greatest >= 0))
+            self.has_zero_entry = bool(greatest[reached] == 0 and lasts[reached] == self.base_offset)
         self.greatest = max(self.greatest, int(greatest[-1]))
         preceding, self.last_offset = self.last_offset, int(lasts[-1])
         if not len(self.keys):
