@@ -291,6 +291,7 @@ class World:
         """`prepare` fills the root of each side before it is opened."""
         self.kafka = kafka
         self.config = {"retention.ms": -1, **history.config}
+        self._first_config = dict(self.config)
         self.now = START_MS
         self.leader_epoch = 0
         self.timestamps: list[int] = []
@@ -631,7 +632,7 @@ class World:
         began_anew, self._begins_anew = self._begins_anew and clean, False
         if began_anew and self.excuses("recovery-point-in-a-gap"):
             self._settle()
-            # As after a crash, so without the empty snapshots of a clean opening.
+            # Without the empty snapshot of a clean opening where an index was lost.
             self.compare_files(but=[f"{self.marks.log_start_offset:020}.snapshot"])
             self._go_on_alike()
         return None
@@ -682,8 +683,10 @@ class World:
             self.truncated.add(last)
 
     def roll(self, operation: Operation) -> None:
-        """Roll both. The files of an empty segment are made again by Kafka alone."""
+        """Roll both. The files of an empty segment are made again by Kafka alone, by the settings of now."""
         if self.excuses("roll-of-an-empty-segment") and self.active_is_empty():
+            if self.config != self._first_config or self.config.get("preallocate"):
+                return
             self.left_alone.add(f"{self.marks.log_end_offset:020}")
         self.both(operation, lambda side: side.roll())
 

@@ -401,7 +401,16 @@ class _Loader:
         return self.recovery_point if self.recovery_point > self.log_start_offset else -1
 
     def looks_closed(self) -> bool:
-        """Whether the last segment's files are as a close leaves them and end at the recovery point."""
+        """Whether the last segment's files are as a close leaves them and end at the recovery point.
+
+        A log whose start lies above its end owes no flush, and its recovery point says nothing (SEMANTICS 8.11).
+        """
+        last = self.segments[-1]
+        if self.recovery_point <= self.segments[0].base_offset and last.base_offset < self.log_start_offset:
+            end_offset = _whole_end(last, -1)
+            if end_offset is not None and end_offset < self.log_start_offset:
+                self.next_offset = end_offset
+                return True
         if not _ends_closed(self.segments, self.recovery_point, self.with_txn_index):
             return False
         self.next_offset = self.recovery_point

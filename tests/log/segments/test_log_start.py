@@ -394,3 +394,20 @@ def test_what_was_deleted_is_not_told_as_missing_after_a_kill_at_any_moment(
     for step, plan, image in disk.crash_images(into, KEPT, since=begun):
         kstore.Log.open(image / "events-0", clock=clock).close()
         assert "segment is missing" not in caplog.text, (step, plan)
+
+
+def test_a_closed_log_that_begins_anew_at_its_start_has_a_snapshot_there(partition: Path, clock: ManualClock) -> None:
+    """SEMANTICS 8.11, 9.26: as in Kafka after a shutdown in order."""
+    log = kstore.Log.open(partition, clock=clock)
+    for _ in range(2):
+        log.append_many([b"value"] * 10, atomic=True)
+    log.delete_records(15)
+    log.truncate_to(17)  # cuts the whole batch: the data ends at 10
+    log.close()
+    with kstore.Log.open(partition, clock=clock) as again:
+        assert (again.log_start_offset, again.log_end_offset) == (15, 15)
+        assert [path.name for path in partition.glob("*.snapshot")] == [f"{15:020}.snapshot"]
+        again.append(b"value")
+    with kstore.Log.open(partition, clock=clock, mode="r") as reader:
+        assert [record.offset for record in reader.read()] == [15]
+    assert [each for each in verify([partition.parent]).findings if each.severity == "error"] == []
