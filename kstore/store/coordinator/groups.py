@@ -265,19 +265,24 @@ class GroupCoordinator:
         """Forget all groups' positions in a topic that is deleted; where that fails, their topic id outdates them.
 
         Those that a transaction has written, and commits later, are forgotten, too. Those in a topic of that name with
-        another id, in another store, stay.
+        another id, in another store, stay, and with them all that the group has in the same partition: a tombstone
+        deletes them together.
         """
         for log in self._internal.logs(OFFSETS_TOPIC):
             try:
                 partition = self._partition_of(log)
                 found = partition.pending()  # first: a transaction may end between the two looks
                 found += [(name, *item) for name in partition.groups() for item in partition.positions(name).items()]
-                deleted: dict[str, list[Place]] = {}
+                forgotten: dict[str, set[Place]] = {}
+                kept: set[tuple[str, Place]] = set()
                 for group, place, position in found:
-                    if place[0] == topic and position.topic_id in (topic_id, None):
-                        deleted.setdefault(group, []).append(place)
-                for group, places in deleted.items():
-                    self.delete_offsets(group, places)
+                    if place[0] == topic:
+                        if position.topic_id in (topic_id, None):
+                            forgotten.setdefault(group, set()).add(place)
+                        else:
+                            kept.add((group, place))
+                for group, places in forgotten.items():
+                    self.delete_offsets(group, {place for place in places if (group, place) not in kept})
             except KStoreError as error:
                 logger.error("%s: positions in topic %s are kept: %s", log.path, topic, error)
 

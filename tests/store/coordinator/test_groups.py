@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 import kstore
 from kstore.codec.coordinator import groups
 from kstore.codec.coordinator.texts import OFFSETS
+from kstore.store.coordinator.consumer import ReadPositions
 from kstore.store.coordinator.groupstate import OffsetsPartition
 
 DAY_MS = 24 * 3_600_000
@@ -289,6 +291,21 @@ def test_a_position_that_an_open_transaction_has_committed_is_deleted_with(
             store.delete_offsets("grp")
             txn.commit_offsets("grp", {("kept", 0): 6})
         assert store.committed_offsets("grp") == {("kept", 0): 6}
+
+
+def test_the_deletion_of_a_topic_keeps_a_position_in_another_stores_topic_of_that_name(root: Path) -> None:
+    """Also where an open transaction has written one in the deleted topic for the same group and partition."""
+    elsewhere = ReadPositions({("orders", 0): 7})
+    elsewhere.topic_ids = {"orders": uuid.uuid4()}
+    with open_store(root) as store, store.producer(transactional_id="x") as producer:
+        store.create_topic("orders", 2)
+        store.commit_offsets("grp", {("orders", 1): 1})
+        store.commit_offsets("grp", elsewhere)
+        txn = producer.transaction()
+        txn.commit_offsets("grp", {("orders", 0): 4})
+        store.delete_topic("orders")
+        txn.abort()
+        assert store.committed_offsets("grp") == {("orders", 0): 7}
 
 
 def test_a_position_whose_transaction_ends_between_two_looks_of_a_deletion_is_deleted(
