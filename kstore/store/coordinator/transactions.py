@@ -12,11 +12,11 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack
 from errno import EIO
 from typing import TypeVar
 
 from kstore.base import arguments
+from kstore.base._held import Held
 from kstore.codec.coordinator import transactions
 from kstore.codec.coordinator.transactions import Status, TransactionState
 from kstore.disk import fs
@@ -291,13 +291,13 @@ class TransactionCoordinator:
         The ends of all logs that it takes then belong together: a transaction has ended in all of its partitions
         below them, with all of its records, or it has not been decided. It is called again if an id came up meanwhile.
         """
-        with ExitStack() as held:
-            held.enter_context(self._between)  # two that take the ids' locks in another order would wait for each other
+        # `_between`: two that take the ids' locks in another order would wait for each other.
+        with self._between, Held() as held:
             known: set[TransactionEntry] = set()
             while True:
                 while new := set(self.ids.values()) - known:
                     for entry in new:
-                        held.enter_context(entry.lock)
+                        held.enter(entry.lock)
                     known |= new
                 seen = look()
                 if known.issuperset(self.ids.values()):

@@ -13,10 +13,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 
 from kstore.base import arguments, uninterrupted
+from kstore.base._held import Held
 from kstore.base.threads import Workers
 from kstore.disk import fs
 from kstore.errors import InvalidTopicError, KStoreError, StorageError, first_report
@@ -157,9 +157,9 @@ class BulkLoads:
         with Workers(THREADS, "kstore-adopt") as pool:
             opened = pool.map(lambda entry: writer_of(manager.log(entry)), entries.values())
             writers = dict(zip(entries, opened, strict=True))
-        with ExitStack() as stack:
+        with Held() as held:
             for key in sorted(writers):  # always in this order: two loads must not wait for each other
-                stack.enter_context(writers[key].gate())
+                held.enter(writers[key].gate())
             shares = self._share_out(staged, entries, writers, rename_bytes)
             roots = manager.disks.roots
             used = {entry.root for entry in entries.values()}
