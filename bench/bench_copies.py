@@ -91,7 +91,7 @@ def test_replicate(place: tuple[str, Path]) -> None:
     where, directory = place
     source = filled(directory / "source", COPY_SIZE)
     contestants: dict[str, Act] = {
-        "kstore": lambda target: kstore.replicate(source, target).close(),
+        "kstore": lambda target: kstore.replicate(source, target),
         CP: partial(cp, source),
     }
     question = beside_cp("replicate", where, 0.6)

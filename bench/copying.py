@@ -47,7 +47,7 @@ def keep_up(source: str, target: str) -> None:
 
 
 def replicate(source: str, target: str) -> None:
-    kstore.replicate(source, target).close()
+    kstore.replicate(source, target)
 
 
 def back_up(directory: str, url: str) -> None:

@@ -86,7 +86,7 @@ class Meter:
                     log.offset_for_timestamp(START_MS)
                     assert sum(map(len, log.iter_columns()))
                 store.run_housekeeping()
-            kstore.replicate(root, f"{base}/copy").close()
+            kstore.replicate(root, f"{base}/copy")
 
     def clock(self) -> int:
         """The store's clock, which moves only when a phase says so."""
@@ -269,7 +269,7 @@ def copy_leader(size: int, meter: Meter) -> None:
     with meter.step("close"):
         replication.close()
     with meter.step("copy again, nothing new"):
-        kstore.replicate(source, target).close()
+        kstore.replicate(source, target)
     fs.remove_tree(target)
 
 

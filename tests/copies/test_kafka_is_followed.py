@@ -49,7 +49,7 @@ def test_directories_of_brokers_are_copied_byte_for_byte(name: str, tmp_path: Pa
         if not any(source.glob("*-[0-9]*")):
             continue
         copy = tmp_path / f"copy-{number}"
-        kstore.replicate(source, copy).close()
+        kstore.replicate(source, copy)
         assert_alike(source, copy)
 
 

@@ -6,8 +6,9 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,11 +52,34 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
+@contextmanager
+def once(source: Any, target: Path, **options: Any) -> Iterator[Any]:
+    """The target as a store, and what `replicate` has answered, after all was copied once."""
+    copy = kstore.replicate(source, target, **options)
+    with kstore.Store.open(target, background=False) as store:
+        yield SimpleNamespace(store=store, stats=copy.stats, wait_caught_up=copy.wait_caught_up)
+
+
+def test_once_closes_the_target_and_its_numbers_stay(source: kstore.Store, target: Path) -> None:
+    fill(source)
+    replication = kstore.replicate(source.paths[0], target)
+    assert replication.closed
+    assert replication.store.closed
+    with kstore.Store.open(target, background=False) as store:
+        stats = replication.stats()
+        ends = {f"orders-{n}": store.log("orders", n).log_end_offset for n in store.partitions("orders")}
+    assert {name: each["log_end_offset"] for name, each in stats["partitions"].items()} == ends
+    assert {each["lag_records"] for each in stats["partitions"].values()} == {0}
+    assert replication.wait_caught_up()
+    replication.close()
+    assert replication.stats() == stats
+
+
 def test_once_copies_topics_ids_settings_and_groups(source: kstore.Store, target: Path) -> None:
     fill(source)
     source.commit_offsets("g", {("orders", 0): 5})
     source.log("orders", 0).delete_records(3)
-    with kstore.replicate(source.paths[0], target) as copy:
+    with once(source.paths[0], target) as copy:
         assert copied(source, copy.store)
         assert copy.store.topics == source.topics
         assert copy.store.topic_id("orders") == source.topic_id("orders")
@@ -71,9 +95,9 @@ def test_once_copies_topics_ids_settings_and_groups(source: kstore.Store, target
 
 def test_a_second_run_goes_on_where_the_first_ended(source: kstore.Store, target: Path) -> None:
     fill(source)
-    kstore.replicate(source.paths[0], target).close()
+    kstore.replicate(source.paths[0], target)
     fill(source)
-    with kstore.replicate(source.paths[0], target) as copy:
+    with once(source.paths[0], target) as copy:
         assert copied(source, copy.store)
         assert all(each["truncations"] == [] for each in copy.stats()["partitions"].values())
 
@@ -81,9 +105,9 @@ def test_a_second_run_goes_on_where_the_first_ended(source: kstore.Store, target
 def test_only_the_named_topics_are_copied(source: kstore.Store, target: Path) -> None:
     fill(source)
     fill(source, "other")
-    with kstore.replicate(source.paths[0], target, topics=["orders"]) as copy:
+    with once(source.paths[0], target, topics=["orders"]) as copy:
         assert copy.store.topics == ("orders",)
-    with kstore.replicate(source.paths[0], target, topics="other") as copy:
+    with once(source.paths[0], target, topics="other") as copy:
         assert copy.store.topics == ("orders", "other")
 
 
@@ -115,7 +139,7 @@ def test_a_topic_that_is_deleted_while_it_is_copied_once_is_none_of_the_copy(
     fill(source)
     fill(source, "passing")
     if again:
-        kstore.replicate(source.paths[0], target).close()
+        kstore.replicate(source.paths[0], target)
         fill(source)
     look = PartitionFollower.look
 
@@ -125,7 +149,7 @@ def test_a_topic_that_is_deleted_while_it_is_copied_once_is_none_of_the_copy(
         return look(self)
 
     monkeypatch.setattr(PartitionFollower, "look", delete_and_look)
-    with kstore.replicate(source.paths[0], target) as copy:
+    with once(source.paths[0], target) as copy:
         assert copy.store.topics == ("orders",)
         assert copied(source, copy.store)
 
@@ -134,7 +158,7 @@ def test_a_leader_that_is_truncated_while_it_is_compared_is_not_taken_for_damage
     source: kstore.Store, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(source)
-    kstore.replicate(source.paths[0], target).close()
+    kstore.replicate(source.paths[0], target)
     fill(source)
     find = common.find_last_common
     log = source.log("orders", 0)
@@ -145,7 +169,7 @@ def test_a_leader_that_is_truncated_while_it_is_compared_is_not_taken_for_damage
         return find(*arguments, **options)
 
     monkeypatch.setattr(common, "find_last_common", truncate_and_find)
-    with kstore.replicate(source.paths[0], target) as copy:
+    with once(source.paths[0], target) as copy:
         assert copy.store.log("orders", 0).log_end_offset == 3
         assert copied(source, copy.store)
 
@@ -175,12 +199,12 @@ def test_an_old_leader_follows_the_new_one_and_its_own_records_are_kept_beside(t
     a, b = tmp_path / "a", tmp_path / "b"
     with kstore.Store.open(a) as old:
         fill(old)
-        kstore.replicate(a, b).close()
+        kstore.replicate(a, b)
         fill(old, count=9)
     with kstore.Store.open(b) as new:
         assert set(new.become_leader().values()) == {1}
         fill(new, count=6)
-        with kstore.replicate(b, a, save_truncated=tmp_path / "cut") as copy:
+        with once(b, a, save_truncated=tmp_path / "cut") as copy:
             assert copied(new, copy.store)
             cut = [each for part in copy.stats()["partitions"].values() for each in part["truncations"]]
             assert sum(each["records"] for each in cut) == 9
@@ -203,8 +227,8 @@ def test_a_ring_is_refused_also_through_a_third_one(tmp_path: Path) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     with kstore.Store.open(a) as source:
         fill(source)
-    kstore.replicate(a, b).close()
-    kstore.replicate(b, c).close()
+    kstore.replicate(a, b)
+    kstore.replicate(b, c)
     before = contents(tmp_path)
     for source_path, target in ((b, a), (c, a), (c, b)):
         with pytest.raises(ReplicationError, match=r"a ring"):
@@ -229,9 +253,23 @@ def test_a_target_with_other_data_is_refused_and_stays_as_it_is(source: kstore.S
     assert contents(target) == before
 
 
+def test_the_refusal_of_a_topic_that_was_made_again_says_what_works(source: kstore.Store, target: Path) -> None:
+    fill(source)
+    fill(source, "other")
+    kstore.replicate(source.paths[0], target)
+    source.delete_topic("orders")
+    fill(source)
+    fill(source, "other")
+    with pytest.raises(ReplicationError, match=r"another directory, or name the other topics \(topics=, --topic\)"):
+        kstore.replicate(source.paths[0], target)
+    with once(source.paths[0], target, topics="other") as copy:
+        assert copied(source, copy.store, "other")
+        assert copy.store.log("orders", 0).log_end_offset > 0
+
+
 def test_a_target_that_was_made_leader_is_refused(source: kstore.Store, target: Path) -> None:
     fill(source)
-    kstore.replicate(source.paths[0], target).close()
+    kstore.replicate(source.paths[0], target)
     with kstore.Store.open(target) as store:
         store.become_leader()
     before = contents(target)
@@ -248,7 +286,7 @@ def test_a_target_that_another_store_has_open_is_refused(source: kstore.Store, t
 def test_a_topic_that_was_made_again_stops_alone(source: kstore.Store, target: Path) -> None:
     fill(source)
     fill(source, "other")
-    kstore.replicate(source.paths[0], target).close()
+    kstore.replicate(source.paths[0], target)
     with kstore.replicate(source.paths[0], target, follow=True) as copy:
         assert copy.wait_caught_up(60)
         (target / "orders-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg")
@@ -334,7 +372,7 @@ def test_a_failover_at_any_step_leaves_transactions_that_the_new_leader_ends(
     source: kstore.Store, target: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     source.create_topic("orders", 2)
-    kstore.replicate(source.paths[0], target).close()
+    kstore.replicate(source.paths[0], target)
     producer = source.producer(transactional_id="t")
     for number in range(3):
         with producer.transaction() as transaction:
@@ -342,7 +380,7 @@ def test_a_failover_at_any_step_leaves_transactions_that_the_new_leader_ends(
                 transaction.append("orders", b"%d" % number, partition=partition)
             transaction.commit_offsets("g", {("orders", 0): number})
         if number == 0:
-            kstore.replicate(source.paths[0], target).close()
+            kstore.replicate(source.paths[0], target)
     left, step = [steps], PartitionFollower.step
 
     def counted(follower: PartitionFollower, *arguments: Any) -> int:
@@ -353,7 +391,7 @@ def test_a_failover_at_any_step_leaves_transactions_that_the_new_leader_ends(
 
     monkeypatch.setattr(PartitionFollower, "step", counted)
     with suppress(KeyboardInterrupt):
-        kstore.replicate(source.paths[0], target).close()
+        kstore.replicate(source.paths[0], target)
     with kstore.Store.open(target, background=False) as store:
         store.become_leader()
         ends = [store.log("orders", partition).log_end_offset for partition in (0, 1)]

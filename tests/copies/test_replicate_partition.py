@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
+from kstore.copies.replication import common
+from kstore.copies.replication.leader import LeaderLog, Piece
 from kstore.errors import CorruptRecordError, RecordBatchTooLargeError, ReplicationError
 from kstore.log.log import abandon, begin_epoch, writer_of
 
@@ -344,3 +347,145 @@ def test_a_target_notes_the_high_watermark_of_the_leader(source: kstore.Log, tar
     catch_up(copy)
     assert isinstance(copy.target, PlainTarget)
     assert copy.target.high_watermark == 6
+
+
+class ChangingLeader(LeaderLog):
+    """A leader whose log `change` changes before and after each read."""
+
+    change: Callable[[], None] | None = None
+
+    def read(self, offset: int, most_bytes: int, buffer: memoryview) -> Piece | None:
+        self._change()
+        piece = super().read(offset, most_bytes, buffer)
+        self._change()
+        return piece
+
+    def _change(self) -> None:
+        if self.change is not None:
+            self.change()
+
+
+def test_a_truncation_between_the_look_and_the_read_leaves_no_cut_record(
+    source: kstore.Log, target: kstore.Log
+) -> None:
+    """The piece that is read continues the leader's new log, and not what the follower has."""
+    fill(source, 5, "old")
+    leader = ChangingLeader(kstore.Log.open(source.path, "r"))
+    copy = follower(Path(source.path), target, leader=leader)
+    catch_up(copy)
+    fill(source, 1, "old")
+
+    def truncate() -> None:
+        leader.change = None
+        source.truncate_to(3)
+        fill(source, 3, "new")
+
+    copy.look()
+    leader.change = truncate
+    catch_up(copy)
+    same(source, target)
+    assert [each[:3] for each in copy.truncations] == [(3, 5, 2)]
+
+
+@examples(0.1)
+@given(st.integers(0, 2**32))
+def test_a_follower_ends_equal_when_its_leader_changes_amid_its_reads(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    rng = random.Random(seed)
+    root = tmp_path_factory.mktemp("amid")
+    settings = {"segment_bytes": rng.choice([600, 2000, 9000]), "index_interval_bytes": 150}
+    source, target = (kstore.Log.open(root / name / "t-0", **settings) for name in ("source", "target"))
+    leader = ChangingLeader(kstore.Log.open(source.path, "r"))
+    copy, epochs = follower(root / "source" / "t-0", target, leader=leader), itertools.count(1)
+
+    def change() -> None:
+        if rng.random() < 0.4:
+            source.truncate_to(rng.randint(max(source.log_end_offset - 12, 0), source.log_end_offset))
+        if rng.random() < 0.2:
+            source.roll()
+        if rng.random() < 0.2:
+            lead(source, next(epochs))
+        for _ in range(rng.randint(0, 8)):
+            value = f"{rng.random():.3f}".encode()
+            source.append_many([(None, value, rng.randrange(3), None)] * rng.randint(1, 3))
+
+    for _ in range(rng.randint(1, 12)):
+        change()
+        leader.change = change if rng.random() < 0.8 else None
+        copy.look()
+        copy.step(memoryview(bytearray(500)), rng.randint(1, 2000))
+    leader.change = None
+    catch_up(copy)
+    assert batches_of(target) == batches_of(source)
+    source.close()
+    target.close()
+
+
+@pytest.mark.parametrize("differ", [0, 3, 4999])
+def test_a_copy_that_differs_below_equal_batches_is_mended_by_the_next_follower(
+    source: kstore.Log, target: kstore.Log, differ: int
+) -> None:
+    fill(source, 5000, size=20)
+    other = kstore.encode_batch([b"cut".ljust(20, b".")], base_offset=differ, partition_leader_epoch=0)
+    for base_offset, batch in batches_of(source):
+        target.append_as_follower(other if base_offset == differ else batch)
+    copy = follower(Path(source.path), target)
+    catch_up(copy)
+    same(source, target)
+    assert [each[:2] for each in copy.truncations] == [(differ, 5000)]
+
+
+def test_batches_are_all_compared_once_although_the_leader_rolls_at_each_look(
+    source: kstore.Log, target: kstore.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(source, 3000, size=20)
+    catch_up(follower(Path(source.path), target))
+    monkeypatch.setattr(common, "_LEAST_STRETCH", 200)
+    monkeypatch.setattr(common, "_ROWS_AT_ONCE", 200)
+    tables: list[int] = []
+    read = kstore.Log.batch_table
+
+    def batch_table(log: kstore.Log, offset: int, **more: int) -> object:
+        if log is target:
+            tables.append(offset)
+            if len(tables) % 5 == 0:
+                fill(source, 1)
+                source.roll()
+        return read(log, offset, **more)
+
+    monkeypatch.setattr(kstore.Log, "batch_table", batch_table)
+    copy = follower(Path(source.path), target)
+    catch_up(copy)
+    same(source, target)
+    assert copy.truncations == []
+    assert 3000 // 200 <= len(tables) < 2 * 3000 // 200
+
+
+def test_a_compacted_copy_is_cut_where_a_record_differs_and_not_where_its_cleaning_does(tmp_path: Path) -> None:
+    settings = {"segment_bytes": 1000, "cleanup_policy": "compact"}
+    with (
+        kstore.Log.open(tmp_path / "source" / "t-0", **settings) as source,
+        kstore.Log.open(tmp_path / "target" / "t-0", **settings) as target,
+        kstore.Log.open(tmp_path / "other" / "t-0", **settings) as other,
+    ):
+        for number in range(100):
+            source.append_many([(b"k%d" % (number * 7 % 10), b"%d" % number, 1, None), (b"u%d" % number, b"", 1, None)])
+        for base_offset, batch in batches_of(source):
+            wrong = [(b"k0", b"", 1, None), (b"u49", b"wrong", 1, None)]
+            other.append_as_follower(
+                kstore.encode_batch(wrong, base_offset=98, partition_leader_epoch=0) if base_offset == 98 else batch
+            )
+            target.append_as_follower(batch)
+        source.compact(roll=True)
+        copy = follower(Path(source.path), target)
+        catch_up(copy)
+        assert copy.truncations == []
+        target.compact(roll=True)
+        source.append(b"", key=b"more")
+        copy = follower(Path(source.path), target)
+        catch_up(copy)
+        assert copy.truncations == []
+        cut = follower(Path(source.path), other)
+        catch_up(cut)
+        assert [each.offset for each in cut.truncations] == [98]

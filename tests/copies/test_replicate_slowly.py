@@ -24,4 +24,5 @@ def test_a_source_that_stands_still_is_copied_to_its_end_however_long_it_takes(
     monkeypatch.setattr(rounds, "SLICE_BYTES", 600)
     with kstore.replicate(tmp_path / "data", tmp_path / "copy", follow=follow) as copy:
         assert copy.wait_caught_up(120)
-        assert [copy.store.log("t", number).log_end_offset for number in (0, 1)] == [50, 50]
+    with kstore.Store.open(tmp_path / "copy", "r") as copied:
+        assert [copied.log("t", number).log_end_offset for number in (0, 1)] == [50, 50]

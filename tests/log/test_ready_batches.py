@@ -230,10 +230,11 @@ def test_a_log_that_is_closed_or_read_only_or_a_followers_takes_no_batch(
     with kstore.Store.open(tmp_path / "source", background=False) as source:
         source.create_topic("t", 1)
         source.append("t", b"first")
-        with kstore.replicate(tmp_path / "source", tmp_path / "copy") as copy:
+        kstore.replicate(tmp_path / "source", tmp_path / "copy")
+        with kstore.Store.open(tmp_path / "copy", background=False) as copy:
             with pytest.raises(kstore.NotLeaderError):
-                copy.store.log("t", 0).append_batch(MIXED)
-            assert copy.store.log("t", 0).log_end_offset == 1
+                copy.log("t", 0).append_batch(MIXED)
+            assert copy.log("t", 0).log_end_offset == 1
 
 
 def test_a_write_that_fails_leaves_the_log_as_it_was_on_the_short_way_too(

@@ -125,7 +125,8 @@ def test_a_follower_its_replication_and_a_backup_answer_these_keys(tmp_path: Pat
     with kstore.Store.open(tmp_path / "data", clock=clock, background=False) as store:
         store.create_topic("t", 2)
         store.append("t", b"v")
-        with kstore.replicate(tmp_path / "data", tmp_path / "copy", clock=clock) as replication:
+        with kstore.replicate(tmp_path / "data", tmp_path / "copy", clock=clock, follow=True) as replication:
+            assert replication.wait_caught_up(60)
             stats = replication.stats()
             assert set(stats) == REPLICATION
             assert all(set(lag) == FOLLOWED for lag in stats["partitions"].values())

@@ -342,7 +342,7 @@ def test_a_follower_reads_the_leaders_marks_once_and_not_for_each_partition(
     settle(leader, partitions)
     reads = counted_reads(leader, monkeypatch)
     for _ in range(2):  # the first copy, and one that finds nothing new
-        kstore.replicate(leader, tmp_path / "copy").close()
+        kstore.replicate(leader, tmp_path / "copy")
     assert set(reads) == set(MARKS)
     # Each time two threads copy and a third one looks, and all of them may find a file unread.
     assert max(reads.values()) <= 2 * 3 < partitions

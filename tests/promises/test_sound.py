@@ -91,10 +91,10 @@ def followed(world: World, into: Path) -> None:
     """The same follower each time, until a topic is another one; as a leader of its own in the copy."""
     target = Path(f"{world.root}.follower")
     try:
-        kstore.replicate(world.root, target, **SETTINGS).close()
+        kstore.replicate(world.root, target, **SETTINGS)
     except kstore.ReplicationError:  # a topic is another one of the same name
         shutil.rmtree(target)
-        kstore.replicate(world.root, target, **SETTINGS).close()
+        kstore.replicate(world.root, target, **SETTINGS)
     assert unsound(target) == []
     shutil.copytree(target, into)
     with kstore.Store.open(into, clock=world.clock, background=False, **SETTINGS) as store:

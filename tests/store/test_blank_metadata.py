@@ -94,7 +94,7 @@ def test_a_follower_and_a_backup_take_topics_whose_metadata_is_blank(
     with Store.open(root, background=False) as store, kstore.backup(store, f"file://{tmp_path}/backup") as backup:
         backup.flush()
     empty(root, content)
-    kstore.replicate(root, tmp_path / "copy").close()
+    kstore.replicate(root, tmp_path / "copy")
     with Store.open(root, background=False) as store, kstore.backup(store, f"file://{tmp_path}/backup") as backup:
         store.append("lone", b"more")
         backup.flush()

@@ -190,8 +190,8 @@ class KstoreReplica:
 
     def follow(self, leader: KstoreReplica, leader_epoch: int) -> list[Cut]:
         self.close()
-        with self._watch.cuts() as cuts, kstore.replicate(leader.root, self.root, clock=lambda: NOW):
-            pass
+        with self._watch.cuts() as cuts:
+            kstore.replicate(leader.root, self.root, clock=lambda: NOW)
         self.cuts = cuts[-1:]
         return self.cuts
 

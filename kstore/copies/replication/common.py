@@ -9,17 +9,28 @@ are the same if the records are that both still have. Views are read, nothing is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from kstore import _core
 from kstore.codec import header
 from kstore.files import _search
+from kstore.log.log import view_of
 from kstore.log.segments.segment import Segment
 from kstore.log.viewing.view import View
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kstore.columns._columns import Columns
+    from kstore.log.log import Log
 
 _FIRST_STEP = 16
 _STEP_FACTOR = 16
 _BYTES = header.HEADER_BYTES
+_LEAST_STRETCH = 1 << 14  # offsets, and at least as many as make some thousands of batches
+_ROWS_AT_ONCE = 1 << 16
 
 
 class Found(NamedTuple):
@@ -80,6 +91,59 @@ def find_last_common(leader: View, own: View, start_offset: int, end_offset: int
             return common
         step, upper = max(step * _STEP_FACTOR, _FIRST_STEP), lower
     return None
+
+
+def compare_all(
+    leader: Log, own: Log, start_offset: int, end_offset: int, *, compacted: bool
+) -> Iterator[tuple[int, int | None]]:
+    """Compare all batches of `[start_offset, end_offset)`, stretch by stretch.
+
+    Yields the offset below which all are compared, and where the first batch of `own` begins that the leader's log
+    contradicts, which ends the comparison; None where there is none. Only headers are read. In a compacted log a batch
+    that one of them lacks contradicts nothing, and batches with different headers are compared by their records.
+    """
+    offset, stretch = start_offset, _LEAST_STRETCH
+    while offset < end_offset:
+        until = min(offset + stretch, end_offset)
+        ours, theirs = (log.batch_table(offset, end_offset=until) for log in (own, leader))
+        different = np.flatnonzero(~_stands_in(ours, theirs))
+        for last_offset in ours["last_offset"][different].tolist():
+            if last_offset < end_offset and (not compacted or _contradicts(leader, own, last_offset)):
+                found = find_at(view_of(own), last_offset)
+                yield until, last_offset if found is None else max(found.place.base_offset, start_offset)
+                return
+        yield until, None
+        if max(len(ours), len(theirs)) < _ROWS_AT_ONCE // 8:
+            stretch *= 8
+        elif max(len(ours), len(theirs)) > _ROWS_AT_ONCE:
+            stretch = max(stretch // 8, _LEAST_STRETCH)
+        offset = until
+
+
+def _stands_in(ours: Columns, theirs: Columns) -> NDArray[np.bool_]:
+    """Which batches of a table are in the other one, with the same offsets, leader epoch and checksum."""
+    if not len(theirs):
+        return np.zeros(len(ours), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(theirs["last_offset"], ours["last_offset"]), len(theirs) - 1)
+    same = np.ones(len(ours), dtype=np.bool_)
+    for name in ("last_offset", "base_offset", "crc", "partition_leader_epoch"):
+        same &= theirs[name][at] == ours[name]
+    return same
+
+
+def _contradicts(leader: Log, own: Log, offset: int) -> bool:
+    """Whether two compacted logs have different records at an offset of the batch of `own` that ends at `offset`."""
+    ours = find_at(view_of(own), offset)
+    if ours is None:
+        return False
+    a = _records(ours)
+    place = ours.place
+    return any(
+        a[at] != record
+        for theirs in batches_from(view_of(leader), place.base_offset, place.last_offset + 1)
+        for at, record in _records(theirs).items()
+        if at in a
+    )
 
 
 def _are_same(leader: Found, own: Found, compacted: bool) -> bool:

@@ -12,9 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from kstore.codec import header
-from kstore.codec._batches import chained, whole_batches
-from kstore.copies.replication import common
+from kstore.codec._batches import whole_batches
 from kstore.copies.replication.divergence import Ends
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, KStoreError, StorageError
@@ -23,7 +21,6 @@ from kstore.files.epochs import LeaderEpochCache
 from kstore.log.log import Log, view_of
 from kstore.log.segments.segment import Segment
 from kstore.log.viewing.readonly import ReadOnlyView
-from kstore.log.viewing.view import MAX_OFFSET
 from kstore.store.catalog import is_half_made
 from kstore.store.metadata import id_on_disk
 from kstore.store.store import Store, metadata_of
@@ -248,16 +245,6 @@ class LeaderLog:
     def passed(self, version: int, piece: Piece, offset: int) -> None:
         """Remember that `offset` is the first behind a piece that was read in this version."""
         self._next = (version, offset, piece.base_offset, piece.position + len(piece.data))
-
-    def still_has(self, piece: Piece) -> bool:
-        """Whether the last batch of a piece is still in the log, as of the last look."""
-        _, last, _ = chained(piece.data, -MAX_OFFSET, MAX_OFFSET)
-        head = bytes(piece.data[last : last + header.HEADER_BYTES])
-        try:
-            found = common.find_at(self._view, header.BASE_OFFSET.of(head))
-        except (CorruptRecordError, StorageError):
-            return False  # it has changed again, or the next read meets the fault
-        return found is not None and found.head == head
 
     def bytes_behind(self, offset: int) -> int:
         """The bytes of all batches at or above `offset`, without those of the segment where none is indexed."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from kstore.base.stats import FollowerStats
 from kstore.codec import header
 from kstore.copies.replication import common, truncated
 from kstore.copies.replication.divergence import Ends, Restart, find_common_end
 from kstore.copies.replication.leader import LeaderLog, Piece
-from kstore.errors import CorruptRecordError, RecordBatchTooLargeError, ReplicationError
+from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, RecordBatchTooLargeError, ReplicationError
 from kstore.files.epochs import LeaderEpochCache
 from kstore.log.log import Log, view_of
 from kstore.types import AppendInfo
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 1 << 20
 """The bytes of one fetch, and of one append: a batch that is larger is one of its own."""
+
+T = TypeVar("T")
 
 LOOKS = 20  # how often a step looks again while the leader's log changes under it
 
@@ -70,6 +72,7 @@ class PartitionFollower:
         self._now = now
         self._save = save_truncated
         self._settled = -1  # the version of the leader's log up to which epochs and batches were compared
+        self._compared: int | None = 0  # below this offset all batches were compared; None: all that there were
         self._all_at = (-1, -1)  # version and log end of a leader's log in which no more batches follow
         self._log = target.log
         self._view = view_of(self._log)
@@ -108,15 +111,8 @@ class PartitionFollower:
         copied = 0
         for _ in range(LOOKS):
             if self._settled != self.leader.version:
-                version = self.leader.version
-                try:
-                    self._settle()
-                except (CorruptRecordError, OSError):
-                    self.leader.look()
-                    if self.leader.version == version:
-                        raise
-                    continue  # it was changed while it was compared
-            while copied < most_bytes:
+                self._settle()
+            while copied < most_bytes and self._settled == self.leader.version:
                 own_end = self.log_end_offset
                 if own_end >= (self.leader.log_end_offset if end_offset is None else end_offset):
                     break
@@ -134,24 +130,17 @@ class PartitionFollower:
     # One piece.
 
     def _copy(self, own_end: int, buffer: memoryview) -> int | None:
-        """Append one piece; its size, None where there is none, or the leader's log has changed."""
-        leader, version = self.leader, self.leader.version
+        """Append one piece; its size, None where there is none, or the leader's log has changed.
+
+        Invariant: a piece is appended only if the log that it was read from is the one that was compared, so that it
+        continues the follower's.
+        """
+        leader, version, end = self.leader, self.leader.version, self.leader.log_end_offset
         most = min(PIECE_BYTES, len(buffer), self._log.config.effective_segment_bytes)
-        try:
-            piece = leader.read(own_end, most, buffer)
-        except (CorruptRecordError, OSError):
-            leader.look()
-            if leader.version == version:
-                raise
-            return None
+        piece = self._of_one_state(lambda: leader.read(own_end, most, buffer))
         if piece is None:
-            end = leader.log_end_offset
-            leader.look()
             if leader.version == version:
                 self._all_at = (version, end)  # its log ends with a gap, which a truncation left
-            return None
-        leader.look()  # tells whether the piece is one of a log that was not cut meanwhile
-        if leader.version != version and not leader.still_has(piece):
             return None
         first = header.BASE_OFFSET.of(piece.data)
         if first < own_end and header.MAGIC.of(piece.data) >= 2:
@@ -185,6 +174,19 @@ class PartitionFollower:
 
     # Comparing.
 
+    def _of_one_state(self, read: Callable[[], T]) -> T | None:
+        """Return what `read` gives of the leader's log; None if more than appends has changed the log meanwhile."""
+        version = self.leader.version
+        try:
+            found = read()
+        except (CorruptRecordError, OffsetOutOfRangeError, OSError):
+            self.leader.look()
+            if self.leader.version == version:
+                raise
+            return None
+        self.leader.look()
+        return found if self.leader.version == version else None
+
     def own_ends(self) -> Ends:
         """Marks and leader epochs of the follower."""
         view = self._view
@@ -192,41 +194,81 @@ class PartitionFollower:
 
     def _settle(self) -> None:
         """Compare with the leader's log, cut what it does not have, and follow its log start (SEMANTICS 10.21 to
-        10.23)."""
+        10.23).
+
+        Does nothing if the leader's log was changed meanwhile.
+        """
         version = self.leader.version
-        theirs, own = self.leader.ends(), self.own_ends()
-        refuse_newer_epochs(self.leader.newest_epoch, own.epochs.latest_epoch, self._log.path)
-        by_epochs = find_common_end(theirs, own)
-        restart = by_epochs if by_epochs.fully else self._compare(theirs, own, by_epochs.offset)
-        if self.leader.look() and self.leader.version != version:
-            return  # what was compared was not one state of the leader's log
+        compared = self._of_one_state(self._compare)
+        if compared is None:
+            return
+        restart, high_watermark = compared
         if restart.fully:
             self._start_anew(restart.offset)
-        elif restart.offset < own.log_end_offset:
+        elif restart.offset < self.log_end_offset:
             self._cut(restart.offset)
-        elif by_epochs.drops_epochs:
+        elif restart.drops_epochs:
             self.target.truncate_to(restart.offset)
         self._move_start()
-        self.target.mark_high_watermark(theirs.high_watermark)
+        self.target.mark_high_watermark(high_watermark)
         self._settled = version
+        self._compared = None
+
+    def _compare(self) -> tuple[Restart, int]:
+        """Where the follower goes on, and the leader's high watermark."""
+        theirs, own = self.leader.ends(), self.own_ends()
+        refuse_newer_epochs(self.leader.newest_epoch, own.epochs.latest_epoch, self._log.path)
+        restart = find_common_end(theirs, own)
+        if not restart.fully:
+            by_batches = self._compare_batches(theirs, own, restart.offset)
+            restart = by_batches._replace(drops_epochs=restart.drops_epochs)
+        if restart.fully:  # the follower goes on where the batch begins that holds this offset
+            found = common.find_at(self.leader.view, restart.offset)
+            if found is not None:
+                restart = restart._replace(offset=min(found.place.base_offset, restart.offset))
+        return restart, theirs.high_watermark
 
     def _move_start(self) -> None:
         start = min(self.leader.log_start_offset, self.log_end_offset)
         if start > self._view.log_start_offset:
             self.target.move_log_start(start)
 
-    def _compare(self, theirs: Ends, own: Ends, end_offset: int) -> Restart:
+    def _compare_batches(self, theirs: Ends, own: Ends, end_offset: int) -> Restart:
         """Where the follower goes on that may keep what is below `end_offset` by its epochs: behind the last batch that
-        both have."""
+        both have.
+
+        The first time all batches are compared, and what follows the first one that differs is given up: equal batches
+        at the end do not show that those before them are.
+        """
         start = max(theirs.log_start_offset, own.log_start_offset)
         if start >= end_offset:
             return Restart(end_offset, False)
-        views = self.leader.view, self._view
-        last = common.find_last_common(*views, start, end_offset, compacted=self._log.config.compacts)
+        views, compacted = (self.leader.view, self._view), self._log.config.compacts
+        if self._compared is not None:
+            end_offset = self._compare_all(max(start, self._compared), end_offset)
+        last = common.find_last_common(*views, start, end_offset, compacted=compacted)
         kept = start if last is None else last
         if not any(common.has_batches(view, kept, end_offset) for view in views):
             return Restart(end_offset, False)  # offsets that no batch has, behind a cleaning
         return Restart(kept, last is None and theirs.log_start_offset > own.log_start_offset)
+
+    def _compare_all(self, start_offset: int, end_offset: int) -> int:
+        """Where the follower's first batch of `[start_offset, end_offset)` begins that the leader's log contradicts;
+        `end_offset` if there is none.
+
+        Ends early when the leader's log has changed, and goes on from there the next time: a leader that rolls its log
+        often would be compared from the beginning for ever.
+        """
+        version, compacted = self.leader.version, self._log.config.compacts
+        stretches = common.compare_all(self.leader.log, self._log, start_offset, end_offset, compacted=compacted)
+        for reached, difference in stretches:
+            self.leader.look()
+            if self.leader.version != version:
+                break
+            if difference is not None:
+                return difference
+            self._compared = reached
+        return end_offset
 
     # Cutting.
 
@@ -235,12 +277,10 @@ class PartitionFollower:
         self.target.truncate_to(offset)
 
     def _start_anew(self, offset: int) -> None:
-        """Empty the log, and let it go on where the batch begins that holds the leader's log start."""
-        found = common.find_at(self.leader.view, offset)
-        base = offset if found is None else min(found.place.base_offset, offset)
+        """Empty the log, and let it go on at `offset`."""
         if self.leader.log_start_offset <= self.log_end_offset:  # else the leader has deleted as much
             self._note(self._view.log_start_offset)
-        self.target.truncate_fully_and_start_at(base)
+        self.target.truncate_fully_and_start_at(offset)
 
     def _note(self, offset: int) -> None:
         """Count, and save if that is wanted, what is cut from `offset` on."""

@@ -86,7 +86,7 @@ def _refuse_other_data(leader: LeaderStore, own: Store, topics: Collection[str] 
         if own_id is not None and their_id is not None and own_id != their_id:
             raise ReplicationError(
                 f"topic {topic} of {own.paths[0]} has the id {checkpoint.format_topic_id(own_id)}, and that of "
-                f"{leader.paths[0]} has {checkpoint.format_topic_id(their_id)}: another topic of the same name"
+                f"{leader.paths[0]} has {checkpoint.format_topic_id(their_id)}: another topic of the same name. {another_topic(topic, own)}"
             )
         for number in own.partitions(topic):
             if number in theirs[topic].numbers:
@@ -96,6 +96,14 @@ def _refuse_other_data(leader: LeaderStore, own: Store, topics: Collection[str] 
                     if topic in leader.topics():
                         raise
                     break  # it has been deleted meanwhile
+
+
+def another_topic(topic: str, own: Store) -> str:
+    """What to do about a topic of the leader's that is not the one of this name that `own` has copied."""
+    return (
+        f"Replicate into another directory, or name the other topics (topics=, --topic): {own.paths[0]} then keeps "
+        f"what it has of {topic}"
+    )
 
 
 def _refuse_epochs(leader: LeaderStore, own: Store, topic: str, number: int) -> None:

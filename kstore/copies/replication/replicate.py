@@ -54,8 +54,8 @@ def replicate(
 
     The source may be a store or a broker's `log.dirs`, and is only read, also while another process writes it. The
     target is made if it is missing. Its topics, their ids, settings and partitions, its log starts and its internal
-    topics become the source's; `topics` names those to copy (None: all). This returns once all that the source had is
-    copied; with `follow` a thread goes on until `close`. What the follower has and the leader has not is cut, as
+    topics become the source's; `topics` names those to copy (None: all). Without `follow` this returns once all that
+    the source had is copied, with the target closed and unlocked; with it a thread goes on until `close`. What the follower has and the leader has not is cut, as
     Kafka's followers cut it (SEMANTICS 10.20 to 10.23), and counted in `stats`; `save_truncated` names a directory in
     which it is kept.
 
@@ -93,6 +93,7 @@ def replicate(
             replication._start()
         else:
             rounds.copy_once()
+            replication.close()
     except BaseException:
         store.close()
         leader.close()
@@ -114,6 +115,7 @@ class Replication(Closing):
         self._closing = threading.Event()
         self._ended = threading.Condition()
         self._failure: Exception | None = None
+        self._last: tuple[ReplicationStats, bool] | None = None  # of the moment before the stores were closed
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="kstore-follower", daemon=True)
@@ -163,8 +165,11 @@ class Replication(Closing):
         `log_start_offset`, `log_end_offset`, `leader_log_end_offset`, the lag as `lag_records`, `lag_bytes` and
         `lag_ms` (since when the follower has not had all), `truncations` (each with `offset`, `end_offset`, `records`
         and the files in `saved`) and `failure`, "" without one. `failures` has the topics that are not copied, and
-        `failure` says why nothing is copied any more, "" else.
+        `failure` says why nothing is copied any more, "" else. After `close` the numbers are those of the end.
         """
+        return self._stats() if self._last is None else self._last[0]
+
+    def _stats(self) -> ReplicationStats:
         return {
             "source": self._leader.presence(),
             "source_paths": list(self._leader.paths),
@@ -180,8 +185,8 @@ class Replication(Closing):
         cannot be copied and the others are done, and when following has ended."""
         seconds = None if timeout is None else arguments.seconds("timeout", timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
-        if self._thread is None:
-            return self._rounds.is_complete
+        if self._last is not None:
+            return self._last[1]
         ticket = self._rounds.ask()
         with self._ended:
             while not self._rounds.answered(ticket):
@@ -196,6 +201,8 @@ class Replication(Closing):
         self._closing.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        if self._last is None:
+            self._last = self._stats(), self._rounds.is_complete
         try:
             self._rounds.close()
             self.store.close()

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection
 
 from kstore.base.times import is_settled
+from kstore.copies.replication import refusals
 from kstore.copies.replication.leader import LeaderStore, LeaderTopic
 from kstore.disk import fs
 from kstore.errors import InconsistentTopicIdError, KStoreError
@@ -83,8 +84,7 @@ class CopiedTopics:
         if own_id is not None and own_id != topic_id:
             raise InconsistentTopicIdError(
                 f"topic {topic} has the id {checkpoint.format_topic_id(topic_id)} in the leader, and in the follower "
-                f"{checkpoint.format_topic_id(own_id)}: it was deleted and made again, and is copied into another "
-                f"directory alone"
+                f"{checkpoint.format_topic_id(own_id)}: it was deleted and made again. {refusals.another_topic(topic, self._store)}"
             )
         self._follower.copy_topic(topic, topic_id, count=found.partitions, numbers=found.numbers, config=found.config)
 
