@@ -16,7 +16,6 @@ from errno import EIO
 from typing import TypeVar
 
 from kstore.base import arguments
-from kstore.base._held import Held
 from kstore.codec.coordinator import transactions
 from kstore.codec.coordinator.transactions import Status, TransactionState
 from kstore.disk import fs
@@ -26,6 +25,7 @@ from kstore.files._snapshot import SnapshotError, parse_snapshot
 from kstore.log.log import Log, writer_of
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.coordinator import _transaction
+from kstore.store.coordinator._lock_set import LockSet
 from kstore.store.coordinator._transaction import LAST_EPOCH, VERSION
 from kstore.store.coordinator.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
 from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
@@ -292,7 +292,7 @@ class TransactionCoordinator:
         below them, with all of its records, or it has not been decided. It is called again if an id came up meanwhile.
         """
         # `_between`: two that take the ids' locks in another order would wait for each other.
-        with self._between, Held() as held:
+        with self._between, LockSet() as held:
             known: set[TransactionEntry] = set()
             while True:
                 while new := set(self.ids.values()) - known:

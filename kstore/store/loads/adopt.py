@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kstore.base import arguments, uninterrupted
-from kstore.base._held import Held
 from kstore.base.threads import Workers
 from kstore.disk import fs
 from kstore.errors import InvalidTopicError, KStoreError, StorageError, first_report
@@ -26,6 +25,7 @@ from kstore.log.log import fail, writer_of
 from kstore.log.writing.writer import Writer
 from kstore.store.administration import Administration
 from kstore.store.catalog import Entry
+from kstore.store.coordinator._lock_set import LockSet
 from kstore.store.loads import share as steps
 from kstore.store.loads.manifest import Adopted, Manifest, Staged, Transaction, check_transaction, name_of
 from kstore.store.loads.share import PartitionShare, StagedSegment
@@ -157,7 +157,7 @@ class BulkLoads:
         with Workers(THREADS, "kstore-adopt") as pool:
             opened = pool.map(lambda entry: writer_of(manager.log(entry)), entries.values())
             writers = dict(zip(entries, opened, strict=True))
-        with Held() as held:
+        with LockSet() as held:
             for key in sorted(writers):  # always in this order: two loads must not wait for each other
                 held.enter(writers[key].gate())
             shares = self._share_out(staged, entries, writers, rename_bytes)

@@ -7,7 +7,7 @@ from typing import Any, Self
 from typing_extensions import disjoint_base
 
 @disjoint_base
-class Held:
+class LockSet:
     """Enters context managers one after the other; the end of its `with` block leaves all of them, the last one first.
 
     Those that are entered must be compiled, too. All are left, also when leaving one raises; its error is raised then.

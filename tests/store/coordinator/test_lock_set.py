@@ -13,7 +13,7 @@ import pytest
 from conftest import SEED
 
 import kstore
-from kstore.base._held import Held
+from kstore.store.coordinator._lock_set import LockSet
 from kstore.store.store import between_transactions
 
 
@@ -72,7 +72,7 @@ def test_what_is_entered_is_left_in_reverse_also_when_leaving_one_raises() -> No
             if self.name == "2":
                 raise ValueError("2")
 
-    with pytest.raises(ValueError, match="2"), Held() as held:  # noqa: PT012
+    with pytest.raises(ValueError, match="2"), LockSet() as held:  # noqa: PT012
         for name in ("1", "2", "3"):
             held.enter(Step(name))
     assert steps == ["1", "2", "3", -3, -2, -1]
@@ -84,7 +84,7 @@ def test_no_interrupt_leaves_one_of_many_locks_taken(
     locks = [threading.Lock() for _ in range(50)]
 
     def hold() -> None:
-        with Held() as held:
+        with LockSet() as held:
             for lock in locks:
                 held.enter(lock)
 

@@ -5,7 +5,7 @@ held: `contextlib.ExitStack` loses the lock there.
 """
 
 
-cdef class Held:
+cdef class LockSet:
     """Enters context managers one after the other; the end of its `with` block leaves all of them, the last one first.
 
     Those that are entered must be compiled, too. All are left, also when leaving one raises; its error is raised then.
