@@ -1,4 +1,4 @@
-"""Threads that may fail to start, and a lock that a fork makes anew.
+"""Threads that may fail to start, waits that an interrupt cannot break, and a lock that a fork makes anew.
 
 A container may limit its processes, and threads count. No call fails for that: the calling thread does the work itself,
 and one warning says so. The hardest rule: each work is done once, by one thread or the other.
@@ -9,14 +9,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger("kstore")
 
 T = TypeVar("T")
+
+_LOOK_S = 0.5  # seconds of one wait: an interrupt may come between a change and the ring that tells of it
 
 _warned: list[str] = []
 
@@ -36,6 +40,42 @@ def warn(error: RuntimeError) -> None:
     if not _warned and threading.main_thread().is_alive():
         _warned.append(str(error))
         logger.warning("%s: background work is done by the threads that call", error)
+
+
+class Bell:
+    """Wakes the threads that wait for something, in place of `threading.Event` and `threading.Condition`.
+
+    An interrupt in the Python code of those two can leave their lock taken for ever, and a signal's handler that sets
+    an event may find the lock taken by the code that it interrupts. There is no such lock here. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[SimpleQueue[None]] = []  # one of each waiting thread
+
+    def ring(self) -> None:
+        """Have each waiting thread look again; called after a change of what they wait for."""
+        for woken in list(self._waiting):
+            if woken.empty():  # else it has not looked yet since an earlier one
+                woken.put(None)
+
+    def wait(self, has_come: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until `has_come()`, which is asked after each `ring`, and now and then; False when the time is up."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        woken: SimpleQueue[None] = SimpleQueue()
+        try:
+            self._waiting.append(woken)  # before the first look: a change after it rings
+            while not has_come():
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                try:
+                    woken.get(timeout=_LOOK_S if left is None else min(left, _LOOK_S))
+                except Empty:
+                    continue
+            return True
+        finally:
+            if woken in self._waiting:  # else an interrupt came before it
+                self._waiting.remove(woken)
 
 
 class ForkLock:

@@ -10,6 +10,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from kstore.base.threads import Bell
+
 __all__ = ["Stopping"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -21,7 +23,7 @@ class Stopping:
     """A context manager in which SIGINT and SIGTERM are noted. In another thread than the main one nothing is."""
 
     def __init__(self) -> None:
-        self._heard = threading.Event()
+        self._heard = Bell()
         self._signal = 0
         self._before: dict[int, Any] = {}
 
@@ -32,7 +34,7 @@ class Stopping:
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until a signal comes; whether one has come."""
-        return self._heard.wait(seconds)
+        return self._heard.wait(lambda: self._signal != 0, seconds)
 
     @property
     def exit_code(self) -> int:
@@ -41,7 +43,7 @@ class Stopping:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._signal = self._signal or number
-        self._heard.set()
+        self._heard.ring()
         self._restore()
 
     def _restore(self) -> None:

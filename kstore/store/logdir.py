@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from kstore.base.numbers import NEVER
+from kstore.base.threads import Bell
 from kstore.base.timings import Timings
 from kstore.disk import fs
 from kstore.errors import LogClosedError, StorageError, refusal
@@ -57,7 +58,7 @@ class LogDirectory:
         self._writing = threading.Lock()
         self._deferring = threading.local()
         self._attending = threading.Lock()
-        self._attended = threading.Condition(self._attending)
+        self._attended = Bell()
         self._owing: dict[Housekeeping, None] = {}
         self._working: Housekeeping | None = None
         self._next_due = NEVER
@@ -103,9 +104,8 @@ class LogDirectory:
         """Wait for what is being done of a log, and do no more of it."""
         with self._attending:
             self._owing.pop(housekeeping, None)
-            while self._working is housekeeping:
-                self._attended.wait()
-            self._owing.pop(housekeeping, None)
+        self._attended.wait(lambda: self._working is not housekeeping)
+        self._owing.pop(housekeeping, None)
 
     def run_due(self) -> int | None:
         """Do what is due of every log here; the milliseconds until more is, None for nothing.
@@ -124,12 +124,12 @@ class LogDirectory:
         return None if due >= NEVER else max(due - self._now(), 1)
 
     def _run_one(self, housekeeping: Housekeeping) -> None:
-        with self._attending:
-            if housekeeping not in self._owing:
-                return
-            self._working = housekeeping
         topic, partition = housekeeping.writer.partition
-        try:
+        try:  # around the beginning, too: an interrupt behind it must not leave the log as one that is worked on
+            with self._attending:
+                if housekeeping not in self._owing:
+                    return
+                self._working = housekeeping
             housekeeping.run_due()
             self.failures.pop(f"{topic}-{partition}", None)
         except LogClosedError:
@@ -142,9 +142,9 @@ class LogDirectory:
                 logger.exception("%s: housekeeping failed", housekeeping.writer.directory)
             self.failures[f"{topic}-{partition}"] = text
         finally:
-            with self._attending:
+            if self._working is housekeeping:
                 self._working = None
-                self._attended.notify_all()
+            self._attended.ring()
 
     # Checkpoints.
 

@@ -226,3 +226,40 @@ def test_a_real_limit_of_the_system_stops_neither_appends_nor_rolls_nor_a_close(
     assert done.returncode == 0
     assert (tmp_path / "store" / ".kafka_cleanshutdown").exists()
     assert done.stderr.count("can't start new thread") == 1  # the warning, once for all
+
+
+def test_a_bell_wakes_every_thread_that_waits() -> None:
+    bell, has_come, answers = threads.Bell(), False, []
+    waiting = [threading.Thread(target=lambda: answers.append(bell.wait(lambda: has_come, 60))) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    has_come = True
+    bell.ring()
+    for thread in waiting:
+        thread.join(60)
+    assert answers == [True] * 3
+
+
+def test_a_wait_for_a_bell_ends_when_the_time_is_up() -> None:
+    bell = threads.Bell()
+    bell.ring()
+    assert [bell.wait(lambda: False, seconds) for seconds in (-1, 0, 0.01)] == [False] * 3
+    assert bell.wait(lambda: True, 0)
+
+
+def test_a_handler_that_rings_while_its_thread_is_anywhere_in_a_wait_does_not_block() -> None:
+    """An event's lock would be taken by the thread that the handler interrupts."""
+    bell, rung = threads.Bell(), 0
+
+    def ring(*_: object) -> None:
+        nonlocal rung
+        rung += 1
+        bell.ring()
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+    try:
+        assert bell.wait(lambda: rung > 1000, 60)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -58,8 +58,8 @@ class Backup(Closing):
         self._objects = open_objects(url, options, create=True)
         self.url = self._objects.url
         self._turn = threading.Lock()  # held for a round
-        self._wake = threading.Event()
-        self._stopped = threading.Event()
+        self._bell = threads.Bell()  # rung once, by `close`
+        self._stopped = False
         self._failure: str | None = None
         self._fenced: BackupFencedError | None = None
         self._failed_rounds = 0
@@ -86,7 +86,7 @@ class Backup(Closing):
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._stopped.is_set()
+        return self._stopped
 
     def stats(self) -> BackupStats:
         """How far the backup is; text and numbers only, fit for JSON. docs/metrics.md has each key.
@@ -114,10 +114,10 @@ class Backup(Closing):
 
     def close(self) -> None:
         """Back up what is left, as far as that works, and stop. Idempotent."""
-        if self._stopped.is_set():
+        if self._stopped:
             return
-        self._stopped.set()
-        self._wake.set()
+        self._stopped = True
+        self._bell.ring()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
         try:
@@ -157,7 +157,7 @@ class Backup(Closing):
             return is_all
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        while not self._stopped:
             begun = time.monotonic()
             try:
                 is_all = self._round()
@@ -173,7 +173,7 @@ class Backup(Closing):
             pause = self._every - (time.monotonic() - begun)
             if self._failed_rounds:
                 pause = min(max(self._every, 0.1) * 2**self._failed_rounds, LONGEST_PAUSE)
-            self._wake.wait(max(pause, 0.0))
+            self._bell.wait(lambda: self._stopped, pause)
 
 
 def backup(
@@ -224,7 +224,7 @@ def back_up_directory(
         try:
             found.flush()
         except BaseException:
-            found._stopped.set()
+            found._stopped = True
             found._writer.close()
             raise
     return found

@@ -86,7 +86,8 @@ def _refuse_other_data(leader: LeaderStore, own: Store, topics: Collection[str] 
         if own_id is not None and their_id is not None and own_id != their_id:
             raise ReplicationError(
                 f"topic {topic} of {own.paths[0]} has the id {checkpoint.format_topic_id(own_id)}, and that of "
-                f"{leader.paths[0]} has {checkpoint.format_topic_id(their_id)}: another topic of the same name. {another_topic(topic, own)}"
+                f"{leader.paths[0]} has {checkpoint.format_topic_id(their_id)}: another topic of the same name. "
+                f"{another_topic(topic, own)}"
             )
         for number in own.partitions(topic):
             if number in theirs[topic].numbers:

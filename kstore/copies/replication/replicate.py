@@ -55,9 +55,10 @@ def replicate(
     The source may be a store or a broker's `log.dirs`, and is only read, also while another process writes it. The
     target is made if it is missing. Its topics, their ids, settings and partitions, its log starts and its internal
     topics become the source's; `topics` names those to copy (None: all). Without `follow` this returns once all that
-    the source had is copied, with the target closed and unlocked; with it a thread goes on until `close`. What the follower has and the leader has not is cut, as
-    Kafka's followers cut it (SEMANTICS 10.20 to 10.23), and counted in `stats`; `save_truncated` names a directory in
-    which it is kept.
+    the source had is copied, with the target closed and unlocked; with it a thread goes on until `close`.
+    What the follower has and the leader has not is cut, as Kafka's followers cut it (SEMANTICS 10.20 to 10.23), and
+    counted in `stats`; `save_truncated` names a directory in which it is kept. The headers of all batches are compared
+    once, at the beginning.
 
     The target is a follower from then on: clients may read it and not change it, until `Store.become_leader`. `config`
     and `settings` are those of the target's store, which deletes and compacts by itself: give it the source's. `clock`
@@ -112,8 +113,8 @@ class Replication(Closing):
         self._leader = leader
         self._rounds = rounds
         self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
-        self._ended = threading.Condition()
+        self._closing = False
+        self._bell = threads.Bell()  # rung after each round, and at the end
         self._failure: Exception | None = None
         self._last: tuple[ReplicationStats, bool] | None = None  # of the moment before the stores were closed
 
@@ -125,12 +126,11 @@ class Replication(Closing):
     def _run(self) -> None:
         pause, changed_at = FIRST_PAUSE, time.monotonic()
         try:
-            while not self._closing.is_set():
+            while not self._closing:
                 used = time.thread_time()
                 busy = self._rounds.sweep()
                 used, now = time.thread_time() - used, time.monotonic()
-                with self._ended:
-                    self._ended.notify_all()
+                self._bell.ring()
                 if self._rounds.is_gone:
                     pause = GONE_PAUSE
                 elif busy:
@@ -141,7 +141,7 @@ class Replication(Closing):
                     is_idle = now - changed_at > IDLE_SECONDS
                     least = max(LOOK_SHARE * used, min(IDLE_SHARE * used, LONGEST_IDLE_PAUSE) if is_idle else 0)
                     pause = max(min(pause * 1.5, IDLE_PAUSE if is_idle else LONGEST_PAUSE), least)
-                self._closing.wait(pause)
+                self._bell.wait(lambda: self._closing, pause)
         except ReplicationError as error:
             self._failure = error
             logger.warning("%s follows no longer: %s", self.store.paths[0], error)
@@ -149,9 +149,8 @@ class Replication(Closing):
             self._failure = error
             logger.exception("%s follows no longer", self.store.paths[0])
         finally:
-            with self._ended:
-                self._closing.set()
-                self._ended.notify_all()
+            self._closing = True
+            self._bell.ring()
 
     @property
     def closed(self) -> bool:
@@ -174,7 +173,7 @@ class Replication(Closing):
             "source": self._leader.presence(),
             "source_paths": list(self._leader.paths),
             "target_paths": list(self.store.paths),
-            "following": self._thread is not None and not self._closing.is_set(),
+            "following": self._thread is not None and not self._closing,
             "failure": "" if self._failure is None else str(self._failure),
             "partitions": self._rounds.partitions(),
             "failures": self._rounds.failures(),
@@ -184,21 +183,17 @@ class Replication(Closing):
         """Wait until the follower has all that the source has now; False after `timeout` seconds, when a partition
         cannot be copied and the others are done, and when following has ended."""
         seconds = None if timeout is None else arguments.seconds("timeout", timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
         if self._last is not None:
             return self._last[1]
         ticket = self._rounds.ask()
-        with self._ended:
-            while not self._rounds.answered(ticket):
-                left = None if deadline is None else deadline - time.monotonic()
-                if self._closing.is_set() or (left is not None and left <= 0):
-                    return False
-                self._ended.wait(left)
-        return self._rounds.is_complete
+        if not self._bell.wait(lambda: self._closing or self._rounds.answered(ticket), seconds):
+            return False
+        return self._rounds.answered(ticket) and self._rounds.is_complete
 
     def close(self) -> None:
         """End following, and close both stores: all that was copied is on the disk when this returns. Idempotent."""
-        self._closing.set()
+        self._closing = True
+        self._bell.ring()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         if self._last is None:

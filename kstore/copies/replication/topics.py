@@ -84,7 +84,8 @@ class CopiedTopics:
         if own_id is not None and own_id != topic_id:
             raise InconsistentTopicIdError(
                 f"topic {topic} has the id {checkpoint.format_topic_id(topic_id)} in the leader, and in the follower "
-                f"{checkpoint.format_topic_id(own_id)}: it was deleted and made again. {refusals.another_topic(topic, self._store)}"
+                f"{checkpoint.format_topic_id(own_id)}: it was deleted and made again. "
+                f"{refusals.another_topic(topic, self._store)}"
             )
         self._follower.copy_topic(topic, topic_id, count=found.partitions, numbers=found.numbers, config=found.config)
 

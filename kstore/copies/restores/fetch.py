@@ -37,7 +37,7 @@ class Fetcher:
         self._done = 0
         self._progress = progress
         self._counting = threading.Lock()
-        self._stopped = threading.Event()
+        self._stopped = False
 
     def fetch(self, threads: int) -> None:
         """Fetch what is not there; when one file fails the others stop, and its error is raised."""
@@ -47,12 +47,12 @@ class Fetcher:
                 for future in waiting:
                     future.result()
             finally:
-                self._stopped.set()
+                self._stopped = True
                 for future in waiting:
                     future.cancel()
 
     def _fetch_one(self, file: PlannedFile) -> None:
-        if self._stopped.is_set():
+        if self._stopped:
             return
         path = f"{self.root}/{file.path}"
         try:
@@ -63,7 +63,7 @@ class Fetcher:
             if file.modified_ns >= 0:
                 fs.set_modified(path, file.modified_ns)
         except BaseException:
-            self._stopped.set()
+            self._stopped = True
             raise
 
     def _write(self, path: str, parts: Iterable[Part]) -> None:
@@ -73,7 +73,7 @@ class Fetcher:
             for part in parts:
                 crc, got = 0, 0
                 for piece in self.objects.stream(part.key, part.position, part.length) if part.length else ():
-                    if self._stopped.is_set():
+                    if self._stopped:
                         return
                     if got + len(piece) > part.length:
                         break

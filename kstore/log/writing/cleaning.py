@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 
+from kstore.base.threads import Bell
 from kstore.errors import KStoreError, LogClosedError
 from kstore.types import CompactionStats
 
@@ -45,9 +46,9 @@ class Cleaning:
         self.last = None
         self._check_usable = check_usable
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Bell()
         self._cleaner: int | None = None  # the thread of the cleaning that runs
-        self._pauses = 0
+        self._pauses: set[object] = set()
 
     @property
     def state(self) -> State:
@@ -59,7 +60,7 @@ class Cleaning:
     @property
     def pauses(self) -> int:
         """How many pauses are in force or wait for a cleaning to end."""
-        return self._pauses
+        return len(self._pauses)
 
     @contextmanager
     def running(self, *, wait: bool = False) -> Iterator[None]:
@@ -68,28 +69,34 @@ class Cleaning:
         Raises `CleaningAbortedError` where the state is not *none*; with `wait` waits until it is. Raises `KStoreError`
         in the thread that cleans the log already. The failure of the block is kept in `failure`, unless it was aborted.
         """
-        with self._lock:
-            me = threading.get_ident()
-            self._refuse_own()
-            while self._cleaner is not None or self._pauses:
+        self._refuse_own()
+        me = threading.get_ident()
+        try:  # around the beginning, too: an interrupt behind it must not leave the log as one that is cleaned
+            while not self._begin(me):
                 if not wait:
                     raise CleaningAbortedError(f"the log's cleaning is {self.state.value}")
-                self._changed.wait()
+                self._changed.wait(lambda: self.state is State.NONE)
             self._check_usable()
-            self._cleaner = me
-        try:
-            yield
-        except (CleaningAbortedError, LogClosedError):
-            raise
-        except Exception as error:
-            self.failure = error
-            raise
-        else:
-            self.failure = None
+            try:
+                yield
+            except (CleaningAbortedError, LogClosedError):
+                raise
+            except Exception as error:
+                self.failure = error
+                raise
+            else:
+                self.failure = None
         finally:
-            with self._lock:
+            if self._cleaner == me:
                 self._cleaner = None
-                self._changed.notify_all()
+            self._changed.ring()
+
+    def _begin(self, me: int) -> bool:
+        with self._lock:
+            if self._cleaner is not None or self._pauses:
+                return False
+            self._cleaner = me
+            return True
 
     def check(self) -> None:
         """Raise `CleaningAbortedError` where a pause waits for this cleaning to end (SEMANTICS 7.8), or what
@@ -104,26 +111,18 @@ class Cleaning:
 
         Pauses nest, also those of several threads. Raises `KStoreError` in the thread that cleans the log itself.
         """
-        with self._lock:
-            self._refuse_own()
-            self._pauses += 1
-            try:
-                while self._cleaner is not None:
-                    self._changed.wait()
-            except BaseException:
-                self._resume()
-                raise
-        try:
+        self._refuse_own()
+        pause = object()
+        try:  # around the beginning, too: an interrupt behind it must not leave the log paused
+            with self._lock:
+                self._pauses.add(pause)
+            self._changed.wait(lambda: self._cleaner is None)
             yield
         finally:
-            with self._lock:
-                self._resume()
+            self._pauses.discard(pause)
+            self._changed.ring()
 
     def _refuse_own(self) -> None:
         """Refuse to let the cleaning wait for its own end."""
         if self._cleaner == threading.get_ident():
             raise KStoreError("this thread is cleaning the log; what the cleaning calls must not change the log")
-
-    def _resume(self) -> None:
-        self._pauses -= 1
-        self._changed.notify_all()

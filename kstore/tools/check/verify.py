@@ -7,7 +7,6 @@ lock, so that a directory in use can be checked; what looks wrong while a writer
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -160,10 +159,10 @@ def verify(
     checked = targets(paths)
     report = Report()
     threads = max(threads or min(os.cpu_count() or 1, 8), 1)
-    stopping = threading.Event()
+    is_stopping = False
 
     def count_bytes(size_bytes: int) -> None:
-        if stopping.is_set():
+        if is_stopping:
             raise _Stopped
         if progress is not None:
             progress(size_bytes)
@@ -171,10 +170,12 @@ def verify(
     def check(number: int) -> tuple[int, _Part]:
         return number, _check(checked[number], deep, count_bytes)
 
+    def stop() -> None:
+        nonlocal is_stopping
+        is_stopping = True
+
     # After Ctrl-C no thread may read the rest of terabytes first.
-    parts = with_helpers(
-        check, [range(len(checked))], threads, "kstore-verify", patience_s=PATIENCE_S, on_leaving=stopping.set
-    )
+    parts = with_helpers(check, [range(len(checked))], threads, "kstore-verify", patience_s=PATIENCE_S, on_leaving=stop)
     for _, part in sorted(parts, key=itemgetter(0)):
         report.take(part)
     return report

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from interrupts import interrupt_often
 
 from kstore.errors import KStoreError, LogClosedError
 from kstore.log.writing.cleaning import Cleaning, CleaningAbortedError, State
@@ -124,4 +125,17 @@ def test_no_cleaning_begins_or_goes_on_in_a_log_that_cannot_be_written() -> None
             cleaning.check()
     with pytest.raises(LogClosedError):
         cleaning.running().__enter__()
+    assert cleaning.state is State.NONE
+
+
+def test_no_interrupt_leaves_a_pause_or_a_cleaning_in_force(budget: Callable[[float], float]) -> None:
+    cleaning = Cleaning(usable)
+
+    def change() -> None:
+        with cleaning.paused():
+            pass
+        with cleaning.running():
+            pass
+
+    assert interrupt_often(change, budget(2)) > 0
     assert cleaning.state is State.NONE

@@ -2,54 +2,16 @@
 
 from __future__ import annotations
 
-import random
-import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SEED
+from interrupts import interrupt_often
 
 import kstore
 from kstore.store.coordinator._lock_set import LockSet
 from kstore.store.store import between_transactions
-
-
-class Interrupted(BaseException):
-    """As `KeyboardInterrupt`."""
-
-
-@pytest.fixture
-def interrupts() -> Iterator[Callable[[float], None]]:
-    """`interrupts(seconds)` has `Interrupted` raised after so many; 0 takes it back."""
-
-    def act(*_: object) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, act)
-    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)  # type: ignore[func-returns-value]
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
-def interrupt_often(call: Callable[[], object], interrupts: Callable[[float], None], seconds: float) -> int:
-    """Call again and again, interrupted at a random moment each time; how often an interrupt came within the call."""
-    rng = random.Random(SEED)
-    ends, count, longest = time.monotonic() + seconds, 0, 1e-3
-    while time.monotonic() < ends:
-        try:
-            interrupts(rng.uniform(1e-6, longest))
-            began = time.monotonic()
-            call()
-            longest = max(2 * (time.monotonic() - began), 2e-5)
-            interrupts(0)
-        except Interrupted:
-            count += 1
-        finally:
-            interrupts(0)
-    return count
 
 
 def is_free(lock: threading.Lock) -> bool:
@@ -78,9 +40,7 @@ def test_what_is_entered_is_left_in_reverse_also_when_leaving_one_raises() -> No
     assert steps == ["1", "2", "3", -3, -2, -1]
 
 
-def test_no_interrupt_leaves_one_of_many_locks_taken(
-    interrupts: Callable[[float], None], budget: Callable[[float], float]
-) -> None:
+def test_no_interrupt_leaves_one_of_many_locks_taken(budget: Callable[[float], float]) -> None:
     locks = [threading.Lock() for _ in range(50)]
 
     def hold() -> None:
@@ -88,17 +48,17 @@ def test_no_interrupt_leaves_one_of_many_locks_taken(
             for lock in locks:
                 held.enter(lock)
 
-    assert interrupt_often(hold, interrupts, budget(1)) > 0
+    assert interrupt_often(hold, budget(1)) > 0
     assert all(map(is_free, locks))
 
 
 def test_an_interrupt_of_a_look_between_transactions_blocks_no_later_transaction(
-    tmp_path: Path, interrupts: Callable[[float], None], budget: Callable[[float], float]
+    tmp_path: Path, budget: Callable[[float], float]
 ) -> None:
     with kstore.Store.open(tmp_path, background=False) as store:
         store.create_topic("t")
         producers = [store.producer(transactional_id=f"id-{number}") for number in range(50)]
-        assert interrupt_often(lambda: between_transactions(store, lambda: 0), interrupts, budget(4)) > 0
+        assert interrupt_often(lambda: between_transactions(store, lambda: 0), budget(4)) > 0
         ended = threading.Event()
 
         def work() -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 from kstore._core import crc32c
-from kstore.base.threads import Workers
+from kstore.base.threads import Bell, Workers
 from kstore.copies.backups import keys
 from kstore.copies.backups.contents import Chunk, SealedSegment, StoredFile
 from kstore.copies.backups.manifest import Intent
@@ -78,8 +77,9 @@ class Uploads:
         self._closed = False
         self._beside: dict[str, bytes] = {}  # small files that are on their way
         self._open_ended = {intent.key: intent for intent in announced}  # a request may still be on its way
-        self.changed = threading.Event()
-        """Set when an upload has come further."""
+        self.has_changed = False
+        """Set when an upload has come further; a round clears it."""
+        self._bell = Bell()
         self.errors: list[KStoreError] = []
 
     def finished(self, wanted: Wanted) -> SealedSegment | StoredFile | Sent | None:
@@ -113,6 +113,14 @@ class Uploads:
     def in_flight(self) -> bool:
         """Whether something is being read or sent."""
         return bool(self._beside) or any(job.is_running for job in self._jobs.values())
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until `has_changed`, if something is in flight; whether it has."""
+        return self.in_flight and self._bell.wait(lambda: self.has_changed, timeout)
+
+    def _changed(self) -> None:
+        self.has_changed = True
+        self._bell.ring()
 
     def intents(self) -> list[Intent]:
         """What the next manifest has to announce, and what is announced and may be on its way."""
@@ -178,7 +186,7 @@ class Uploads:
                 self.errors.append(error)
             finally:
                 self._beside.pop(key, None)
-                self.changed.set()
+                self._changed()
 
         self._pool.submit(run)
 
@@ -213,7 +221,7 @@ class Uploads:
                 job.error = BackupError(str(error))
             finally:
                 job.is_running = False
-                self.changed.set()
+                self._changed()
 
         self._pool.submit(run)
 

@@ -150,7 +150,7 @@ class BackupWriter:
         """
         self._settle()
         self._uploads.begin_look()
-        self._uploads.changed.clear()
+        self._uploads.has_changed = False
         look = self._source.look()
         while self._round_of(look):
             continue
@@ -169,7 +169,7 @@ class BackupWriter:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until an upload has come further, if there is one."""
-        return self._uploads.in_flight and self._uploads.changed.wait(timeout)
+        return self._uploads.wait(timeout)
 
     def close(self) -> None:
         """Wait for what is being sent."""
