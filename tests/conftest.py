@@ -91,6 +91,7 @@ PARTS = {
     "test_permissions.py": 30,
     "test_plugin.py": 30,
     "test_processes.py": 60,
+    "test_random_interrupts.py": 20,
     "test_readers_elsewhere.py": 30,
     "test_recovery.py": 90,
     "test_restore_damage.py": 30,
