@@ -24,11 +24,14 @@ from kstore.files._index import OFFSET_ENTRY_BYTES, OffsetEntries
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.logfile import open_log
 from kstore.files.txnindex import AbortedTxn
+from kstore.log.segments._producers import ProducerTable
 from kstore.log.segments.producers import DEFAULT_EXPIRY, Expiry, ProducerState, replay_segment
 from kstore.log.segments.roll import draw_jitter
 from kstore.log.segments.segment import NO_ENTRIES, Checked, Recovered, Segment, below_recovery_point
 
 logger = logging.getLogger("kstore")
+
+_base = attrgetter("base_offset")
 
 
 @dataclass(slots=True)
@@ -160,9 +163,9 @@ def load(
     log that ends below it, whatever the mark of a clean shutdown says; and `StorageError`.
     """
     recovery = Recovery()
-    files = None if seen is None else seen.files
+    files, swapped = None if seen is None else seen.files, set[int]()
     if files is None:
-        files = _clear_leftovers(directory, recovery, fs.listdir(directory))
+        files, swapped = _clear_leftovers(directory, recovery, fs.listdir(directory))
     bases = sorted(files[names.LOG])
     with_log = set(bases)
     index_kinds = names.OFFSET_INDEX, names.TIME_INDEX, names.TXN_INDEX
@@ -198,6 +201,8 @@ def load(
         clean = bool(segments) and not unindexed and not is_known_open and loader.looks_closed()
     for number, segment in enumerate(segments):
         if segment.base_offset in unindexed:
+            if segment.base_offset in swapped and loader.index_swapped(number):
+                continue
             # Where the log is scanned anyhow, no segment is kept behind a gap (unlike SEMANTICS 8.19).
             doubtful = not clean and number >= loader.first_to_recover()
             loader.recover(number, loaded=number, drop_later=doubtful)
@@ -343,14 +348,19 @@ def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_inde
     return _whole_end(last, recovery_point) == recovery_point
 
 
-def _clear_leftovers(directory: str, recovery: Recovery, entries: list[str]) -> dict[str, list[int]]:
-    """Carry out what `leftovers` decides; the offsets of the segments' files and snapshots that are left, by kind."""
+def _clear_leftovers(directory: str, recovery: Recovery, entries: list[str]) -> tuple[dict[str, list[int]], set[int]]:
+    """Carry out what `leftovers` decides.
+
+    Returns the offsets of the segments' files and snapshots that are left, by kind, and the base offsets of the logs
+    that were `.swap` files.
+    """
+    swapped = set[int]()
     if _has_unfinished(entries):
-        entries = _finish(directory, recovery, entries)
-    return names.offsets_by_kind(entries)
+        entries, swapped = _finish(directory, recovery, entries)
+    return names.offsets_by_kind(entries), swapped
 
 
-def _finish(directory: str, recovery: Recovery, entries: list[str]) -> list[str]:
+def _finish(directory: str, recovery: Recovery, entries: list[str]) -> tuple[list[str], set[int]]:
     unfinished = leftovers(entries, lambda name: next_offset_of_file(os.path.join(directory, name), _offset(name)))
     for name in unfinished.remove:
         fs.unlink(os.path.join(directory, name))
@@ -360,7 +370,7 @@ def _finish(directory: str, recovery: Recovery, entries: list[str]) -> list[str]
     if unfinished.remove or unfinished.rename:
         fs.sync_directory(directory)
         entries = fs.listdir(directory)
-    return entries
+    return entries, {_offset(final) for _, final in unfinished.rename if final.endswith(names.LOG)}
 
 
 class _Loader:
@@ -459,6 +469,40 @@ class _Loader:
         self.producers.recovered(recovered.next_offset, is_last=number == len(self.segments) - 1)
         return recovered.cut_bytes
 
+    def index_swapped(self, number: int) -> bool:
+        """Build the indexes of a segment whose swap was finished without them; False where it has to be recovered.
+
+        No snapshot is written or removed: Kafka makes a missing `.index.swap` as it reads the `.log.swap` (SEMANTICS
+        8.5), and does not recover the segment.
+        """
+        segment, checked = self.segments[number], self._check(number)
+        has_txn_index = segment.base_offset in self.with_txn_index
+        is_sound = not has_txn_index or segment.txn_index.looks_sound(segment.base_offset)
+        if number == len(self.segments) - 1 or not is_sound or checked.scan.end_position < checked.size_bytes:
+            return False
+        recovered = self._recover_files(number, checked, drop_later=False)
+        if recovered.has_producers and not has_txn_index:
+            table = self._producers_before(number)
+            aborted = replay_segment(table, segment, segment.base_offset, segment.size_bytes)
+            if aborted:
+                self.with_txn_index.add(segment.base_offset)
+                segment.txn_index.replace(AbortedTxn(0, *transaction) for transaction in aborted)
+        return True
+
+    def _producers_before(self, number: int) -> ProducerTable:
+        """The producers at a segment's base, of the newest sound snapshot up to there and the batches behind it."""
+        table, base = ProducerTable(), self.segments[number].base_offset
+        start = self.log_start_offset
+        for offset in reversed(self.producers.offsets):
+            if self.log_start_offset < offset <= base and table.load(
+                fs.read_file(self.producers.path(offset)), self.now_ms, self.producers.expiry.after_ms
+            ):
+                start = offset
+                break
+        for segment in self.segments[max(bisect_right(self.segments, start, key=_base) - 1, 0) : number]:
+            replay_segment(table, segment, max(start, segment.base_offset), segment.size_bytes)
+        return table
+
     def _check(self, number: int) -> Checked:
         is_last = number == len(self.segments) - 1
         following = self.recovery_point if is_last else self.segments[number + 1].base_offset
@@ -490,7 +534,7 @@ class _Loader:
 
     def first_to_recover(self) -> int:
         """The number of the segment that holds the recovery point."""
-        return max(bisect_right(self.segments, self.recovery_point, key=attrgetter("base_offset")) - 1, 0)
+        return max(bisect_right(self.segments, self.recovery_point, key=_base) - 1, 0)
 
     def recover_from_recovery_point(self, now_ms: int) -> None:
         """Recover the segment that holds the recovery point and all after it, until one loses bytes (SEMANTICS 8.9).

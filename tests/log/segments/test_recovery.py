@@ -494,6 +494,50 @@ def test_a_swap_that_had_renamed_its_log_only_is_finished(crashed: Damaged) -> N
         check_answers(crashed, log)
 
 
+@pytest.mark.parametrize(
+    "kinds", [("log",), ("log", "timeindex"), ("log", "txnindex"), ("log", "index", "timeindex", "txnindex")]
+)
+@pytest.mark.parametrize("marked_clean", [False, True])
+def test_a_finished_swap_leaves_the_snapshots_of_later_segments(
+    damaged: Damaged, kinds: tuple[str, ...], marked_clean: bool
+) -> None:
+    """SEMANTICS 8.5 to 8.7; of the transaction that is aborted in the swapped segment a part lies below it."""
+    with damaged.open() as log:
+        for number in range(6):
+            log.append_many(
+                [(b"%d" % number, b"value")] * 3,
+                producer_id=5,
+                producer_epoch=0,
+                base_sequence=3 * number,
+                transactional=True,
+            )
+            if number != 1:
+                log.append_marker(5, 0, commit=number != 2)
+            if number < 5:
+                log.roll()
+        log.flush()
+        damaged.keep(list(log.read(isolation="read_committed")))
+    damaged.restore()
+    assert [record.key for record in damaged.records] == [b"%d" % number for number in (0, 3, 4, 5) for _ in range(3)]
+    base = int(damaged.logs[2].stem)
+    for kind in names.SEGMENT_KINDS:
+        file = damaged.file(base, kind.removeprefix("."))
+        if kind.removeprefix(".") in kinds:
+            shutil.copy(file, f"{file}.swap")
+    if marked_clean:
+        (damaged.root / ".kafka_cleanshutdown").write_text("")
+    snapshots = {path.name for path in damaged.path.glob("*.snapshot")}
+    with damaged.open("r") as reader:
+        assert list(reader.read(isolation="read_committed")) == damaged.records
+    with damaged.open() as log:
+        assert list(log.read(isolation="read_committed")) == damaged.records
+        kept = {path.name for path in damaged.path.glob("*.snapshot")}
+        assert snapshots - kept == {f"{base:020d}.snapshot"}
+        if "index" not in kinds:
+            assert base in log.recovery.indexes_rebuilt
+    assert not verify([damaged.path]).findings
+
+
 @pytest.mark.parametrize("cleaned", [0, 1])
 def test_swaps_from_a_cleaned_file_on_are_removed(crashed: Damaged, cleaned: int) -> None:
     """SEMANTICS 8.4: a split into several segments that had not all become `.swap` is undone."""
