@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from conftest import ManualClock
 from kafka_jvm import Kafka
 from swaps import check_subsets, swap_one_group
 
+import kstore
 from kstore.disk import fs
 
 pytestmark = pytest.mark.kafka
@@ -44,3 +46,37 @@ def test_kafka_opens_every_subset_of_renames_that_no_sync_covers_without_a_loss(
         assert {key: value for key, value in rows.items() if value is not None} == expected
 
     assert check_subsets(disk, since, tmp_path / "images", rng, look) > 60
+
+
+@pytest.mark.parametrize("marked_clean", [True, False])
+@pytest.mark.parametrize("kinds", [("log",), ("log", "timeindex"), ("log", "index", "timeindex")])
+@pytest.mark.parametrize("group", [(20,), (10, 20)])
+def test_both_keep_the_same_snapshots_when_they_finish_a_swap(
+    kafka: Kafka,
+    root: Path,
+    tmp_path: Path,
+    clock: ManualClock,
+    group: tuple[int, ...],
+    kinds: tuple[str, ...],
+    marked_clean: bool,
+) -> None:
+    """SEMANTICS 8.5 to 8.8."""
+    with kstore.Log.open(root / "events-0", clock=clock, cleanup_policy="compact") as log:
+        for number in range(5):
+            rows = [(b"%d" % row, b"value") for row in range(10)]
+            log.append_many(rows, producer_id=5, producer_epoch=0, base_sequence=10 * number)
+            if number < 4:
+                log.roll()
+        log.flush()
+        for path in (log_path := Path(log.path)).glob(f"{group[0]:020d}.*"):
+            if path.suffix.removeprefix(".") in kinds:
+                shutil.copy(path, f"{path}.swap")
+        logs = [(log_path / f"{base:020d}.log").read_bytes() for base in group]
+        (log_path / f"{group[0]:020d}.log.swap").write_bytes(b"".join(logs))
+        images = [Path(shutil.copytree(root, tmp_path / name)) for name in ("ours", "theirs")]
+    if marked_clean:
+        (images[0] / ".kafka_cleanshutdown").write_text("")
+    kstore.Log.open(images[0] / "events-0", clock=clock, cleanup_policy="compact").close()
+    kafka.open(images[1] / "events-0", clean=marked_clean, config={"cleanup.policy": "compact"}).close()
+    ours, theirs = (sorted(path.name for path in image.rglob("*.snapshot")) for image in images)
+    assert ours == theirs
