@@ -234,6 +234,37 @@ def test_a_read_of_committed_records_waits_until_a_truncation_knows_the_open_tra
     log.close()
 
 
+def test_a_followed_read_of_committed_records_ends_in_time_amid_a_truncation(
+    meetings: Meetings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, log = meetings.made("none")
+    entered, go_on = threading.Event(), threading.Event()
+
+    def rebuild(*arguments: Any, **options: Any) -> None:
+        entered.set()
+        assert go_on.wait(60)
+        real(*arguments, **options)
+
+    real = writer_of(log).producers.rebuild
+    monkeypatch.setattr(writer_of(log).producers, "rebuild", rebuild)
+    begun = log.read(isolation="read_committed", follow=True, timeout=LONGEST_WAIT)
+    assert next(begun).offset == 0
+    truncating = threading.Thread(target=lambda: log.truncate_to(30), daemon=True)
+    truncating.start()
+    assert entered.wait(60)
+    late = log.read(21, isolation="read_committed", follow=True, timeout=LONGEST_WAIT)
+    for read in (begun, late):
+        found: list[list[kstore.Record]] = []
+        reader = threading.Thread(target=lambda read=read, found=found: found.append(list(read)), daemon=True)
+        reader.start()
+        reader.join(10)
+        assert found == [[]]
+    go_on.set()
+    truncating.join(60)
+    assert not truncating.is_alive()
+    log.close()
+
+
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_look_from_another_process_takes_no_compaction_and_no_truncation_for_damage(
     meetings: Meetings, rng: random.Random, look: str

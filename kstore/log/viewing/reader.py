@@ -84,7 +84,7 @@ class LogReader:
         previous: ReadPiece | None = None
         while True:
             # In this order: a segment that has one after it is sealed, and its size is its last.
-            limit = self._limit()
+            limit = self._limit(0 if self.options.follow else None)  # a follower waits in `_wait`
             following = view.segments.after(segment.base_offset)
             is_last = following is None
             if following is not None and following.base_offset > limit:
@@ -122,10 +122,10 @@ class LogReader:
             if not self._wait(segment, position):
                 return
 
-    def _limit(self) -> int:
-        """The offset that reading may not reach for now."""
+    def _limit(self, timeout: float | None) -> int:
+        """The offset that reading may not reach for now; waits for at most `timeout` seconds for a truncation."""
         limit = self.view.durable_end_offset if self.options.durable else MAX_OFFSET
-        return min(limit, self.view.decided_end_offset()) if self.options.committed else limit
+        return min(limit, self.view.decided_end_offset(timeout)) if self.options.committed else limit
 
     def aborted_in(self, segment: Segment, start: int, limit: int) -> AbortedFilter | None:
         """The aborted transactions in `[start, limit)` of a segment, which a reader of committed records leaves out.
@@ -204,13 +204,13 @@ class LogReader:
                 if view.segments.items:
                     return True
             else:
-                limit = self._limit()
+                limit = self._limit(_left(deadline))
                 following = view.segments.after(segment.base_offset)
                 if following is not None and following.base_offset <= limit:
                     return True
                 if self._end_in(segment, limit, sealed=False) > position:
                     return True
-            left = None if deadline is None else deadline - time.monotonic()
+            left = _left(deadline)
             if left is not None and left <= 0:
                 return False
             view.wait(end_offset, left, durable=self.options.durable)
@@ -237,6 +237,10 @@ class LogReader:
         following.owner = self.owner
         following._continues = position._replace(next_offset=next_offset)
         return following
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else deadline - time.monotonic()
 
 
 def _marks_and_overtaken(view: View, position: ReaderPosition) -> tuple[int, int, bool]:

@@ -114,7 +114,7 @@ class ReadOnlyView:
         """The last stable offset (SEMANTICS 0.2), from snapshots and what follows them."""
         return steadily(self._stable_end, view=self)
 
-    def decided_end_offset(self) -> int:
+    def decided_end_offset(self, timeout: float | None = None) -> int:
         """The last stable offset."""
         return self.stable_end_offset
 

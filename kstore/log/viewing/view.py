@@ -115,8 +115,11 @@ class View(Protocol):
     def stable_end_offset(self) -> int:
         """The last stable offset: nothing below it is undecided (SEMANTICS 0.2); the log start during a truncation."""
 
-    def decided_end_offset(self) -> int:
-        """The last stable offset; waits for a truncation that another thread has under way."""
+    def decided_end_offset(self, timeout: float | None = None) -> int:
+        """The last stable offset; waits for a truncation that another thread has under way.
+
+        The log start after `timeout` seconds.
+        """
 
     def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions that reach into `[start_offset, end_offset)`, in the order of their ends

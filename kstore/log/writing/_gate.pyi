@@ -32,5 +32,5 @@ class Gate:
     def attempt(self, action: Callable[[], object]) -> bool:
         """Call `action()` inside of the gate, without `check`, if no thread is inside; whether it was called."""
 
-    def wait(self) -> None:
-        """Wait until no thread is inside."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until no thread is inside, for at most `timeout` seconds."""

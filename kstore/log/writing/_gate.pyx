@@ -51,10 +51,10 @@ cdef class Gate:
             self._leave()
         return True
 
-    def wait(self):
-        """Wait until no thread is inside."""
-        self.mutex.acquire()
-        self.mutex.release()
+    def wait(self, timeout=None):
+        """Wait until no thread is inside, for at most `timeout` seconds."""
+        if self.mutex.acquire(True, -1 if timeout is None else timeout):
+            self.mutex.release()
 
     cdef int _leave(self) except -1:
         # An interrupt in `stopped` leaves the appender busy. The next append then enters this gate, which asks again.

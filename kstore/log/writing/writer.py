@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from errno import EIO
@@ -120,12 +121,18 @@ class Writer:
         end = self._known_stable_end()
         return self.log_start_offset if end is None else end
 
-    def decided_end_offset(self) -> int:
-        """The last stable offset; waits for a truncation by another thread, unless it has failed."""
+    def decided_end_offset(self, timeout: float | None = None) -> int:
+        """The last stable offset; waits for a truncation by another thread, unless it has failed.
+
+        The log start after `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
         while (end := self._known_stable_end()) is None:
-            if self.cut_by == threading.get_ident() or self.failure is not None or self.closed:
+            left = None if deadline is None else deadline - time.monotonic()
+            is_cutting = self.cut_by == threading.get_ident()
+            if is_cutting or self.failure is not None or self.closed or (left is not None and left <= 0):
                 return self.log_start_offset
-            self._gate.wait()
+            self._gate.wait(left)
         return end
 
     def _known_stable_end(self) -> int | None:
