@@ -60,7 +60,7 @@ def test_both_keep_the_same_snapshots_when_they_finish_a_swap(
     kinds: tuple[str, ...],
     marked_clean: bool,
 ) -> None:
-    """SEMANTICS 8.5 to 8.8."""
+    """SEMANTICS 8.5 to 8.8; the row `swap-without-index`."""
     with kstore.Log.open(root / "events-0", clock=clock, cleanup_policy="compact") as log:
         for number in range(5):
             rows = [(b"%d" % row, b"value") for row in range(10)]
@@ -80,3 +80,5 @@ def test_both_keep_the_same_snapshots_when_they_finish_a_swap(
     kafka.open(images[1] / "events-0", clean=marked_clean, config={"cleanup.policy": "compact"}).close()
     ours, theirs = (sorted(path.name for path in image.rglob("*.snapshot")) for image in images)
     assert ours == theirs
+    sizes = [(image / "events-0" / f"{group[0]:020d}.index").stat().st_size for image in images]
+    assert [size > 1 << 20 for size in sizes] == [False, "index" not in kinds]
