@@ -613,6 +613,93 @@ def test_segments_with_other_sound_batches_at_the_same_offsets_are_left_alone(pr
     assert (first.read_bytes(), second.read_bytes()) == before
 
 
+def write_segments(path: Path, segments: int, batches: int) -> None:
+    """A closed log of segments of as many batches, each of five records that tell their offsets."""
+    path.parent.mkdir(exist_ok=True)
+    with kstore.Log.open(path) as log:
+        for number in range(segments):
+            if number:
+                log.roll()
+            for _ in range(batches):
+                end = log.log_end_offset
+                log.append_many([(None, b"%d" % offset, 1, None) for offset in range(end, end + 5)])
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_segments_that_exchanged_names_get_their_names_back_and_no_byte_changes(tmp_path: Path, batches: int) -> None:
+    path = tmp_path / "root" / "t-0"
+    write_segments(path, 6, batches)
+    whole, contents = records(path), [log.read_bytes() for log in logs(path)]
+    for one in range(6):
+        for other in range(one):
+            first, second = logs(path)[other], logs(path)[one]
+            kept = first.rename(tmp_path / "kept")
+            second.rename(first)
+            kept.rename(second)
+            plan = plan_repair(str(path))
+            assert f"rename {first.name} to {second.name}" in plan.lines()
+            assert mend(path) == []
+            assert [log.read_bytes() for log in logs(path)] == contents
+            shutil.rmtree(tmp_path / "backup")
+    assert records(path) == whole
+    opens_cleanly(path)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+@pytest.mark.parametrize("away", [-3, -1, 1, 3])
+def test_a_copy_of_a_segment_under_another_name_goes_and_no_batch_is_cut(
+    tmp_path: Path, batches: int, away: int
+) -> None:
+    path = tmp_path / "root" / "t-0"
+    write_segments(path, 5, batches)
+    contents = [log.read_bytes() for log in logs(path)]
+    for log in logs(path)[1:]:
+        copy = path / names.log_name(int(log.stem) + away)
+        shutil.copy(log, copy)
+        assert mend(path) == []
+        assert [each.read_bytes() for each in logs(path)] == contents
+        assert (tmp_path / "backup" / "t-0" / copy.name).exists()
+        shutil.rmtree(tmp_path / "backup")
+    opens_cleanly(path)
+
+
+def test_a_damaged_segment_goes_where_a_sound_copy_of_it_can_have_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "root" / "t-0"
+    write_segments(path, 4, 3)
+    whole, second = records(path), logs(path)[1]
+    copy = path / names.log_name(int(second.stem) + 4)
+    shutil.copy(second, copy)
+    flip(second, batch_positions(second.read_bytes())[1] + 90, 0)
+    assert mend(path) == []
+    assert records(path) == whole
+    opens_cleanly(path)
+
+
+def test_a_crash_while_segments_get_their_names_back_leaves_all_names_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "root" / "t-0"
+    write_segments(path, 5, 2)
+    whole = [log.read_bytes() for log in logs(path)]
+    first, second = logs(path)[1], logs(path)[3]
+    kept = first.rename(tmp_path / "kept")
+    second.rename(first)
+    kept.rename(second)
+    old = [log.read_bytes() for log in logs(path)]
+    plan = plan_repair(str(path))
+    with FaultFS(tmp_path) as disk:
+        begun = disk.step
+        carry_out(plan, str(tmp_path / "backup"))
+    into = tmp_path.parent / f"{tmp_path.name}-images"
+    into.mkdir()
+    seen = set()
+    for step, how, image in disk.crash_images(into, LOST, KEPT, since=begun):
+        partition = image / "root" / "t-0"
+        clear_leftovers(partition)
+        data = [log.read_bytes() for log in logs(partition)]
+        assert data in (old, whole), (step, how)
+        seen.add(data == whole)
+    assert seen == {True, False}
+
+
 @pytest.mark.kafka
 def test_kafka_opens_what_was_repaired_and_changes_nothing(kafka: Kafka, log_path: Path) -> None:
     first, second, *_, last = logs(log_path)

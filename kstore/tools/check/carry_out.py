@@ -36,14 +36,25 @@ def carry_out(plan: Plan, backup: str) -> None:
         lost = plan.lost_between
         if lost:
             gaps.write_gaps(directory, [*known_gaps, *lost])
+        targets = {names.log_name(segment.base_offset) for segment in plan.segments}
+        later = {os.path.basename(segment.path) for segment in plan.segments}
         for name in plan.remove:
-            if name != gaps.GAPS_FILE or not lost:
+            if (name != gaps.GAPS_FILE or not lost) and name not in targets:
                 fs.unlink(os.path.join(directory, name))
         for source, target in plan.rename:
             fs.rename(os.path.join(directory, source), os.path.join(directory, target))
         fs.sync_directory(directory)
+        moved = [segment for segment in plan.segments if _is_moved(segment)]
+        if moved:
+            low, high = moved[0].base_offset, moved[-1].base_offset
+            moved = [segment for segment in plan.segments if low <= segment.base_offset <= high]
+            _rewrite(directory, moved)
+            for name in later - targets:
+                fs.unlink(os.path.join(directory, name))
+            fs.sync_directory(directory)
         for segment in plan.segments:
-            _rewrite(directory, segment, dict(plan.rename))
+            if segment not in moved:
+                _rewrite(directory, [segment])
         for base in plan.reindex:
             _reindex(directory, base)
         for base, aborted in plan.aborted:
@@ -106,11 +117,32 @@ def _copy(source: str, target: str, ranges: Iterable[tuple[int, int]] | None = N
         fs.close(reading)
 
 
-def _rewrite(directory: str, segment: SegmentPlan, renamed: dict[str, str]) -> None:
-    """Replace a segment's files by mended ones, as a compaction does."""
-    log = os.path.join(directory, names.log_name(segment.base_offset))
-    new = log + names.CLEANED
-    _copy(log, new, segment.keep)
+def _is_moved(segment: SegmentPlan) -> bool:
+    return os.path.basename(segment.path) != names.log_name(segment.base_offset)
+
+
+def _rewrite(directory: str, segments: list[SegmentPlan]) -> None:
+    """Replace the files of segments by mended ones, as a compaction does: of all segments, or of none."""
+    staged = {segment.base_offset: _stage(directory, segment) for segment in segments}
+    fs.sync_directory(directory)
+    # An opening drops all of them as long as one file of the first segment is not renamed.
+    for base in sorted(staged, reverse=True):
+        if base == min(staged):
+            fs.sync_directory(directory)
+        for path in staged[base]:
+            fs.rename(path + names.CLEANED, path + names.SWAP)
+    fs.sync_directory(directory)
+    # It deletes what lies between those that still are to be swapped in, so they go in order.
+    for base in sorted(staged):
+        for path in staged[base]:
+            fs.rename(path + names.SWAP, path)
+        fs.sync_directory(directory)
+
+
+def _stage(directory: str, segment: SegmentPlan) -> list[str]:
+    """Write a segment's mended files beside the old ones; returns the paths that they are for."""
+    new = os.path.join(directory, names.file_name(segment.base_offset, names.LOG, names.CLEANED))
+    _copy(segment.path, new, segment.keep)
     fd = fs.open(new, write=True)
     try:
         for position, data, _ in segment.patches:
@@ -125,14 +157,7 @@ def _rewrite(directory: str, segment: SegmentPlan, renamed: dict[str, str]) -> N
     if fs.exists(aborted):
         _copy(aborted, aborted + names.CLEANED)
         kinds.append(names.TXN_INDEX)
-    fs.sync_directory(directory)
-    paths = [os.path.join(directory, names.file_name(segment.base_offset, kind)) for kind in kinds]
-    for path in paths:
-        fs.rename(path + names.CLEANED, path + names.SWAP)
-    fs.sync_directory(directory)
-    for path in paths:
-        fs.rename(path + names.SWAP, path)
-    fs.sync_directory(directory)
+    return [os.path.join(directory, names.file_name(segment.base_offset, kind)) for kind in kinds]
 
 
 def _moved(position: int, keep: list[tuple[int, int]]) -> int:

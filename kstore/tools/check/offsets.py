@@ -24,7 +24,16 @@ from kstore.tools.check.partition import Marks
 from kstore.tools.check.plan import SegmentPlan
 from kstore.tools.check.segment import read_rows
 
-__all__ = ["Batch", "Overlaps", "find_overlaps", "patch", "settle_copies", "settle_offsets"]
+__all__ = [
+    "Batch",
+    "Overlaps",
+    "find_overlaps",
+    "is_one_bit",
+    "longest_chain",
+    "patch",
+    "settle_copies",
+    "settle_offsets",
+]
 
 
 @dataclass(slots=True)
@@ -66,7 +75,7 @@ def settle_copies(fd: int, batches: list[Batch], base: int, limit: int) -> None:
             continue
         low = usable[number - 1].next if number else base
         high = usable[number + 1].base if number + 1 < len(usable) else limit
-        is_flipped = high - low == batch.span and _is_one_bit(batch.base ^ low)
+        is_flipped = high - low == batch.span and is_one_bit(batch.base ^ low)
         if not is_flipped and _header(fd, batch) == _header(fd, other):
             what = f"offsets {batch.base} to {batch.next - 1}"
             batch.why_not = f"{what}: a copy of the batch at position {other.position}"
@@ -108,7 +117,7 @@ def _misplaced(batches: list[Batch], base: int, limit: int) -> list[tuple[Batch,
         batch for batch in usable
         if batch.base >= base and batch.next <= limit and batch.next - 1 - base <= INT_MAX
     ]  # fmt: skip
-    chain = {possible[at].position for at in _longest_chain([(batch.base, batch.next) for batch in possible])}
+    chain = {possible[at].position for at in longest_chain([(batch.base, batch.next) for batch in possible])}
     found: list[tuple[Batch, str]] = []
     low = base
     waiting: list[Batch] = []
@@ -152,7 +161,8 @@ def _put_in_order(
                 continue
         elif not fits or batch.next > after:
             is_end = number + 1 == len(usable) and after == LONG_MAX
-            wanted = _offset_told(batch, expected, expected if is_end else after - batch.span, is_end=is_end)
+            highest = expected if is_end else after - batch.span
+            wanted = _offset_told(batch, expected, highest, is_end=is_end or len(usable) == 1)
             if wanted is not None:
                 patches.append(_move(batch, wanted))
             elif not fits or number + 1 == len(usable):
@@ -167,8 +177,9 @@ def _put_in_order(
 def _offset_told(batch: Batch, low: int, high: int, *, is_end: bool) -> int | None:
     """The offset in `[low, high]` that a batch must have had; None if that cannot be known.
 
-    It is known if a flip of one bit gives one such offset only, or if the neighbours leave room for one offset only.
-    Behind the last batch there is room for any offset: the batch may be an old one that was written twice.
+    It is known if a flip of one bit gives one such offset only, or if its neighbours in the file leave room for one
+    offset only. Behind the last batch there is room for any offset: the batch may be an old one that was written twice.
+    A batch that is alone in its file has no neighbours (`is_end`): the file may be one that belongs elsewhere.
     """
     near = [at for bit in range(64) if low <= (at := (batch.base % (1 << 64)) ^ (1 << bit)) <= high]
     if len(near) == 1:
@@ -178,10 +189,11 @@ def _offset_told(batch: Batch, low: int, high: int, *, is_end: bool) -> int | No
 
 def _was_flipped_last(batch: Batch, expected: int, marks: Marks) -> bool:
     """Whether the recovery point of a close shows that the last batch belongs right after the one before it."""
-    return expected + batch.span == marks.recovery_point and _is_one_bit(batch.base ^ expected)
+    return expected + batch.span == marks.recovery_point and is_one_bit(batch.base ^ expected)
 
 
-def _is_one_bit(value: int) -> bool:
+def is_one_bit(value: int) -> bool:
+    """Whether exactly one bit of a number is set."""
     return value > 0 and value & (value - 1) == 0
 
 
@@ -197,7 +209,7 @@ def patch(position: int, field: header.Field, value: int, why: str) -> tuple[int
     return position + field.at, field.bytes_of(value), why
 
 
-def _longest_chain(spans: Sequence[tuple[int, int]]) -> list[int]:
+def longest_chain(spans: Sequence[tuple[int, int]]) -> list[int]:
     """The most batches of which each begins at or above the end of the one before it: their numbers, in order.
 
     `spans` are the batches' offsets `[start, end)`. Of several such chains, one that ends at the lowest offset.

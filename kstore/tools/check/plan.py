@@ -18,10 +18,14 @@ __all__ = ["Plan", "SegmentPlan"]
 
 @dataclass(slots=True)
 class SegmentPlan:
-    """One log file to be rewritten: the ranges of bytes that stay, and the bytes in them that are written over."""
+    """One log file to be rewritten: the ranges of bytes that stay, and the bytes in them that are written over.
+
+    A file that belongs under another name has no other change.
+    """
 
     base_offset: int
     path: str
+    """The file as it is named before the repair."""
     size_bytes: int
     keep: list[tuple[int, int]] = field(default_factory=list)
     patches: list[tuple[int, bytes, str]] = field(default_factory=list)
@@ -51,6 +55,8 @@ class Plan:
     """Base offsets of segments whose indexes are built anew, beside those of `segments`."""
     remove: list[str] = field(default_factory=list)
     """Names of files that move into the backup."""
+    removed_bytes: int = 0
+    """How many bytes of those that are logs no other log holds."""
     rename: list[tuple[str, str]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Offsets `[start, end)` that no batch will hold, and whose records are lost."""
@@ -76,7 +82,7 @@ class Plan:
     @property
     def lost_bytes(self) -> int:
         """How many bytes of logs are cut that are nowhere else in the log."""
-        return sum(segment.lost_bytes for segment in self.segments)
+        return sum(segment.lost_bytes for segment in self.segments) + self.removed_bytes
 
     @property
     def lost_between(self) -> list[tuple[int, int]]:
@@ -93,6 +99,8 @@ class Plan:
         text = [f"rename {source} to {target}" for source, target in self.rename]
         for segment in self.segments:
             name = os.path.basename(segment.path)
+            if name != names.log_name(segment.base_offset):
+                text.append(f"rename {name} to {names.log_name(segment.base_offset)}")
             text += [f"{name}: at position {at}: {why}" for at, _, why in segment.patches]
             text += [f"{name}: cut {end - at} bytes at position {at}: {why}" for at, end, why in segment.cuts]
         text += [f"build the indexes of segment {base} anew" for base in self.reindex]

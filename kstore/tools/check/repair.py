@@ -9,10 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from bisect import bisect_right
-from itertools import pairwise
 from typing import Any
-
-import numpy
 
 from kstore._core import decode_batches
 from kstore.base.numbers import INT_MAX, LONG_MAX
@@ -28,6 +25,7 @@ from kstore.tools.check.findings import Damage, Finding
 from kstore.tools.check.index import Rows
 from kstore.tools.check.offsets import Batch, Overlaps, find_overlaps, patch, settle_copies, settle_offsets
 from kstore.tools.check.partition import Marks, Progress, check_partition, read_marks
+from kstore.tools.check.place import Places, find_places
 from kstore.tools.check.plan import Plan, SegmentPlan
 from kstore.tools.check.segment import read_rows
 
@@ -55,20 +53,29 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
     logs = {file.offset: name for name, file in files.items() if file.kind == names.LOG and not file.state}
     if errors:
         logs = _plan_names(plan, files, logs)
-    overlaps = Overlaps()
-    if errors and any(before.next_offset > after.base_offset for before, after in pairwise(checked.segments)):
+    wrong = {finding.path for finding in errors}
+    overlaps, places = Overlaps(), Places()
+    if any(path.endswith(names.LOG) for path in wrong):
+        places = _plan_places(plan, files, logs, marks)
+        logs = places.logs
         overlaps = find_overlaps(directory, logs)
         plan.remove += [logs.pop(base) for base in sorted(overlaps.redundant)]
     bases = sorted(logs)
-    wrong = {finding.path for finding in errors}
+    moved = [base for base in bases if logs[base] != names.log_name(base)]
     kept: list[list[Batch]] = []
     for number, base in enumerate(bases):
         limit = bases[number + 1] if number + 1 < len(bases) else LONG_MAX
         path = os.path.join(directory, logs[base])
         is_last = number + 1 == len(bases)
         limit = max(limit, overlaps.limits.get(base, limit))
-        copies = overlaps.copies.get(base, {})
-        kept.append(_plan_segment(plan, path, base, limit, marks, bool(errors), copies, is_last=is_last))
+        copies = {at: f"the segments from {next} on hold" for at, next in overlaps.copies.get(base, {}).items()}
+        copies |= {at: f"{name} holds" for at, name in places.copies.get(logs[base], {}).items()}
+        # An opening that completes the swap of several segments deletes what lies between them.
+        is_moved = bool(moved) and moved[0] <= base <= moved[-1]
+        batches = _plan_segment(
+            plan, path, base, limit, marks, bool(errors), copies, is_last=is_last, is_moved=is_moved
+        )
+        kept.append(batches)
     if errors:
         is_trimmed = bool(checked.segments) and not checked.segments[-1].is_live
         _plan_offsets(plan, kept, bases, directory, marks, is_trimmed=is_trimmed)
@@ -89,32 +96,20 @@ def _plan_names(plan: Plan, files: dict[str, names.FileName], logs: dict[int, st
     """Give files the names that they should have; returns the logs by base offset, under their present names."""
     taken = set(files)
     for name, file in files.items():
-        if str(file) != name and str(file) not in taken:
+        if str(file) != name and str(file) not in taken and file.kind != names.LOG:
             plan.rename.append((name, str(file)))
             taken.add(str(file))
-    by_base: dict[int, str] = {}
-    stems = {(file.offset, file.kind) for file in files.values() if not file.state}
-    for base, name in logs.items():
-        first = _first_offset(os.path.join(plan.path, name), base)
-        orphans = [kind for kind in (names.OFFSET_INDEX, names.TIME_INDEX) if (first, kind) in stems]
-        if first is not None and first != base and first not in logs and orphans:
-            plan.rename = [(source, target) for source, target in plan.rename if source != name]
-            plan.rename.append((name, names.log_name(first)))
-            by_base[first] = name
-        elif name != names.log_name(base) and names.log_name(base) in files:
-            continue
-        else:
-            by_base[base] = name
-    return by_base
+    return {base: names.log_name(base) if names.log_name(base) in files else name for base, name in logs.items()}
 
 
-def _first_offset(path: str, base: int) -> int | None:
-    fd = open_log(path)
-    try:
-        data, _, _ = _verify.walk(fd, 0, fs.size(fd), rows=1, path=path)
-    finally:
-        fs.close(fd)
-    return int(numpy.frombuffer(data, _verify.ROW)["base_offset"][0]) if data else None
+def _plan_places(plan: Plan, files: dict[str, names.FileName], logs: dict[int, str], marks: Marks) -> Places:
+    """Find the logs' right names, and those that hold only copies."""
+    kinds = (names.OFFSET_INDEX, names.TIME_INDEX)
+    orphans = {file.offset for file in files.values() if file.kind in kinds and not file.state} - set(logs)
+    places = find_places(plan.path, logs, orphans, _known_end(plan.path, marks, 0, is_trimmed=False))
+    plan.remove += sorted(places.redundant)
+    plan.removed_bytes = places.lost_bytes
+    return places
 
 
 def _plan_segment(
@@ -124,9 +119,10 @@ def _plan_segment(
     limit: int,
     marks: Marks,
     is_wrong: bool,
-    copies: dict[int, int],
+    copies: dict[int, str],
     *,
     is_last: bool,
+    is_moved: bool,
 ) -> list[Batch]:
     """Decide about the batches of one log file; returns those that stay."""
     rows, damages = read_rows(path, base, limit_offset=limit)
@@ -137,7 +133,7 @@ def _plan_segment(
         batches = [_batch(fd, row) for row in rows]
         for batch in batches:
             if batch.position in copies:
-                batch.why_not = f"the segments from {copies[batch.position]} on hold the same batch"
+                batch.why_not = f"{copies[batch.position]} the same batch"
                 segment.copied_bytes += batch.size
         if is_wrong:
             batches = _with_restored(fd, batches, damages, segment)
@@ -149,7 +145,7 @@ def _plan_segment(
         _settle_bytes(segment, batches, damages)
     finally:
         fs.close(fd)
-    if is_wrong and (segment.cuts or segment.patches):
+    if is_wrong and (segment.cuts or segment.patches or is_moved):
         segment.kept_batches, segment.kept_records = len(kept), sum(batch.count for batch in kept)
         segment.next_offset = kept[-1].next if kept else base
         plan.segments.append(segment)
@@ -360,7 +356,7 @@ def _known_topic_id(directory: str) -> uuid.UUID | None:
 
 def _plan_leftovers(plan: Plan, files: dict[str, names.FileName], errors: list[Finding], logs: dict[int, str]) -> None:
     """Find the files that cannot stay: those with errors, and those that the rewriting makes untrue."""
-    renamed = {source for source, _ in plan.rename}
+    renamed = {source for source, _ in plan.rename} | set(logs.values())
     wrong = {os.path.basename(finding.path) for finding in errors}
     cut_from = min((low for low, _ in plan.lost), default=None)
     if names.PARTITION_METADATA in wrong:
@@ -376,7 +372,7 @@ def _plan_leftovers(plan: Plan, files: dict[str, names.FileName], errors: list[F
             is_removed = is_removed or (is_behind_cut and _has_producers(plan.path, name))
         elif file.kind != names.LOG and not file.state:
             is_removed = is_removed or file.offset not in logs
-        if is_removed:
+        if is_removed and name not in plan.remove:
             plan.remove.append(name)
 
 
