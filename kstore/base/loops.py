@@ -41,8 +41,12 @@ def in_thread(loop: Loop, work: Callable[[], T]) -> Future[T]:
         return loop.run_in_executor(None, task.result)
     except RuntimeError as error:  # the executor may have queued it all the same: then one of its threads may do it
         threads.warn(error)
-        task.run()
-        return asyncio.wrap_future(task.future, loop=loop)
+        future: Future[T] = loop.create_future()
+        try:
+            future.set_result(task.result())
+        except Exception as failure:
+            future.set_exception(failure)
+        return future
 
 
 async def kept(future: Future[T]) -> T:

@@ -11,16 +11,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 logger = logging.getLogger("kstore")
 
 T = TypeVar("T")
 
 _LOOK_S = 0.5  # seconds of one wait: an interrupt may come between a change and the ring that tells of it
+_LINGER_S = 0.05  # seconds for which a thread without work waits for more
 
 _warned: list[str] = []
 
@@ -93,43 +94,84 @@ class Workers:
     """Up to `count` threads for many works; the calling thread does them where no thread can be started.
 
     A context manager, which waits for all works at its end. For use by one thread.
+
+    Not an executor of `concurrent.futures`: an interrupt in its Python code, or in that of a future, can leave a lock
+    taken for which a worker then waits for ever.
     """
 
     def __init__(self, count: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._count, self._name = count, name
+        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()  # None ends a thread
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue a work for the threads; it is done now where no thread can be started."""
-        return self.submit_task(work).future
+    def submit(self, work: Callable[[], T]) -> Task[T]:
+        """Queue a work for the threads; it is done now where no thread can be started.
 
-    def submit_task(self, work: Callable[[], T]) -> Task[T]:
-        """As `submit`; the calling thread may do the work itself by the task's `run`."""
+        The calling thread may do the work itself by the task's `run`.
+        """
         task = Task(work)
-        try:
-            self._pool.submit(task.run)
-        except RuntimeError as error:  # the executor has queued it all the same, and a thread of it may take it
-            warn(error)
-            task.run()
+        self.queue(task)
         return task
+
+    def queue(self, task: Task[Any]) -> None:
+        """As `submit`, for a task that the caller has made."""
+        self._tasks.put(task)
+        with self._lock:  # a thread leaves under it, if nothing is queued
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            if len(self._threads) >= self._count:
+                return
+            thread = threading.Thread(target=self._work, name=self._name)
+            self._threads.append(thread)
+        if not start(thread):
+            task.run()
+
+    def _work(self) -> None:
+        """A thread's life: it leaves when it has had nothing to do for a while, so no exit of the process waits."""
+        while True:
+            try:
+                task = self._tasks.get(timeout=_LINGER_S)
+            except Empty:
+                with self._lock:
+                    if self._tasks.empty():
+                        self._threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+                        return
+                continue
+            if task is None:
+                return
+            task.run()
+            del task  # it holds the result
 
     def map(self, work: Callable[..., T], *items: Iterable[Any]) -> Iterator[T]:
         """Yield the results in order; when the iteration ends early, works that have not begun are cancelled."""
-        futures = [self.submit(partial(work, *arguments)) for arguments in zip(*items, strict=True)]
-        futures.reverse()
+        tasks = [self.submit(partial(work, *arguments)) for arguments in zip(*items, strict=True)]
+        tasks.reverse()
 
         def results() -> Iterator[T]:
             try:
-                while futures:
-                    yield futures.pop().result()
+                while tasks:
+                    yield tasks.pop().wait()
             finally:
-                for future in futures:
-                    future.cancel()
+                for task in tasks:
+                    task.cancel()
 
         return results()
 
     def shutdown(self, *, cancel: bool = False) -> None:
         """Wait for all works, with `cancel` only for those that have begun; the others are cancelled."""
-        self._pool.shutdown(wait=True, cancel_futures=cancel)
+        while cancel:
+            try:
+                task = self._tasks.get_nowait()
+            except Empty:
+                break
+            if task is not None:
+                task.cancel()
+        threads = list(self._threads)
+        for _ in threads:
+            self._tasks.put(None)
+        for thread in threads:
+            if thread.ident is not None:  # else an interrupt came before its start
+                thread.join()
 
     def __enter__(self) -> Workers:
         return self
@@ -139,31 +181,70 @@ class Workers:
 
 
 class Task(Generic[T]):
-    """One work, done by the first thread that takes it; `future` has its result."""
+    """One work, done by the first thread that takes it. Thread-safe."""
 
-    __slots__ = ("_work", "future")
+    __slots__ = ("_ended", "_error", "_result", "_takers", "_work", "done")
+
+    done: bool
+    """Whether the work has ended, was cancelled, or has raised."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        self.future: Future[T] = Future()
-        self._work: list[Callable[[], T]] = [work]  # `pop` is atomic: one thread gets it
+        self.done = False
+        self._work: Callable[[], T] | None = work
+        self._takers: list[object] = []  # the first of them has the work
+        self._result: T
+        self._error: BaseException | None = None
+        self._ended = threading.Lock()
+        self._ended.acquire()
 
     def run(self) -> None:
-        """Do the work, unless another thread does it."""
+        """Do the work, unless another thread does it, or it is cancelled."""
+        self._take(self._work)
+
+    def cancel(self) -> bool:
+        """Have no thread begin the work; whether none has."""
+        self._take(_raise_cancelled)
+        return isinstance(self._error, CancelledError)
+
+    def _take(self, work: Any) -> None:
+        taker = object()
         try:
-            work: Any = self._work.pop()
-        except IndexError:
-            return
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            result = work()
+            self._takers.append(taker)
+            if self._takers[0] is taker:
+                self._result = work()
         except BaseException as error:
-            self.future.set_exception(error)
-            del self  # the error's traceback holds this frame, and with it the future that holds the error
-        else:
-            self.future.set_result(result)
+            if self._takers[:1] != [taker]:  # interrupted before
+                raise
+            self._error = error
+        finally:
+            if self._takers[:1] == [taker]:
+                self._work = None
+                self.done = True
+                self._ended.release()
+            del self  # an error's traceback holds this frame, and with it the task that holds the error
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the work has raised; None if it has not ended."""
+        return self._error
+
+    def wait(self) -> T:
+        """Wait for the work, and return its result."""
+        while not self.done:
+            if self._ended.acquire(timeout=_LOOK_S):
+                self._ended.release()  # for others that wait
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self  # as above
+        return self._result
 
     def result(self) -> T:
         """Do the work, unless another thread does it, and return its result."""
         self.run()
-        return self.future.result()
+        return self.wait()
+
+
+def _raise_cancelled() -> NoReturn:
+    raise CancelledError

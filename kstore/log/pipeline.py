@@ -63,7 +63,7 @@ class OrderedWork:
             self._pool = Workers(self.threads - 1, "kstore-columns")
         while len(self._under_way) >= self.threads + SPARE_WORKS:
             self.settle()
-        self._under_way.append((self._pool.submit_task(work), then))
+        self._under_way.append((self._pool.submit(work), then))
 
     def settle(self) -> None:
         """Wait for the oldest work, doing meanwhile what no thread has begun, and do what follows it."""
@@ -72,13 +72,13 @@ class OrderedWork:
     def _settle(self) -> None:
         oldest, then = self._under_way[0]
         for task, _ in self._under_way:
-            if oldest.future.done():
+            if oldest.done:
                 break
             task.run()
-            if task.future.done() and not isinstance(task.future.exception(), Exception | None):
-                task.future.result()  # an interrupt does not wait for its turn
+            if task.done and not isinstance(task.error, Exception | None):
+                task.wait()  # an interrupt does not wait for its turn
         self._under_way.popleft()
-        then(oldest.future.result())
+        then(oldest.wait())
 
     def _guard(self, step: Callable[[], None]) -> None:
         done = False

@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import ManualClock
+from interrupts import interrupt_often
 
 import kstore
 from kstore.base import threads, uninterrupted
@@ -263,3 +267,35 @@ def test_a_handler_that_rings_while_its_thread_is_anywhere_in_a_wait_does_not_bl
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_of_two_that_take_a_work_one_does_it_and_both_have_its_result() -> None:
+    done: list[int] = []
+    task = threads.Task(lambda: done.append(1) or len(done))
+    assert [task.result(), task.result(), task.wait()] == [1, 1, 1]
+    assert not task.cancel()
+
+
+def test_a_work_that_is_cancelled_is_not_done() -> None:
+    task = threads.Task(lambda: pytest.fail("done"))
+    assert task.cancel()
+    with pytest.raises(CancelledError):
+        task.result()
+
+
+def test_a_thread_that_left_for_want_of_work_is_replaced_when_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_LINGER_S", 0.001)
+    with Workers(2, "test") as workers:
+        for _ in range(20):
+            assert workers.submit(threading.get_ident).wait() != threading.get_ident()
+            time.sleep(0.002)
+
+
+def test_no_interrupt_of_works_leaves_a_worker_that_waits_for_ever(budget: Callable[[float], float]) -> None:
+    with Workers(2, "test") as workers:
+
+        def work() -> None:
+            assert list(workers.map(abs, range(5))) == [0, 1, 2, 3, 4]
+
+        assert interrupt_often(work, budget(2)) > 0
+        work()

@@ -106,7 +106,7 @@ def test_a_section_that_got_larger_than_a_batch_can_be_is_refused() -> None:
 
 
 def test_an_interrupt_ends_the_call_before_older_works_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kstore.base.threads.Workers.submit_task", lambda self, work: Task(work))
+    monkeypatch.setattr("kstore.base.threads.Workers.submit", lambda self, work: Task(work))
     followed: list[int] = []
 
     def interrupted() -> None:
@@ -131,7 +131,7 @@ def test_sections_of_other_batches_are_refused() -> None:
 
 def test_the_calling_thread_does_what_no_thread_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the threads never come to it; the order of what follows is that of the works all the same."""
-    monkeypatch.setattr("kstore.base.threads.Workers.submit_task", lambda self, work: Task(work))
+    monkeypatch.setattr("kstore.base.threads.Workers.submit", lambda self, work: Task(work))
     done: list[str] = []
     with OrderedWork(3) as work:
         for number in range(20):

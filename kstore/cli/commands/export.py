@@ -182,7 +182,7 @@ def _ahead(chunks: Iterator[_Chunk]) -> Iterator[_Chunk]:
     """The same pieces; another thread reads each while the one before it is written."""
     with Workers(1, "kstore-export") as pool:
         coming = pool.submit(partial(next, chunks, None))
-        while (chunk := coming.result()) is not None:
+        while (chunk := coming.wait()) is not None:
             coming = pool.submit(partial(next, chunks, None))
             yield chunk
 

@@ -72,7 +72,7 @@ def states(objects: Objects, place: CatalogPlace | None, numbers: Iterable[int])
         ahead = [workers.submit(partial(read_round, objects, number)) for number in islice(rest, AHEAD)]
         try:
             while ahead:
-                found, header = ahead.pop(0).result()
+                found, header = ahead.pop(0).wait()
                 ahead += [workers.submit(partial(read_round, objects, number)) for number in islice(rest, 1)]
                 state = rounds.apply(state, found, f"{keys.round_key(found.number)} in {objects.url}", header)
                 yield state

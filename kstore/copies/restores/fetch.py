@@ -45,7 +45,7 @@ class Fetcher:
             waiting = [workers.submit(partial(self._fetch_one, file)) for file in self.files]
             try:
                 for future in waiting:
-                    future.result()
+                    future.wait()
             finally:
                 self._stopped = True
                 for future in waiting:

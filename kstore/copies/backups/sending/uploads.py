@@ -11,10 +11,11 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from kstore._core import crc32c
-from kstore.base.threads import Bell, Workers
+from kstore.base.threads import Bell, Task, Workers
 from kstore.copies.backups import keys
 from kstore.copies.backups.contents import Chunk, SealedSegment, StoredFile
 from kstore.copies.backups.manifest import Intent
@@ -164,31 +165,34 @@ class Uploads:
     def put_beside(self, key: str, text: bytes) -> None:
         """Send a small file that no round names; a later text of the same file replaces it."""
         is_known = key in self._beside
-        self._beside[key] = text
-        if not is_known:
-            self._submit_beside(key)
+        task = Task(partial(self._send_beside, key))
+        try:
+            self._beside[key] = text
+            if not is_known:
+                self._pool.queue(task)
+        except BaseException:  # an interrupt, as in `_run`
+            if not is_known and task.cancel():
+                self._beside.pop(key, None)
+            raise
 
     @property
     def is_beside(self) -> bool:
         """Whether such files are on their way."""
         return bool(self._beside)
 
-    def _submit_beside(self, key: str) -> None:
-        def run() -> None:
-            try:
-                while not self._closed:
-                    text = self._beside[key]
-                    if not self._objects.put_new(key, text):
-                        self._objects.put_parts(key, [text])
-                    if self._beside[key] is text:
-                        break
-            except KStoreError as error:
-                self.errors.append(error)
-            finally:
-                self._beside.pop(key, None)
-                self._changed()
-
-        self._pool.submit(run)
+    def _send_beside(self, key: str) -> None:
+        try:
+            while not self._closed:
+                text = self._beside[key]
+                if not self._objects.put_new(key, text):
+                    self._objects.put_parts(key, [text])
+                if self._beside[key] is text:
+                    break
+        except KStoreError as error:
+            self.errors.append(error)
+        finally:
+            self._beside.pop(key, None)
+            self._changed()
 
     def begin_look(self) -> None:
         """Forget what failed, so that it is tried again, and what no round has asked for since the last look."""
@@ -201,6 +205,8 @@ class Uploads:
                 del self._jobs[key]
             elif key not in self._wanted or not self._may_be_announced(job):
                 del self._jobs[key]
+            elif not job.is_sent and not job.is_hashed:
+                del self._jobs[key]  # an interrupt came before a thread had it
         self._wanted.clear()
 
     def close(self) -> None:
@@ -209,8 +215,6 @@ class Uploads:
         self._pool.shutdown(cancel=True)
 
     def _run(self, job: _Job, work: Callable[[_Job], None]) -> None:
-        job.is_running = True
-
         def run() -> None:
             try:
                 if not self._closed:
@@ -223,7 +227,14 @@ class Uploads:
                 job.is_running = False
                 self._changed()
 
-        self._pool.submit(run)
+        task = Task(run)
+        job.is_running = True
+        try:
+            self._pool.queue(task)
+        except BaseException:  # an interrupt: nothing may count as running that no thread will do
+            if task.cancel():
+                job.is_running = False
+            raise
 
     def _hash(self, job: _Job) -> None:
         """Read the files; the small ones are sent at once."""
