@@ -6,6 +6,7 @@ and one warning says so. The hardest rule: each work is done once, by one thread
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import threading
@@ -27,13 +28,43 @@ _warned: list[str] = []
 
 
 def start(thread: threading.Thread) -> bool:
-    """Start a thread; False where the system refuses to start one."""
+    """Start a thread; False where the system refuses to start one.
+
+    An interrupt in `Thread.start` could leave the lock taken under which the new thread says that it runs. So the main
+    thread, in which interrupts come, has another one call it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        error = _start(thread)
+    else:
+        answers: list[BaseException | None] = []
+        answered = threading.Lock()
+        answered.acquire()
+
+        def act() -> None:
+            answers.append(_start(thread))
+            answered.release()
+
+        try:
+            _thread.start_new_thread(act, ())
+        except RuntimeError as refused:
+            answers.append(refused)
+        while not answers:
+            answered.acquire(timeout=_LOOK_S)
+        error = answers[0]
+    if error is None:
+        return True
+    if not isinstance(error, RuntimeError):
+        raise error
+    warn(error)
+    return False
+
+
+def _start(thread: threading.Thread) -> BaseException | None:
     try:
         thread.start()
-    except RuntimeError as error:
-        warn(error)
-        return False
-    return True
+    except BaseException as error:
+        return error
+    return None
 
 
 def warn(error: RuntimeError) -> None:

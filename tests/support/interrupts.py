@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 
@@ -23,7 +24,8 @@ def interrupt_often(call: Callable[[], object], seconds: float) -> int:
         if is_armed:
             raise Interrupted
 
-    before = signal.signal(signal.SIGALRM, act)
+    before, reported = signal.signal(signal.SIGALRM, act), sys.unraisablehook
+    sys.unraisablehook = lambda *_: None  # an interrupt in a finalizer
     ends = time.monotonic() + seconds
     try:
         while time.monotonic() < ends:
@@ -40,5 +42,6 @@ def interrupt_often(call: Callable[[], object], seconds: float) -> int:
                 is_armed = False
                 signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
+        sys.unraisablehook = reported
         signal.signal(signal.SIGALRM, before)
     return count
