@@ -86,17 +86,26 @@ def _of_store(store: Store) -> Iterator[Sample]:
 
 
 def _of_groups(store: Store) -> Iterator[Sample]:
-    """How far each group is behind, in partitions whose logs are open."""
+    """How far each group is behind, in all partitions of the topics in which it has a position.
+
+    Their logs are opened: what a group has not begun to read, or nobody has used since the opening, counts, too.
+    """
     metadata = metadata_of(store)
     if OFFSETS_TOPIC not in metadata.current():
         return
     for group in store.groups():
-        for (topic, number), position in store.committed_offsets(group).items():
-            entry = metadata.partitions(topic).get(number)
-            log = None if entry is None else entry.log
-            if log is not None and not log.closed:
-                behind = max(view_of(log).log_end_offset - position, 0)
-                yield Sample(f.GROUP_LAG, (group, topic, str(number)), behind)
+        positions = store.committed_offsets(group)
+        for topic in sorted({topic for topic, _ in positions}):
+            for number in sorted(metadata.partitions(topic)):
+                with suppress(KStoreError):  # this partition alone is refused, or has gone
+                    behind = _behind(store.log(topic, number), positions.get((topic, number), 0))
+                    yield Sample(f.GROUP_LAG, (group, topic, str(number)), behind)
+
+
+def _behind(log: Log, position: int) -> int:
+    """How many offsets lie between a position and the log end; below the log start there is nothing to read."""
+    start = log.log_start_offset
+    return max(log.log_end_offset - max(position, start), 0)
 
 
 def _of_replication(replication: Replication) -> Iterator[Sample]:
