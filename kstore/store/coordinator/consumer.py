@@ -130,6 +130,9 @@ class Consumer(Closing):
         The list is empty when the time is up; None waits for ever, and 0 not at all. It may be called again and again,
         whether the consumer follows or not, and beside iterating. All records of the list count as read. Raises what
         iterating raises; records that were there before the fault are returned first.
+
+        In a thread (`asyncio.to_thread`) give it this `timeout`, and no `asyncio.wait_for` around it: the thread goes
+        on, and its records count as read though nobody gets them (docs/asyncio.md).
         """
         timeout = arguments.seconds("timeout", timeout)
         max_records = arguments.integer("max_records", max_records, low=1)
@@ -216,6 +219,9 @@ class Consumer(Closing):
 
         A partition that was begun at its end, by `auto_offset_reset="latest"`, is written down before anything was read
         of it: what arrives from then on is the group's, whether a consumer runs or not.
+
+        What a `poll` returned counts, also where its caller was cancelled meanwhile and did not get it, as by
+        `asyncio.wait_for`.
 
         With `sync=True` that is on the disk when this returns. Raises what `Store.commit_offsets` raises. Nothing is
         written when a position does not hold any more: `UnknownTopicOrPartitionError` when the topic that it was read
