@@ -1,7 +1,8 @@
 """The swap: the power may go at any step of a pass, and any of the renames that no sync has covered may be kept.
 
 Planted faults that the tests must catch: a missing sync of the directory before the renames, after those to `.swap`,
-after those to `.deleted`, and between two new segments of one group, in the renames to `.swap` and to the final names.
+after those to `.deleted`, and between two new segments of one group, in the renames to `.swap` and to the final names;
+the first-dirty line written before the pass that it is of.
 """
 
 from __future__ import annotations
@@ -67,6 +68,40 @@ def test_the_power_may_go_at_every_step_of_a_pass(
             check(image, clock, expected, end)
             looked += 1
     assert looked > 60
+
+
+def test_no_crash_amid_a_pass_brings_a_key_back_whose_tombstone_goes(
+    root: Path, tmp_path: Path, clock: ManualClock, rng: random.Random
+) -> None:
+    """SEMANTICS 7.26: where the end of a group holds nothing, old segments survive a crash and are cleaned again."""
+    settings: dict[str, Any] = {"internal_segment_bytes": rng.choice([300, 600, 1200]), "delete_retention_ms": 0}
+    images = tmp_path / "images"
+    images.mkdir()
+    with FaultFS(root) as disk, open_log(root, clock, **settings) as log:
+        passes = []
+        for _ in range(3):
+            for _ in range(rng.randrange(5, 25)):
+                clock.advance(1)
+                log.append(None if rng.random() < 0.3 else b"value", key=b"%d" % rng.randrange(5))
+                if rng.random() < 0.3:
+                    log.roll()
+            log.roll()
+            clock.advance(1_000_000)
+            expected, since = committed(log), disk.step
+            clean(log)
+            passes.append((range(since, disk.step), expected))
+    for steps, expected in passes:
+        plan = rng.choice((LOST, KEPT, NAMES_LOST, shuffled(rng)))
+        for step in rng.sample(steps, min(len(steps), 8)):
+            image = disk.crash_image(images / f"{step}", step, plan)
+            with kstore.Log.open(image / "events-0", "r") as log:
+                assert committed(log) == expected
+            with open_log(image, clock, **settings) as log:
+                assert committed(log) == expected
+                for _ in range(2):
+                    clock.advance(1_000_000)
+                    log.compact(roll=True)
+                    assert committed(log) == expected
 
 
 @pytest.mark.parametrize("segments", [1, 2, 3])
