@@ -94,6 +94,7 @@ PARTS = {
     "test_random_interrupts.py": 20,
     "test_readers_elsewhere.py": 30,
     "test_recovery.py": 90,
+    "test_repair_random.py": 15,
     "test_restore_damage.py": 30,
     "test_services.py": 30,
     "test_spark.py": 90,

@@ -30,6 +30,7 @@ __all__ = [
     "find_overlaps",
     "is_one_bit",
     "longest_chain",
+    "move",
     "patch",
     "settle_copies",
     "settle_offsets",
@@ -161,15 +162,16 @@ def _put_in_order(
                 continue
         elif not fits or batch.next > after:
             is_end = number + 1 == len(usable) and after == LONG_MAX
-            highest = expected if is_end else after - batch.span
-            wanted = _offset_told(batch, expected, highest, is_end=is_end or len(usable) == 1)
+            is_alone = len(usable) == 1  # and its file may be one that belongs elsewhere
+            highest = expected if is_end or is_alone else after - batch.span
+            wanted = _offset_told(batch, expected, highest, is_end=is_end or is_alone)
             if wanted is not None:
-                patches.append(_move(batch, wanted))
+                patches.append(move(batch, wanted))
             elif not fits or number + 1 == len(usable):
                 batch.why_not = _no_place(batch, expected, after)
                 continue
         elif number + 1 == len(usable) and is_last and _was_flipped_last(batch, expected, marks):
-            patches.append(_move(batch, expected))
+            patches.append(move(batch, expected))
         expected = batch.next
     return patches
 
@@ -179,7 +181,7 @@ def _offset_told(batch: Batch, low: int, high: int, *, is_end: bool) -> int | No
 
     It is known if a flip of one bit gives one such offset only, or if its neighbours in the file leave room for one
     offset only. Behind the last batch there is room for any offset: the batch may be an old one that was written twice.
-    A batch that is alone in its file has no neighbours (`is_end`): the file may be one that belongs elsewhere.
+    So it is with a batch that is alone in its file.
     """
     near = [at for bit in range(64) if low <= (at := (batch.base % (1 << 64)) ^ (1 << bit)) <= high]
     if len(near) == 1:
@@ -197,7 +199,7 @@ def is_one_bit(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
 
-def _move(batch: Batch, base: int) -> tuple[int, bytes, str]:
+def move(batch: Batch, base: int) -> tuple[int, bytes, str]:
     """Give a batch its offset; returns the patch."""
     why = f"restore the batch's offset, {base} where {batch.base} is written"
     batch.base = base

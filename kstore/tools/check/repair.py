@@ -23,7 +23,7 @@ from kstore.tools.check import _verify
 from kstore.tools.check.carry_out import carry_out
 from kstore.tools.check.findings import Damage, Finding
 from kstore.tools.check.index import Rows
-from kstore.tools.check.offsets import Batch, Overlaps, find_overlaps, patch, settle_copies, settle_offsets
+from kstore.tools.check.offsets import Batch, Overlaps, find_overlaps, move, patch, settle_copies, settle_offsets
 from kstore.tools.check.partition import Marks, Progress, check_partition, read_marks
 from kstore.tools.check.place import Places, find_places
 from kstore.tools.check.plan import Plan, SegmentPlan
@@ -55,9 +55,10 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
         logs = _plan_names(plan, files, logs)
     wrong = {finding.path for finding in errors}
     overlaps, places = Overlaps(), Places()
-    if any(path.endswith(names.LOG) for path in wrong):
+    if errors:
         places = _plan_places(plan, files, logs, marks)
         logs = places.logs
+    if any(path.endswith(names.LOG) for path in wrong):
         overlaps = find_overlaps(directory, logs)
         plan.remove += [logs.pop(base) for base in sorted(overlaps.redundant)]
     bases = sorted(logs)
@@ -73,8 +74,9 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
         # An opening that completes the swap of several segments deletes what lies between them.
         is_moved = bool(moved) and moved[0] <= base <= moved[-1]
         batches = _plan_segment(
-            plan, path, base, limit, marks, bool(errors), copies, is_last=is_last, is_moved=is_moved
-        )
+            plan, path, base, limit, marks, bool(errors), copies, places.flipped.get(logs[base]),
+            is_last=is_last, is_moved=is_moved,
+        )  # fmt: skip
         kept.append(batches)
     if errors:
         is_trimmed = bool(checked.segments) and not checked.segments[-1].is_live
@@ -120,6 +122,7 @@ def _plan_segment(
     marks: Marks,
     is_wrong: bool,
     copies: dict[int, str],
+    flipped: int | None,
     *,
     is_last: bool,
     is_moved: bool,
@@ -135,6 +138,8 @@ def _plan_segment(
             if batch.position in copies:
                 batch.why_not = f"{copies[batch.position]} the same batch"
                 segment.copied_bytes += batch.size
+        if flipped is not None:
+            segment.patches += [move(batch, flipped) for batch in batches if not batch.why_not]
         if is_wrong:
             batches = _with_restored(fd, batches, damages, segment)
             settle_copies(fd, batches, base, limit)
