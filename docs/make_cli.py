@@ -133,7 +133,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "Appends a record for each row of CSV files (compressed or not), JSON lines, Parquet and Arrow files, or of "
         "standard input. The value is the row as JSON, or one column (`--value-column`); the key decides about the "
         "partition. An error of a whole file, such as a missing column, is reported before anything is appended. A bad "
-        "row ends the command, which says what was stored before (`--check` reads all rows first). CSV, Parquet and "
+        "row ends the command, which says what was stored before (`--check` reads all rows first). NaN and "
+        "infinite numbers are written as null, with a warning. CSV, Parquet and "
         "Arrow need PyArrow: `pip install kstore[arrow]`.",
         "$ printf 'tea,grams,at\\nassam,100,2013-06-01T11:00\\n\"oolong, dark\",50.5,2013-06-01T11:01\\n' > teas.csv",
         "$ kstore ingest teas.csv --to elsewhere --topic teas --key-column tea --timestamp-column at",
@@ -183,14 +184,15 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "Prints what would be kept and lost, and changes nothing. With `--yes` it first copies all files that change "
         "into a backup (`--backup DIR`, which is new or empty, else a new directory beside the data directory), and "
         "then mends them. Sound batches after a bad one stay, with their offsets. A directory in use is refused.",
-        "Where batches are out of order, the offsets are put in order in the way that cuts the fewest batches. A flip "
-        "of one bit of an offset is undone. Batches of a block that was written to a wrong place are cut.",
-        "Segments overlap where a copy was refreshed without deleting, or where a stray file lies beside them. An "
-        "empty file amid the offsets of the segment before it goes into the backup, with its indexes. So does a "
-        "segment whose batches are all, byte for byte, in the segment before it. The end of a segment is cut "
-        "where the segments behind it hold each of its batches. Segments that hold different batches at the same "
-        "offsets stay as they are, and the error is left. A record that a compaction had removed from the newer "
-        "files stays where an older file beside them holds it.",
+        "Where batches are out of order, the offsets are put in order in the way that cuts the fewest batches. A "
+        "flip of one bit of an offset is undone where the other batches of the file, or its name and its neighbours,"
+        " tell the offset. Batches of a block that was written to a wrong place are cut.",
+        "A `.log` file under a wrong name, as after a copy by hand, is renamed to the offset of its first batch; its"
+        " batches stay as they are. A file goes into the backup, with its indexes, if other files hold each of its "
+        "batches, byte for byte, or if it is empty amid the offsets of another; and, as lost, if nothing tells where"
+        " its one batch belongs. The end of a segment is cut where the segments behind it hold each of its batches. "
+        "Segments that hold different batches at the same offsets stay as they are, and the error is left. A record "
+        "that a compaction had removed from the newer files stays where an older file beside them holds it.",
         "$ kstore repair data",
         "$ kstore repair data --yes --backup backup",
         "$ kstore cat data/orders-0 --max 4 --format '%o %k\\n'",
