@@ -1,7 +1,8 @@
 """Stores of one partition, damaged at random in two or three places: `repair` keeps what a file still held.
 
 The damage is to `.log` files, with or without their indexes: two exchange names, one is copied or renamed to another
-name, deleted or cut, or a bit of it flips. What a test of `SEEDS` seeds does not reach, `make soak` may.
+name, deleted or cut, or a bit of it flips. No bit of a base offset flips where files are also moved, copied or deleted:
+a batch that is alone in a file under a wrong name can then fit a gap that is not its own.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def exchange(one: Path, other: Path) -> None:
     kept.rename(other)
 
 
-def damage(path: Path, rng: random.Random, kind: str) -> str:
+def damage(path: Path, rng: random.Random, kind: str, *, flips_offsets: bool) -> str:
     """Damage one file, or two; says how."""
     files = logs(path)
     if not files:
@@ -89,11 +90,13 @@ def damage(path: Path, rng: random.Random, kind: str) -> str:
         size = rng.randrange(file.stat().st_size + 1)
         file.write_bytes(file.read_bytes()[:size])
         return f"{what} at {size}"
-    elif kind == "flip" and file.stat().st_size:
+    elif kind == "flip" and file.stat().st_size > 16:
         position, bit = rng.randrange(file.stat().st_size), rng.randrange(8)
         starts = [at for at in batch_positions(file.read_bytes()) if at + 8 < file.stat().st_size]
-        if starts and rng.random() < 0.3:
+        if flips_offsets and starts and rng.random() < 0.3:
             position = rng.choice(starts) + rng.randrange(8)
+        elif not flips_offsets and any(0 <= position - start < 8 for start in starts):
+            position += 8
         flip(file, position, bit)
         return f"{what} bit {bit} at {position}"
     return f"{what} {int(target.stem)}{' with its indexes' if all_files else ''}"
@@ -104,7 +107,9 @@ def check(root: Path, seed: str) -> None:
     rng = random.Random(seed)
     path = root / "data" / "t-0"
     batches = make(path, rng)
-    done = [damage(path, rng, rng.choice(KINDS)) for _ in range(rng.choice([2, 2, 3]))]
+    kinds = rng.choices(KINDS, k=rng.choice([2, 2, 3]))
+    flips_offsets = set(kinds) <= {"cut", "flip"}
+    done = [damage(path, rng, kind, flips_offsets=flips_offsets) for kind in kinds]
     said = f"seed {seed}: {done}; batches {[(base, count) for base, (_, count) in batches.items()]}"
     found = [file.read_bytes() for file in logs(path)]
     sound = {base for base, (batch, _) in batches.items() if any(batch in data for data in found)}
