@@ -23,9 +23,9 @@ from kstore.tools.check import _verify
 from kstore.tools.check.carry_out import carry_out
 from kstore.tools.check.findings import Damage, Finding
 from kstore.tools.check.index import Rows
-from kstore.tools.check.order.offsets import Batch, Overlaps, find_overlaps, move, patch, settle_copies, settle_offsets
-from kstore.tools.check.order.place import Places, find_places
+from kstore.tools.check.offsets import Batch, Overlaps, find_overlaps, move, patch, settle_copies, settle_offsets
 from kstore.tools.check.partition import Marks, Progress, check_partition, read_marks
+from kstore.tools.check.place import Places, find_places
 from kstore.tools.check.plan import Plan, SegmentPlan
 from kstore.tools.check.segment import read_rows
 

@@ -20,7 +20,7 @@ from kstore.disk import fs
 from kstore.files.logfile import open_log
 from kstore.tools.check import _verify
 from kstore.tools.check.index import Rows
-from kstore.tools.check.order.offsets import is_one_bit, longest_chain
+from kstore.tools.check.offsets import is_one_bit, longest_chain
 from kstore.tools.check.segment import read_rows
 
 __all__ = ["Places", "find_places"]
