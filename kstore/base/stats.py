@@ -185,6 +185,9 @@ class BackupLag(TypedDict):
     lag_records: int
     """How many offsets are missing."""
 
+    unflushed_records: int
+    """How many of the log another process has written beyond the recovery point in its checkpoint file."""
+
 
 class BackupStats(TypedDict):
     """What `Backup.stats` answers."""

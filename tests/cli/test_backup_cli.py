@@ -51,7 +51,12 @@ def test_a_second_backup_sends_what_is_new(source: Path, backup: Path, tmp_path:
         store.append("payments", b"1.00")
     facts = json.loads(run("backup", source, "--to", backup, "--json"))
     assert (facts["rounds"], facts["round"]) == (1, before["round"] + 1)
-    assert facts["partitions"]["payments-0"] == {"end_offset": 2, "log_end_offset": 2, "lag_records": 0}
+    assert facts["partitions"]["payments-0"] == {
+        "end_offset": 2,
+        "log_end_offset": 2,
+        "lag_records": 0,
+        "unflushed_records": 0,
+    }
     run("restore", backup, tmp_path / "restored")
     assert batches(tmp_path / "restored") == batches(source)
 

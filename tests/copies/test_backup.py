@@ -587,6 +587,39 @@ def test_a_directory_is_backed_up_once(world: World, tmp_path: Path) -> None:
     assert [each for each in differences if "__" not in each and "plain" not in each and "positions" not in each] == []
 
 
+def test_the_lag_of_another_process_counts_to_the_log_end(
+    tmp_path: Path, clock: ManualClock, rng: random.Random
+) -> None:
+    end = durable = sent = 0
+    with kstore.Store.open(tmp_path / "data", clock=clock, background=False) as store:
+        store.create_topic("t")
+        store.flush()
+        clock.advance(100_000)
+        store.run_housekeeping()
+        with back_up_directory(tmp_path / "data", f"memory://{tmp_path.name}", clock=clock) as backup:
+            for _ in range(60):
+                match rng.choice(["append", "append", "checkpoint", "round"]):
+                    case "append":
+                        store.append("t", b"value", sync=True)
+                        end += 1
+                    case "checkpoint":
+                        store.flush()
+                        clock.advance(100_000)
+                        store.run_housekeeping()
+                        durable = end
+                    case _:
+                        backup.flush()
+                        sent = durable
+                        stats = backup.stats()
+                        assert stats["caught_up"] == (sent == end)
+                        assert stats["partitions"]["t-0"] == {
+                            "end_offset": sent,
+                            "log_end_offset": end,
+                            "lag_records": end - sent,
+                            "unflushed_records": end - sent,
+                        }
+
+
 def test_a_thread_backs_up_what_is_appended(tmp_path: Path) -> None:
     with kstore.Store.open(tmp_path / "data") as store:
         store.create_topic("t", 1)
@@ -598,6 +631,7 @@ def test_a_thread_backs_up_what_is_appended(tmp_path: Path) -> None:
                 "end_offset": offset + 1,
                 "log_end_offset": offset + 1,
                 "lag_records": 0,
+                "unflushed_records": 0,
             }
             assert stats["failure"] is None
             store.append("t", b"last")

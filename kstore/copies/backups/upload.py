@@ -96,6 +96,7 @@ class Backup(Closing):
         round failed, None if it did not, and `last_backup_ms` when everything was backed up the last time.
         """
         writer = self._writer
+        lag = dict(writer.lag)
         return {
             "url": self.url,
             "backup": writer.manifest.backup,
@@ -104,9 +105,9 @@ class Backup(Closing):
             "round": writer.manifest.number,
             "requests": dict(self._objects.requests),
             "sent_bytes": self._objects.sent_bytes,
-            "caught_up": writer.caught_up,
+            "caught_up": writer.caught_up and not any(each["lag_records"] for each in lag.values()),
             "last_backup_ms": self._last_ms,
-            "partitions": dict(writer.lag),
+            "partitions": lag,
             "unknown": dict(writer.unknown),
             "failure": self._failure,
             "fenced": self._fenced is not None,

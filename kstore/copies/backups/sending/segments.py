@@ -200,6 +200,23 @@ def _last_place(fd: int, base_offset: int, position: int, end: int) -> Place | N
     return Place(base_offset, fs.inode(fd), scan.last_position, header)
 
 
+def find_end(directory: str, base_offset: int, position: int) -> tuple[int, Place | None]:
+    """Where a segment's whole batches from a batch's position on end, and the last one; its base offset without any."""
+    try:
+        fd = open_log(log_path(directory, base_offset))
+    except fs.MissingFileError:
+        return base_offset, None
+    try:
+        end = fs.size(fd)
+        scan = _scan.scan(fd, position, end, base_offset, index_interval_bytes=_NO_ENTRIES, check_crc=False)
+        if scan.next_offset is None:
+            return base_offset, None
+        header = fs.pread(fd, HEADER_BYTES, scan.last_position)
+        return scan.next_offset, Place(base_offset, fs.inode(fd), scan.last_position, header)
+    finally:
+        fs.close(fd)
+
+
 def is_still_there(directory: str, place: Place) -> bool:
     """Whether the batch stands where it stood, in the same file."""
     try:

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from kstore.base.times import is_settled
 from kstore.copies.backups.contents import EpochStart, PartitionKey, TopicState
+from kstore.copies.backups.sending import segments
 from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
 from kstore.files import checkpoint, epochs, gaps, loads, names, topics
@@ -42,6 +43,8 @@ class PartitionLook(NamedTuple):
     epochs: tuple[EpochStart, ...]
     layout: object
     """Equal as long as no segment has come, gone or been replaced."""
+    log_end_offset: int
+    """Where the log ends; what is between `end_offset` and it waits for a flush that the directory's writer records."""
 
     @property
     def key(self) -> PartitionKey:
@@ -169,6 +172,7 @@ class StoreSource(_Source):
             cleaned_offset=-1 if cleaned is None else cleaned,
             epochs=tuple(EpochStart(*found) for found in writer.epochs.entries),
             layout=(layout, writer),
+            log_end_offset=end,
         )
 
     @staticmethod
@@ -183,6 +187,7 @@ class StoreSource(_Source):
             cleaned_offset=-1 if cleaned is None else cleaned,
             epochs=read_epochs(entry.path),
             layout=("closed", entry),
+            log_end_offset=end,
         )
 
 
@@ -191,6 +196,7 @@ class DirectorySource(_Source):
 
     def __init__(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
         self.roots: Sequence[str] = catalog.real_paths(paths)
+        self._last_batches: dict[str, segments.Place] = {}
         for root in self.roots:
             catalog.refuse_partition(root)
             if not fs.exists(root):
@@ -223,8 +229,19 @@ class DirectorySource(_Source):
         """Whether the process that wrote the directories last has shut down cleanly."""
         return all(checkpoint.find_clean_marker(root) is not None for root in self.roots)
 
-    @staticmethod
-    def _look_at(entry: Entry, marks: _Marks) -> PartitionLook:
+    def _log_end(self, path: str) -> int:
+        """Where the whole batches of a log end: read on from the last batch that an earlier look has found."""
+        parsed = map(names.parse_file_name, fs.listdir(path))
+        base = max((f.offset for f in parsed if f and f.kind == names.LOG and not f.state), default=0)
+        known = self._last_batches.get(path)
+        if known is None or known.base_offset != base or not segments.is_still_there(path, known):
+            known = None
+        end, last = segments.find_end(path, base, 0 if known is None else known.position)
+        if last is not None:
+            self._last_batches[path] = last
+        return end
+
+    def _look_at(self, entry: Entry, marks: _Marks) -> PartitionLook:
         changed_ns = fs.stat(entry.path).st_mtime_ns
         end = marks.ends.get(entry.key, 0)
         return PartitionLook(
@@ -236,6 +253,7 @@ class DirectorySource(_Source):
             cleaned_offset=marks.cleaned.get(entry.key, -1),
             epochs=read_epochs(entry.path),
             layout=changed_ns if is_settled(changed_ns) else object(),
+            log_end_offset=max(end, self._log_end(entry.path)),
         )
 
 

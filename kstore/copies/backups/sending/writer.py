@@ -198,6 +198,9 @@ class BackupWriter:
                 is_full = is_full or size >= ROUND_BYTES
             self._note_lag(each, planned)
         changes += self._deletions(look)
+        for change in changes:
+            if change.deleted:
+                self.lag.pop(f"{change.topic}-{change.partition}", None)
         caught_up = caught_up and not look.unknown
         for change in changes:
             if change.deleted:
@@ -473,8 +476,9 @@ class BackupWriter:
         end = planned.change.end_offset if planned.change is not None else (known.end_offset if known else 0)
         self.lag[f"{look.topic}-{look.partition}"] = {
             "end_offset": end,
-            "log_end_offset": look.end_offset,
-            "lag_records": max(look.end_offset - end, 0),
+            "log_end_offset": look.log_end_offset,
+            "lag_records": max(look.log_end_offset - end, 0),
+            "unflushed_records": look.log_end_offset - look.end_offset,
         }
 
     def _now(self) -> int:
