@@ -13,7 +13,6 @@ class LockSet:
     Those that are entered must be compiled, too. All are left, also when leaving one raises; its error is raised then.
     """
 
-    def __init__(self) -> None: ...
     def enter(self, manager: AbstractContextManager[Any]) -> None:
         """Enter a context manager."""
 

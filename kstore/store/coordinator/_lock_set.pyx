@@ -13,7 +13,7 @@ cdef class LockSet:
 
     cdef list exits
 
-    def __init__(self):
+    def __cinit__(self):
         self.exits = []
 
     def enter(self, manager):
