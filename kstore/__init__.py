@@ -32,6 +32,7 @@ if _typing.TYPE_CHECKING:
     from kstore.copies.backups.upload import Backup, backup
     from kstore.copies.replication.replicate import Replication, replicate
     from kstore.copies.restores.restore import restore
+    from kstore.log.awaiting.stream import Stream
     from kstore.log.compaction.outlook import CompactionOutlook
     from kstore.log.latest import LogTable
     from kstore.log.log import Log
@@ -98,6 +99,7 @@ __all__ = [
     "Staged",
     "Store",
     "StoreStats",
+    "Stream",
     "Table",
     "TimestampOffset",
     "Transaction",
@@ -144,6 +146,7 @@ _OWNERS = {
     "kstore.copies.backups.upload": ("Backup", "backup"),
     "kstore.copies.replication.replicate": ("Replication", "replicate"),
     "kstore.copies.restores.restore": ("restore",),
+    "kstore.log.awaiting.stream": ("Stream",),
     "kstore.log.compaction.outlook": ("CompactionOutlook",),
     "kstore.log.latest": ("LogTable",),
     "kstore.log.log": ("Log",),

@@ -112,7 +112,7 @@ def test_no_file_becomes_code() -> None:
 
 
 # It has event loops beside its sockets: one file imports it, and uses what stands here.
-LOOPS = {"AbstractEventLoop", "CancelledError", "Future", "get_running_loop", "shield", "sleep", "wait", "wrap_future"}
+LOOPS = {"AbstractEventLoop", "CancelledError", "Future", "get_running_loop", "shield", "sleep", "wait"}
 
 
 def test_nothing_is_served_or_fetched() -> None:
