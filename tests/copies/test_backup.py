@@ -14,6 +14,7 @@ from conftest import ManualClock
 from faultyobjects import MemoryObjects
 
 import kstore
+from kstore.base import threads
 from kstore.copies.backups import keys, manifest, reading, rounds
 from kstore.copies.backups.contents import BackupState
 from kstore.copies.backups.objects import Objects
@@ -636,6 +637,50 @@ def test_a_thread_backs_up_what_is_appended(tmp_path: Path) -> None:
             assert stats["failure"] is None
             store.append("t", b"last")
         assert backup._writer.state.partitions["t", 0].end_offset == offset + 2  # a close leaves nothing behind
+        backup.close()
+
+
+def test_a_look_of_one_thread_takes_no_change_from_another_one_that_waits(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup's own thread waits for uploads as long as `every`, and `close` waits for the thread."""
+    waits, may_be_sent, has_looked = (threading.Event() for _ in range(3))
+    objects = MemoryObjects()
+    put_new = objects.put_new
+
+    def late(key: str, data: bytes) -> bool:
+        if key.endswith(names.LOG):
+            may_be_sent.wait()
+        return put_new(key, data)
+
+    def look_late(_: threads.Bell, has_come: Callable[[], bool], timeout: float | None = None) -> bool:
+        assert not has_come()
+        waits.set()
+        has_looked.wait()
+        return has_come()
+
+    with kstore.Store.open(tmp_path / "data", clock=clock, background=False) as store:
+        store.create_topic("t", 1)
+        store.append("t", b"value")
+        store.log("t", 0).roll()
+        backup = BackupWriter(StoreSource(store), objects, clock=clock)
+        with monkeypatch.context() as patch:
+            patch.setattr(objects, "put_new", late)
+            backup.round()
+            while backup._uploads.is_beside or backup.wait(0):  # until the segment alone is in flight
+                backup.round()
+            patch.setattr(threads.Bell, "wait", look_late)
+            answers: list[bool] = []
+            waiter = threading.Thread(target=lambda: answers.append(backup.wait(3600)))
+            waiter.start()
+            waits.wait()
+            may_be_sent.set()
+        assert backup.wait(60)
+        backup.round()
+        has_looked.set()
+        waiter.join()
+        assert answers == [True]
+        catch_up(backup)
         backup.close()
 
 

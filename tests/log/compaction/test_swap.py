@@ -86,6 +86,7 @@ def test_no_crash_amid_a_pass_brings_a_key_back_whose_tombstone_goes(
                 if rng.random() < 0.3:
                     log.roll()
             log.roll()
+            log.flush()
             clock.advance(1_000_000)
             expected, since = committed(log), disk.step
             clean(log)

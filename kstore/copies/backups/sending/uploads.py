@@ -78,8 +78,7 @@ class Uploads:
         self._closed = False
         self._beside: dict[str, bytes] = {}  # small files that are on their way
         self._open_ended = {intent.key: intent for intent in announced}  # a request may still be on its way
-        self.has_changed = False
-        """Set when an upload has come further; a round clears it."""
+        self._progress = self._looked_at = object()  # another one whenever an upload has come further; as of the last look
         self._bell = Bell()
         self.errors: list[KStoreError] = []
 
@@ -116,11 +115,19 @@ class Uploads:
         return bool(self._beside) or any(job.is_running for job in self._jobs.values())
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until `has_changed`, if something is in flight; whether it has."""
-        return self.in_flight and self._bell.wait(lambda: self.has_changed, timeout)
+        """Wait until an upload has come further since the last look began, if one is in flight; whether it has.
+
+        A look that another thread begins meanwhile takes no change from the threads that wait.
+        """
+        seen = self._looked_at
+
+        def has_changed() -> bool:
+            return self._progress is not seen
+
+        return has_changed() or (self.in_flight and self._bell.wait(has_changed, timeout))
 
     def _changed(self) -> None:
-        self.has_changed = True
+        self._progress = object()
         self._bell.ring()
 
     def intents(self) -> list[Intent]:
@@ -196,6 +203,7 @@ class Uploads:
 
     def begin_look(self) -> None:
         """Forget what failed, so that it is tried again, and what no round has asked for since the last look."""
+        self._looked_at = self._progress
         for key, job in list(self._jobs.items()):
             if job.is_running:
                 continue

@@ -150,7 +150,6 @@ class BackupWriter:
         """
         self._settle()
         self._uploads.begin_look()
-        self._uploads.has_changed = False
         look = self._source.look()
         while self._round_of(look):
             continue
