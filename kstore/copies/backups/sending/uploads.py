@@ -78,7 +78,8 @@ class Uploads:
         self._closed = False
         self._beside: dict[str, bytes] = {}  # small files that are on their way
         self._open_ended = {intent.key: intent for intent in announced}  # a request may still be on its way
-        self._progress = self._looked_at = object()  # another one whenever an upload has come further; as of the last look
+        self._progress = object()  # another one whenever an upload has come further
+        self._looked_at = self._progress  # as of the last look
         self._bell = Bell()
         self.errors: list[KStoreError] = []
 
