@@ -214,9 +214,9 @@ def back_up_directory(
     options: Mapping[str, Any] | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Backup:
-    """Back up directories that another process may write, up to the recovery points that it has checkpointed.
+    """Back up directories that another process may write.
 
-    Takes no lock and changes nothing there. Without `follow` everything is backed up when this returns, and the
+    Takes no lock and changes nothing there; files that are not flushed yet are synced first. Without `follow` everything is backed up when this returns, and the
     `Backup` only tells how it went; with it a thread goes on until the backup is closed.
     """
     source = DirectorySource(paths)

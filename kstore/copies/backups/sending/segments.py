@@ -217,6 +217,15 @@ def find_end(directory: str, base_offset: int, position: int) -> tuple[int, Plac
         fs.close(fd)
 
 
+def sync(directory: str, base_offset: int) -> None:
+    """Have the disk keep a segment's batches, whoever has written them."""
+    fd = open_log(log_path(directory, base_offset))
+    try:
+        fs.fdatasync(fd)
+    finally:
+        fs.close(fd)
+
+
 def is_still_there(directory: str, place: Place) -> bool:
     """Whether the batch stands where it stood, in the same file."""
     try:

@@ -2,11 +2,12 @@
 
 The hardest rule: nothing up to the ends of a look can be cut by a crash of the machine any more. The ends of an open
 store are of one moment, between two transactions; those of a directory that another process writes are of the moments
-at which each partition was flushed, and the look says so.
+at which each partition was looked at, and the look says so.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -44,7 +45,7 @@ class PartitionLook(NamedTuple):
     layout: object
     """Equal as long as no segment has come, gone or been replaced."""
     log_end_offset: int
-    """Where the log ends; what is between `end_offset` and it waits for a flush that the directory's writer records."""
+    """Where the log ends; whether the disk keeps what is between `end_offset` and it is not known."""
 
     @property
     def key(self) -> PartitionKey:
@@ -91,7 +92,11 @@ class _Source:
 
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
         """The base offsets of a partition's segments, sorted."""
-        parsed = map(names.parse_file_name, fs.listdir(look.path))
+        return self._bases(look.path)
+
+    @staticmethod
+    def _bases(path: str) -> tuple[int, ...]:
+        parsed = map(names.parse_file_name, fs.listdir(path))
         return tuple(sorted(file.offset for file in parsed if file and file.kind == names.LOG and not file.state))
 
     def topic_id(self, look: PartitionLook) -> str:
@@ -192,11 +197,17 @@ class StoreSource(_Source):
 
 
 class DirectorySource(_Source):
-    """The partitions of directories that another process may write, up to the recovery points that it has told."""
+    """The partitions of directories that another process may write.
+
+    What that process has not flushed yet, a look has the disk keep before it counts: a file may be synced by whoever
+    may read it.
+    """
 
     def __init__(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
         self.roots: Sequence[str] = catalog.real_paths(paths)
         self._last_batches: dict[str, segments.Place] = {}
+        self._synced: dict[str, tuple[int, segments.Place | None]] = {}  # the last segment and batch at the last sync
+        self._begun: dict[str, int] = {}  # the last segment, where it has no batch and is not known to be flushed
         for root in self.roots:
             catalog.refuse_partition(root)
             if not fs.exists(root):
@@ -229,11 +240,39 @@ class DirectorySource(_Source):
         """Whether the process that wrote the directories last has shut down cleanly."""
         return all(checkpoint.find_clean_marker(root) is not None for root in self.roots)
 
-    def _log_end(self, path: str) -> int:
+    def bases(self, look: PartitionLook) -> tuple[int, ...]:
+        """The base offsets of a partition's segments, sorted; without one behind a segment that may not be sealed."""
+        bases = super().bases(look)
+        begun = bases and bases[-1] == self._begun.get(look.path)
+        return bases[:-1] if begun and segments.find_end(look.path, bases[-1], 0)[1] is None else bases
+
+    def _look_at(self, entry: Entry, marks: _Marks) -> PartitionLook:
+        path = entry.path
+        changed_ns = fs.stat(path).st_mtime_ns
+        flushed = end = marks.ends.get(entry.key, 0)
+        bases = self._bases(path)
+        log_end = max(flushed, self._log_end(path, bases))
+        self._begun.pop(path, None)
+        if log_end > flushed:
+            if path not in self._last_batches and len(bases) > 1:  # the one before it may still be being sealed
+                self._begun[path] = bases[-1]
+            end = self._sync(entry, bases, flushed, log_end)
+        return PartitionLook(
+            *entry.key,
+            path=path,
+            log_start_offset=marks.starts.get(entry.key, 0),
+            end_offset=end,
+            high_watermark=min(marks.watermarks.get(entry.key, end), end),
+            cleaned_offset=marks.cleaned.get(entry.key, -1),
+            epochs=read_epochs(path),
+            layout=(changed_ns, self._begun.get(path)) if is_settled(changed_ns) else object(),
+            log_end_offset=log_end,
+        )
+
+    def _log_end(self, path: str, bases: tuple[int, ...]) -> int:
         """Where the whole batches of a log end: read on from the last batch that an earlier look has found."""
-        parsed = map(names.parse_file_name, fs.listdir(path))
-        base = max((f.offset for f in parsed if f and f.kind == names.LOG and not f.state), default=0)
-        known = self._last_batches.get(path)
+        base = bases[-1] if bases else 0
+        known = self._last_batches.pop(path, None)
         if known is None or known.base_offset != base or not segments.is_still_there(path, known):
             known = None
         end, last = segments.find_end(path, base, 0 if known is None else known.position)
@@ -241,20 +280,24 @@ class DirectorySource(_Source):
             self._last_batches[path] = last
         return end
 
-    def _look_at(self, entry: Entry, marks: _Marks) -> PartitionLook:
-        changed_ns = fs.stat(entry.path).st_mtime_ns
-        end = marks.ends.get(entry.key, 0)
-        return PartitionLook(
-            *entry.key,
-            path=entry.path,
-            log_start_offset=marks.starts.get(entry.key, 0),
-            end_offset=end,
-            high_watermark=min(marks.watermarks.get(entry.key, end), end),
-            cleaned_offset=marks.cleaned.get(entry.key, -1),
-            epochs=read_epochs(entry.path),
-            layout=changed_ns if is_settled(changed_ns) else object(),
-            log_end_offset=max(end, self._log_end(entry.path)),
-        )
+    def _sync(self, entry: Entry, bases: tuple[int, ...], flushed: int, log_end: int) -> int:
+        """Have the disk keep what is behind the recovery point; where that ends which it keeps."""
+        path = entry.path
+        synced = bases[-1], self._last_batches.get(path)
+        before = self._synced.get(path)
+        if before == synced:
+            return log_end
+        try:
+            for base, end in itertools.pairwise((*bases, log_end)):
+                if end > flushed:
+                    segments.sync(path, base)
+            if before is None or before[0] != bases[-1]:
+                fs.sync_directory(path)
+                fs.sync_directory(entry.root)
+        except (KStoreError, OSError):  # the recovery point goes up when the other process has it synced
+            return flushed
+        self._synced[path] = synced
+        return log_end
 
 
 class _Marks:
