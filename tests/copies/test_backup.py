@@ -13,7 +13,8 @@ import pytest
 from backedup import SETTINGS, World, picture, picture_of
 from conftest import ManualClock
 from faultfs import LOST, NAMES_LOST, FaultFS, Plan
-from faultyobjects import MemoryObjects
+from faultyobjects import FaultyObjects, MemoryObjects
+from objectserver import Fault
 
 import kstore
 from kstore.base import threads
@@ -42,6 +43,10 @@ def world(tmp_path: Path, rng: random.Random, clock: ManualClock, monkeypatch: p
 
 def a_writer(world: World, objects: Objects, *, window_ms: int = DAY_MS) -> BackupWriter:
     return BackupWriter(StoreSource(world.store), objects, window_ms=window_ms, clock=world.clock)
+
+
+def a_writer_of(store: kstore.Store, objects: Objects, clock: ManualClock) -> BackupWriter:
+    return BackupWriter(StoreSource(store), objects, window_ms=DAY_MS, clock=clock)
 
 
 def catch_up(backup: BackupWriter) -> None:
@@ -530,6 +535,44 @@ def test_large_segments_and_stretches_go_to_a_directory_in_one_reading(
             backup = a_writer(world, objects)
     assert stretches
     backup.close()
+
+
+@pytest.mark.parametrize("part_bytes", [100, 8 << 20])
+def test_after_requests_that_failed_no_file_of_a_replaced_segment_is_sent_again(
+    tmp_path: Path, clock: ManualClock, rng: random.Random, monkeypatch: pytest.MonkeyPatch, part_bytes: int
+) -> None:
+    from kstore.copies.backups.sending import uploads
+
+    monkeypatch.setattr(uploads, "PART_BYTES", part_bytes)
+    objects = MemoryObjects()
+    faulty = FaultyObjects(objects, plan=lambda request: Fault("refused") if rng.random() < 0.4 else None)
+    compacting = {"cleanup_policy": "compact", "index_interval_bytes": 1, "segment_bytes": 2000}
+    with kstore.Store.open(tmp_path / "data", clock=clock, background=False, **compacting) as store:
+        store.create_topic("t", 1)
+        for number in range(100):
+            store.append("t", b"v" * 50, b"%d" % (number % 30))
+        store.log("t", 0).roll()
+        backup = a_writer_of(store, objects, clock)
+        catch_up(backup)
+        before = set(objects.contents)
+        assert store.log("t", 0).compact().segments_after > 1
+        backup._objects = backup._uploads._objects = faulty
+        failures = 0
+        while True:
+            try:
+                if backup.round():
+                    break
+            except BackupError:
+                failures += 1
+            backup.wait(1.0)
+        assert failures > 3
+        files = {key for key in objects.contents if keys.parse_file(key) is not None}
+        assert files - before <= set(backup.state.partitions["t", 0].objects())
+        backup._objects = backup._uploads._objects = objects
+        store.append("t", b"more", b"key")
+        catch_up(backup)
+        assert backup.manifest.intents == ()
+        backup.close()
 
 
 def test_what_was_dropped_is_deleted_after_the_window_and_not_before(world: World) -> None:

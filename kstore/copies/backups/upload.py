@@ -216,8 +216,9 @@ def back_up_directory(
 ) -> Backup:
     """Back up directories that another process may write.
 
-    Takes no lock and changes nothing there; files that are not flushed yet are synced first. Without `follow` everything is backed up when this returns, and the
-    `Backup` only tells how it went; with it a thread goes on until the backup is closed.
+    Takes no lock and changes nothing there; files that are not flushed yet are synced first. Without `follow` all is
+    backed up when this returns, and the `Backup` only tells how it went; with it a thread goes on until the backup is
+    closed.
     """
     source = DirectorySource(paths)
     found = Backup(source, url, every=every, window=window, options=options, clock=clock, background=follow)

@@ -49,6 +49,7 @@ class _Job:
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
+        self.earlier: list[StoredFile] = []  # what an attempt that failed has sent
         self.files: list[StoredFile] = []
         self.large: list[_Large] = []
         self.stretch = Sent([])
@@ -73,6 +74,7 @@ class Uploads:
         self._is_taken = is_taken
         self._numbers = itertools.count(1)
         self._jobs: dict[Hashable, _Job] = {}
+        self._failed: dict[Hashable, _Job] = {}  # to be tried again in this look
         self._wanted: set[Hashable] = set()
         self._pool = Workers(THREADS, "kstore-backup")
         self._closed = False
@@ -94,6 +96,9 @@ class Uploads:
         self._wanted.add(place)
         if job is None:
             job = self._jobs[place] = _Job(wanted)
+            failed = self._failed.pop(place, None)
+            if failed is not None and _key(failed.wanted) == _key(wanted):
+                job.earlier = [*failed.earlier, *failed.files]
             self._run(job, self._hash if wanted.stretch is None else self._send_stretch)
             return None
         if job.is_running or not job.is_sent:
@@ -164,7 +169,7 @@ class Uploads:
         for job in self._jobs.values():
             look, stretch = job.wanted.look, job.wanted.stretch
             base = _base_of(job.wanted)
-            suffixed = [(base, file.kind, file.suffix) for file in job.files]
+            suffixed = [(base, file.kind, file.suffix) for file in (*job.files, *job.earlier)]
             if stretch is not None:
                 suffixed += [(stretch.base_offset, names.LOG, chunk.suffix) for chunk in job.stretch.chunks]
             found |= {str(keys.FileKey(look.topic, look.partition, *each)) for each in suffixed}
@@ -203,20 +208,28 @@ class Uploads:
             self._changed()
 
     def begin_look(self) -> None:
-        """Forget what failed, so that it is tried again, and what no round has asked for since the last look."""
+        """Have what failed tried again: what it has sent by then is not sent again."""
         self._looked_at = self._progress
+        self._wanted.clear()
+        self._failed.clear()
         for key, job in list(self._jobs.items()):
             if job.is_running:
                 continue
             if job.error is not None:
                 if not isinstance(job.error, (ChangedMeanwhileError, fs.MissingFileError)):
                     self.errors.append(job.error)
+                    self._failed[key] = job
                 del self._jobs[key]
-            elif key not in self._wanted or not self._may_be_announced(job):
+            elif not self._may_be_announced(job):
                 del self._jobs[key]
             elif not job.is_sent and not job.is_hashed:
                 del self._jobs[key]  # an interrupt came before a thread had it
-        self._wanted.clear()
+
+    def end_look(self) -> None:
+        """Forget what no round has asked for since the look began; not called where the look has failed."""
+        for key, job in list(self._jobs.items()):
+            if not job.is_running and key not in self._wanted:
+                del self._jobs[key]
 
     def close(self) -> None:
         """Wait for what is being sent; what has not begun is not."""
@@ -260,20 +273,19 @@ class Uploads:
                 continue
             plain = keys.FileKey(look.topic, look.partition, base, kind)
             if size <= PART_BYTES:
-                job.files.append(self._put_small(plain, segments.read_whole(path, size), job.wanted.like))
-            elif self._objects.parts_are_new and not _has_size(job.wanted.like, kind, size):
+                job.files.append(self._put_small(plain, segments.read_whole(path, size), job))
+            elif self._objects.parts_are_new and not any(file.length == size for file in _known(job, kind)):
                 job.files.append(self._put_large_once(plain, path, size))
             else:
                 file = StoredFile(kind, size, segments.checksum(path, size))
-                same = _same(job.wanted.like, file)
+                same = _same(job, file)
                 if same is not None:
                     job.files.append(same)
                     continue
-                intent = Intent(str(plain), file.length, file.crc)
-                if not self._is_free(intent):
-                    file = file._replace(suffix=self._suffix())
-                    intent = intent._replace(key=str(plain._replace(suffix=file.suffix)))
-                job.large.append(_Large(path, file, intent))
+                intent = self._intent(plain, file)
+                found = keys.parse_file(intent.key)
+                assert found is not None
+                job.large.append(_Large(path, file._replace(suffix=found.suffix), intent))
         if target is not None and not segments.is_same_file(segments.log_path(look.path, base), target):
             raise ChangedMeanwhileError(f"{look.path}: segment {base} is another file by now")
         if target is None and segments.find_snapshot(look.path, base) not in (job.wanted.snapshot, None):
@@ -338,9 +350,20 @@ class Uploads:
         finally:
             fs.close(fd)
 
-    def _put_small(self, key: keys.FileKey, data: bytes, like: SealedSegment | None) -> StoredFile:
+    def _intent(self, key: keys.FileKey, file: StoredFile) -> Intent:
+        """What announces a large file: the plain name, one that is announced for these bytes already, or a new one."""
+        plain = Intent(str(key), file.length, file.crc)
+        if self._is_free(plain):
+            return plain
+        for intent in list(self._open_ended.values()):
+            found = keys.parse_file(intent.key) if intent[1:] == plain[1:] else None
+            if found is not None and found._replace(suffix="") == key and self._is_free(intent):
+                return intent
+        return plain._replace(key=str(key._replace(suffix=self._suffix())))
+
+    def _put_small(self, key: keys.FileKey, data: bytes, job: _Job) -> StoredFile:
         file = StoredFile(key.kind, len(data), crc32c(data))
-        same = _same(like, file)
+        same = _same(job, file)
         if same is not None:
             return same
         if self._is_free(Intent(str(key), file.length, file.crc)):
@@ -401,13 +424,12 @@ def _key(wanted: Wanted) -> Hashable:
     return wanted.look.key, wanted.topic_id, wanted.target, wanted.snapshot, part
 
 
-def _has_size(like: SealedSegment | None, kind: str, size: int) -> bool:
-    """Whether the backup has a file of this kind and size, which may be the same."""
-    found = None if like is None else like.file(kind)
-    return found is not None and found.length == size
+def _known(job: _Job, kind: str) -> list[StoredFile]:
+    """Files of this kind that the backup has, or that were sent already."""
+    like = None if job.wanted.like is None else job.wanted.like.file(kind)
+    return [file for file in (like, *job.earlier) if file is not None and file.kind == kind]
 
 
-def _same(like: SealedSegment | None, file: StoredFile) -> StoredFile | None:
-    """The file that the backup has with this content."""
-    found = None if like is None else like.file(file.kind)
-    return found if found is not None and found[:3] == file[:3] else None
+def _same(job: _Job, file: StoredFile) -> StoredFile | None:
+    """The one of them with this content."""
+    return next((known for known in _known(job, file.kind) if known[:3] == file[:3]), None)

@@ -153,6 +153,7 @@ class BackupWriter:
         look = self._source.look()
         while self._round_of(look):
             continue
+        self._uploads.end_look()
         if self._uploads.is_waiting:
             self._commit(self._manifest(self.manifest.number), self.state, self._memories, self._live)
         if self.caught_up and not self._uploads.in_flight:
