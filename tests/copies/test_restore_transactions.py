@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from conftest import ManualClock
 from handmade import HandmadeBackup
 
 import kstore
+from kstore.copies.backups.sending import segments
 from kstore.copies.backups.upload import back_up_directory
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -132,9 +134,17 @@ def test_numbered_producers_go_on_and_a_repeated_batch_is_known(tmp_path: Path, 
 
 
 def test_a_directory_that_another_process_writes_gives_partitions_of_different_moments_and_says_so(
-    tmp_path: Path, clock: ManualClock
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is restored has ended transactions and positions in its logs, and the half of a transaction is told of."""
+    """The files cannot be synced, so the partitions end at their recovery points.
+
+    What is restored has ended transactions and positions in its logs, and the half of a transaction is told of.
+    """
+
+    def no_sync(directory: str, base_offset: int) -> None:
+        raise kstore.StorageError(errno.EROFS, "read-only file system", directory)
+
+    monkeypatch.setattr(segments, "sync", no_sync)
     url = str(tmp_path / "backup")
     with kstore.Store.open(tmp_path / "data", background=False, clock=clock, **SETTINGS) as store:
         for topic, _ in PLACES:
