@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from backedup import PASSING, SETTINGS, World
+from backedup import CODECS, PASSING, SETTINGS, TABLE, World
 from conftest import ManualClock
+from staging import stage_task
 from verifying import client_batch, unsound
 
 import kstore
@@ -27,8 +28,18 @@ class History(World):
     """A world with the batches of clients, of any timestamps, and with truncations that end in a gap."""
 
     def step(self) -> str:
-        changes = (self.truncate, self.append_batch, self.append_as_follower, self.roll, self.flush, super().step)
-        [change] = self.rng.choices(changes, (3, 3, 2, 1, 1, 20))
+        changes = {
+            self.truncate: 3,
+            self.append_batch: 3,
+            self.append_columns: 3,
+            self.append_to_table: 2,
+            self.append_as_follower: 2,
+            self.adopt: 1,
+            self.roll: 1,
+            self.flush: 1,
+            super().step: 20,
+        }
+        [change] = self.rng.choices(list(changes), list(changes.values()))
         self.clock.advance(1)
         return change() or change.__name__
 
@@ -46,6 +57,28 @@ class History(World):
     def append_batch(self) -> None:
         topic, number = self.place()
         self.store.log(topic, number).append_batch(self.batch(0, 0))
+
+    def append_columns(self) -> None:
+        topic, number = self.place()
+        count = self.rng.choice((1, 3, 20))
+        self.store.log(topic, number).append_columns(
+            [self.value() for _ in range(count)],
+            timestamps=self.rng.choice((None, [self.rng.choice(TIMESTAMPS[3:]) for _ in range(count)])),
+            compression=self.rng.choice(CODECS),
+        )
+
+    def append_to_table(self) -> None:
+        """Records of any times where cleaning takes most of them away again."""
+        self.store.log(TABLE, 0).append_batch(self.batch(0, 0))
+
+    def adopt(self) -> None:
+        """Bulk loads, which are renamed into the log, or appended where they are small."""
+        topic, number = self.place()
+        rows = [(b"key", self.value(), self.rng.choice(TIMESTAMPS[3:]), ()) for _ in range(self.rng.choice((1, 30)))]
+        partitions, job = len(self.store.partitions(topic)), f"job-{self.count}"
+        settings = {"segment_bytes": 1000, "message_timestamp_after_max_ms": 2**62}
+        staged = stage_task(self.root, 0, topic, {number: rows}, partitions=partitions, job=job, **settings)
+        self.store.adopt(staged, rename_bytes=self.rng.choice((0, 1 << 20)))
 
     def append_as_follower(self) -> None:
         log = self.store.log(PASSING, 0)
