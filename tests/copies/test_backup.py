@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import threading
 import time
@@ -25,6 +26,7 @@ from kstore.copies.backups.sending import changes, segments, writer
 from kstore.copies.backups.sending.sources import DirectorySource, StoreSource
 from kstore.copies.backups.sending.writer import BackupWriter
 from kstore.copies.backups.upload import Backup, back_up_directory
+from kstore.disk import fs
 from kstore.errors import BackupError, BackupFencedError
 from kstore.files import names
 
@@ -573,6 +575,61 @@ def test_after_requests_that_failed_no_file_of_a_replaced_segment_is_sent_again(
         catch_up(backup)
         assert backup.manifest.intents == ()
         backup.close()
+
+
+def test_a_look_amid_the_renames_of_a_compaction_takes_no_log_without_some_of_its_segments(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, rename, looks = MemoryObjects(), fs.rename, 0
+
+    def is_in_one_piece() -> None:
+        partition = backup.state.partitions["t", 0]
+        ends = [0, *(segment.end_offset for segment in partition.segments)]
+        assert [segment.base_offset for segment in partition.segments] == ends[:-1]
+        assert partition.end_offset == 101
+        assert ends[-1] in (100, 101) or partition.tail[0].base_offset == ends[-1]
+
+    def rename_and_look(source: Path, target: Path) -> None:
+        nonlocal looks
+        rename(source, target)
+        backup.round()
+        backup.wait(1.0)
+        backup.round()
+        is_in_one_piece()
+        looks += 1
+
+    compacting = {"cleanup_policy": "compact", "index_interval_bytes": 1, "segment_bytes": 1000}
+    with kstore.Store.open(tmp_path / "data", clock=clock, background=False, **compacting) as store:
+        store.create_topic("t", 1)
+        for number in range(100):
+            store.append("t", b"v" * 50, b"%d" % (number % 30))
+        store.log("t", 0).roll()
+        store.append("t", b"v", b"active")
+        backup = BackupWriter(DirectorySource(tmp_path / "data"), objects, clock=clock)
+        catch_up(backup)
+        is_in_one_piece()
+        with monkeypatch.context() as patch:
+            patch.setattr(fs, "rename", rename_and_look)
+            before = store.log("t", 0).segments
+            store.log("t", 0).compact()
+        assert looks > len(before)
+        catch_up(backup)
+        is_in_one_piece()
+        assert len(backup.state.partitions["t", 0].segments) < len(before)
+        found = files_of(backup.state, objects)
+        assert {name: data for name, data in found.items() if name.endswith(".log")} == logs_in(tmp_path / "data")
+        backup.close()
+
+
+def test_where_a_compaction_broke_off_amid_its_renames_the_backup_says_so(tmp_path: Path, clock: ManualClock) -> None:
+    with kstore.Store.open(tmp_path / "data", clock=clock, background=False) as store:
+        store.create_topic("t", 1)
+        store.append("t", b"value")
+    directory = tmp_path / "data/t-0"
+    (directory / (names.log_name(0) + names.SWAP)).touch()
+    os.utime(directory, (1_700_000_000, 1_700_000_000))
+    with pytest.raises(BackupError, match=r"t-0 is not backed up: .*a compaction broke off amid its renames"):
+        back_up_directory(tmp_path / "data", f"memory://{tmp_path.name}", clock=clock)
 
 
 def test_what_was_dropped_is_deleted_after_the_window_and_not_before(world: World) -> None:

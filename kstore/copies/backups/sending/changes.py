@@ -247,6 +247,8 @@ class _Planner:
                 self.segments = [each for each in self.segments if each.end_offset <= target.base_offset]
                 self.tail, self.place = [], None
             follows = not self.segments or bool(overlaps) or self.segments[-1].end_offset == target.base_offset
+            if not follows:  # those that are there begin too late: they are sent once more, from the first on
+                self.segments, self.tail, self.place = [], [], None
             if not isinstance(sealed, SealedSegment) or not within or not follows:
                 self.waits = True
                 return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import NamedTuple, Protocol
 from kstore.base.times import is_settled
 from kstore.copies.backups.contents import EpochStart, PartitionKey, TopicState
 from kstore.copies.backups.sending import segments
+from kstore.copies.backups.sending.segments import ChangedMeanwhileError
 from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
 from kstore.files import checkpoint, epochs, gaps, loads, names, topics
@@ -27,6 +29,9 @@ from kstore.store.catalog import Entry
 from kstore.store.logdir import LogDirectory
 from kstore.store.manager import LogManager
 from kstore.store.store import Store, between_transactions
+
+BROKEN_OFF_NS = 10_000_000_000
+"""A directory that has not changed for so long is not amid a compaction's renames."""
 
 _FIRST, _LAST = "__consumer_offsets", "__transaction_state"
 
@@ -91,13 +96,19 @@ class _Source:
     _recorded: Mapping[str, TopicState] = {}  # the file of topics, as of the last look
 
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
-        """The base offsets of a partition's segments, sorted."""
-        return self._bases(look.path)
+        """The base offsets of a partition's segments, sorted.
 
-    @staticmethod
-    def _bases(path: str) -> tuple[int, ...]:
-        parsed = map(names.parse_file_name, fs.listdir(path))
-        return tuple(sorted(file.offset for file in parsed if file and file.kind == names.LOG and not file.state))
+        Raises `ChangedMeanwhileError` amid the renames of a compaction, when some have no file of their name, and
+        `KStoreError` where those were broken off.
+        """
+        path = look.path
+        changed_ns = fs.stat(path).st_mtime_ns
+        files = _files(path)
+        if any(file.state == names.SWAP for file in files):
+            if time.time_ns() - changed_ns > BROKEN_OFF_NS:
+                raise KStoreError(f"{path}: a compaction broke off amid its renames; the next opening finishes them")
+            raise ChangedMeanwhileError(f"{path}: a compaction renames segments")
+        return _bases_of(files)
 
     def topic_id(self, look: PartitionLook) -> str:
         """The id of a partition's topic; empty where there is none."""
@@ -250,7 +261,7 @@ class DirectorySource(_Source):
         path = entry.path
         changed_ns = fs.stat(path).st_mtime_ns
         flushed = end = marks.ends.get(entry.key, 0)
-        bases = self._bases(path)
+        bases = _bases_of(_files(path))
         log_end = max(flushed, self._log_end(path, bases))
         self._begun.pop(path, None)
         if log_end > flushed:
@@ -311,6 +322,15 @@ class _Marks:
         self.starts = checkpoint.read_offsets(root, checkpoint.LOG_STARTS)
         self.watermarks = checkpoint.read_offsets(root, checkpoint.HIGH_WATERMARKS)
         self.cleaned = checkpoint.read_offsets(root, checkpoint.CLEANER_OFFSETS)
+
+
+def _files(path: str) -> list[names.FileName]:
+    return [file for file in map(names.parse_file_name, fs.listdir(path)) if file]
+
+
+def _bases_of(files: list[names.FileName]) -> tuple[int, ...]:
+    """The base offsets of the segments that have a file of their name, sorted; the log's last one always has."""
+    return tuple(sorted(file.offset for file in files if file.kind == names.LOG and not file.state))
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
