@@ -621,6 +621,27 @@ def test_a_look_amid_the_renames_of_a_compaction_takes_no_log_without_some_of_it
         backup.close()
 
 
+def test_a_backup_that_lacks_a_logs_first_segments_has_them_after_the_next_rounds(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, bases = MemoryObjects(), DirectorySource.bases
+    with kstore.Store.open(tmp_path / "data", clock=clock, background=False, segment_bytes=300) as store:
+        store.create_topic("t", 1)
+        for _ in range(10):
+            store.append("t", b"v" * 100)
+        backup = BackupWriter(DirectorySource(tmp_path / "data"), objects, clock=clock)
+        with monkeypatch.context() as patch:
+            patch.setattr(DirectorySource, "bases", lambda source, look: bases(source, look)[2:])
+            catch_up(backup)
+        assert backup.state.partitions["t", 0].segments[0].base_offset > 0
+        store.log("t", 0).roll()
+        store.append("t", b"v" * 100)
+        catch_up(backup)
+        found = files_of(backup.state, objects)
+        assert {name: data for name, data in found.items() if name.endswith(".log")} == logs_in(tmp_path / "data")
+        backup.close()
+
+
 def test_where_a_compaction_broke_off_amid_its_renames_the_backup_says_so(tmp_path: Path, clock: ManualClock) -> None:
     with kstore.Store.open(tmp_path / "data", clock=clock, background=False) as store:
         store.create_topic("t", 1)
