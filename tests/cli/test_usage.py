@@ -61,7 +61,7 @@ def a_root(path: Path, random: Random) -> list[Path]:
     written += [Path(f"{path}{loads.STAGING}") / f"job/{loads.TASK_PREFIX}1/a-0/{names.log_name(0)}"]
     for file in written:
         write(file, random)
-    twice, once = random.sample(written, 2)
+    twice, once = random.sample(written[:-1], 2)  # in the root, so that the staged bytes are those of their directory
     os.link(once, twice.parent / "hard link")
     (twice.parent / "soft link").symlink_to(once)
     return written
