@@ -186,7 +186,7 @@ class BackupLag(TypedDict):
     """How many offsets are missing."""
 
     unflushed_records: int
-    """How many of the log another process has written beyond the recovery point in its checkpoint file."""
+    """How many of them another process has not flushed, where its files cannot be synced."""
 
 
 class BackupStats(TypedDict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import threading
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from backedup import SETTINGS, World, picture, picture_of
+from backedup import SETTINGS, World, no_sync, picture, picture_of
 from conftest import ManualClock
 from faultfs import LOST, NAMES_LOST, FaultFS, Plan
 from faultyobjects import FaultyObjects, MemoryObjects
@@ -251,10 +250,6 @@ def test_where_another_processs_files_cannot_be_synced_nothing_above_the_recover
         catch_up(backup)
         assert backup.state.partitions["t", 0].end_offset == 2
         backup.close()
-
-
-def no_sync(directory: str, base_offset: int) -> None:
-    raise kstore.StorageError(errno.EROFS, "read-only file system", directory)
 
 
 def test_a_round_without_changes_makes_no_request(world: World) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+from backedup import no_sync
 from conftest import ManualClock
 from handmade import HandmadeBackup
 
@@ -140,10 +140,6 @@ def test_a_directory_that_another_process_writes_gives_partitions_of_different_m
 
     What is restored has ended transactions and positions in its logs, and the half of a transaction is told of.
     """
-
-    def no_sync(directory: str, base_offset: int) -> None:
-        raise kstore.StorageError(errno.EROFS, "read-only file system", directory)
-
     monkeypatch.setattr(segments, "sync", no_sync)
     url = str(tmp_path / "backup")
     with kstore.Store.open(tmp_path / "data", background=False, clock=clock, **SETTINGS) as store:

@@ -6,6 +6,7 @@ truncation, retention, topics that are deleted and made again. `picture` says al
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -106,6 +107,11 @@ def picture_of(root: Path) -> Picture:
     """What a directory has, read without changing a byte."""
     with kstore.Store.open(root, "r", **SETTINGS) as store:
         return picture(store)
+
+
+def no_sync(directory: str, base_offset: int) -> None:
+    """In place of `sending.segments.sync`: a file system whose files cannot be synced."""
+    raise kstore.StorageError(errno.EROFS, "read-only file system", directory)
 
 
 class World:
