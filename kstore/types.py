@@ -63,7 +63,8 @@ class SegmentInfo:
     """Entries in use in the `.timeindex` file."""
 
     max_timestamp: int
-    """The greatest timestamp in the segment, in milliseconds; -1 without one."""
+    """The greatest timestamp of the segment's batches in milliseconds, by which retention goes; that of a batch whose
+    records a compaction has removed counts, too. -1 without one."""
 
     first_timestamp: int
     """The greatest timestamp of the first batch, from which `segment.ms` counts; -1 without one."""

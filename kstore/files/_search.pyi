@@ -94,7 +94,7 @@ def is_first_with(
     """
 
 def greatest_timestamp(fd: int, position: int, end: int, *, least: int, path: _Path = None) -> GreatestTimestamp:
-    """The `GreatestTimestamp` of the batches of `[position, end)`.
+    """The `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
 
     Reads headers, and holds the GIL as `find_batch` does. Raises as that does with `least`.
     """
@@ -116,8 +116,8 @@ def find_timestamp(
 ) -> FoundRecord | None:
     """The first record of `[position, end)` with this timestamp or a later one, at `min_offset` or above.
 
-    With `exactly` the record has this very timestamp and is in the first batch whose maxTimestamp reaches it
-    (SEMANTICS 5.4).
+    With `exactly` the record has this very timestamp and is in the first batch with records whose maxTimestamp reaches
+    it (SEMANTICS 5.4).
 
     A `FoundRecord`, or None. SEMANTICS 5.5, step 3: only batches whose maxTimestamp reaches it are opened, and their CRC
     checked. With `least`, which is as with `find_batch`, so is the CRC of the batches on the way, except of those that

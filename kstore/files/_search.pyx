@@ -266,8 +266,8 @@ def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t 
             and (h.magic < 2 or h.base_offset <= offset))
 
 
-def greatest_timestamp(int fd, int64_t position, int64_t end, *, least, path=None):
-    """The `GreatestTimestamp` of the batches of `[position, end)`.
+def greatest_timestamp(int fd, int64_t position, int64_t end, *, least, bint with_records=False, path=None):
+    """The `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
 
     Reads headers, and holds the GIL as `find_batch` does. Raises as that does with `least`.
     """
@@ -280,20 +280,26 @@ def greatest_timestamp(int fd, int64_t position, int64_t end, *, least, path=Non
     window_on(&w, fd, end, data, HEADER_WINDOW)
     memset(&h, 0, sizeof(Header))
     hold(&w.held)
-    stop = _walk_all(&w, position, &h, &chain, &most, &offset)
+    stop = _walk_all(&w, position, &h, &chain, with_records, &most, &offset)
     take_back(&w.held)
     _raise_stop(stop, &w, &h, &chain, path)
     return GreatestTimestamp(most, offset)
 
 
-cdef Stop _walk_all(Window *w, int64_t position, Header *h, Chain *chain, int64_t *most, int64_t *offset) noexcept nogil:
+cdef inline bint _is_emptied(const Header *h) noexcept nogil:
+    """Whether it is a batch without records, as a compaction leaves a producer's last one (SEMANTICS 7.20)."""
+    return h.magic == 2 and h.size == RECORDS_AT
+
+
+cdef Stop _walk_all(Window *w, int64_t position, Header *h, Chain *chain, bint with_records, int64_t *most,
+                    int64_t *offset) noexcept nogil:
     """Frame all batches from `position` on; the greatest timestamp, and where the first batch that has it ends."""
     cdef Stop stop
     while True:
         stop = _step(w, position, h, chain)
         if stop != GOES_ON:
             return stop
-        if h.max_timestamp > most[0]:
+        if h.max_timestamp > most[0] and not (with_records and _is_emptied(h)):
             most[0], offset[0] = h.max_timestamp, h.last_offset
         position += h.size
 
@@ -303,8 +309,8 @@ def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int
                    bint check_crc=True, max_decompressed_bytes=None, path=None):
     """The first record of `[position, end)` with this timestamp or a later one, at `min_offset` or above.
 
-    With `exactly` the record has this very timestamp and is in the first batch whose maxTimestamp reaches it
-    (SEMANTICS 5.4).
+    With `exactly` the record has this very timestamp and is in the first batch with records whose maxTimestamp reaches
+    it (SEMANTICS 5.4).
 
     A `FoundRecord`, or None. SEMANTICS 5.5, step 3: only batches whose maxTimestamp reaches it are opened, and their CRC
     checked. With `least`, which is as with `find_batch`, so is the CRC of the batches on the way, except of those that
@@ -330,7 +336,7 @@ def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int
             if stop != GOES_ON:
                 _raise_stop(stop, &w, &h, &chain, path)
                 return None
-            if h.last_offset >= min_offset:
+            if h.last_offset >= min_offset and not (exactly and _is_emptied(&h)):
                 batch = _read_batch(fd, &h, check_crc, path)
                 if batch is None:
                     return None

@@ -161,7 +161,7 @@ class Reads:
         return lookup.fetch(self._view, offset, max_bytes, min_one_message=min_one_message, committed=committed)
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """Find the greatest timestamp and the first record that has it; None in a log without timestamps.
+        """Find the greatest timestamp of a record and the first record that has it; None in a log without timestamps.
 
         As in Kafka, what the log's files hold counts: after `delete_records` the record may lie below
         `log_start_offset`, where it cannot be read, until its segment is deleted.

@@ -176,6 +176,12 @@ def _all_stored(world: World, operation: Operation, kafka: Said, ours: Said) -> 
     return bool(ours.answer == stored) and world.subject.batches(stored.first_offset, stored.last_offset) == batches
 
 
+def _is_latest(world: World, answer: tuple[int, int]) -> bool:
+    """Whether this is the greatest timestamp of a record in the files, and the first record that has it."""
+    first, later = (world.at_or_after(each, from_offset=0) for each in (answer[0], answer[0] + 1))
+    return first == answer and later is None
+
+
 def _times_are_known(world: World, operation: Operation, kafka: Said, ours: Said) -> bool:
     """A segment has lost its time index: kstore reads its records' times, Kafka goes by the age of its file
     (SEMANTICS 6.6)."""
@@ -188,10 +194,7 @@ def _times_are_known(world: World, operation: Operation, kafka: Said, ours: Said
     if ours.answer is None:
         return False
     if isinstance(operation, MaxTimestamp):
-        timestamp = ours.answer[0]
-        first, later = (world.at_or_after(each, from_offset=0) for each in (timestamp, timestamp + 1))
-        is_greatest = first == ours.answer and later is None
-        return is_greatest and (kafka.answer is None or kafka.answer[0] <= timestamp)
+        return _is_latest(world, ours.answer) and (kafka.answer is None or kafka.answer[0] <= ours.answer[0])
     return isinstance(operation, Retain)
 
 
@@ -228,6 +231,12 @@ EXCUSES: dict[str, Excuse] = {
         and kafka == Said(None, None)
         and ours.refuses is None
         and world.at_or_after(operation.timestamp(world)) == ours.answer
+    ),
+    "latest-of-an-emptied-batch": lambda world, operation, kafka, ours: (
+        isinstance(operation, MaxTimestamp)
+        and kafka == Said(None, None)
+        and ours.answer is not None
+        and _is_latest(world, ours.answer)
     ),
     "time-index-lost": _times_are_known,
 }

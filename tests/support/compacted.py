@@ -193,8 +193,9 @@ class HandMade:
         return next((each for each in self.times() if each[0] >= timestamp and each[1] >= self.start), None)
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """SEMANTICS 5.4: the first batch with the greatest timestamp; None where it keeps no record with it."""
-        best = max(self.batches, key=lambda each: each.max_timestamp, default=None)
+        """SEMANTICS 5.4, of the batches that have records."""
+        filled = (each for each in self.batches if each.records)
+        best = max(filled, key=lambda each: each.max_timestamp, default=None)
         if best is None or best.max_timestamp < 0:
             return None
         greatest = best.max_timestamp

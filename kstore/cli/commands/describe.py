@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -140,7 +141,7 @@ def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
             point = int(log.stats()["recovery_point"])  # before the end, which a flush does not pass
             segments = log.segments
             start, end = log.log_start_offset, log.log_end_offset
-            newest = max((s.max_timestamp for s in segments if s.max_timestamp >= 0), default=None)
+            newest = _newest(log, segments) if start < end else None
             codecs = [_codecs(log, segment, every_batch=every_batch) for segment in segments]
             facts |= {
                 "log_start_offset": start,
@@ -148,7 +149,7 @@ def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
                 "recovery_point": point,
                 "size_bytes": sum(segment.size_bytes for segment in segments),
                 "first_timestamp": _oldest(log, start, end),
-                "max_timestamp": newest if start < end else None,
+                "max_timestamp": newest,
                 "codecs": sorted(set().union(*codecs)),
                 "codecs_of": "every batch" if every_batch else "the first batch of each segment",
                 "segments": [
@@ -203,6 +204,15 @@ def _oldest(log: Log, start: int, end: int) -> int | None:
     except CorruptRecordError:
         return None
     return None if record is None or record.timestamp < 0 else record.timestamp
+
+
+def _newest(log: Log, segments: Sequence[SegmentInfo]) -> int | None:
+    """The greatest timestamp of a record; where damage hides it, that of the segments."""
+    try:
+        latest = log.max_timestamp()
+    except CorruptRecordError:
+        return max((segment.max_timestamp for segment in segments if segment.max_timestamp >= 0), default=None)
+    return None if latest is None else latest.timestamp
 
 
 def _codecs(log: Log, segment: SegmentInfo, *, every_batch: bool) -> set[str]:

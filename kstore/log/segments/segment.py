@@ -530,7 +530,8 @@ class Segment:
         """Find the first record at or after `timestamp` and `start_offset` (SEMANTICS 5.5); (timestamp, offset, leader
         epoch).
 
-        With `exactly` it has this very timestamp, and is in the first batch whose header reaches it (SEMANTICS 5.4).
+        With `exactly` it has this very timestamp, and is in the first batch with records whose header reaches it
+        (SEMANTICS 5.4).
         """
         file = self._file or self.file  # a property costs a call, and there are three
         self._used = True
@@ -557,6 +558,22 @@ class Segment:
             max_decompressed_bytes=max_decompressed_bytes,
             path=self.path,
         )
+
+    def latest_record(self, greatest: int, end: int, max_decompressed_bytes: int | None) -> _search.FoundRecord | None:
+        """Find the first record with the greatest timestamp before the position `end` (SEMANTICS 5.4).
+
+        `greatest` is the greatest timestamp of the batches. A batch that a compaction has emptied keeps its timestamp
+        although no record has it: then the headers of all batches are read.
+        """
+        record = self.find_timestamp(greatest, self.base_offset, end, max_decompressed_bytes, exactly=True)
+        if record is None:
+            file = self.file
+            of_records = _search.greatest_timestamp(
+                file.fd, 0, end, least=self.base_offset, with_records=True, path=self.path
+            ).timestamp
+            if of_records >= 0:
+                record = self.find_timestamp(of_records, self.base_offset, end, max_decompressed_bytes, exactly=True)
+        return record
 
     def read_next_offset(self) -> int:
         """Read one past the last offset from the last indexed batch on (SEMANTICS 8.10)."""

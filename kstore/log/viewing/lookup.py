@@ -6,6 +6,7 @@ Each looks again as long as the log changes meanwhile.
 from __future__ import annotations
 
 from errno import EIO
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from kstore.codec._batches import chained
@@ -145,20 +146,23 @@ def max_timestamp(view: View) -> TimestampOffset | None:
 
 
 def _max_timestamp(view: View) -> TimestampOffset | None:
-    best: Segment | None = None
-    greatest = -1
+    at_most = []
     for segment in view.segments.items:
-        largest = view.maximum(segment)[0]
+        greatest = view.maximum(segment)[0]
         if segment.times_doubted:
-            largest = segment.read_maximum(view.readable_bytes(segment))[0]
-        if largest > greatest:
-            best, greatest = segment, largest
+            greatest = segment.read_maximum(view.readable_bytes(segment))[0]
+        if greatest >= 0:
+            at_most.append((greatest, segment))
     view.check_end()
-    if best is None:
-        return None
-    end = view.readable_bytes(best)
-    record = best.find_timestamp(greatest, best.base_offset, end, view.max_decompressed_bytes, exactly=True)
-    if record is None:
-        return None
-    timestamp, offset, _ = record
-    return TimestampOffset(timestamp, offset)
+    at_most.sort(key=itemgetter(0), reverse=True)
+    latest: TimestampOffset | None = None
+    for greatest, segment in at_most:
+        if latest is not None and greatest < latest.timestamp:
+            break
+        record = segment.latest_record(greatest, view.readable_bytes(segment), view.max_decompressed_bytes)
+        if record is None:
+            continue
+        timestamp, offset, _ = record
+        if latest is None or (timestamp, -offset) > (latest.timestamp, -latest.offset):
+            latest = TimestampOffset(timestamp, offset)
+    return latest

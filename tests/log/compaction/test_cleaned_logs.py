@@ -279,3 +279,29 @@ def test_a_truncation_to_the_end_of_an_indexed_batch_warns_of_nothing(
         for offset in (14, 11, 8, 5, 2):  # the last offset of a batch, which an entry names
             assert log.truncate_to(offset)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("later", [40, 50, 60])
+def test_an_emptied_batch_with_the_greatest_timestamp_hides_no_record_from_max_timestamp(
+    tmp_path: Path, later: int
+) -> None:
+    """`latest-of-an-emptied-batch`: the answer is the first record with the greatest timestamp, whichever segment it
+    is in."""
+    path = tmp_path / "t-0"
+    with kstore.Log.open(path, clock=ManualClock(), **SETTINGS) as log:
+        log.append_many([(b"k", b"v", 100, None)], atomic=True, producer_id=1, producer_epoch=0, base_sequence=0)
+        log.append(b"w", key=b"k", timestamp=50)
+        log.append(b"x", key=b"j", timestamp=20)
+        log.compact(roll=True)
+        log.append(b"y", key=b"i", timestamp=later)
+        log.append(b"z", key=b"h", timestamp=30)
+        expected = kstore.TimestampOffset(*((60, 3) if later == 60 else (50, 1)))
+        assert next((b.count, b.max_timestamp) for b in log.read_batches()) == (0, 100)
+        assert log.max_timestamp() == expected
+        log.roll()
+        assert log.max_timestamp() == expected
+        log.flush()
+        with kstore.Log.open(path, "r") as reader:
+            assert reader.max_timestamp() == expected
+    with kstore.Log.open(path, clock=ManualClock(), **SETTINGS) as log:
+        assert log.max_timestamp() == expected
