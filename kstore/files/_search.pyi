@@ -93,7 +93,9 @@ def is_first_with(
     does with `least`.
     """
 
-def greatest_timestamp(fd: int, position: int, end: int, *, least: int, path: _Path = None) -> GreatestTimestamp:
+def greatest_timestamp(
+    fd: int, position: int, end: int, *, least: int, with_records: bool = False, path: _Path = None
+) -> GreatestTimestamp:
     """The `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
 
     Reads headers, and holds the GIL as `find_batch` does. Raises as that does with `least`.

@@ -295,7 +295,11 @@ class Log(Closing, Awaits):
 
     @property
     def last_stable_offset(self) -> int:
-        """The end for readers of committed records; the high watermark in a log without open transactions."""
+        """The end for readers of committed records; the high watermark in a log without open transactions.
+
+        An open transaction that began below the log start keeps it there (SEMANTICS 9.16). Where every record was
+        deleted meanwhile, no file may tell of such a transaction: mode "r" and the next opening can then say more.
+        """
         return self._marks().decided_end_offset()
 
     def _marks(self) -> Writer | ReadOnlyView:

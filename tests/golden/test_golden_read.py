@@ -15,6 +15,7 @@ from conftest import ManualClock
 from goldenlogs import PARTITIONS, Batch, Oracle, Partition, Row
 
 import kstore
+from kstore.codec import header
 
 Mode = Literal["r", "a"]
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -118,9 +119,12 @@ def check_timestamps(log: kstore.Log, oracle: Oracle, rng: random.Random) -> Non
 
 
 def greatest(oracle: Oracle) -> tuple[int, int] | None:
-    """SEMANTICS 5.4: of the first batch that claims the greatest timestamp the first record; a cleaner may have left it
-    none."""
-    batch = max(oracle.batches, key=lambda batch: batch.max_timestamp, default=None)
+    """SEMANTICS 5.4: of the first batch that claims the greatest timestamp the first record.
+
+    Batches that a cleaner has emptied do not count (`latest-of-an-emptied-batch`).
+    """
+    filled = (each for each in oracle.batches if each.magic < 2 or len(each.data) > header.HEADER_BYTES)
+    batch = max(filled, key=lambda batch: batch.max_timestamp, default=None)
     if batch is None or batch.max_timestamp < 0:
         return None
     base = first_offset(batch, oracle)

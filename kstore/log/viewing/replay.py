@@ -1,14 +1,15 @@
 """Transactions of a log that another process may be writing: where the open ones begin, and which were aborted.
 
-A log's writer has this in memory and in its transaction indexes. A read-only log finds it from a snapshot, the batches
-behind the snapshot and the indexes before it. The hardest rule: above the recovery point an index may lack entries that
-a crash has lost, so the batches there are replayed.
+A log's writer has this in memory and in its transaction indexes. A read-only log takes what the writer would, were it
+to open the log: the newest snapshot and the batches behind it. Invariant: above the recovery point an index may lack
+entries that a crash has lost, so aborted transactions are found there by a replay.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from kstore.base.numbers import NEVER
 from kstore.disk import fs
@@ -75,17 +76,11 @@ class Replayed:
         """
         with self._lock:
             if version != self._version or log_end_offset < self._end:
-                self._begin(segments, log_start_offset, log_end_offset, recovery_point)
+                self._begin(segments, size_of, log_start_offset, log_end_offset, recovery_point)
                 self._version = version
             if log_end_offset > self._end:
                 version, self._version = self._version, -1  # a replay that is broken off is begun again
-                for segment in _from_floor(segments, self._end):
-                    if segment.base_offset >= log_end_offset:
-                        break
-                    start = max(self._end, segment.base_offset)
-                    for transaction in replay_segment(self._table, segment, start, size_of(segment)):
-                        self._aborted.append(AbortedTxn(0, *transaction))
-                self._end = log_end_offset
+                self._replay(segments, size_of, log_end_offset)
                 self._version = version
             return self._table.first_unstable_offset, self._from, self._aborted
 
@@ -105,25 +100,56 @@ class Replayed:
             return open_transactions(self._table)
 
     def _begin(
-        self, segments: Sequence[Segment], log_start_offset: int, log_end_offset: int, recovery_point: int
+        self,
+        segments: Sequence[Segment],
+        size_of: Callable[[Segment], int],
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
     ) -> None:
-        """Start from the newest sound snapshot below which the transaction indexes are complete."""
+        """Start from the newest sound snapshot; replay aborted transactions from where indexes may lack them.
+
+        A transaction may have begun below the log start (SEMANTICS 9.16): a snapshot or a batch there tells.
+        """
+        first = segments[0].base_offset if segments else log_start_offset
         bases = [segment.base_offset for segment in segments if segment.base_offset <= recovery_point]
-        complete_below = bases[-1] if bases else log_start_offset
-        parsed = map(names.parse_file_name, fs.listdir(self._directory))
-        offsets = [
-            file.offset
-            for file in parsed
-            if file is not None and file.kind == names.SNAPSHOT and not file.state
-            and log_start_offset < file.offset <= min(complete_below, log_end_offset)
-        ]  # fmt: skip
+        complete_below = bases[-1] if bases else first
         self._table, self._aborted = ProducerTable(), []
-        self._from = self._end = log_start_offset
-        for offset in sorted(offsets, reverse=True):
-            data = fs.read_file(f"{self._directory}/{names.snapshot_name(offset)}")
-            if self._table.load(data, 0, NEVER):
-                self._from = self._end = offset
+        self._from = self._end = first
+        newest: tuple[int, bytes] | None = None
+        for offset in self._snapshots(first, log_end_offset):
+            with suppress(fs.MissingFileError):  # the writer has removed it
+                data = fs.read_file(f"{self._directory}/{names.snapshot_name(offset)}")
+                if self._table.load(data, 0, NEVER):
+                    newest = newest or (offset, data)
+                    if offset <= complete_below:
+                        self._from = self._end = offset
+                        break
+        else:
+            self._table.clear()
+        if newest is not None and newest[0] > self._end:
+            self._replay(segments, size_of, newest[0])
+            self._table.load(newest[1], 0, NEVER)
+
+    def _snapshots(self, first_offset: int, end_offset: int) -> list[int]:
+        """The offsets of the snapshots in `[first_offset, end_offset]`, the newest first."""
+        parsed = map(names.parse_file_name, fs.listdir(self._directory))
+        offsets = (
+            file.offset for file in parsed if file is not None and file.kind == names.SNAPSHOT and not file.state
+        )
+        return sorted((offset for offset in offsets if first_offset <= offset <= end_offset), reverse=True)
+
+    def _replay(self, segments: Sequence[Segment], size_of: Callable[[Segment], int], end_offset: int) -> None:
+        """Take in the batches up to `end_offset`, which a batch ends at."""
+        for segment in _from_floor(segments, self._end):
+            if segment.base_offset >= end_offset:
                 break
+            end = size_of(segment)
+            behind = segment.find_batch(end_offset, end)
+            start = max(self._end, segment.base_offset)
+            for transaction in replay_segment(self._table, segment, start, end if behind is None else behind.position):
+                self._aborted.append(AbortedTxn(0, *transaction))
+        self._end = end_offset
 
 
 def _from_floor(segments: Sequence[Segment], offset: int) -> Sequence[Segment]:
