@@ -39,6 +39,12 @@ cdef class Record:
     cdef tuple headers
 
 
+cdef enum:
+    MAX_HEADERS = 1 << 20          # of a record as objects: two bytes in a batch become 64 and more in memory
+
+cdef int check_headers(int64_t count, str what, int64_t number) except -1
+
+
 cdef class Buffer:
     """A held export of any contiguous buffer, released when the last user of its bytes lets go."""
     cdef Py_buffer view

@@ -18,7 +18,8 @@ class Record:
     """One record: `offset, timestamp, key, value, headers`, in which order it unpacks.
 
     Keys and values are `bytes` or None; `headers` is a tuple of (str, bytes or None), `()` without headers. Header
-    names that are not UTF-8 keep their bytes as lone surrogates (`surrogateescape`). Immutable, compared by value;
+    names that are not UTF-8 keep their bytes as lone surrogates (`surrogateescape`). A record with more than 1,048,576
+    headers is an `InvalidRecordError` where it is read, and can be read as columns. Immutable, compared by value;
     holds no cycle, hence has no part in garbage collection. Thread-safe.
     """
 

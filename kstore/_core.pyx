@@ -26,7 +26,7 @@ from kstore.codec._wire cimport (
 from typing import NamedTuple
 
 from kstore.codec import compression
-from kstore.errors import CorruptRecordError
+from kstore.errors import CorruptRecordError, InvalidRecordError
 
 cdef extern from "crc32c.h" nogil:
     uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
@@ -163,7 +163,8 @@ cdef class Record:
     """One record: `offset, timestamp, key, value, headers`, in which order it unpacks.
 
     Keys and values are `bytes` or None; `headers` is a tuple of (str, bytes or None), `()` without headers. Header
-    names that are not UTF-8 keep their bytes as lone surrogates (`surrogateescape`). Immutable, compared by value;
+    names that are not UTF-8 keep their bytes as lone surrogates (`surrogateescape`). A record with more than 1,048,576
+    headers is an `InvalidRecordError` where it is read, and can be read as columns. Immutable, compared by value;
     holds no cycle, hence has no part in garbage collection. Thread-safe.
     """
 
@@ -245,8 +246,19 @@ cdef int _add_members() except -1:
 _add_members()
 
 
-cdef tuple _headers(const uint8_t *p, const uint8_t *end, int32_t count):
+cdef int check_headers(int64_t count, str what, int64_t number) except -1:
+    """Refuse to make objects of more headers than MAX_HEADERS."""
+    if count > MAX_HEADERS:
+        raise InvalidRecordError(
+            f"{what} {number} has {count} headers, and at most {MAX_HEADERS} are given as objects; as columns all are "
+            "read (Log.iter_columns)"
+        )
+    return 0
+
+
+cdef tuple _headers(const uint8_t *p, const uint8_t *end, int32_t count, int64_t offset):
     """The headers of a record that `ks_parse_record` found sound."""
+    check_headers(count, "the record at offset", offset)
     cdef tuple out = PyTuple_New(count)
     cdef const uint8_t *key
     cdef const uint8_t *value
@@ -928,7 +940,7 @@ cdef class RecordIterator(_Walk):
                                              r.value_size, ())
                     return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size, ())
                 section = self._section        # headers make objects that may start a collection: hold the bytes
-                headers = _headers(r.headers, r.end, r.headers_count)
+                headers = _headers(r.headers, r.end, r.headers_count, offset)
                 return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size, headers)
             if self._legacy is not None and len(self._legacy):
                 record = <Record> self._legacy.pop()

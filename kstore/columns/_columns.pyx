@@ -23,7 +23,7 @@ from kstore.columns._native cimport (
     KS_OFFSETS32, KS_OFFSETS64, KS_VIEWS, ks_block, ks_block_drop, ks_block_hold, ks_block_new, ks_block_of,
     ks_make_array, ks_make_schema, ks_pool_shrink, ks_pool_use, ks_set_buffer, ks_view,
 )
-from kstore._core cimport Buffer
+from kstore._core cimport Buffer, check_headers
 
 from kstore.base.optional import Late
 
@@ -395,6 +395,7 @@ cdef class HeadersColumn:
     cdef tuple _item(self, Py_ssize_t i):
         cdef Py_ssize_t j
         cdef const int32_t *places = <const int32_t *> self.places.p
+        check_headers(places[i + 1] - places[i], "row", i)
         return tuple([
             ((<bytes> self.keys._item(j)).decode(), self.values._item(j)) for j in range(places[i], places[i + 1])
         ])

@@ -24,7 +24,7 @@ import pytest
 import zstandard
 from conftest import sanitized
 
-from kstore import CorruptRecordError
+from kstore import CorruptRecordError, InvalidRecordError, Log
 from kstore.codec import compression
 
 MIB = 1 << 20
@@ -103,6 +103,7 @@ CHILD = """
         "dump": lambda: cli.main(["dump", "--print-data-log", "--files", str(file)]),
         "describe": lambda: cli.main(["describe", str(path)]),
         "cat": lambda: cli.main(["cat", str(path)]),
+        "cat_json": lambda: cli.main(["cat", "--json", "--max", "1000", str(path)]),
         "append": lambda: appending(path.with_name("other-0")),
         "follow": lambda: following(path.with_name("third-0")),
         "recover": recovering,
@@ -294,3 +295,56 @@ def test_a_batch_that_decompresses_to_just_what_is_allowed_is_read_in_a_few_time
     put(directory, batches.v2(section, attributes=4, count=count, last_offset_delta=count - 1))
     said = attempt(directory, 2 * GIB, "read_columns,decode_columns")
     assert said["read_columns"] == str(count), said
+
+
+def of_many(what: str) -> tuple[bytes, int]:
+    """A batch of some KB that decompresses to 16 MiB of tiny things of one kind, and how many rows it has."""
+    count, rows = 8 << 20, 1
+    if what == "headers":
+        body = b"\0\0\0" + batches.field(None) + batches.field(b"v") + batches.varint(count) + b"\0\x01" * count
+        section = batches.varint(len(body)) + body
+    else:
+        one = batches.record(value=None) if what == "records" else batches.record(key=b"", value=b"")
+        rows = count * 2 // len(one)
+        section = one * rows
+    packed = zstandard.ZstdCompressor().compress(section)
+    return batches.v2(packed, attributes=4, count=rows, last_offset_delta=rows - 1), rows
+
+
+@pytest.mark.parametrize("what", ["headers", "records", "keys"])
+def test_a_batch_of_millions_of_tiny_things_is_read_in_bounded_memory(directory: Path, what: str) -> None:
+    """A quarter of a gigabyte is enough for all but columns of so many rows; headers by the million are no objects."""
+    data, rows = of_many(what)
+    assert len(data) < 16384
+    put(directory, data)
+    lean = ["read", "read_batches", "batch_table", "fetch", "time", "newest", "dump", "describe", "cat", "cat_json"]
+    said = attempt(directory, GIB // 4, ",".join([*lean, "append", "follow", "recover"]))
+    by_rows = {name: said[name] for name in ("read", "recover")}
+    if what == "headers":
+        for name in by_rows:
+            assert "offset 0 has 8388608 headers, and at most 1048576 are given as objects" in by_rows[name]
+    else:
+        assert set(by_rows.values()) == {str(rows)}
+    said = attempt(directory, GIB, "read_columns,decode_columns,verify")
+    assert said["read_columns"] == said["decode_columns"] == str(rows)
+    assert said["verify"] == ("0" if what == "headers" else "1"), said  # the records' offsets do not rise
+
+
+def test_a_record_of_as_many_headers_as_are_allowed_is_read_and_the_next_one_can_be(directory: Path) -> None:
+    def record(count: int, delta: int) -> bytes:
+        body = b"\0\0" + batches.varint(delta) + batches.field(None) + batches.field(b"v")
+        body += batches.varint(count) + b"\0\x01" * count
+        return batches.varint(len(body)) + body
+
+    most = 1 << 20
+    put(directory, batches.v2(record(most, 0) + record(most + 1, 1) + record(0, 2), count=3, last_offset_delta=2))
+    with Log.open(directory, "r") as log:
+        records = log.read()
+        assert len(next(records).headers) == most
+        with pytest.raises(InvalidRecordError, match=f"offset 1 has {most + 1} headers, and at most {most} are"):
+            next(records)
+        assert [record.offset for record in log.read(2)] == [2]
+        columns = log.read_columns(columns=("headers",))
+        assert columns.headers.offsets.tolist() == [0, most, 2 * most + 1, 2 * most + 1]
+        with pytest.raises(InvalidRecordError, match=f"row 1 has {most + 1} headers"):
+            columns.headers[1]

@@ -19,6 +19,7 @@ from kstore._core import decode_batches
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.codec import header
 from kstore.codec.header import LOG_OVERHEAD, size_of
+from kstore.columns._read import decode_columns
 from kstore.disk import fs
 from kstore.errors import KStoreError
 from kstore.files import names
@@ -32,6 +33,7 @@ __all__ = ["check_segment", "read_rows", "walk_log"]
 
 ROW = numpy.dtype(_verify.ROW)
 _CODECS = 0x07
+_CONTROL = header.CONTROL_BIT
 _MOST_STRETCHES = 64
 """How many stretches stay apart when there are many: a chain looks, for each, at all before it."""
 _ROWS_AT_ONCE = 16384
@@ -349,14 +351,11 @@ def _check_compressed(fd: int, rows: Rows, report: SegmentReport, findings: Find
         try:
             data = fs.pread(fd, int(row["size"]), int(row["position"]))
             for batch in decode_batches(data, check_crc=False):
-                offsets, timestamps = [], []
-                for record in batch:
-                    offsets.append(record.offset)
-                    timestamps.append(record.timestamp)
-                rises = all(one < other for one, other in pairwise(offsets))
-                if offsets and (not rises or offsets[0] < batch.base_offset or offsets[-1] > batch.last_offset):
+                offsets, timestamps = _offsets_and_timestamps(data, row)
+                rises = bool((offsets[1:] > offsets[:-1]).all())
+                if offsets.size and (not rises or offsets[0] < batch.base_offset or offsets[-1] > batch.last_offset):
                     what = "FORMAT 2.4", "its records' offsets do not rise within the batch's span"
-                elif row["magic"] == 2 and timestamps and row["max_timestamp"] not in _greatest(timestamps):
+                elif row["magic"] == 2 and timestamps.size and row["max_timestamp"] not in _greatest(timestamps):
                     what = "FORMAT 2.3", "its max timestamp is not the greatest of its records"
         except KStoreError as error:
             what = "FORMAT 3.2", f"its records do not parse: {error}"
@@ -365,9 +364,22 @@ def _check_compressed(fd: int, rows: Rows, report: SegmentReport, findings: Find
             _tell(findings, report.path, row, what[0], what[1], how)
 
 
-def _greatest(timestamps: Sequence[int]) -> tuple[int, int]:
+def _offsets_and_timestamps(data: bytes, row: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Those of a batch's records, without an object for each."""
+    if row["attributes"] & _CONTROL:  # a few markers, which columns leave out
+        records = [record for batch in decode_batches(data, check_crc=False) for record in batch]
+        return (
+            numpy.array([record.offset for record in records], dtype="i8"),
+            numpy.array([record.timestamp for record in records], dtype="i8"),
+        )
+    columns = decode_columns(data, columns=("offset", "timestamp"), check_crc=False, threads=1)
+    return columns.offsets, columns.timestamps
+
+
+def _greatest(timestamps: NDArray[Any]) -> tuple[int, int]:
     """The max timestamps that a header may have: before 1970 also -1, none, as an append of a leader writes it."""
-    return max(timestamps), max(*timestamps, -1)
+    greatest = int(timestamps.max())
+    return greatest, max(greatest, -1)
 
 
 def _tell_damage(
