@@ -274,7 +274,7 @@ def verdicts(ours: Result, contestants: list[Result]) -> Iterator[Verdict]:
         )
         yield Verdict(f"at most {text}", ours.seconds() <= limit, limit)
     elif limit is not None and unit in ("memory", "share"):
-        text = amount(limit) if unit == "memory" else f"{limit:.0%}"
+        text = amount(limit) if unit == "memory" else f"{limit:.2%}"
         yield Verdict(f"at most {text}", ours.seconds() <= limit, limit)
     elif limit is not None:
         wanted = (ours.size_bytes / ours.operations if unit == "bytes" else 1) / limit

@@ -115,9 +115,14 @@ def test_no_file_becomes_code() -> None:
 LOOPS = {"AbstractEventLoop", "CancelledError", "Future", "get_running_loop", "shield", "sleep", "wait"}
 
 
-def test_nothing_is_served_or_fetched() -> None:
+def test_nothing_is_served_and_only_backups_connect() -> None:
+    """obstore is the only library here that connects; what imports it are its door in `optional` and backups."""
     found = {path.name: found for path in SOURCES if (found := imports_and_calls(path) & NETWORK)}
     assert found == {"loops.py": {"asyncio"}}
+    naming = [
+        path for path in SOURCES if re.search(r"optional\.obstore\(|import obstore", path.read_text(encoding="utf-8"))
+    ]
+    assert {path.parent.name for path in naming} == {"backups"}
 
 
 def test_of_asyncio_only_the_event_loop_is_used() -> None:

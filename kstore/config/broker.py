@@ -33,21 +33,22 @@ class BrokerConfig(Settings):
         "log.dir",
         "list",
         ("/tmp/kafka-logs",),
-        doc="The directory of logs where `log.dirs` is not set; a `Store` is given its directories when it is opened.",
+        doc="A broker's directory of logs where `log.dirs` is not set; without effect on a store, as `log.dirs` is.",
         danger="A temporary directory is emptied by some systems at each start.",
     )
     log_dirs: tuple[str, ...] | None = row(
         "log.dirs",
         "list",
         None,
-        doc="The directories of logs; a new partition goes where the fewest are.",
+        doc="A broker's directories of logs. A store is given its own when it is opened; `cordoned.log.dirs` is held "
+        "against these, too.",
         danger="Each holds the only copy of its partitions.",
     )
     cordoned_log_dirs: tuple[str, ...] = row(
         "cordoned.log.dirs",
         "list",
         (),
-        doc="Directories out of `log.dirs`, or `*`, that are given no new partitions.",
+        doc="Directories out of those of the store, or `*`, that are given no new partitions.",
         danger="With all of them cordoned new partitions go to the first.",
     )
     log_retention_check_interval_ms: int = row(
@@ -125,7 +126,7 @@ class BrokerConfig(Settings):
         "log.cleaner.enable",
         "bool",
         True,
-        doc="Whether housekeeping compacts the logs whose `cleanup.policy` has `compact`.",
+        doc="Whether housekeeping compacts the logs whose `cleanup.policy` has `compact`. Deprecated since Kafka 4.1.",
         danger="Without it logs with the policy `compact` grow for ever.",
     )
     log_cleaner_threads: int = row(

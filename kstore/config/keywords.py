@@ -165,18 +165,18 @@ class BrokerSettings(TypedDict, total=False):
     """The settings of a store that no topic overrides: what `BrokerConfig` takes."""
 
     log_dir: Sequence[str]
-    """The directory of logs where log.dirs is not set; a Store is given its directories when it is opened. [a list
+    """A broker's directory of logs where log.dirs is not set; without effect on a store, as log.dirs is. [a list
     without an empty element; default /tmp/kafka-logs]
     """
 
     log_dirs: Sequence[str] | None
-    """The directories of logs; a new partition goes where the fewest are. [a list without an empty element; default
-    none]
+    """A broker's directories of logs. A store is given its own when it is opened; cordoned.log.dirs is held against
+    these, too. [a list without an empty element; default none]
     """
 
     cordoned_log_dirs: Sequence[str]
-    """Directories out of log.dirs, or *, that are given no new partitions. [a list without an empty element; default
-    empty]
+    """Directories out of those of the store, or *, that are given no new partitions. [a list without an empty element;
+    default empty]
     """
 
     log_retention_check_interval_ms: SupportsIndex | str
@@ -216,7 +216,9 @@ class BrokerSettings(TypedDict, total=False):
     """
 
     log_cleaner_enable: bool | str
-    """Whether housekeeping compacts the logs whose cleanup.policy has compact. [true or false; default true]"""
+    """Whether housekeeping compacts the logs whose cleanup.policy has compact. Deprecated since Kafka 4.1. [true or
+    false; default true]
+    """
 
     log_cleaner_threads: SupportsIndex | str
     """How many threads compact, each one log at a time. [at least 0 threads; default 1]"""

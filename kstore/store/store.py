@@ -261,6 +261,8 @@ class Store(Closing, StoreAwaits):
     ) -> uuid.UUID:
         """Make a topic of so many partitions, with settings of its own; its id.
 
+        Each partition gets a directory with `partition.metadata`; the files of its log come with its first use.
+
         `config` has settings under Kafka's topic names (`{"segment.bytes": 16384}`), `settings` has them as keywords
         (`segment_bytes=16384`); a keyword wins.
 

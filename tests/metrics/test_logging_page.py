@@ -78,7 +78,7 @@ def test_names_of_other_loggers_do_not_occur() -> None:
     assert names == {"kstore", "kstore.future"}
 
 
-def test_appends_and_reads_log_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_appends_and_reads_log_nothing_of_their_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "kstore")
     with kstore.Store.open(tmp_path, background=False) as store:
         store.create_topic("t", 1)
@@ -93,6 +93,9 @@ def test_appends_and_reads_log_nothing(tmp_path: Path, caplog: pytest.LogCapture
         store.read_columns("t")
         store.log("t", 0).fetch(0, 1000)
         assert caplog.messages == []
+        store.log("t", 0).update_config(segment_bytes=200)
+        store.append("t", b"v")
+    assert {record.levelname for record in caplog.records if "rolled" in record.message} == {"INFO"}
 
 
 def test_a_message_that_holds_a_terminals_commands_is_one_escaped_line(

@@ -116,6 +116,11 @@ def test_reads_and_housekeeping_go_on_in_a_follower(tmp_path: Path) -> None:
         assert [r.value for r in store.consumer("group", "orders")] == [b"three", b"two"]
         store.flush()
         store.update_config(segment_bytes=1 << 20)
+        log = store.log("orders", 0)
+        end = log.log_end_offset
+        assert log.roll() == end == log.segments[-1].base_offset
+        log.update_config(segment_bytes=1 << 21)
+        assert log.config.segment_bytes == 1 << 21
         clock.advance(10**11)  # positions and ids would have expired
         before = content(tmp_path)
         store.run_housekeeping()

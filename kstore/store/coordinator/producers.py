@@ -172,7 +172,8 @@ class Producer(RecordProducer, Closing):
     ) -> dict[int, AppendInfo]:
         """Append many records as `Store.append_many` does, each once, however often the call is retried.
 
-        Only a list or tuple can be given again: an iterator that was gone through cannot.
+        A retry gives the same `list` or `tuple`. Any other iterable is a new call when it is given again, since nothing
+        says that it gives the same records.
         """
         identity = records if isinstance(records, list | tuple) else object()
         attempt = _Attempt(("append_many", topic, identity, partition, compression, batch_bytes, seed))

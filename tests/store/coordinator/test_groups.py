@@ -233,6 +233,19 @@ def test_a_position_does_not_expire_by_default_within_a_week_nor_while_a_consume
         with store.consumer("grp", "orders"):
             housekeep(store, clock, DAY_MS)
             assert store.groups() == ("grp",)
+        housekeep(store, clock, 1)  # the last commit counts, and neither reads nor the close
+        assert store.groups() == ()
+
+
+def test_reading_without_commits_keeps_no_position(root: Path, clock: ManualClock) -> None:
+    with open_store(root, clock) as store:
+        store.create_topic("orders")
+        store.commit_offsets("grp", {("orders", 0): 0})
+        for _ in range(6):
+            housekeep(store, clock, DAY_MS)
+            with store.consumer("grp", "orders") as consumer:
+                assert consumer.poll(0) == []
+        assert store.groups() == ("grp",)
         housekeep(store, clock, DAY_MS)
         assert store.groups() == ()
 
@@ -576,7 +589,7 @@ def test_positions_in_force_are_not_committed_again_by_a_consumer_that_reads_not
                 consumer.commit()
         with store.consumer("grp", "orders", auto_offset_reset="latest") as consumer:
             assert consumer.positions == {}
-        with store.consumer("other", "orders") as consumer:
+        with store.consumer("other", "orders") as consumer:  # `groups-begin-at-the-start`
             assert consumer.positions == {}  # it begins at the start again, so that nothing is passed over
 
 
