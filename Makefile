@@ -107,6 +107,7 @@ docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_keywords.py
 	$(BIN)/python docs/make_stubs.py
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_names.py
 	$(BIN)/python docs/make_rooms.py
 
 # The tables of docs/performance.md: those of `make bench` in less than 15 minutes on two quiet processors, the rest by

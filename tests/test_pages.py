@@ -1,0 +1,64 @@
+"""Pages for someone who is new: every public name is on one, every exception, and what a page's examples need."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from test_docs import DOCUMENTS, REPOSITORY, code_blocks, text_of
+
+import kstore
+from kstore.errors import StorageError
+
+ERRORS = REPOSITORY / "docs" / "errors.md"
+
+
+def exceptions() -> dict[str, type[BaseException]]:
+    values = {name: getattr(kstore, name) for name in kstore.__all__}
+    return {
+        name: value for name, value in values.items() if isinstance(value, type) and issubclass(value, BaseException)
+    }
+
+
+def test_the_page_of_public_names_has_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "docs")
+    made = importlib.import_module("make_names")
+    text = text_of(made.PAGE)
+    assert text == made.page(), "make docs writes it anew"
+    named = set(re.findall(r"^\| `(\w+)` \| \S", text, re.MULTILINE))
+    public = {name for name in kstore.__all__ if name not in exceptions()}
+    assert public | set(made.public(kstore.Log)) | set(made.public(kstore.Store)) <= named
+
+
+def test_the_page_of_errors_has_every_exception_with_the_class_that_it_also_is() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\S.*) \| (\S.*) \|$", text_of(ERRORS), re.MULTILINE)
+    found = {name: also for name, also, _, _ in rows}
+    assert set(found) == set(exceptions()) - {"KStoreError"}
+    builtins = importlib.import_module("builtins")
+    for name, also in found.items():
+        assert issubclass(getattr(kstore, name), getattr(kstore, also, None) or getattr(builtins, also)), name
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_a_page_whose_examples_need_one_another_says_so_before_the_first(path: Path) -> None:
+    if len(code_blocks(path)) > 1 and path.name not in ("testing.md",):
+        assert "from top to bottom" in text_of(path).split("```python", 1)[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["kstore-topics.json", "kstore-commit.json", "kstore-loads.json", "kstore-follower.json"]
+)
+def test_a_file_of_a_version_that_is_not_known_is_refused_and_nothing_changes(tmp_path: Path, name: str) -> None:
+    """docs/upgrades.md."""
+    root = tmp_path / "data"
+    with kstore.Store.open(root) as store:
+        store.create_topic("t")
+        store.append("t", b"v")
+    (root / name).write_text('{"version": 2}')
+    (root / ".kafka_cleanshutdown").unlink()  # an opening removes it, as a broker's start does
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(StorageError, match=f"(?s)2.*{name}"):
+        kstore.Store.open(root)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
