@@ -42,7 +42,7 @@ cdef class Record:
 cdef enum:
     MAX_HEADERS = 1 << 20          # of a record as objects: two bytes in a batch become 64 and more in memory
 
-cdef int check_headers(int64_t count, str what, int64_t number) except -1
+cpdef int check_headers(int64_t count, str what, int64_t number) except -1
 
 
 cdef class Buffer:

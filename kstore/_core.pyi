@@ -213,6 +213,9 @@ class BatchIterator(_Walk):
     def __iter__(self) -> BatchIterator: ...
     def __next__(self) -> RecordBatch: ...
 
+def check_headers(count: int, what: str, number: int) -> None:
+    """Refuse to make objects, or text, of more headers than MAX_HEADERS: `InvalidRecordError`."""
+
 def decode_batches(
     buffer: Buffer,
     check_crc: bool = True,

@@ -246,12 +246,12 @@ cdef int _add_members() except -1:
 _add_members()
 
 
-cdef int check_headers(int64_t count, str what, int64_t number) except -1:
-    """Refuse to make objects of more headers than MAX_HEADERS."""
+cpdef int check_headers(int64_t count, str what, int64_t number) except -1:
+    """Refuse to make objects, or text, of more headers than MAX_HEADERS: `InvalidRecordError`."""
     if count > MAX_HEADERS:
         raise InvalidRecordError(
-            f"{what} {number} has {count} headers, and at most {MAX_HEADERS} are given as objects; as columns all are "
-            "read (Log.iter_columns)"
+            f"{what} {number} has {count} headers, and at most {MAX_HEADERS} are given as objects or text; as columns "
+            "all are read (Log.iter_columns)"
         )
     return 0
 

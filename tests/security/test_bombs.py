@@ -103,6 +103,9 @@ CHILD = """
         "dump": lambda: cli.main(["dump", "--print-data-log", "--files", str(file)]),
         "describe": lambda: cli.main(["describe", str(path)]),
         "cat": lambda: cli.main(["cat", str(path)]),
+        "dump_json": lambda: cli.main(["dump", "--json", "--print-data-log", "--files", str(file)]),
+        "export": lambda: cli.main(["export", str(path), "--to", str(path.with_suffix(".jsonl"))]),
+        "export_arrow": lambda: cli.main(["export", str(path), "--to", str(path.with_suffix(".parquet"))]),
         "cat_json": lambda: cli.main(["cat", "--json", "--max", "1000", str(path)]),
         "append": lambda: appending(path.with_name("other-0")),
         "follow": lambda: following(path.with_name("third-0")),
@@ -317,7 +320,19 @@ def test_a_batch_of_millions_of_tiny_things_is_read_in_bounded_memory(directory:
     data, rows = of_many(what)
     assert len(data) < 16384
     put(directory, data)
-    lean = ["read", "read_batches", "batch_table", "fetch", "time", "newest", "dump", "describe", "cat", "cat_json"]
+    lean = [
+        "read",
+        "read_batches",
+        "batch_table",
+        "fetch",
+        "time",
+        "newest",
+        "dump",
+        "describe",
+        "cat",
+        "cat_json",
+        "dump_json",
+    ]
     said = attempt(directory, GIB // 4, ",".join([*lean, "append", "follow", "recover"]))
     by_rows = {name: said[name] for name in ("read", "recover")}
     if what == "headers":
@@ -325,8 +340,9 @@ def test_a_batch_of_millions_of_tiny_things_is_read_in_bounded_memory(directory:
             assert "offset 0 has 8388608 headers, and at most 1048576 are given as objects" in by_rows[name]
     else:
         assert set(by_rows.values()) == {str(rows)}
-    said = attempt(directory, GIB, "read_columns,decode_columns,verify")
+    said = attempt(directory, GIB, "read_columns,decode_columns,verify,export,export_arrow")
     assert said["read_columns"] == said["decode_columns"] == str(rows)
+    assert said["export"] == said["export_arrow"] == ("1" if what == "headers" else "0"), said
     assert said["verify"] == ("0" if what == "headers" else "1"), said  # the records' offsets do not rise
 
 

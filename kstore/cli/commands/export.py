@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
+from kstore._core import check_headers
 from kstore.base import optional
 from kstore.base.threads import Workers
 from kstore.cli import options, output, places, times
@@ -173,6 +174,9 @@ def _chunks(place: places.Place, parsed: argparse.Namespace, names: tuple[str, .
                 isolation=parsed.isolation,
             )
             for columns in chunks:
+                if "headers" in wanted and len(columns):
+                    most = int(np.diff(columns.headers.offsets).max())
+                    check_headers(most, f"{entry.topic}-{entry.partition}: a record below offset", columns.next_offset)
                 yield entry.topic, entry.partition, columns if until is None else _before(columns, until)
             # So that a file without a record has the columns too.
             yield entry.topic, entry.partition, log.read_columns(log.log_end_offset, columns=wanted or ["offset"])

@@ -14,7 +14,7 @@ from cpython.buffer cimport PyBUF_READ
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from kstore._core cimport Buffer, fault_text, ks_parse_header, ks_parse_record, ks_record, record_section
+from kstore._core cimport Buffer, check_headers, fault_text, ks_parse_header, ks_parse_record, ks_record, record_section
 from kstore.codec._wire cimport (
     ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_LENGTH_AT, CODEC_MASK, CONTROL_BIT, CRC_AT,
     DELETE_HORIZON_BIT, HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LOG_OVERHEAD, MAGIC_AT,
@@ -558,6 +558,7 @@ cdef class LogJson(LogText):
                 self._octets(b',"key', 5, r.key, r.key_size)
                 self._octets(b',"value', 7, r.value, r.value_size)
         if self._metadata:
+            check_headers(r.headers_count, "the record at offset", offset)
             self._header_list(r)
         put(self._reserve(2), b"}\n", 2)
         self._size += 2
