@@ -62,3 +62,22 @@ def test_a_file_of_a_version_that_is_not_known_is_refused_and_nothing_changes(tm
     with pytest.raises(StorageError, match=f"(?s)2.*{name}"):
         kstore.Store.open(root)
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_the_page_of_files_lists_every_file_that_a_store_or_a_log_writes(tmp_path: Path) -> None:
+    """Also what they do not write: `meta.properties`."""
+    listed = text_of(REPOSITORY / "docs" / "format.md").split("## What lies where", 1)[1].split("\n## ", 1)[0]
+    source = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "kstore" / "files").rglob("*.py"))
+    own = set(re.findall(r'"(kstore-[a-z-]+\.json|kstore-leader-epochs)"', source))
+    assert len(own) >= 6
+    with kstore.Store.open(tmp_path / "store") as store:
+        store.create_topic("t", config={"retention.ms": "-1"})
+        store.append("t", b"v")
+    with kstore.Log.open(tmp_path / "lone" / "t-0") as log:
+        log.append(b"v")
+    of_store, of_log = ({path.name for path in (tmp_path / name).rglob("*.*")} for name in ("store", "lone"))
+    assert {".kafka_cleanshutdown", "partition.metadata", "kstore-topics.json"} <= of_store
+    assert not of_log & {".kafka_cleanshutdown", "partition.metadata"}
+    assert "meta.properties" not in of_store | of_log
+    names = own | {name for name in of_store | of_log if not name[0].isdigit() and name != "t-0"}
+    assert [name for name in sorted(names) if name not in listed] == []

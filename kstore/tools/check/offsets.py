@@ -50,6 +50,8 @@ class Batch:
     magic: int
     max_timestamp: int
     why_not: str = ""
+    is_restored: bool = False
+    """Whether its length or its magic was wrong, so that a flip of its offset would be a second fault in one header."""
 
     @property
     def next(self) -> int:
@@ -164,7 +166,8 @@ def _put_in_order(
             is_end = number + 1 == len(usable) and after == LONG_MAX
             is_alone = len(usable) == 1  # and its file may be one that belongs elsewhere
             highest = expected if is_end or is_alone else after - batch.span
-            wanted = _offset_told(batch, expected, highest, is_end=is_end or is_alone)
+            is_elsewheres = is_alone and batch.is_restored
+            wanted = None if is_elsewheres else _offset_told(batch, expected, highest, is_end=is_end or is_alone)
             if wanted is not None:
                 patches.append(move(batch, wanted))
             elif not fits or number + 1 == len(usable):

@@ -203,7 +203,7 @@ def _with_restored(fd: int, batches: list[Batch], damages: list[Damage], segment
         if header.MAGIC.of(data) != 2:
             segment.patches.append(patch(damage.position, header.MAGIC, 2, "restore the batch's magic, 2"))
         restored.append(Batch(damage.position, size, whole.base_offset, span, records, whole.partition_leader_epoch, 2,
-                            whole.max_timestamp))  # fmt: skip
+                            whole.max_timestamp, is_restored=True))  # fmt: skip
         damages.remove(damage)
     return sorted(restored, key=lambda batch: batch.position)
 
