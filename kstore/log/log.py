@@ -297,8 +297,9 @@ class Log(Closing, Awaits):
     def last_stable_offset(self) -> int:
         """The end for readers of committed records; the high watermark in a log without open transactions.
 
-        An open transaction that began below the log start keeps it there (SEMANTICS 9.16). Where every record was
-        deleted meanwhile, no file may tell of such a transaction: mode "r" and the next opening can then say more.
+        An open transaction that began below the log start keeps it there (SEMANTICS 9.16). A writer that recovers
+        or truncates the log may forget such a transaction, as Kafka does; mode "r" knows it until the log is closed.
+        Where all records were deleted, only the writer that was open then knows it.
         """
         return self._marks().decided_end_offset()
 

@@ -124,8 +124,15 @@ class Life:
         is_open = any(state.current_txn_first_offset >= 0 for state in self.log.producer_states())
         self.log.delete_records(self.rng.randint(start, max(end - is_open, start)))
 
+    def may_forget(self) -> bool:
+        """Whether a transaction began below the log start: a recovery or a truncation may forget it."""
+        start = self.log.log_start_offset
+        return any(0 <= each.current_txn_first_offset < start for each in self.log.producer_states())
+
     def truncate(self) -> None:
         """Cut to where a batch ends: behind other cuts no file tells the log's end (`recovery-point-in-a-gap`)."""
+        if self.may_forget():
+            return
         start = self.log.log_start_offset
         ends = [batch.last_offset + 1 for batch in self.log.read_batches(start)]
         self.log.truncate_to(self.rng.choice([self.log.log_end_offset, *(end for end in ends if end > start)]))
@@ -145,6 +152,8 @@ class Life:
 
     def crash(self) -> None:
         """The process dies: what it leaves is another log, as the system wrote it."""
+        if self.may_forget():
+            return
         left = self.path.parent / f"left{self.rng.random()}" / self.path.name
         shutil.copytree(self.path, left)
         for name in "recovery-point-offset-checkpoint", "log-start-offset-checkpoint":

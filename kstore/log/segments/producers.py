@@ -134,16 +134,16 @@ class ProducerState:
         """
         self._take_snapshot_of(self.table, sync=sync)
 
-    def recovered(self, end_offset: int, *, may_wait: bool) -> None:
+    def recovered(self, end_offset: int, *, is_last: bool) -> None:
         """Take the snapshot of a segment that was recovered (SEMANTICS 8.14).
 
         To make its file takes longer than all else in an opening after a crash. Without producers that of the last
-        segment waits for `write_waiting`, or for the next snapshot, if `may_wait`: the next opening finds the same
-        again. Behind other segments there may be producers, which an opening without any snapshot would not look for.
+        segment waits for `write_waiting`, or for the next snapshot: the next opening finds the same again. Behind other
+        segments there may be producers, which an opening without any snapshot would not look for.
         """
         self.end_offset = end_offset
-        waits = may_wait and len(self.table) == 0 and self._unwritten is None
-        if not waits or end_offset <= self.last_snapshot_offset:
+        may_wait = is_last and len(self.table) == 0 and self._unwritten is None
+        if not may_wait or end_offset <= self.last_snapshot_offset:
             self.take_snapshot()
             return
         self.write_waiting()

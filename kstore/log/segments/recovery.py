@@ -466,10 +466,7 @@ class _Loader:
         if aborted or segment.base_offset in self.with_txn_index:
             self.with_txn_index.add(segment.base_offset)
             segment.txn_index.replace(AbortedTxn(0, *transaction) for transaction in aborted)
-        # Below the log start batches may be left whose open transactions this opening forgets: the snapshot says so.
-        is_whole = self.log_start_offset <= self.segments[0].base_offset
-        may_wait = is_whole and number == len(self.segments) - 1
-        self.producers.recovered(recovered.next_offset, may_wait=may_wait)
+        self.producers.recovered(recovered.next_offset, is_last=number == len(self.segments) - 1)
         return recovered.cut_bytes
 
     def index_swapped(self, number: int) -> bool:

@@ -1,8 +1,8 @@
 """Transactions of a log that another process may be writing: where the open ones begin, and which were aborted.
 
-A log's writer has this in memory and in its transaction indexes. A read-only log takes what the writer would, were it
-to open the log: the newest snapshot and the batches behind it. Invariant: above the recovery point an index may lack
-entries that a crash has lost, so aborted transactions are found there by a replay.
+A log's writer has this in memory and in its transaction indexes. A read-only log takes the newest snapshot and the
+batches behind it. Invariant: nothing above the recovery point is believed, where a power cut may bring back a snapshot
+that was deleted, and may have lost an index entry; the batches there are replayed.
 """
 
 from __future__ import annotations
@@ -76,10 +76,11 @@ class Replayed:
         """
         with self._lock:
             if version != self._version or log_end_offset < self._end:
+                self._version = -1  # a replay that is broken off is begun again
                 self._begin(segments, size_of, log_start_offset, log_end_offset, recovery_point)
                 self._version = version
             if log_end_offset > self._end:
-                version, self._version = self._version, -1  # a replay that is broken off is begun again
+                version, self._version = self._version, -1
                 self._replay(segments, size_of, log_end_offset)
                 self._version = version
             return self._table.first_unstable_offset, self._from, self._aborted
@@ -107,7 +108,7 @@ class Replayed:
         log_end_offset: int,
         recovery_point: int,
     ) -> None:
-        """Start from the newest sound snapshot; replay aborted transactions from where indexes may lack them.
+        """Start from the newest sound snapshot below the recovery point; replay aborted transactions from an older one.
 
         A transaction may have begun below the log start (SEMANTICS 9.16): a snapshot or a batch there tells.
         """
@@ -117,7 +118,7 @@ class Replayed:
         self._table, self._aborted = ProducerTable(), []
         self._from = self._end = first
         newest: tuple[int, bytes] | None = None
-        for offset in self._snapshots(first, log_end_offset):
+        for offset in self._snapshots(first, min(log_end_offset, recovery_point)):
             with suppress(fs.MissingFileError):  # the writer has removed it
                 data = fs.read_file(f"{self._directory}/{names.snapshot_name(offset)}")
                 if self._table.load(data, 0, NEVER):
