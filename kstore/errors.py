@@ -54,7 +54,8 @@ class KStoreError(Exception):
     """The root of every exception of kstore."""
 
     appended: AppendInfo | dict[int, AppendInfo] | None = None
-    """What the call had stored before it failed, by partition if it was a store's; None where that is nothing."""
+    """What the call had stored before it failed, by partition if it was a store's; where that is
+    nothing, None or offsets of -1."""
 
 
 class ConfigError(KStoreError, ValueError):

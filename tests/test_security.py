@@ -120,7 +120,9 @@ def test_nothing_is_served_and_only_backups_connect() -> None:
     found = {path.name: found for path in SOURCES if (found := imports_and_calls(path) & NETWORK)}
     assert found == {"loops.py": {"asyncio"}}
     naming = [
-        path for path in SOURCES if re.search(r"optional\.obstore\(|import obstore", path.read_text(encoding="utf-8"))
+        path
+        for path in SOURCES
+        if re.search(r"optional\.obstore\(|(?:import|from) obstore", path.read_text(encoding="utf-8"))
     ]
     assert {path.parent.name for path in naming} == {"backups"}
 

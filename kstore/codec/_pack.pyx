@@ -15,7 +15,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove
 
-from kstore._core cimport Record, as_bytes, ks_parse_record, ks_record, ks_too_far
+from kstore._core cimport MAX_HEADERS, Record, as_bytes, ks_parse_record, ks_record, ks_too_far
 from kstore.codec._wire cimport (
     ATTRIBUTES_AT, BatchHead, CONTROL_BIT, CRC_AT, LEADER_EPOCH_AT, RECORDS_AT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT,
     batch_size, put_header, put_uvarint, store32, store64, uvarint_size,
@@ -111,6 +111,8 @@ cdef bytes common_headers(object headers):
     if type(headers) is not list and type(headers) is not tuple:
         return None
     count = len(headers)
+    if count > MAX_HEADERS:
+        return None
     size = uvarint_size(<uint64_t> count << 1)
     for i in range(count):
         if type(headers[i]) is not tuple:
@@ -408,6 +410,8 @@ cdef class Packer:
                 self._refuse(InvalidRecordError, f"header name {name!r}: {error}")
             flat.append(name_bytes)
             flat.append(None if value is None else as_bytes(value, f"header value of record {self.records}"))
+        if len(flat) > 2 * MAX_HEADERS:
+            self._refuse(InvalidRecordError, f"{len(flat) // 2} headers; at most {MAX_HEADERS} are read as objects")
         size = uvarint_size(<uint64_t> len(flat))          # twice the count is its zigzag form
         for part in flat:
             size += 1 if part is None else uvarint_size(<uint64_t> len(<bytes> part) << 1) + len(<bytes> part)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy
+
 from kstore._core import Record
 from kstore.cli import options, places, records, times
 from kstore.cli.progress import Progress
@@ -172,9 +174,10 @@ def _nth_last(log: Log, count: int, isolation: Isolation) -> int:
     back = count
     while count:
         offset = max(end - back, start)
-        offsets = [record.offset for record in log.read(offset, end_offset=end, isolation=isolation)]
+        chunks = log.iter_columns(offset, end_offset=end, columns=("offset",), isolation=isolation)
+        offsets = numpy.concatenate([numpy.empty(0, "i8"), *(chunk.offsets for chunk in chunks)])
         if len(offsets) >= count:
-            return offsets[-count]
+            return int(offsets[-count])
         if offset == start:
             return start
         back *= 4

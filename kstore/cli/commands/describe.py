@@ -200,10 +200,10 @@ def _oldest(log: Log, start: int, end: int) -> int | None:
     if start >= end:
         return None
     try:
-        record = next(iter(log.read(start, end_offset=end)), None)
+        first = log.read_columns(start, end_offset=end, columns=("timestamp",), max_records=1)
     except CorruptRecordError:
         return None
-    return None if record is None or record.timestamp < 0 else record.timestamp
+    return int(first.timestamps[0]) if len(first) and first.timestamps[0] >= 0 else None
 
 
 def _newest(log: Log, segments: Sequence[SegmentInfo]) -> int | None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from kstore import _core
 from kstore.codec import header
+from kstore.columns._read import decode_columns
 from kstore.files import _search
 from kstore.log.log import view_of
 from kstore.log.segments.segment import Segment
@@ -159,7 +160,14 @@ def _are_same(leader: Found, own: Found, compacted: bool) -> bool:
     return bool(shared) and all(a[offset] == b[offset] for offset in shared)
 
 
+_COMPARED = ("offset", "timestamp", "key", "value")
+
+
 def _records(found: Found) -> dict[int, tuple[object, ...]]:
     data = found.segment.file.read(found.place.position, found.place.size_bytes)
-    [batch] = _core.decode_batches(data, path=found.segment.path, position=found.place.position)
-    return {each.offset: (each.timestamp, each.key, each.value) for each in batch}
+    if header.ATTRIBUTES.of(data) & header.CONTROL_BIT:  # columns leave markers out
+        [batch] = _core.decode_batches(data, path=found.segment.path, position=found.place.position)
+        return {each.offset: (each.timestamp, each.key, each.value) for each in batch}
+    columns = decode_columns(data, columns=_COMPARED, path=found.segment.path, position=found.place.position)
+    rows = zip(columns.timestamps.tolist(), columns.keys, columns.values, strict=True)
+    return dict(zip(columns.offsets.tolist(), rows, strict=True))

@@ -159,6 +159,8 @@ def _max_timestamp(view: View) -> TimestampOffset | None:
     for greatest, segment in at_most:
         if latest is not None and greatest < latest.timestamp:
             break
+        if latest is not None and greatest == latest.timestamp and segment.base_offset > latest.offset:
+            continue
         record = segment.latest_record(greatest, view.readable_bytes(segment), view.max_decompressed_bytes)
         if record is None:
             continue

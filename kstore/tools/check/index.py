@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 import numpy
 from numpy.typing import NDArray
 
-from kstore._core import decode_batches
 from kstore.disk import fs
 from kstore.errors import KStoreError
 from kstore.files._index import OFFSET_ENTRY_FIELDS, TIME_ENTRY_FIELDS
 from kstore.tools.check.findings import Findings, SegmentReport, Severity
+from kstore.tools.records import offsets_and_timestamps
 
 __all__ = ["OffsetIndexCheck", "Rows", "TimeIndexCheck"]
 
@@ -259,10 +259,7 @@ class TimeIndexCheck(_Index):
     def _names_record(self, fd: int, slot: int, position: int, size: int) -> bool:
         """Whether an entry names the first record with its timestamp, as brokers before 4.0 made it."""
         try:
-            for batch in decode_batches(fs.pread(fd, size, position)):
-                for record in batch:
-                    if record.timestamp == self.keys[slot]:
-                        return bool(record.offset == self.offsets[slot])
+            offsets, timestamps = offsets_and_timestamps(fs.pread(fd, size, position))
         except KStoreError:
             return False
-        return False
+        return bool((offsets[timestamps == self.keys[slot]][:1] == self.offsets[slot]).any())

@@ -28,6 +28,7 @@ from kstore.tools.check.partition import Marks, Progress, check_partition, read_
 from kstore.tools.check.place import Places, find_places
 from kstore.tools.check.plan import Plan, SegmentPlan
 from kstore.tools.check.segment import read_rows
+from kstore.tools.records import offsets_and_timestamps
 
 __all__ = ["plan_repair", "repair"]
 
@@ -191,7 +192,7 @@ def _with_restored(fd: int, batches: list[Batch], damages: list[Damage], segment
         header.MAGIC.put(mended, 2)
         try:
             (whole,) = decode_batches(mended)
-            records = sum(1 for _ in whole)
+            records = len(offsets_and_timestamps(mended)[0])
         except (KStoreError, ValueError):
             continue
         span = whole.last_offset - whole.base_offset + 1
@@ -214,8 +215,7 @@ def _settle_faults(fd: int, rows: Rows, batches: list[Batch], segment: SegmentPl
     for batch in batches:
         if batch.position in wrong and not batch.why_not:
             data = bytearray(fs.pread(fd, batch.size, batch.position))
-            (whole,) = decode_batches(data, check_crc=False)
-            greatest = max(record.timestamp for record in whole)
+            greatest = int(offsets_and_timestamps(data)[1].max())
             header.MAX_TIMESTAMP.put(data, greatest)
             what = f"write max timestamp {greatest}, that of the records, over {batch.max_timestamp}"
             segment.patches.append(patch(batch.position, header.CRC, header.computed_crc(data), "write the new CRC"))

@@ -19,7 +19,6 @@ from kstore._core import decode_batches
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.codec import header
 from kstore.codec.header import LOG_OVERHEAD, size_of
-from kstore.columns._read import decode_columns
 from kstore.disk import fs
 from kstore.errors import KStoreError
 from kstore.files import names
@@ -27,13 +26,13 @@ from kstore.files.logfile import open_log
 from kstore.tools.check import _verify
 from kstore.tools.check.findings import MAX_FINDINGS, Damage, Findings, SegmentReport
 from kstore.tools.check.index import OffsetIndexCheck, Rows, TimeIndexCheck
+from kstore.tools.records import offsets_and_timestamps
 
 __all__ = ["check_segment", "read_rows", "walk_log"]
 
 
 ROW = numpy.dtype(_verify.ROW)
 _CODECS = 0x07
-_CONTROL = header.CONTROL_BIT
 _MOST_STRETCHES = 64
 """How many stretches stay apart when there are many: a chain looks, for each, at all before it."""
 _ROWS_AT_ONCE = 16384
@@ -351,7 +350,7 @@ def _check_compressed(fd: int, rows: Rows, report: SegmentReport, findings: Find
         try:
             data = fs.pread(fd, int(row["size"]), int(row["position"]))
             for batch in decode_batches(data, check_crc=False):
-                offsets, timestamps = _offsets_and_timestamps(data, row)
+                offsets, timestamps = offsets_and_timestamps(data)
                 rises = bool((offsets[1:] > offsets[:-1]).all())
                 if offsets.size and (not rises or offsets[0] < batch.base_offset or offsets[-1] > batch.last_offset):
                     what = "FORMAT 2.4", "its records' offsets do not rise within the batch's span"
@@ -362,18 +361,6 @@ def _check_compressed(fd: int, rows: Rows, report: SegmentReport, findings: Find
         if what is not None:
             how = "cut the batch" if what[0] != "FORMAT 2.3" else "write the records' greatest timestamp and a new CRC"
             _tell(findings, report.path, row, what[0], what[1], how)
-
-
-def _offsets_and_timestamps(data: bytes, row: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Those of a batch's records, without an object for each."""
-    if row["attributes"] & _CONTROL:  # a few markers, which columns leave out
-        records = [record for batch in decode_batches(data, check_crc=False) for record in batch]
-        return (
-            numpy.array([record.offset for record in records], dtype="i8"),
-            numpy.array([record.timestamp for record in records], dtype="i8"),
-        )
-    columns = decode_columns(data, columns=("offset", "timestamp"), check_crc=False, threads=1)
-    return columns.offsets, columns.timestamps
 
 
 def _greatest(timestamps: NDArray[Any]) -> tuple[int, int]:

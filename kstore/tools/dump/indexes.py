@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kstore._core import decode_batches
 from kstore.codec import header
 from kstore.disk import fs
 from kstore.errors import CorruptIndexError, CorruptRecordError
 from kstore.files._index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetEntries, TimeEntries
 from kstore.files.logfile import MAX_LOG_BYTES, open_log
+from kstore.tools.records import offsets_and_timestamps
 
 __all__ = ["IndexCheck", "LogWindow", "TimeFindings", "dump_index", "dump_time_index"]
 
@@ -92,11 +92,8 @@ class LogWindow:
         data = bytearray(fs.pread(self._fd, batch.size, batch.position))
         if header.MAGIC.of(data) > 2:
             header.MAGIC.put(data, 2)  # a newer format is read as format 2
-        greatest = -1
-        for whole in decode_batches(data, check_crc=False, path=self._path, position=batch.position):
-            for record in whole:
-                greatest = max(greatest, record.timestamp)
-        return greatest
+        _, timestamps = offsets_and_timestamps(data, path=self._path, position=batch.position)
+        return int(timestamps.max(initial=-1))
 
 
 @dataclass

@@ -23,6 +23,7 @@ from reference import Rec
 
 import kstore
 from kstore.columns._columns import Columns
+from kstore.log.segments.segment import Segment
 from kstore.tools.check.verify import verify
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -305,3 +306,22 @@ def test_an_emptied_batch_with_the_greatest_timestamp_hides_no_record_from_max_t
             assert reader.max_timestamp() == expected
     with kstore.Log.open(path, clock=ManualClock(), **SETTINGS) as log:
         assert log.max_timestamp() == expected
+
+
+def test_of_segments_with_one_greatest_timestamp_max_timestamp_searches_the_first_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+    search = Segment.latest_record
+
+    def noted(segment: Segment, *arguments: Any) -> Any:
+        searched.append(segment.base_offset)
+        return search(segment, *arguments)
+
+    monkeypatch.setattr(Segment, "latest_record", noted)
+    with kstore.Log.open(tmp_path / "t-0", clock=ManualClock()) as log:
+        for _ in range(5):
+            log.append(b"v", timestamp=100)
+            log.roll()
+        assert log.max_timestamp() == kstore.TimestampOffset(100, 0)
+    assert searched == [0]
