@@ -163,3 +163,8 @@ def test_repair_keeps_or_names_each_record_that_a_file_held_after_random_damage(
 def test_a_renamed_file_whose_one_batch_has_a_wrong_length_gets_no_other_offset(root: Path) -> None:
     """Seed 5a7d54c32b089e34: a flip of one bit led from its offset to that of its name."""
     check(root, "5a7d54c32b089e34")
+
+
+def test_a_flip_of_the_offset_before_a_damaged_batch_hides_neither_from_verify(root: Path) -> None:
+    """Seed d2bacbdd963aac43: the offset led above the recovery point, and the batch behind it passed for a torn write."""
+    check(root, "d2bacbdd963aac43")

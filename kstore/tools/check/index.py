@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 import numpy
 from numpy.typing import NDArray
 
+from kstore.columns.decoded import offsets_and_timestamps
 from kstore.disk import fs
 from kstore.errors import KStoreError
 from kstore.files._index import OFFSET_ENTRY_FIELDS, TIME_ENTRY_FIELDS
 from kstore.tools.check.findings import Findings, SegmentReport, Severity
-from kstore.tools.records import offsets_and_timestamps
 
 __all__ = ["OffsetIndexCheck", "Rows", "TimeIndexCheck"]
 

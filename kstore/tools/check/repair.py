@@ -14,6 +14,7 @@ from typing import Any
 from kstore._core import decode_batches
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.codec import header
+from kstore.columns.decoded import offsets_and_timestamps
 from kstore.disk import fs
 from kstore.errors import InvalidTopicError, KStoreError, StorageError
 from kstore.files import checkpoint, gaps, names, topics
@@ -28,7 +29,6 @@ from kstore.tools.check.partition import Marks, Progress, check_partition, read_
 from kstore.tools.check.place import Places, find_places
 from kstore.tools.check.plan import Plan, SegmentPlan
 from kstore.tools.check.segment import read_rows
-from kstore.tools.records import offsets_and_timestamps
 
 __all__ = ["plan_repair", "repair"]
 

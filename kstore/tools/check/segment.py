@@ -19,6 +19,7 @@ from kstore._core import decode_batches
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.codec import header
 from kstore.codec.header import LOG_OVERHEAD, size_of
+from kstore.columns.decoded import offsets_and_timestamps
 from kstore.disk import fs
 from kstore.errors import KStoreError
 from kstore.files import names
@@ -26,7 +27,6 @@ from kstore.files.logfile import open_log
 from kstore.tools.check import _verify
 from kstore.tools.check.findings import MAX_FINDINGS, Damage, Findings, SegmentReport
 from kstore.tools.check.index import OffsetIndexCheck, Rows, TimeIndexCheck
-from kstore.tools.records import offsets_and_timestamps
 
 __all__ = ["check_segment", "read_rows", "walk_log"]
 
@@ -171,7 +171,8 @@ def walk_log(
 
 
 def _base_offset_at(fd: int, position: int) -> int:
-    return header.BASE_OFFSET.of(fs.pread(fd, LOG_OVERHEAD, position))
+    data = fs.pread(fd, LOG_OVERHEAD, position)
+    return header.BASE_OFFSET.of(data) if len(data) == LOG_OVERHEAD else LONG_MAX
 
 
 def _behind(fd: int, position: int, end: int, stop: str, least: int, most: int, legacy: bool, path: str | None) -> int:
@@ -388,7 +389,9 @@ def _tell_damage(
                 position=damage.position, offset=damage.next_offset, severity="note", repair="cut them",
             )  # fmt: skip
             return
-        if flushed is not None and damage.next_offset >= flushed:
+        # A flip in the base offset of the batch before it leads above what was flushed, and the offset here does not.
+        is_below = flushed is not None and report.base_offset < _base_offset_at(fd, damage.position) < flushed
+        if flushed is not None and damage.next_offset >= flushed and not is_below:
             findings.add(
                 report.path, "SEMANTICS 8.17", f"{what}: a tail that was not flushed, {size} bytes; opening cuts it",
                 position=damage.position, offset=damage.next_offset, severity="note", repair="cut it",

@@ -19,7 +19,6 @@ from kstore.disk import fs
 from kstore.errors import CorruptIndexError, CorruptRecordError
 from kstore.files._index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetEntries, TimeEntries
 from kstore.files.logfile import MAX_LOG_BYTES, open_log
-from kstore.tools.records import offsets_and_timestamps
 
 __all__ = ["IndexCheck", "LogWindow", "TimeFindings", "dump_index", "dump_time_index"]
 
@@ -89,6 +88,8 @@ class LogWindow:
 
     def max_timestamp(self, batch: _Batch) -> int:
         """Find the largest timestamp of a batch's records, -1 without any."""
+        from kstore.columns.decoded import offsets_and_timestamps  # with NumPy, which other dumps need not load
+
         data = bytearray(fs.pread(self._fd, batch.size, batch.position))
         if header.MAGIC.of(data) > 2:
             header.MAGIC.put(data, 2)  # a newer format is read as format 2
