@@ -95,7 +95,7 @@ def test_appends_and_reads_log_nothing_of_their_own(tmp_path: Path, caplog: pyte
         assert caplog.messages == []
         store.log("t", 0).update_config(segment_bytes=200)
         store.append("t", b"v")
-    assert {record.levelname for record in caplog.records if "rolled" in record.message} == {"INFO"}
+    assert {record.levelname for record in caplog.records if "new segment" in record.message} == {"INFO"}
 
 
 def test_a_message_that_holds_a_terminals_commands_is_one_escaped_line(

@@ -166,5 +166,5 @@ def test_a_renamed_file_whose_one_batch_has_a_wrong_length_gets_no_other_offset(
 
 
 def test_a_flip_of_the_offset_before_a_damaged_batch_hides_neither_from_verify(root: Path) -> None:
-    """Seed d2bacbdd963aac43: the offset led above the recovery point, and the batch behind it passed for a torn write."""
+    """Seed d2bacbdd963aac43: the offset led above the recovery point, and the next batch passed for a torn write."""
     check(root, "d2bacbdd963aac43")
