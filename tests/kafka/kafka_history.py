@@ -530,6 +530,9 @@ class World:
             for suffix in (".log", ".index", ".timeindex", ".txnindex"):
                 theirs.pop(f"{name}{suffix}.deleted", None)
                 ours.pop(f"{name}{suffix}.deleted", None)
+            index = f"{name}.txnindex"  # a recovery has emptied it, and Kafka's roll has made the segment anew
+            if index not in theirs and index in ours and not ours[index][1]:
+                del ours[index]
         return theirs, ours
 
     def compare_files(self, but: Iterable[str] = ()) -> None:
