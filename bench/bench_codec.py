@@ -18,8 +18,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from kstore._core import RecordIterator
 from kstore.codec._pack import Packer
-from kstore.files._scan import scan
-from kstore.files._search import find_batch, find_timestamp
+from kstore.files._log_scan import scan
+from kstore.files._log_search import find_batch, find_timestamp
 
 COUNT = scaled(1_000_000)
 BATCHES = {"16 KiB": 16 * KIB, "1 MiB": MIB}

@@ -25,8 +25,8 @@ from limits.compaction import least, puts
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
-from kstore.log.compaction._keys import NewestRecords, OffsetMap
-from kstore.log.compaction._transactions import CleanedTransactions
+from kstore.log.compaction._cleaned_transactions import CleanedTransactions
+from kstore.log.compaction._newest_records import NewestRecords, OffsetMap
 
 ALONE = "without a round"
 BOUNDS = {

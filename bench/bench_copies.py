@@ -24,7 +24,7 @@ from common import GIB, KIB, MIB, VALUE, Question, report, scaled, settle, timed
 from limits.copies import copied_every_second
 
 import kstore
-from kstore.copies.backups.upload import back_up_directory
+from kstore.copies.backups.backup import back_up_directory
 
 HERE = Path(__file__).parent
 CP = "cp -r"

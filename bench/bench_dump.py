@@ -22,8 +22,8 @@ from common import KIB, MIB, VALUE, Question, measure, report, scaled, timed_row
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
-from kstore.tools.dump.full import FullDump, file_source
-from kstore.tools.dump.kafka import Dump, DumpOptions
+from kstore.tools.dump.full_dump import FullDump, file_source
+from kstore.tools.dump.kafka_dump import Dump, DumpOptions
 
 sys.path += [str(Path(__file__).parents[1] / "tests" / room) for room in ("support", "golden", "kafka", "spark")]
 from kafka_jvm import command, why_missing

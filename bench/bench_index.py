@@ -20,8 +20,8 @@ import pytest
 from common import KIB, MIB, START_MS, Question, measure
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kstore.files._index import OffsetEntries, TimeEntries
-from kstore.files.indexfile import OffsetIndex
+from kstore.files._index_search import OffsetEntries, TimeEntries
+from kstore.files.index_file import OffsetIndex
 
 BY_OFFSET = Question("offset lookup in a full index of 10 MiB", "time", 250e-9, (("bisect in pure Python", 2.0),))
 BY_TIME = Question("timestamp lookup in a full time index of 10 MiB", "time")

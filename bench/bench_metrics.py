@@ -12,7 +12,7 @@ from common import Question, measure
 from prometheus_client import CollectorRegistry, generate_latest
 
 import kstore
-from kstore.metrics.samples import samples_of
+from kstore.metrics.metric_samples import samples_of
 
 PARTITIONS = 1000
 

@@ -19,11 +19,11 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from kstore import Store, encode_batch
 from kstore._core import RecordIterator
 from kstore.codec._pack import Packer
-from kstore.config.log import LogConfig
-from kstore.log.batches import batch_bytes_of
+from kstore.config.log_config import LogConfig
+from kstore.log.batch_packer import batch_bytes_of
 from kstore.store.topics._consume import ConsumerIterator
-from kstore.store.topics._route import Router, Splitter, partition_of
-from kstore.store.topics.append import OPEN_BYTES, READY_BYTES
+from kstore.store.topics._partitioner import Router, Splitter, partition_of
+from kstore.store.topics.topic_append import OPEN_BYTES, READY_BYTES
 
 COUNT = scaled(1_000_000)
 ONE_BY_ONE = scaled(100_000)

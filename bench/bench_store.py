@@ -313,7 +313,7 @@ def test_lag_across_processes(opened: Callable[..., Any], place: Path, contestan
     store = opened(contestant.removesuffix(", polled"))
     count = max(scaled(int(rate * RATES[rate])), 10)
     follower = subprocess.Popen(
-        [sys.executable, str(HERE / "follower.py"), kind, str(place / kind), str(count)],
+        [sys.executable, str(HERE / "follower_append.py"), kind, str(place / kind), str(count)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(Path(kstore.__file__).parent.parent)])},

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import kstore
-from kstore.copies.backups.upload import back_up_directory
+from kstore.copies.backups.backup import back_up_directory
 
 
 def follow(source: str, target: str, count: str) -> None:

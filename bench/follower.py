@@ -1,4 +1,4 @@
-"""A process that follows what another one writes: `python follower.py KIND PATH COUNT`.
+"""A process that follows what another one writes: `python follower_append.py KIND PATH COUNT`.
 
 Each value begins with the time at which it was appended, in nanoseconds of the clock that all processes share. Prints a
 line when it waits, then a line of JSON: the lag of each record in seconds, and the share of a processor that it took.

@@ -29,9 +29,9 @@ from callgrind import Counted
 
 import kstore
 from kstore import _core
-from kstore.files.indexfile import OffsetIndex
-from kstore.log.compaction._keys import NewestRecords
-from kstore.log.compaction._transactions import CleanedTransactions
+from kstore.files.index_file import OffsetIndex
+from kstore.log.compaction._cleaned_transactions import CleanedTransactions
+from kstore.log.compaction._newest_records import NewestRecords
 from kstore.tools.check.verify import verify
 
 KNOWN = Path(__file__).with_suffix(".json")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kstore.config.broker import BrokerConfig
-from kstore.config.log import LogConfig
+from kstore.config.broker_config import BrokerConfig
+from kstore.config.log_config import LogConfig
 from kstore.config.settings import BrokerName, Setting, readable
 
 HEAD = """\
 # Configuration
 
 Every setting of Kafka 4.3.0 that concerns storage, under Kafka's names. What follows is printed from the tables that
-the code checks values with and makes its errors of (`kstore/config/log.py`, `kstore/config/broker.py`); on a command
-line `kstore config` prints the same, and `kstore config --config retention.ms=600000` what that comes to.
+the code checks values with and makes its errors of (`kstore/config/log_config.py`, `kstore/config/broker_config.py`);
+on a command line `kstore config` prints the same, and `kstore config --config retention.ms=600000` what that comes to.
 
 ## Where settings are given
 

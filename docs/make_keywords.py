@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from kstore.config.broker import BrokerConfig
-from kstore.config.log import LogConfig
+from kstore.config.broker_config import BrokerConfig
+from kstore.config.log_config import LogConfig
 from kstore.config.settings import Setting
 
 MODULE = Path(__file__).parents[1] / "kstore" / "config" / "keywords.py"

@@ -25,26 +25,26 @@ if _typing.TYPE_CHECKING:
         TruncationStats,
     )
     from kstore.codec._pack import encode_batch
+    from kstore.columns._column_reader import decode_columns
     from kstore.columns._columns import BinaryColumn, Columns, HeadersColumn
-    from kstore.columns._read import decode_columns
-    from kstore.config.broker import BrokerConfig
-    from kstore.config.log import LogConfig
-    from kstore.copies.backups.upload import Backup, backup
+    from kstore.config.broker_config import BrokerConfig
+    from kstore.config.log_config import LogConfig
+    from kstore.copies.backups.backup import Backup, backup
     from kstore.copies.replication.replicate import Replication, replicate
     from kstore.copies.restores.restore import restore
-    from kstore.log.awaiting.stream import Stream
-    from kstore.log.compaction.outlook import CompactionOutlook
-    from kstore.log.latest import LogTable
+    from kstore.log.async_stream import Stream
+    from kstore.log.compaction.compaction_outlook import CompactionOutlook
     from kstore.log.log import Log
-    from kstore.log.segments.producers import KeptBatch, ProducerInfo
+    from kstore.log.log_table import LogTable
+    from kstore.log.reading.fetch import FetchResult
+    from kstore.log.segments.producer_state import KeptBatch, ProducerInfo
     from kstore.log.segments.recovery import Recovery
-    from kstore.log.segments.retention import Deletion, Outlook
-    from kstore.log.viewing.lookup import FetchResult
-    from kstore.metrics.export import export_to_opentelemetry, export_to_prometheus
+    from kstore.log.writing.retention import Deletion, Outlook
+    from kstore.metrics.exporters import export_to_opentelemetry, export_to_prometheus
+    from kstore.store.bulk_loads.load_manifest import Adopted, Staged
     from kstore.store.coordinator.consumer import Consumer
     from kstore.store.coordinator.groups import CommittedOffset
-    from kstore.store.coordinator.producers import Producer, Transaction, TransactionalProducer
-    from kstore.store.loads.manifest import Adopted, Staged
+    from kstore.store.coordinator.producer import Producer, Transaction, TransactionalProducer
     from kstore.store.store import Store
     from kstore.store.table import Table
     from kstore.store.topics._consume import ConsumerRecord
@@ -140,25 +140,25 @@ _OWNERS = {
     ),
     "kstore.codec._pack": ("encode_batch",),
     "kstore.columns._columns": ("BinaryColumn", "Columns", "HeadersColumn"),
-    "kstore.columns._read": ("decode_columns",),
-    "kstore.config.broker": ("BrokerConfig",),
-    "kstore.config.log": ("LogConfig",),
-    "kstore.copies.backups.upload": ("Backup", "backup"),
+    "kstore.columns._column_reader": ("decode_columns",),
+    "kstore.config.broker_config": ("BrokerConfig",),
+    "kstore.config.log_config": ("LogConfig",),
+    "kstore.copies.backups.backup": ("Backup", "backup"),
     "kstore.copies.replication.replicate": ("Replication", "replicate"),
     "kstore.copies.restores.restore": ("restore",),
-    "kstore.log.awaiting.stream": ("Stream",),
-    "kstore.log.compaction.outlook": ("CompactionOutlook",),
-    "kstore.log.latest": ("LogTable",),
+    "kstore.log.async_stream": ("Stream",),
+    "kstore.log.compaction.compaction_outlook": ("CompactionOutlook",),
+    "kstore.log.log_table": ("LogTable",),
     "kstore.log.log": ("Log",),
-    "kstore.log.segments.producers": ("KeptBatch", "ProducerInfo"),
+    "kstore.log.segments.producer_state": ("KeptBatch", "ProducerInfo"),
     "kstore.log.segments.recovery": ("Recovery",),
-    "kstore.log.segments.retention": ("Deletion", "Outlook"),
-    "kstore.log.viewing.lookup": ("FetchResult",),
-    "kstore.metrics.export": ("export_to_opentelemetry", "export_to_prometheus"),
+    "kstore.log.writing.retention": ("Deletion", "Outlook"),
+    "kstore.log.reading.fetch": ("FetchResult",),
+    "kstore.metrics.exporters": ("export_to_opentelemetry", "export_to_prometheus"),
     "kstore.store.coordinator.consumer": ("Consumer",),
     "kstore.store.coordinator.groups": ("CommittedOffset",),
-    "kstore.store.coordinator.producers": ("Producer", "Transaction", "TransactionalProducer"),
-    "kstore.store.loads.manifest": ("Adopted", "Staged"),
+    "kstore.store.coordinator.producer": ("Producer", "Transaction", "TransactionalProducer"),
+    "kstore.store.bulk_loads.load_manifest": ("Adopted", "Staged"),
     "kstore.store.store": ("Store",),
     "kstore.store.table": ("Table",),
     "kstore.store.topics._consume": ("ConsumerRecord",),

@@ -20,8 +20,8 @@ import kstore
 from kstore._core import crc32c
 from kstore.codec import header
 from kstore.files import checkpoint, names
-from kstore.files._snapshot import parse_snapshot
-from kstore.log.segments._producers import marker_batch
+from kstore.files._producer_snapshot import parse_snapshot
+from kstore.log.segments._producer_state import marker_batch
 from kstore.store.coordinator import _transaction
 
 PAGE = REPOSITORY / "docs" / "compatibility.md"

@@ -17,9 +17,8 @@ from staging import stage_task
 
 import kstore
 from kstore import cli
-from kstore.files import gaps, loads, topics
-from kstore.files.marks import role
-from kstore.store.loads.adopt import BulkLoads
+from kstore.files import follower_file, gap_files, load_files, topic_files
+from kstore.store.bulk_loads.commit import BulkLoads
 
 REPOSITORY = Path(__file__).parent.parent
 FORMAT = REPOSITORY / "docs" / "format.md"
@@ -316,9 +315,9 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, obje
             patch.setattr(BulkLoads, "_carry_out", lambda *given: (keep("kstore-commit.json"), real(*given)))
             store.adopt(rows, txn=("a", 1))
         keep("kstore-loads.json")
-    role.write_role(root, role.FollowerRole(("/srv/leader",), ("t",)))
+    follower_file.write_role(root, follower_file.FollowerRole(("/srv/leader",), ("t",)))
     keep("kstore-follower.json")
-    gaps.write_gaps(root / "t-0", [(1, 2)])
+    gap_files.write_gaps(root / "t-0", [(1, 2)])
     keep("t-0/kstore-gaps.json")
     return found
 
@@ -333,11 +332,11 @@ def test_each_file_of_ours_has_the_fields_that_the_page_lists(own_files: dict[st
 
 def test_the_limits_of_the_files_of_ours_are_those_that_the_page_tells() -> None:
     limits = {
-        "kstore-topics.json": topics.MAX_FILE_BYTES,
-        "kstore-commit.json": loads.MAX_COMMIT_BYTES,
-        "kstore-loads.json": loads.MAX_LOADS_BYTES,
-        "kstore-gaps.json": gaps.MAX_FILE_BYTES,
-        "kstore-follower.json": role.MAX_BYTES,
+        "kstore-topics.json": topic_files.MAX_FILE_BYTES,
+        "kstore-commit.json": load_files.MAX_COMMIT_BYTES,
+        "kstore-loads.json": load_files.MAX_LOADS_BYTES,
+        "kstore-gaps.json": gap_files.MAX_FILE_BYTES,
+        "kstore-follower.json": follower_file.MAX_BYTES,
     }
     for name, limit in limits.items():
         section = text_of(FORMAT).split(f"### `{name}`", 1)[1].split("\n### ", 1)[0]

@@ -44,9 +44,6 @@ COMMANDS: dict[str, str] = {
     "verify": "check everything that can be wrong with logs and their files",
 }
 
-_COPIES = ("backup", "become-leader", "replicate", "restore")
-"""The commands whose modules are in `commands.copies`."""
-
 _READING = ("cat", "config", "describe", "dump", "offsets", "tail")
 """The commands that only print: they end, with success, when the program that reads their output has closed it. Any
 other goes on with its work, and its exit code says how that went."""
@@ -144,8 +141,7 @@ def _run(name: str, arguments: list[str], debug: bool) -> int:
 
 
 def _module(name: str) -> str:
-    room = "kstore.cli.commands.copies" if name in _COPIES else "kstore.cli.commands"
-    return f"{room}.{name.replace('-', '_')}"
+    return f"kstore.cli.commands.{name.replace('-', '_')}_command"
 
 
 def _print_own(name: str) -> int:

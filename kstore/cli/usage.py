@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from kstore.cli.output import size
 from kstore.disk import fs
 from kstore.errors import InvalidTopicError, StorageError
-from kstore.files import loads, names
+from kstore.files import load_files, names
 
 __all__ = ["Meter", "Usage"]
 
@@ -138,9 +138,9 @@ def _awaits_removal(name: str) -> bool:
 
 def _staged(root: str) -> list[str]:
     """The staging areas of a directory, and where else the pending load has staged."""
-    paths = list(loads.staging_areas([root]))
+    paths = list(load_files.staging_areas([root]))
     with suppress(StorageError):
-        record = loads.read_commit(root)
+        record = load_files.read_commit(root)
         paths += [] if record is None else record.directories
     kept: list[str] = []
     for path in sorted(set(paths)):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kstore.codec import compression, header
-from kstore.codec._messages import frame
+from kstore.codec._legacy_messages import frame
 from kstore.errors import InvalidRecordError
 
 __all__ = ["Message", "Wrapped", "messages", "unwrap"]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
-from kstore.codec import _batches, _messages, _pack, compression, header, legacy
+from kstore.codec import _batches, _legacy_messages, _pack, compression, header, legacy
 from kstore.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -30,7 +30,7 @@ from kstore.errors import (
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from kstore.config.log import LogConfig
+    from kstore.config.log_config import LogConfig
 
 __all__ = [
     "Analysis",
@@ -249,7 +249,7 @@ def _analyze_messages(view: memoryview, max_message_bytes: int | None) -> Analys
     """Analyze a leader's uncompressed messages of the old formats in bulk; None for anything else, or a fault."""
     if len(view) <= _UP_TO_MAGIC_BYTES or view[_MAGIC_AT] > 1:
         return None
-    survey = _messages.survey(view, INT_MAX if max_message_bytes is None else max_message_bytes)
+    survey = _legacy_messages.survey(view, INT_MAX if max_message_bytes is None else max_message_bytes)
     if survey is None:
         return None
     count, size, last_offset, max_timestamp, monotonic = survey
@@ -434,7 +434,7 @@ def prepare_leader(analysis: Analysis, *, now_ms: int, config: LogConfig, origin
                 )
             return Prepared(bytearray(analysis.data), max_timestamp, rules.create_time, False)
         packer = _packer(first, target, level)
-        _messages.repack(packer, analysis.data)
+        _legacy_messages.repack(packer, analysis.data)
     else:
         packer = _packer(first, target, level)
         _pack_legacy(analysis, rules, packer, checked_first=source != 0 or target != 0)
@@ -588,12 +588,12 @@ def _pack_legacy(analysis: Analysis, rules: _Rules, packer: _pack.Packer, *, che
     if first.compression:
         wrapped = legacy.unwrap(analysis.data, first.position)
         count = wrapped.count
-        messages = _messages.Messages(
+        messages = _legacy_messages.Messages(
             wrapped.plain, message_rules, wrapped=True, append_time=wrapped.append_time, position=first.position
         )
     else:
         count = analysis.batches_count
-        messages = _messages.Messages(analysis.data, message_rules, wrapped=False)
+        messages = _legacy_messages.Messages(analysis.data, message_rules, wrapped=False)
     errors = messages.check() if checked_first else []
     errors = errors or messages.pack(packer, count, check=not checked_first)
     if errors:

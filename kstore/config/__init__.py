@@ -5,12 +5,12 @@ rooms act on the settings. The hardest rule: one table makes the checks, the err
 docs/configuration.md, so that they cannot disagree.
 """
 
-from kstore.config.broker import BrokerConfig as BrokerConfig
+from kstore.config.broker_config import BrokerConfig as BrokerConfig
 from kstore.config.keywords import BrokerSettings as BrokerSettings
 from kstore.config.keywords import LogSettings as LogSettings
 from kstore.config.keywords import StoreSettings as StoreSettings
-from kstore.config.log import KAFKA_RETENTION_MS as KAFKA_RETENTION_MS
-from kstore.config.log import LogConfig as LogConfig
-from kstore.config.log import from_properties as from_properties
+from kstore.config.log_config import KAFKA_RETENTION_MS as KAFKA_RETENTION_MS
+from kstore.config.log_config import LogConfig as LogConfig
+from kstore.config.log_config import from_properties as from_properties
 from kstore.config.settings import BrokerName as BrokerName
 from kstore.config.settings import Setting as Setting

@@ -16,7 +16,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kstore.disk import _cached, _copy
+from kstore.disk import _cached, _copy_range
 from kstore.disk._lock import Lock as Lock
 from kstore.disk._map import Map as Map
 from kstore.disk.handles import LINK_REASON as LINK_REASON
@@ -136,7 +136,7 @@ def copy(source: int, position: int, length: int, target: int, at: int) -> tuple
 
     Fewer only at the end of the source. When it raises, any prefix of the bytes may have been written. Holds no GIL.
     """
-    copied, crc, error, in_target = _copy.copy(source, position, length, target, at)
+    copied, crc, error, in_target = _copy_range.copy(source, position, length, target, at)
     if error:
         raise storage_error(OSError(error, os.strerror(error)), target if in_target else source)
     return copied, crc

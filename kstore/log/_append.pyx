@@ -6,7 +6,7 @@ up one by one, would take as long as the encoding of the record. The marker of a
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from kstore.log.segments._producers cimport ProducerTable
+from kstore.log.segments._producer_state cimport ProducerTable
 from kstore.log.writing._appender cimport Appender
 
 

@@ -13,7 +13,7 @@ from kstore.base import arguments
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.codec import validation
 from kstore.codec._pack import encode_headers
-from kstore.config.log import LogConfig
+from kstore.config.log_config import LogConfig
 from kstore.errors import (
     InvalidRecordError,
     KStoreError,
@@ -22,11 +22,11 @@ from kstore.errors import (
     RecordTooLargeError,
     closed,
 )
-from kstore.log import _append, batches
-from kstore.log.batches import MAX_EPOCH, PACK_BYTES, producer_fields
-from kstore.log.segments._producers import Origin, marker_batch
-from kstore.log.stored import Stored, with_appended
-from kstore.log.writing import follower, produced
+from kstore.log import _append, batch_packer
+from kstore.log.appended import Stored, with_appended
+from kstore.log.batch_packer import MAX_EPOCH, PACK_BYTES, producer_fields
+from kstore.log.segments._producer_state import Origin, marker_batch
+from kstore.log.writing import follower_append, producer_append
 from kstore.log.writing._appender import Appender
 from kstore.log.writing.writer import Writer
 from kstore.types import AppendInfo
@@ -69,12 +69,12 @@ class Appends:
         writer = self._leading()
         writer.housekeeping.before_append()
         self._check_epoch(leader_epoch)
-        expected_offset = batches.checked_expectation(expected_offset)
-        if batches.codec_of(self.config, None) == 0:
+        expected_offset = batch_packer.checked_expectation(expected_offset)
+        if batch_packer.codec_of(self.config, None) == 0:
             encoded = None if headers is None else encode_headers(headers)
             batch = writer.appender.encode(value, key, timestamp, headers=encoded)
             with writer.gate():
-                batches.refuse_unexpected_locked(writer, expected_offset)
+                batch_packer.refuse_unexpected_locked(writer, expected_offset)
                 writer.assign_epoch_locked(leader_epoch)
                 writer.append_locked(batch)
                 offset = writer.log_end_offset - 1
@@ -120,15 +120,15 @@ class Appends:
         also `OutOfOrderSequenceError`, `InvalidProducerEpochError`, `InvalidTxnStateError`.
         """
         writer = self._leading()
-        codec = batches.codec_of(self.config, compression)
+        codec = batch_packer.codec_of(self.config, compression)
         self._check_epoch(leader_epoch)
-        expected_offset = batches.checked_expectation(expected_offset)
+        expected_offset = batch_packer.checked_expectation(expected_offset)
         if expected_offset is not None and not atomic:
             raise ValueError("expected_offset needs atomic=True: other appends may come between several batches")
         producer = producer_fields(producer_id, producer_epoch, base_sequence, transactional)
         numbered = producer.producer_id >= 0
         now_ms = writer.now()
-        packer = batches.packer(writer, codec, batch_bytes, now_ms, single=atomic, producer=producer)
+        packer = batch_packer.packer(writer, codec, batch_bytes, now_ms, single=atomic, producer=producer)
         iterator = arguments.iterator("records", records)
         stored = Stored()
         more = True
@@ -137,10 +137,10 @@ class Appends:
                 try:
                     more = packer.pack(iterator, PACK_BYTES)
                 except RecordTooLargeError as error:
-                    raise batches.too_large(self.config, error) from None
+                    raise batch_packer.too_large(self.config, error) from None
                 finally:
                     if packer.batches:
-                        batches.store(
+                        batch_packer.store(
                             writer,
                             packer,
                             stored,
@@ -204,7 +204,7 @@ class Appends:
                 writer.append_locked(checked.data)
             else:
                 by = Origin.CLIENT if origin == "client" else Origin.COORDINATOR
-                first, last, known = produced.append_locked(writer, checked.data, by, transaction_version)
+                first, last, known = producer_append.append_locked(writer, checked.data, by, transaction_version)
                 if known >= 0 or first != checked.first_offset:
                     return AppendInfo(first, last, checked.max_timestamp, known)
         return AppendInfo(checked.first_offset, checked.last_offset, checked.max_timestamp, checked.log_append_time)
@@ -243,7 +243,7 @@ class Appends:
         with writer.gate():
             batch = marker_batch(writer.now(), producer_id, producer_epoch, bool(commit), coordinator_epoch, at_append)
             writer.assign_epoch_locked(leader_epoch)
-            offset, _, _ = produced.append_locked(writer, batch, Origin.COORDINATOR, transaction_version)
+            offset, _, _ = producer_append.append_locked(writer, batch, Origin.COORDINATOR, transaction_version)
         if sync:
             self.flush()
         return offset
@@ -273,7 +273,7 @@ class Appends:
             if analysis.last_offset >= LONG_MAX:
                 raise InvalidRecordError(f"offset {analysis.last_offset} leaves no number for the log end")
             self._refuse_larger_than_segment(analysis.valid_bytes)
-            follower.append_locked(writer, analysis)
+            follower_append.append_locked(writer, analysis)
         return AppendInfo(analysis.first_offset, analysis.last_offset, analysis.max_timestamp)
 
     def _refuse_larger_than_segment(self, size: int) -> None:

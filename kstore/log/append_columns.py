@@ -1,6 +1,6 @@
 """Appending whole columns: the third form of append, without a Python object for each record.
 
-`columns.sources` brings the columns into step, `columns._encode` encodes them without the GIL, the pipeline compresses
+`columns.column_input` brings the columns into step, `columns._column_encoder` encodes them without the GIL, the pipeline compresses
 and stores them. The hardest rule: batches are stored in the order of their rows, and when a row is refused those before
 its batch are in the log, as the error's `appended` says.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from kstore.base import arguments
-from kstore.columns import _encode
-from kstore.columns.sources import ColumnInput
+from kstore.columns import _column_encoder
+from kstore.columns.column_input import ColumnInput
 from kstore.errors import RecordTooLargeError
 from kstore.log.append import Appends
-from kstore.log.batches import LOAD_BYTES, PACK_BYTES, checked_expectation, codec_of, producer_fields, too_large
-from kstore.log.pipeline import BatchPipeline, OrderedWork
-from kstore.log.stored import with_appended
+from kstore.log.appended import with_appended
+from kstore.log.batch_packer import LOAD_BYTES, PACK_BYTES, checked_expectation, codec_of, producer_fields, too_large
+from kstore.log.batch_pipeline import BatchPipeline, OrderedWork
 from kstore.types import AppendInfo
 
 MAX_THREADS = 256
@@ -81,9 +81,9 @@ class ColumnAppends(Appends):
         try:
             with work:
                 for rows in columns:
-                    while _encode.pack(pipeline.packer, rows, limit_bytes):
+                    while _column_encoder.pack(pipeline.packer, rows, limit_bytes):
                         pipeline.send()
-                _encode.close(pipeline.packer)
+                _column_encoder.close(pipeline.packer)
             if sync:
                 self.flush()
         except RecordTooLargeError as error:

@@ -20,26 +20,25 @@ from kstore.base.numbers import INT_MAX
 from kstore.base.stats import LogStats
 from kstore.codec._compression import ZSTD_OF_COLUMNS
 from kstore.config import cautions
-from kstore.config.log import ConfigSource, LogConfig
+from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import fs
 from kstore.errors import InvalidTopicError, KStoreError, PolicyViolationError, StorageError, as_storage_error
-from kstore.files import checkpoint, loads, names
-from kstore.files.marks import restores, role
-from kstore.files.marks.role import FollowerRole
-from kstore.log.awaiting.calls import Awaits
-from kstore.log.compaction import on_demand, watch
-from kstore.log.compaction.outlook import CompactionOutlook
-from kstore.log.compaction.outlook import outlook as compaction_outlook
+from kstore.files import checkpoint, follower_file, load_files, names, restore_mark
+from kstore.files.follower_file import FollowerRole
+from kstore.log.async_calls import Awaits
+from kstore.log.compaction import compact_log, compaction_stats
+from kstore.log.compaction.compaction_outlook import CompactionOutlook
+from kstore.log.compaction.compaction_outlook import outlook as compaction_outlook
+from kstore.log.reading.read_only_view import ReadOnlyView
+from kstore.log.reading.view import describe_all, steadily
 from kstore.log.segments import recovery
-from kstore.log.segments.producers import DEFAULT_EXPIRY, Expiry
+from kstore.log.segments.producer_state import DEFAULT_EXPIRY, Expiry
 from kstore.log.segments.recovery import Recovery, Seen
-from kstore.log.segments.retention import Deletion, Outlook
-from kstore.log.viewing.readonly import ReadOnlyView
-from kstore.log.viewing.view import describe_all, steadily
-from kstore.log.writing import deletion, truncation
+from kstore.log.writing import retention_run, truncation
 from kstore.log.writing.housekeepers import InlineHousekeeper, ThreadHousekeeper
 from kstore.log.writing.housekeeping import Housekeeper
+from kstore.log.writing.retention import Deletion, Outlook
 from kstore.log.writing.writer import Writer
 from kstore.types import AppendInfo, CompactionStats, SegmentInfo
 
@@ -102,7 +101,7 @@ class Log(Closing, Awaits):
                 f"{names.partition_name(parsed.topic, parsed.partition)!r} would be (FORMAT 1.2)"
             )
         names.check_topic(parsed.topic)
-        restores.refuse_unfinished(os.path.dirname(directory))
+        restore_mark.refuse_unfinished(os.path.dirname(directory))
         refuse_unknown(Log.open, settings, LogConfig)
         resolved = LogConfig.resolve(config, settings)
         if mode == "a":
@@ -170,7 +169,7 @@ class Log(Closing, Awaits):
         fs.make_directories(root)
         self._locks = (fs.lock_root(root, shared=True),)
         try:
-            loads.refuse_pending(root, *partition)
+            load_files.refuse_pending(root, *partition)
             if not fs.exists(self.path):
                 checkpoint.forget_partitions(root, [partition])
                 fs.mkdir(self.path)
@@ -183,7 +182,7 @@ class Log(Closing, Awaits):
             housekeeper = ThreadHousekeeper(root) if clock is None else InlineHousekeeper(root)
             leader_epoch = checkpoint.read_offsets(root, checkpoint.LEADER_EPOCHS).get(partition, -1)
             self._load(clock, housekeeper, recovery_point, log_start_offset, marked_clean)
-            _take_role(self._writable(), role.read_role(root), leader_epoch)
+            _take_role(self._writable(), follower_file.read_role(root), leader_epoch)
         except BaseException:
             self._unlock()
             raise
@@ -357,7 +356,7 @@ class Log(Closing, Awaits):
             "time_index_entries": sum(segment.time_index_entries for segment in segments),
             "full": "" if self._writer is None or self._writer.full is None else str(self._writer.full),
             "zstd_of_columns": ZSTD_OF_COLUMNS,
-            **watch.numbers(view, self.config, self._now()),
+            **compaction_stats.numbers(view, self.config, self._now()),
         }
 
     # Changing the log otherwise.
@@ -401,7 +400,7 @@ class Log(Closing, Awaits):
             raise PolicyViolationError(
                 f"cleanup.policy is {','.join(policy)}; records are deleted only where it has 'delete' or is empty"
             )
-        deletion.raise_start(writer, arguments.whole("before_offset", before_offset))
+        retention_run.raise_start(writer, arguments.whole("before_offset", before_offset))
         return writer.log_start_offset
 
     def apply_retention(self) -> list[SegmentInfo]:
@@ -411,7 +410,7 @@ class Log(Closing, Awaits):
         is on the disk before the first of them goes. A log whose `cleanup.policy` lacks "delete" loses only what lies
         below its log start.
         """
-        return deletion.apply(self._writable())
+        return retention_run.apply(self._writable())
 
     def plan_retention(self) -> list[Deletion]:
         """Say which segments `apply_retention` would delete now, oldest first, and why; changes nothing."""
@@ -422,7 +421,7 @@ class Log(Closing, Awaits):
         return self._survey()[1]
 
     def _survey(self) -> tuple[list[Deletion], Outlook | None]:
-        return deletion.survey(self._view, self.config, self._now())
+        return retention_run.survey(self._view, self.config, self._now())
 
     def _now(self) -> int:
         if self._writer is not None:
@@ -443,12 +442,12 @@ class Log(Closing, Awaits):
         if dry_run:
             if roll:
                 raise ValueError("roll and dry_run exclude each other: a dry run rolls nothing")
-            return on_demand.try_compact(self._view, self.config, self._now(), progress=progress)
+            return compact_log.try_compact(self._view, self.config, self._now(), progress=progress)
         writer = self._writable()
-        on_demand.refuse_policy(self.config)
+        compact_log.refuse_policy(self.config)
         if roll:
             self.roll()
-        return on_demand.compact(writer, progress=progress)
+        return compact_log.compact(writer, progress=progress)
 
     def compaction_outlook(self) -> CompactionOutlook:
         """Say why nothing of the log is cleaned, or what will be and when; changes nothing."""
@@ -549,7 +548,7 @@ def view_of(log: Log) -> Writer | ReadOnlyView:
 
 def dirty_ratio_of(log: Log) -> float:
     """The share of a compacted log that is dirty, as `Log.stats` says it, without a look at each segment's files."""
-    return watch.numbers(log._view, log.config, log._now())["dirty_ratio"]
+    return compaction_stats.numbers(log._view, log.config, log._now())["dirty_ratio"]
 
 
 def configure(log: Log, config: LogConfig) -> None:

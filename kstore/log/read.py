@@ -8,11 +8,11 @@ from typing import Literal
 
 from kstore import _core
 from kstore.base import arguments, times
-from kstore.log.segments.producers import ProducerInfo
-from kstore.log.viewing import _by_time, lookup
-from kstore.log.viewing.lookup import FetchResult
-from kstore.log.viewing.reader import LogReader, ReadOptions, open_reader
-from kstore.log.viewing.view import View
+from kstore.log.reading import _timestamp_lookup, fetch
+from kstore.log.reading.fetch import FetchResult
+from kstore.log.reading.log_reader import LogReader, ReadOptions, open_reader
+from kstore.log.reading.view import View
+from kstore.log.segments.producer_state import ProducerInfo
 from kstore.types import TimestampOffset
 
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -56,7 +56,7 @@ class Reads:
 
     _view: View
 
-    offset_for_timestamp = _by_time.offset_for_timestamp
+    offset_for_timestamp = _timestamp_lookup.offset_for_timestamp
 
     def read(
         self,
@@ -158,7 +158,7 @@ class Reads:
         committed = wants_committed(isolation)
         offset = arguments.whole("offset", offset)
         max_bytes = arguments.whole("max_bytes", max_bytes)
-        return lookup.fetch(self._view, offset, max_bytes, min_one_message=min_one_message, committed=committed)
+        return fetch.fetch(self._view, offset, max_bytes, min_one_message=min_one_message, committed=committed)
 
     def max_timestamp(self) -> TimestampOffset | None:
         """Find the greatest timestamp of a record and the first record that has it; None in a log without timestamps.
@@ -166,7 +166,7 @@ class Reads:
         As in Kafka, what the log's files hold counts: after `delete_records` the record may lie below
         `log_start_offset`, where it cannot be read, until its segment is deleted.
         """
-        return lookup.max_timestamp(self._view)
+        return fetch.max_timestamp(self._view)
 
     def producer_states(self) -> list[ProducerInfo]:
         """What the log knows of each producer id, in order: epochs, last batches, open transaction.

@@ -16,16 +16,16 @@ from kstore.base import arguments
 from kstore.base.numbers import LONG_MAX
 from kstore.base.threads import ForkLock
 from kstore.codec._aborted import AbortedFilter
-from kstore.columns import _columns, _read, _stream, _table
+from kstore.columns import _arrow_stream, _batch_table, _column_reader, _columns
 from kstore.columns._columns import Columns
-from kstore.columns.keyed import checked_columns
+from kstore.columns.keyed_rows import checked_columns
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, KStoreError
-from kstore.files import _search
+from kstore.files import _log_search
 from kstore.log.read import Isolation, Reads, read_options
+from kstore.log.reading.log_reader import LogReader
+from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, View, chain, misplaced, offset_limit
 from kstore.log.segments.segment import Segment
-from kstore.log.viewing.reader import LogReader
-from kstore.log.viewing.view import HEADER_BYTES, ReadPiece, SegmentList, View, chain, misplaced, offset_limit
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -46,7 +46,7 @@ NO_LIMIT = LONG_MAX
 class _Source:
     """The records of one pass over a log as `Columns`, chunk by chunk. Not thread-safe."""
 
-    def __init__(self, log_reader: LogReader, reader: _read.Reader | _table.BatchTable) -> None:
+    def __init__(self, log_reader: LogReader, reader: _column_reader.Reader | _batch_table.BatchTable) -> None:
         self._view = view = log_reader.view
         self._log_reader = log_reader
         self._end = log_reader.end_offset
@@ -119,7 +119,7 @@ class _Source:
         if self._position < end or reader.is_amid:
             most = offset_limit(view, segment)
             pause = min(self._position + self._stride, end)
-            if isinstance(reader, _table.BatchTable):
+            if isinstance(reader, _batch_table.BatchTable):
                 pause = min(self._position + self._stride * TABLE_STRIDES, end)
                 reader.divide(self._borders(segment, self._position, pause))
             elif self._position >= self._divided:
@@ -179,7 +179,7 @@ class _Source:
         most = offset_limit(self._view, segment)
         least = self._reader.least
         try:
-            batch = _search.find_batch(
+            batch = _log_search.find_batch(
                 self._file.fd, self._position, end, offset, least=least, most=most, path=segment.path
             )
         except CorruptRecordError:
@@ -232,7 +232,7 @@ class _Source:
             return []
         return [index.entry(slot * index.entries // parts)[1] for slot in range(parts)]
 
-    def _chunk_borders(self, segment: Segment, reader: _read.Reader, pause: int, end: int) -> list[int]:
+    def _chunk_borders(self, segment: Segment, reader: _column_reader.Reader, pause: int, end: int) -> list[int]:
         """Positions where batches begin, if the index is right, from here on: borders of chunks of about equal size.
 
         Their number is a multiple of that of the threads.
@@ -249,7 +249,7 @@ class _Source:
             count = min((pause - position) * (entries - first) // max(end - position, 1), entries - first)
             parts = -(-count // step)
             parts += -parts % reader.threads
-            while parts >= _read.MAX_BORDERS:
+            while parts >= _column_reader.MAX_BORDERS:
                 parts -= reader.threads
                 count = parts * step
             for part in range(1, parts + 1):  # the larger chunks first: they are read side by side
@@ -377,7 +377,7 @@ class ColumnReads(Reads):
         delete_horizon_ms (-1: none) and crc. A compressed message of the old formats keeps its base offset and its
         count inside; both are -1 here. No checksum is looked at. Raises as `read_batches` does for a broken frame.
         """
-        table = _table.BatchTable(threads=_read.DEFAULT_THREADS)
+        table = _batch_table.BatchTable(threads=_column_reader.DEFAULT_THREADS)
         source = self._source(table, offset, end_offset, start_timestamp, isolation, durable)
         return source.next(NO_LIMIT, NO_LIMIT, whole=True)
 
@@ -401,7 +401,7 @@ class ColumnReads(Reads):
         names = tuple(name for name, _ in fields)
         end = self._handed_over()
         chunks = self.iter_columns(end_offset=end.offset, columns=names, layout=layout)
-        return _stream.stream_capsule(chunks, fields, end)
+        return _arrow_stream.stream_capsule(chunks, fields, end)
 
     def _handed_over(self) -> _End:
         """The end that all streams have that are open at the same time."""
@@ -414,7 +414,7 @@ class ColumnReads(Reads):
 
     def _source(
         self,
-        reader: _read.Reader | _table.BatchTable,
+        reader: _column_reader.Reader | _batch_table.BatchTable,
         offset: int | None,
         end_offset: int | None,
         start_timestamp: int | datetime | None,
@@ -444,16 +444,16 @@ def read_kept(log: ColumnReads, offsets: NDArray[int64], end_offset: int, column
 
 def _columns_reader(
     view: View, columns: Sequence[str] | None, layout: Layout, threads: int | None, *, in_chunks: bool = False
-) -> _read.Reader:
+) -> _column_reader.Reader:
     names = _names(columns)
-    count = _read.DEFAULT_THREADS if threads is None else arguments.integer("threads", threads, low=1)
+    count = _column_reader.DEFAULT_THREADS if threads is None else arguments.integer("threads", threads, low=1)
     if layout not in _columns.LAYOUTS:
         raise ValueError(f"layout is {layout!r}; {', '.join(map(repr, _columns.LAYOUTS))} are allowed")
-    return _read.Reader(
+    return _column_reader.Reader(
         names,
         layout,
         max_decompressed_bytes=view.max_decompressed_bytes,
-        threads=min(count, _read.MAX_THREADS),
+        threads=min(count, _column_reader.MAX_THREADS),
         in_chunks=in_chunks,
     )
 
@@ -480,5 +480,5 @@ def _limits(
     if layout == "binary":
         size = min(size, _columns.MAX_BINARY_BYTES)
     if columns is not None and "headers" in columns:
-        size = min(size, _read.MAX_HEADER_BYTES)
+        size = min(size, _column_reader.MAX_HEADER_BYTES)
     return rows, size

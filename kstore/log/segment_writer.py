@@ -11,13 +11,13 @@ from errno import EIO
 from itertools import pairwise
 from typing import NamedTuple
 
-from kstore.config.log import LogConfig
+from kstore.config.log_config import LogConfig
 from kstore.disk import fs, openfiles
 from kstore.errors import LogClosedError, StorageError
 from kstore.log.segments.segment import Segment
 from kstore.log.writing import active_segment
 from kstore.log.writing._appender import Appender, Code
-from kstore.log.writing._gate import Gate
+from kstore.log.writing._log_gate import Gate
 
 WRITE_BACK_BYTES = 1 << 20  # after so many appended bytes the system begins to write the file to the disk
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from kstore.base import optional
-from kstore.metrics.exported import Exported, Labelled
-from kstore.metrics.families import FAMILIES, Family
+from kstore.metrics.exported_sources import Exported, Labelled
+from kstore.metrics.metric_families import FAMILIES, Family
 
 if TYPE_CHECKING:
     from kstore.base.stats import HistogramStats
-    from kstore.metrics.samples import Source
+    from kstore.metrics.metric_samples import Source
 
 _instruments: weakref.WeakKeyDictionary[Any, Instruments] = weakref.WeakKeyDictionary()
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from kstore.base import optional
-from kstore.metrics.exported import Exported
-from kstore.metrics.families import FAMILIES, Family
+from kstore.metrics.exported_sources import Exported
+from kstore.metrics.metric_families import FAMILIES, Family
 
 if TYPE_CHECKING:
     from kstore.base.stats import HistogramStats
-    from kstore.metrics.samples import Source
+    from kstore.metrics.metric_samples import Source
 
 _collectors: weakref.WeakKeyDictionary[Any, Collector] = weakref.WeakKeyDictionary()
 

@@ -7,9 +7,9 @@ room starts no jobs and shuffles no rows.
 
 from __future__ import annotations
 
-from kstore.spark.driver import commit, discard, ingest, partition_of
+from kstore.spark.load_driver import commit, discard, ingest, partition_of
 from kstore.spark.scanning import scan
 from kstore.spark.staging import MANIFEST, Stage, stage
-from kstore.store.loads.manifest import Adopted, Staged
+from kstore.store.bulk_loads.load_manifest import Adopted, Staged
 
 __all__ = ["MANIFEST", "Adopted", "Stage", "Staged", "commit", "discard", "ingest", "partition_of", "scan", "stage"]

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kstore.errors import ConfigError, LogLockedError
-from kstore.spark.driver import COMMIT_TIMEOUT, commit, discard
-from kstore.spark.options import COLUMN_TYPES, ReadOptions, WriteOptions, plain
+from kstore.spark.load_driver import COMMIT_TIMEOUT, commit, discard
 from kstore.spark.scanning import Filters, Piece, Scan, ddl, directories, plan
+from kstore.spark.spark_options import COLUMN_TYPES, ReadOptions, WriteOptions, plain
 from kstore.spark.staging import stage
-from kstore.store.loads.manifest import Staged
+from kstore.store.bulk_loads.load_manifest import Staged
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

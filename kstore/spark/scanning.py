@@ -30,7 +30,7 @@ from kstore.errors import (
 )
 from kstore.files import checkpoint
 from kstore.log.log import Log
-from kstore.spark.options import COLUMN_TYPES, Isolation, Range, ReadOptions
+from kstore.spark.spark_options import COLUMN_TYPES, Isolation, Range, ReadOptions
 from kstore.spark.workers import refuse_other_python
 from kstore.store.catalog import Entry, look
 

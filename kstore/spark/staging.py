@@ -1,11 +1,11 @@
 """What runs in Spark's tasks: rows in, private segment files out, a manifest row for each partition that got rows.
 
 A `Stage` is made on the driver, which checks its arguments, and is pickled into tasks; it holds no file and no lock.
-rows.py says which columns are allowed; attempts.py encodes and writes. The hardest rule: a task attempt writes into a
+spark_rows.py says which columns are allowed; task_attempt.py encodes and writes. The hardest rule: a task attempt writes into a
 directory of its own and nowhere else, so that one that fails, or ends too late, has changed nothing.
 
 Memory: a task holds one record batch of Spark's (64 MiB at the most by Spark's default) and copies of `SLICE_BYTES` of
-it, or a block of rows, beside what attempts.py holds. That does not grow with the rows; docs/spark.md has figures.
+it, or a block of rows, beside what task_attempt.py holds. That does not grow with the rows; docs/spark.md has figures.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 
 from kstore.base import arguments, optional
 from kstore.codec import compression as codecs
-from kstore.columns.sources import ColumnInput
-from kstore.config.log import TOPIC_NAMES, LogConfig
+from kstore.columns.column_input import ColumnInput
+from kstore.config.log_config import TOPIC_NAMES, LogConfig
 from kstore.config.settings import check_known
 from kstore.disk import fs
 from kstore.errors import (
@@ -34,15 +34,15 @@ from kstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from kstore.files import loads, names
-from kstore.files.marks.role import read_role
-from kstore.files.topics import MAX_PARTITIONS
-from kstore.spark.attempts import Attempt, Topic
-from kstore.spark.rows import COLUMNS, Row, Types, blocks, check, check_stamps, from_pandas, simple_name
-from kstore.store.loads.manifest import TASK_PREFIX, Staged
-from kstore.store.loads.staged_files import remove_job, remove_staged
+from kstore.files import load_files, names
+from kstore.files.follower_file import read_role
+from kstore.files.topic_files import MAX_PARTITIONS
+from kstore.spark.spark_rows import COLUMNS, Row, Types, blocks, check, check_stamps, from_pandas, simple_name
+from kstore.spark.task_attempt import Attempt, Topic
+from kstore.store.bulk_loads.load_manifest import TASK_PREFIX, Staged
+from kstore.store.bulk_loads.staged_files import remove_job, remove_staged
 from kstore.store.store import Store, partition_count
-from kstore.store.topics import _column_route, _route
+from kstore.store.topics import _column_partitioner, _partitioner
 
 MANIFEST = (
     "job string, directory string, task long, topic string, partition int, partitions int, records long, batches long, "
@@ -223,7 +223,7 @@ class Stage:
             partition = row.partition
             if explicit and partition is None and row.key is not None:
                 topic = self._topic(row.topic if name is None else name)
-                partition = _route.partition_of(row.key, topic.partitions)
+                partition = _partitioner.partition_of(row.key, topic.partitions)
             groups.setdefault((row.topic if name is None else name, partition), []).append(row)
         for (topic_name, partition), group in groups.items():
             stamps = [row.timestamp for row in group]
@@ -256,7 +256,9 @@ def _by_key(pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) ->
 def partitions_of(keys: Any, partitions: int, attempt: Attempt | None = None) -> bytes:
     """The partitions of the keys of an Arrow array, by Kafka's default partitioner: native int32, -1 for null."""
     now_ms = 0 if attempt is None else attempt.now_ms
-    parts = [_column_route.partitions_of(rows, partitions) for rows in ColumnInput(keys, keys, None, None, now_ms)]
+    parts = [
+        _column_partitioner.partitions_of(rows, partitions) for rows in ColumnInput(keys, keys, None, None, now_ms)
+    ]
     return b"".join(parts)
 
 
@@ -430,7 +432,7 @@ def staging_directory(paths: Iterable[str], given: str | os.PathLike[str] | None
     `ConfigError` for one inside of a log directory, `StorageError` for one on another file system.
     """
     roots = list(paths)
-    path = loads.staging_areas(roots)[0] if given is None else arguments.real_path("staging_dir", given)
+    path = load_files.staging_areas(roots)[0] if given is None else arguments.real_path("staging_dir", given)
     fs.refuse_links(path, below=path)
     for root in roots:
         if path == root or path.startswith(root + os.sep):
@@ -460,7 +462,7 @@ def remove_stale(paths: Iterable[str], staging: str, *, now: float | None = None
         return []
     needed = set()
     for root in paths:
-        record = loads.read_commit(root) if fs.exists(root) else None
+        record = load_files.read_commit(root) if fs.exists(root) else None
         if record is not None:
             needed |= {os.path.basename(os.path.dirname(directory)) for directory in record.directories}
     limit = (time.time() if now is None else now) - STALE_SECONDS

@@ -15,23 +15,23 @@ from typing import Any
 
 from kstore.base import arguments
 from kstore.config import cautions
-from kstore.config.log import TOPIC_NAMES, ConfigSource, LogConfig
+from kstore.config.log_config import TOPIC_NAMES, ConfigSource, LogConfig
 from kstore.config.settings import check_known, text
 from kstore.disk import fs
 from kstore.errors import InconsistentTopicIdError, InvalidTopicError, KStoreError, StorageError, TopicExistsError
 from kstore.files import checkpoint, names
-from kstore.files.topics import MAX_PARTITIONS, TopicRecord
+from kstore.files.topic_files import MAX_PARTITIONS, TopicRecord
 from kstore.log.log import configure
 from kstore.store import catalog
 from kstore.store.catalog import Entry
 from kstore.store.coordinator.groups import GroupCoordinator
-from kstore.store.coordinator.internaltopics import TRANSACTIONS_TOPIC
+from kstore.store.coordinator.internal_topics import TRANSACTIONS_TOPIC
 from kstore.store.coordinator.transactions import TransactionCoordinator
 from kstore.store.manager import LogManager
 from kstore.store.metadata import Metadata, id_on_disk
-from kstore.store.readers import Logs
-from kstore.store.topicfile import TopicFile
-from kstore.store.topics.routes import Routes
+from kstore.store.read_only_logs import Logs
+from kstore.store.topic_record import TopicFile
+from kstore.store.topics.route_cache import Routes
 
 logger = logging.getLogger("kstore")
 

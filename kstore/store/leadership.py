@@ -1,6 +1,6 @@
 """`Leadership`: a store as a follower, how a replicator changes it, and how it becomes a leader.
 
-A store whose directories have a role file (`files.marks.role`) is a follower: clients read it, and every change of
+A store whose directories have a role file (`files.follower_file`) is a follower: clients read it, and every change of
 theirs raises `NotLeaderError`. The replicator changes it through `follower_of(store)`:
 
     follower = follower_of(store)            # ReplicationError for a leader
@@ -35,17 +35,17 @@ from kstore.base.weak import weak_method
 from kstore.errors import ReplicationError, StorageError
 from kstore.files import checkpoint
 from kstore.files.epochs import LeaderEpochCache
-from kstore.files.marks.role import FollowerRole, remove_role
+from kstore.files.follower_file import FollowerRole, remove_role
 from kstore.log.log import Log, append_as_follower, begin_epoch, writer_of
-from kstore.log.writing import deletion, truncation
-from kstore.log.writing._turn import Turn
+from kstore.log.writing import retention_run, truncation
+from kstore.log.writing._sync_turn import Turn
 from kstore.store.administration import Administration
 from kstore.store.catalog import Entry
 from kstore.store.coordinator.groups import GroupCoordinator
 from kstore.store.coordinator.transactions import TransactionCoordinator
 from kstore.store.manager import LogManager
 from kstore.store.metadata import Metadata
-from kstore.store.readers import Logs
+from kstore.store.read_only_logs import Logs
 from kstore.types import AppendInfo
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class FollowerPartition:
         over. `OffsetOutOfRangeError` above the log end."""
         writer = writer_of(self.log)
         if offset > writer.log_start_offset:
-            deletion.raise_start(writer, offset)
+            retention_run.raise_start(writer, offset)
 
     def mark_high_watermark(self, offset: int) -> None:
         """Note the leader's high watermark, for the next writing of the checkpoint (SEMANTICS 10.23)."""

@@ -30,16 +30,16 @@ from kstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from kstore.files import checkpoint, names
-from kstore.files.marks.role import FollowerRole
+from kstore.files.follower_file import FollowerRole
 from kstore.log.log import Log, abandon, fail, open_hosted, set_role, writer_of
 from kstore.log.segments import recovery
-from kstore.log.segments.producers import Expiry
+from kstore.log.segments.producer_state import Expiry
 from kstore.store.catalog import Entry, is_deleted
-from kstore.store.cleaning.cleaner import Cleaner
-from kstore.store.disks import Disks
-from kstore.store.logdir import LogDirectory
+from kstore.store.cleaner import Cleaner
+from kstore.store.log_directories import Disks
+from kstore.store.log_directory import LogDirectory
 from kstore.store.metadata import Metadata
-from kstore.store.partitions import DELETION, PartitionDirectories
+from kstore.store.partition_directories import DELETION, PartitionDirectories
 from kstore.store.scheduler import Scheduler
 
 if TYPE_CHECKING:

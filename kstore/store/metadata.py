@@ -12,13 +12,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from errno import EBADMSG
 
-from kstore.config.broker import BrokerConfig
-from kstore.config.log import LogConfig
+from kstore.config.broker_config import BrokerConfig
+from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, StorageError, closed
 from kstore.files import checkpoint, names
-from kstore.files.marks.role import FollowerRole, read_roles
-from kstore.files.topics import TopicTable, cleaned_topics, inherited_config, missing_partitions, read_topics
+from kstore.files.follower_file import FollowerRole, read_roles
+from kstore.files.topic_files import TopicTable, cleaned_topics, inherited_config, missing_partitions, read_topics
 from kstore.store.catalog import Catalog, Entry, Watch
 
 

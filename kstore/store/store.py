@@ -17,36 +17,34 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 from kstore.base import arguments, times
 from kstore.base.closing import Closing
 from kstore.base.stats import StoreStats
-from kstore.config.broker import BrokerConfig
-from kstore.config.log import ConfigSource, LogConfig
+from kstore.config.broker_config import BrokerConfig
+from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import openfiles
-from kstore.files.marks import restores
+from kstore.files import restore_mark
 from kstore.log.log import Log
 from kstore.log.read import Isolation, OnLag
-from kstore.store import catalog
-from kstore.store.assembly import overview
-from kstore.store.assembly.opening import Opening, open_parts
-from kstore.store.assembly.parts import Parts
-from kstore.store.awaiting.calls import StoreAwaits
-from kstore.store.cleaning import on_demand
+from kstore.store import catalog, compact_store, store_stats
+from kstore.store.bulk_loads.commit import RENAME_BYTES, BulkLoads
+from kstore.store.bulk_loads.load_manifest import Adopted, Manifest, Transaction
 from kstore.store.coordinator.consumer import Consumer, ConsumerOptions, OffsetReset, Positions
 from kstore.store.coordinator.groups import CommittedOffset, Place
-from kstore.store.coordinator.producers import (
+from kstore.store.coordinator.producer import (
     TIMEOUT_MS,
     Producer,
     TransactionalProducer,
 )
-from kstore.store.loads.adopt import RENAME_BYTES, BulkLoads
-from kstore.store.loads.manifest import Adopted, Manifest, Transaction
 from kstore.store.manager import LogManager
 from kstore.store.metadata import Metadata
+from kstore.store.open_store import Opening, open_parts
+from kstore.store.store_async_calls import StoreAwaits
+from kstore.store.store_parts import Parts
 from kstore.store.table import Table
-from kstore.store.topics import _append
+from kstore.store.topics import _topic_append
 from kstore.store.topics._consume import ConsumerRecord
-from kstore.store.topics.append import AppendOptions
-from kstore.store.topics.append_columns import ColumnArguments
-from kstore.store.topics.read import ReadRange
+from kstore.store.topics.topic_append import AppendOptions
+from kstore.store.topics.topic_append_columns import ColumnArguments
+from kstore.store.topics.topic_reader import ReadRange
 from kstore.types import AppendInfo, CompactionStats
 
 if TYPE_CHECKING:
@@ -137,7 +135,7 @@ class Store(Closing, StoreAwaits):
         store.paths = catalog.real_paths(paths)
         for path in store.paths:
             catalog.refuse_partition(path)
-            restores.refuse_unfinished(path)
+            restore_mark.refuse_unfinished(path)
         store._arguments = {"config": config, **settings}
         seed = None if seed is None else arguments.whole("seed", seed)
         opening = Opening(config, settings, clock, background, progress, seed, staging_dir)
@@ -307,7 +305,7 @@ class Store(Closing, StoreAwaits):
         """
         return self._routes.partition_for(topic, key)
 
-    append = _append.append
+    append = _topic_append.append
 
     def append_many(
         self,
@@ -609,7 +607,7 @@ class Store(Closing, StoreAwaits):
         if not dry_run:
             logs.writing()
         limits = logs.cleaner.limits if isinstance(logs, LogManager) else None
-        return on_demand.compact(self._metadata, logs, topic, roll=roll, dry_run=dry_run, limits=limits)
+        return compact_store.compact(self._metadata, logs, topic, roll=roll, dry_run=dry_run, limits=limits)
 
     def stats(self) -> StoreStats:
         """Numbers and troubles of the store, for monitoring; text and numbers only, fit for JSON. docs/metrics.md has
@@ -624,7 +622,7 @@ class Store(Closing, StoreAwaits):
         the partitions that cannot be written, `failures` what housekeeping could not do; each with the reason.
         `zstd_of_columns` says which library decompresses zstd.
         """
-        return overview.stats(self.paths, self.mode, self._metadata, self._logs)
+        return store_stats.stats(self.paths, self.mode, self._metadata, self._logs)
 
 
 def _reopen(paths: tuple[str, ...], arguments: dict[str, Any]) -> Store:
@@ -647,7 +645,7 @@ def between_transactions(store: Store, look: Callable[[], T]) -> T:
 
 def overview_of(store: Store) -> StoreStats:
     """What `Store.stats` says, without the compaction of each log: it costs little however many logs there are."""
-    return overview.overview(store.paths, store.mode, store._metadata, store._logs)
+    return store_stats.overview(store.paths, store.mode, store._metadata, store._logs)
 
 
 def metadata_of(store: Store) -> Metadata:

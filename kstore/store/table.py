@@ -1,6 +1,6 @@
 """`store.table()`: the newest record of each key of a topic, from the tables of its partitions.
 
-The work is in `log.latest`; here the partitions are put together. The hardest rule: every partition is a table of its
+The work is in `log.log_table`; here the partitions are put together. The hardest rule: every partition is a table of its
 own, so that the answer does not change when a tombstone is cleaned.
 """
 
@@ -16,16 +16,16 @@ from kstore.base import arguments
 from kstore.base.optional import Late
 from kstore.base.threads import Workers
 from kstore.base.times import refuse_naive
-from kstore.columns import _joined
+from kstore.columns import _joined_columns
 from kstore.columns._columns import Columns
-from kstore.columns._latest import new_secret, share_keys
-from kstore.columns.keyed import ROW_COLUMNS, KeyedRows
+from kstore.columns._latest_offsets import new_secret, share_keys
+from kstore.columns.keyed_rows import ROW_COLUMNS, KeyedRows
 from kstore.errors import KStoreError
-from kstore.log.latest import Newest, collect, row_parts
+from kstore.log.log_table import Newest, collect, row_parts
 from kstore.store.metadata import Metadata
-from kstore.store.readers import Logs
+from kstore.store.read_only_logs import Logs
 from kstore.store.topics._consume import ConsumerRecord
-from kstore.store.topics.follow import TopicView
+from kstore.store.topics.topic_follow import TopicView
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +66,7 @@ class Table(KeyedRows[ConsumerRecord]):
 
     def _labelled(self, numbers: Sequence[int], names: tuple[str, ...]) -> Columns:
         chunks = [self._chunks[number] for number in numbers]
-        return _joined.joined(chunks, names, partitions=[self._partitions[id(chunk)] for chunk in chunks])
+        return _joined_columns.joined(chunks, names, partitions=[self._partitions[id(chunk)] for chunk in chunks])
 
     def __repr__(self) -> str:
         return f"<kstore.Table {self.topic!r} of {len(self)} keys in {len(self.end_offsets)} partitions>"
@@ -126,6 +126,8 @@ def _each_key_once(newest: dict[int, Newest]) -> dict[int, Newest]:
         chunks = []
         for chunk in of_one.part.chunks:
             kept = [row for row, key in enumerate(chunk.keys) if best[key][1] == number]
-            chunks.append(chunk if len(kept) == len(chunk) else _joined.selected(chunk, np.array(kept, np.int64)))
+            chunks.append(
+                chunk if len(kept) == len(chunk) else _joined_columns.selected(chunk, np.array(kept, np.int64))
+            )
         once[number] = of_one._replace(part=of_one.part._replace(chunks=chunks))
     return once

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
-from kstore.cli.commands.verify import text
+from kstore.cli.commands.verify_command import text
 from kstore.disk import fs
 from kstore.errors import LogClosedError
 from kstore.log.log import Log

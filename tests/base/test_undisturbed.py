@@ -18,10 +18,10 @@ from staging import records, stage_task
 from kstore import Store
 from kstore.base import uninterrupted
 from kstore.disk import fs
-from kstore.files import loads
-from kstore.store.loads import adopt, share
-from kstore.store.loads.adopt import BulkLoads
-from kstore.store.loads.manifest import Staged
+from kstore.files import load_files
+from kstore.store.bulk_loads import commit, place
+from kstore.store.bulk_loads.commit import BulkLoads
+from kstore.store.bulk_loads.load_manifest import Staged
 
 RENAME, APPEND = 1, 1 << 40
 LOAD = [[value for task in range(2) for _, value in records(task, partition, 5)] for partition in range(2)]
@@ -105,7 +105,7 @@ def test_work_of_other_threads_stays_in_them() -> None:
 def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
     monkeypatch.setattr(fs, "fdatasync", lambda fd: None)
-    monkeypatch.setattr("kstore.store.loads.adopt.THREADS", 1)
+    monkeypatch.setattr("kstore.store.bulk_loads.commit.THREADS", 1)
 
 
 def staged(root: Path) -> list[Staged]:
@@ -130,16 +130,16 @@ def check_once(root: Path, store: Store, rename_bytes: int) -> None:
     with Store.open(root, background=False) as again:
         assert again.adopt(staged(root), txn=("a", 1), rename_bytes=rename_bytes).duplicate
         assert values(again) == [[*LOAD[0], b"x"], LOAD[1]]
-    assert not (root / loads.COMMIT_FILE).exists()
+    assert not (root / load_files.COMMIT_FILE).exists()
 
 
 STEPS: list[tuple[Any, str]] = [
     (BulkLoads, "_look_through"),
     (BulkLoads, "_share_out"),
-    (loads, "write_commit"),
-    (share, "take_in_locked"),
-    (loads.Done, "write"),
-    (loads, "remove_commit"),
+    (load_files, "write_commit"),
+    (place, "take_in_locked"),
+    (load_files.Done, "write"),
+    (load_files, "remove_commit"),
 ]
 
 
@@ -189,7 +189,7 @@ def test_an_interrupt_at_any_line_of_the_main_thread_leaves_a_load_done_or_undon
 @contextlib.contextmanager
 def interrupting(at: int) -> Iterator[list[int]]:
     """Raise an interrupt before the `at`th line that this thread begins in the code of loads; the lines up to it."""
-    files = (uninterrupted.__file__, adopt.__file__)
+    files = (uninterrupted.__file__, commit.__file__)
     seen: list[int] = []
 
     def line(frame: Any, event: str, arg: object) -> Any:

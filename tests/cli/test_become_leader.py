@@ -9,7 +9,7 @@ import pytest
 
 import kstore
 from kstore import cli
-from kstore.files.marks.role import FollowerRole, follow
+from kstore.files.follower_file import FollowerRole, follow
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from conftest import ManualClock
 
 import kstore
 from kstore import cli
-from kstore.cli import options, records, times
+from kstore.cli import command_options, command_times, record_formats
 from kstore.errors import ConfigError
-from kstore.store.topics._route import partition_of
+from kstore.store.topics._partitioner import partition_of
 
 NOON = 1_370_088_000_000  # 2013-06-01T12:00Z
 HOUR = 3_600_000
@@ -237,7 +237,7 @@ def test_formats_are_those_of_kcat(data: Path, run: Callable[..., bytes]) -> Non
 @pytest.mark.parametrize("text", ["%q", "%", "\\", "\\q", "a%"])
 def test_a_field_that_there_is_not_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--format"):
-        records.formatter(text)
+        record_formats.formatter(text)
 
 
 def test_json_lines_tell_bytes_from_text(data: Path, run: Callable[..., bytes]) -> None:
@@ -253,8 +253,8 @@ def test_json_lines_tell_bytes_from_text(data: Path, run: Callable[..., bytes]) 
 @pytest.mark.parametrize("headers", [(), (("h", b"x"), ('"', None), ("\udcff", b"\xff"))])
 def test_a_json_line_is_the_record_as_json(key: bytes | None, headers: tuple[tuple[str, bytes | None], ...]) -> None:
     record = kstore.Record(7, -1, key, b"v", headers)
-    line = records.json_line('a"b', 3, record)
-    assert json.loads(line) == records.json_of('a"b', 3, record)
+    line = record_formats.json_line('a"b', 3, record)
+    assert json.loads(line) == record_formats.json_of('a"b', 3, record)
     assert line.count(b"\n") == 1
 
 
@@ -370,18 +370,18 @@ def test_moments_are_read_in_every_form() -> None:
         ("1370088000000", NOON),
         ("1969-12-31T23:59:59.999", -1),
     ):
-        assert times.parse(text, now) == expected, text
+        assert command_times.parse(text, now) == expected, text
     for text in ("", "yesterday", "-1", "-1y", "2013-13-01", "1e3"):
         with pytest.raises(ConfigError):
-            times.parse(text, now)
-    assert times.show(NOON) == "2013-06-01T12:00:00.000Z"
-    assert times.show(2**62) == f"{2**62} ms"
-    assert abs(times.parse("-0s") - time.time() * 1000) < 60_000
-    assert datetime.fromisoformat(times.show(NOON)) == datetime(2013, 6, 1, 12, tzinfo=UTC)
+            command_times.parse(text, now)
+    assert command_times.show(NOON) == "2013-06-01T12:00:00.000Z"
+    assert command_times.show(2**62) == f"{2**62} ms"
+    assert abs(command_times.parse("-0s") - time.time() * 1000) < 60_000
+    assert datetime.fromisoformat(command_times.show(NOON)) == datetime(2013, 6, 1, 12, tzinfo=UTC)
 
 
 def test_a_value_may_begin_with_a_dash_and_a_digit() -> None:
-    parser = options.Parser(prog="x")
+    parser = command_options.Parser(prog="x")
     parser.add_argument("--from", dest="since")
     parser.add_argument("--flag", action="store_true")
     parser.add_argument("path")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kstore import cli
-from kstore.cli import options
-from kstore.config.broker import BrokerConfig
-from kstore.config.log import KAFKA_RETENTION_MS, LogConfig, from_properties
+from kstore.cli import command_options
+from kstore.config.broker_config import BrokerConfig
+from kstore.config.log_config import KAFKA_RETENTION_MS, LogConfig, from_properties
 from kstore.errors import ConfigError
 
 ROWS = (*LogConfig.settings, *BrokerConfig.settings)
@@ -121,17 +121,17 @@ def test_help_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
 # The options that others share
 
 
-def parser() -> options.Parser:
-    made = options.Parser(prog="kstore retain")
-    options.add_config(made)
-    options.add_settings(made, "retention.ms", "retention.bytes", "log.retention.check.interval.ms")
+def parser() -> command_options.Parser:
+    made = command_options.Parser(prog="kstore retain")
+    command_options.add_config(made)
+    command_options.add_settings(made, "retention.ms", "retention.bytes", "log.retention.check.interval.ms")
     return made
 
 
 def test_an_option_of_a_setting_is_checked_by_its_row_and_explained_by_it() -> None:
     asked = parser().parse_args(["--retention-ms", "5", "-c", "segment.bytes=99"])
-    assert options.given(asked) == {"retention.ms": "5", "segment.bytes": "99"}
-    assert options.given(parser().parse_args([])) is None
+    assert command_options.given(asked) == {"retention.ms": "5", "segment.bytes": "99"}
+    assert command_options.given(parser().parse_args([])) is None
     with pytest.raises(ConfigError, match="--retention-ms = '-2' is out of range: at least -1 is allowed"):
         parser().parse_args(["--retention-ms=-2"])
     told = " ".join(parser().format_help().split())
@@ -142,10 +142,10 @@ def test_an_option_of_a_setting_is_checked_by_its_row_and_explained_by_it() -> N
 
 def test_what_comes_later_on_the_command_line_wins() -> None:
     for order in (["-c", "retention.ms=7", "--retention-ms=5"], ["--retention-ms=7", "-c", "retention.ms=5"]):
-        assert options.given(parser().parse_args(order)) == {"retention.ms": "5"}
+        assert command_options.given(parser().parse_args(order)) == {"retention.ms": "5"}
     first = parser().parse_args(["-c", "retention.ms=7"])
-    assert options.given(first) == {"retention.ms": "7"}
-    assert options.given(parser().parse_args([])) is None
+    assert command_options.given(first) == {"retention.ms": "7"}
+    assert command_options.given(parser().parse_args([])) is None
 
 
 def test_a_setting_that_does_nothing_is_marked_in_the_list_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import kstore
 from kstore import cli
 from kstore._core import Record
-from kstore.cli.commands import export
+from kstore.cli.commands import export_command
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -165,7 +165,7 @@ def test_an_empty_log_makes_a_file_with_columns_and_no_rows(data: Path, tmp_path
     for kind in KINDS:
         run("export", data / "one", "--to", tmp_path / f"x.{kind}")
         assert rows_of(tmp_path / f"x.{kind}") == []
-    assert pq.read_schema(tmp_path / "x.parquet").names == list(export._DEFAULT)
+    assert pq.read_schema(tmp_path / "x.parquet").names == list(export_command._DEFAULT)
 
 
 def test_keys_and_values_can_be_text(data: Path, tmp_path: Path, run: Run) -> None:
@@ -247,13 +247,13 @@ def test_a_name_that_is_taken_meanwhile_is_left_alone(
     data: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.jsonl"
-    close = export._Lines.close
+    close = export_command._Lines.close
 
     def late(writer: Any) -> None:
         path.write_text("another's")
         close(writer)
 
-    monkeypatch.setattr(export._Lines, "close", late)
+    monkeypatch.setattr(export_command._Lines, "close", late)
     assert "--force" in run("export", data / "events", "--to", path, code=1)
     assert path.read_text() == "another's"
 
@@ -285,7 +285,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
 
 
 def test_large_logs_come_in_pieces(root: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "_CHUNK_BYTES", 4096)
+    monkeypatch.setattr(export_command, "_CHUNK_BYTES", 4096)
     with kstore.Log.open(root / "big-0") as log:
         log.append_many([b"%d" % number for number in range(2000)], batch_bytes=1000)
     run("export", root / "big-0", "--to", tmp_path / "x.parquet", "--columns", "value")

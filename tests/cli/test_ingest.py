@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 import kstore
 from kstore import cli
 from kstore._core import Record
-from kstore.cli.sources import base, texts
-from kstore.store.topics._route import partition_of
+from kstore.cli.sources import row_source, text_files
+from kstore.store.topics._partitioner import partition_of
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -179,7 +179,7 @@ def test_rows_end_where_no_quote_that_opens_a_cell_is_open(piece: bytes) -> None
         else:
             state = "start" if sign in ",\n\r" else "cell"
             end = number if sign in "\n\r" else end
-    quotes = texts.Quotes(",")
+    quotes = text_files.Quotes(",")
     assert quotes.end_of_rows(piece) == end
     assert quotes.are_open(piece[end:]) == (state == "quoted")
 
@@ -409,8 +409,8 @@ def test_files_without_rows_make_an_empty_topic(ingest: Ingest, file: File) -> N
 
 
 def test_large_files_come_in_pieces(ingest: Ingest, file: File, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "PIECE_BYTES", 4096)
-    monkeypatch.setattr(base, "BATCH_BYTES", 4096)
+    monkeypatch.setattr(row_source, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(row_source, "BATCH_BYTES", 4096)
     rows = [f"{number},value {number}" for number in range(2000)]
     ingest(file("a.csv", "\n".join(["n,v", *rows]).encode()), "--value-column", "n")
     ingest(file("a.jsonl", b"".join(b'{"n":%d}\n' % number for number in range(2000))), "--value-column", "n")
@@ -423,7 +423,7 @@ def test_large_files_come_in_pieces(ingest: Ingest, file: File, monkeypatch: pyt
 def test_a_wrong_row_in_a_later_piece_is_named_with_its_line(
     ingest: Ingest, file: File, monkeypatch: pytest.MonkeyPatch, quoted: bool
 ) -> None:
-    monkeypatch.setattr(base, "PIECE_BYTES", 64)
+    monkeypatch.setattr(row_source, "PIECE_BYTES", 64)
     rows = [f'{number},"v,{number}"' if quoted else f"{number},v" for number in range(100)]
     for at in (0, 1, 50, 99):
         wrong = [*rows[:at], "1,2,3", *rows[at:]]
@@ -434,14 +434,14 @@ def test_a_wrong_row_in_a_later_piece_is_named_with_its_line(
 def test_a_file_is_read_in_the_calling_thread_alone_also_where_a_row_is_too_large(
     ingest: Ingest, file: File, monkeypatch: pytest.MonkeyPatch, tail: bytes
 ) -> None:
-    readers, read = set(), texts.Counted.readinto
+    readers, read = set(), text_files.Counted.readinto
 
-    def note(self: texts.Counted, buffer: Any) -> int:
+    def note(self: text_files.Counted, buffer: Any) -> int:
         readers.add(threading.get_ident())
         return read(self, buffer)
 
-    monkeypatch.setattr(texts.Counted, "readinto", note)
-    monkeypatch.setattr(base, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(text_files.Counted, "readinto", note)
+    monkeypatch.setattr(row_source, "PIECE_BYTES", 4096)
     told = ingest(file("a.csv", gzip.compress(b"a,b\n1,2\n3," + tail + b"4,5\n" * 1_000_000)), code=1)
     assert "a.csv, line 3: a row is larger than 0 MiB, or a quote is not closed; 1 record before it" in told
     assert readers == {threading.get_ident()}
@@ -450,7 +450,7 @@ def test_a_file_is_read_in_the_calling_thread_alone_also_where_a_row_is_too_larg
 def test_values_that_json_has_no_numbers_for_are_told_with_their_first_row(
     ingest: Ingest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "BATCH_ROWS", 4)
+    monkeypatch.setattr(row_source, "BATCH_ROWS", 4)
     bad = [None, 1.5, float("nan"), 2.0, float("inf"), float("-inf")]
     nested = [[number] for number in bad]
     table = pa.table({"x": bad, "y": nested, "z": [1.0] * 6, "s": ["NaN"] * 6})

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from kstore.cli import options, output
-from kstore.cli.commands.copies.lag import LINE_SECONDS, TABLE_SECONDS, Lag, LagDisplay, lags_of, total_of
+from kstore.cli import command_options, output
+from kstore.cli.commands.lag_display import LINE_SECONDS, TABLE_SECONDS, Lag, LagDisplay, lags_of, total_of
 from kstore.cli.stopping import Stopping
 
 BEHIND = Lag("orders-0", 90, 100, 10, 2048, 35, None)
@@ -214,22 +214,23 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
     ("text", "seconds"), [("1", 1), ("0.5", 0.5), ("500ms", 0.5), ("2m", 120), ("12h", 43_200), ("30d", 2_592_000)]
 )
 def test_a_time_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
-    assert options.duration(text) == seconds
+    assert command_options.duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "0ms", "-1", "1y", "x", "1e9", "nan", "inf", "36501d", "9" * 12])
 def test_no_time_at_all_and_one_beyond_a_hundred_years_are_refused(text: str) -> None:
-    parser = options.Parser()
-    parser.add_argument("--every", type=options.duration)
-    with pytest.raises(options.UsageError, match="--every"):
+    parser = command_options.Parser()
+    parser.add_argument("--every", type=command_options.duration)
+    with pytest.raises(command_options.UsageError, match="--every"):
         parser.parse_args([f"--every={text}"])
 
 
 def test_the_longest_time_is_a_hundred_years() -> None:
-    assert options.duration("36500d") == 36_500 * 86_400
+    assert command_options.duration("36500d") == 36_500 * 86_400
 
 
 def test_the_modules_of_the_copies_are_not_imported_by_other_commands(tmp_path: Path) -> None:
-    program = "import sys, kstore.cli\nkstore.cli.main(['--help'])\nprint('kstore.cli.commands.copies' in sys.modules)"
+    module = "kstore.cli.commands.replicate_command"
+    program = f"import sys, kstore.cli\nkstore.cli.main(['--help'])\nprint('{module}' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "False"

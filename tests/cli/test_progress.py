@@ -16,7 +16,7 @@ import pytest
 
 import kstore
 from kstore.cli.progress import Progress
-from kstore.copies.backups.upload import back_up_directory
+from kstore.copies.backups.backup import back_up_directory
 
 
 class Terminal(io.StringIO):

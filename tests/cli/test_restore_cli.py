@@ -13,9 +13,9 @@ from handmade import HandmadeBackup
 
 import kstore
 from kstore import cli
-from kstore.cli.commands.copies import remote
-from kstore.cli.options import UsageError
-from kstore.copies.backups.upload import back_up_directory
+from kstore.cli.command_options import UsageError
+from kstore.cli.commands import object_store_options
+from kstore.copies.backups.backup import back_up_directory
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -203,14 +203,14 @@ def test_options_are_names_and_values() -> None:
     class Given:
         option = ["region=x", "allow_http=true", "endpoint=http://a=b", "timeout=5s"]
 
-    assert remote.options_of(Given) == {  # type: ignore[arg-type]
+    assert object_store_options.options_of(Given) == {  # type: ignore[arg-type]
         "region": "x",
         "allow_http": "true",
         "endpoint": "http://a=b",
         "timeout": "5s",
     }
     Given.option = []
-    assert remote.options_of(Given) is None  # type: ignore[arg-type]
+    assert object_store_options.options_of(Given) is None  # type: ignore[arg-type]
     Given.option = ["x"]
     with pytest.raises(UsageError):
-        remote.options_of(Given)  # type: ignore[arg-type]
+        object_store_options.options_of(Given)  # type: ignore[arg-type]

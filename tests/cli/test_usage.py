@@ -15,7 +15,7 @@ import pytest
 
 import kstore
 from kstore import cli
-from kstore.files import loads, names
+from kstore.files import load_files, names
 
 KINDS = (*names.SEGMENT_KINDS, names.SNAPSHOT)
 
@@ -58,7 +58,7 @@ def a_root(path: Path, random: Random) -> list[Path]:
     gone = f"{names.delete_directory_name('c', 0)}/{names.log_name(0)}"
     beside = [gone, "b-9-stray/x", "lost+found/x", "recovery-point-offset-checkpoint", "meta.properties"]
     written += [path / name for name in random.sample(beside, 3)]
-    written += [Path(f"{path}{loads.STAGING}") / f"job/{loads.TASK_PREFIX}1/a-0/{names.log_name(0)}"]
+    written += [Path(f"{path}{load_files.STAGING}") / f"job/{load_files.TASK_PREFIX}1/a-0/{names.log_name(0)}"]
     for file in written:
         write(file, random)
     twice, once = random.sample(written[:-1], 2)  # in the root, so that the staged bytes are those of their directory
@@ -75,8 +75,8 @@ def test_the_bytes_on_the_disk_are_those_that_du_counts(
         root = tmp_path / f"data{number}"
         files = a_root(root, random)
         found = described(capsys, root)
-        assert found["disk"]["total_bytes"] == du(root, Path(f"{root}{loads.STAGING}"))
-        assert found["disk"]["staged_bytes"] == du(Path(f"{root}{loads.STAGING}"))
+        assert found["disk"]["total_bytes"] == du(root, Path(f"{root}{load_files.STAGING}"))
+        assert found["disk"]["staged_bytes"] == du(Path(f"{root}{load_files.STAGING}"))
         live = [file for file in files if file.suffix == names.LOG and file.parent.name[-2:] in ("-0", "-1")]
         live = [file for file in live if file.is_relative_to(root) and file.parent.parent == root]
         assert found["disk"]["log_bytes"] <= sum(file.stat().st_blocks * 512 for file in live)
@@ -102,17 +102,17 @@ def test_each_kind_of_file_counts_as_what_it_is(tmp_path: Path, capsys: pytest.C
         log.delete_records(100)
         log.apply_retention()
         store.delete_topic("gone")
-        write(Path(f"{root}{loads.STAGING}/job/x"), Random(1))
+        write(Path(f"{root}{load_files.STAGING}/job/x"), Random(1))
         found = described(capsys, root)
         [cut, kept] = [facts["disk"] for facts in found["partitions"]]
-        assert found["disk"]["total_bytes"] == du(root, Path(f"{root}{loads.STAGING}"))
+        assert found["disk"]["total_bytes"] == du(root, Path(f"{root}{load_files.STAGING}"))
         log_file = root / "kept-0" / names.log_name(0)
         assert kept["log_bytes"] == du(log_file)
         assert kept["deleted_bytes"] == 0
         assert cut["deleted_bytes"] == sum(map(du, (root / "cut-0").glob("*.deleted"))) > 0
         [gone] = root.glob("gone-0.*-delete")
         assert found["disk"]["deleted_bytes"] == cut["deleted_bytes"] + du(gone)
-        assert found["disk"]["staged_bytes"] == du(Path(f"{root}{loads.STAGING}"))
+        assert found["disk"]["staged_bytes"] == du(Path(f"{root}{load_files.STAGING}"))
         assert cli.main(["describe", str(root)]) == 0
         told = capsys.readouterr().out.splitlines()[-1]
         assert told.startswith("on disk ")

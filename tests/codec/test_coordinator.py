@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore.codec.coordinator.texts import OFFSETS, SHARE_GROUPS, TRANSACTIONS, Coordinator, control_text
+from kstore.codec.coordinator.record_texts import OFFSETS, SHARE_GROUPS, TRANSACTIONS, Coordinator, control_text
 from kstore.errors import CorruptRecordError, InvalidRecordError
 
 GROUP = struct.pack(">hh3s", 3, 3, b"abc")

@@ -22,9 +22,9 @@ EXTENTS = {(field.at, field.end) for field in FIELDS.values()} | {(field.at, Non
 # Big-endian numbers of other formats.
 OTHER_NUMBERS = {
     "codec/compression.py": "frames of snappy-java and LZ4",
-    "codec/coordinator/texts.py": "the version and kind of a coordinator's record",
-    "store/coordinator/groupstate.py": "the kind of a group's record",
-    "tools/dump/kafka.py": "a decoded key or value as a number",
+    "codec/coordinator/record_texts.py": "the version and kind of a coordinator's record",
+    "store/coordinator/group_state.py": "the kind of a group's record",
+    "tools/dump/kafka_dump.py": "a decoded key or value as a number",
 }
 OTHER_SLICES = {"codec/compression.py"}
 

@@ -17,9 +17,9 @@ from validating import header, lead
 
 import kstore
 from kstore._core import decode_batches
-from kstore.codec import _messages, refusals, validation
+from kstore.codec import _legacy_messages, refusals, validation
 from kstore.codec.legacy import Message, messages
-from kstore.config.log import LogConfig
+from kstore.config.log_config import LogConfig
 from kstore.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -198,9 +198,9 @@ def test_entries_are_surveyed_in_bulk_as_one_at_a_time_would_be(
         data = drawn(rng)
         most = rng.choice((2**31 - 1, 100))
         found = outcome(lambda data=data, most=most: validation.analyze(data, max_message_bytes=most))
-        quick += _messages.survey(data, most) is not None
+        quick += _legacy_messages.survey(data, most) is not None
         with monkeypatch.context() as patch:
-            patch.setattr(_messages, "survey", lambda *_: None)
+            patch.setattr(_legacy_messages, "survey", lambda *_: None)
             assert outcome(lambda data=data, most=most: validation.analyze(data, max_message_bytes=most)) == found
     assert quick > 200
 

@@ -18,7 +18,7 @@ from test_fuzz import CORPUS, mutate
 from kstore import Columns, CorruptRecordError, Log, OffsetOutOfRangeError, RecordBatch
 from kstore._core import decode_batches
 from kstore.codec.compression import type_id
-from kstore.columns._table import BATCH_COLUMNS, BatchTable
+from kstore.columns._batch_table import BATCH_COLUMNS, BatchTable
 
 T = 1_700_000_000_000
 TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from reference import Rec
 
 from kstore import CorruptRecordError, Log, LogClosedError, OffsetOutOfRangeError, Record
+from kstore.columns._column_reader import decode_columns
 from kstore.columns._columns import (
     COLUMN_NAMES,
     LAYOUTS,
@@ -27,7 +28,6 @@ from kstore.columns._columns import (
     give_back_memory,
     memory_in_use,
 )
-from kstore.columns._read import decode_columns
 from kstore.disk import fs
 
 T = 1_700_000_000_000

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kstore import Log, LogClosedError
+from kstore.columns._column_reader import Reader
 from kstore.columns._columns import Columns, memory_in_use
-from kstore.columns._read import Reader
 
 ROWS = 180_000  # some five chunks of 4 MiB
 VALUE = b"%0100d"

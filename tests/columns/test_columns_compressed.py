@@ -13,9 +13,9 @@ import kstore
 from kstore.base.threads import Task
 from kstore.codec import _compression, compression
 from kstore.codec._pack import Packer
-from kstore.columns import _encode
+from kstore.columns import _column_encoder
 from kstore.errors import RecordTooLargeError
-from kstore.log.pipeline import OrderedWork
+from kstore.log.batch_pipeline import OrderedWork
 
 HEADER = 61
 KINDS: dict[str, Callable[[Any, int], bytes]] = {
@@ -43,7 +43,7 @@ def test_sections_are_those_that_the_packages_compress(codec: str, kind: str, si
     plain = draft([KINDS[kind](rng, size)])
     for level in LEVELS[codec]:
         packed = spare()
-        _encode.compress(plain, packed, compression.type_id(codec), level)
+        _column_encoder.compress(plain, packed, compression.type_id(codec), level)
         expected = compression.compress(compression.type_id(codec), bytes(plain.buffer)[HEADER:], level)
         assert bytes(packed.buffer)[HEADER:] == expected, level
 
@@ -56,8 +56,8 @@ def test_each_of_many_batches_gets_the_header_that_a_packer_with_the_codec_write
     whole.pack(iter((None, value, 7, None) for value in values))
     plain, packed, made = draft([], 10_000), spare(), Packer(10_000, 1 << 20, number, now_ms=7)
     plain.pack(iter((None, value, 7, None) for value in values))
-    _encode.compress(plain, packed, number, None)
-    _encode.put_compressed(made, plain, packed)
+    _column_encoder.compress(plain, packed, number, None)
+    _column_encoder.put_compressed(made, plain, packed)
     assert bytes(made.buffer) == bytes(whole.buffer)
     assert len(packed) == 0
 
@@ -65,13 +65,13 @@ def test_each_of_many_batches_gets_the_header_that_a_packer_with_the_codec_write
 def test_a_packer_that_holds_something_is_refused_as_a_target_and_keeps_it() -> None:
     plain, packed = draft([b"value"]), draft([b"other"])
     with pytest.raises(ValueError, match="holds"):
-        _encode.compress(plain, packed, compression.LZ4, None)
+        _column_encoder.compress(plain, packed, compression.LZ4, None)
     assert bytes(packed.buffer) == bytes(draft([b"other"]).buffer)
     packed.clear()
-    _encode.compress(plain, packed, compression.LZ4, None)
+    _column_encoder.compress(plain, packed, compression.LZ4, None)
     made, size = draft([b"before"]), len(packed)
     with pytest.raises(ValueError, match="bytes before"):
-        _encode.put_compressed(made, plain, packed)
+        _column_encoder.put_compressed(made, plain, packed)
     assert (bytes(made.buffer), len(packed)) == (bytes(draft([b"before"]).buffer), size)
 
 
@@ -88,7 +88,7 @@ def test_without_the_libraries_functions_the_packages_make_the_same_batches(
     values = [rng.randbytes(rng.randrange(300)) + bytes(rng.randrange(300)) for _ in range(3000)]
     written = []
     for natively in (True, False):
-        monkeypatch.setattr(_encode, "natively", natively)
+        monkeypatch.setattr(_column_encoder, "natively", natively)
         with kstore.Log.open(tmp_path / f"events-{natively:d}", clock=clock) as log:
             log.append_columns(values, compression=codec, threads=2, batch_bytes=5000)
             written.append([bytes(batch) for batch in log.read_batches()])
@@ -98,11 +98,11 @@ def test_without_the_libraries_functions_the_packages_make_the_same_batches(
 def test_a_section_that_got_larger_than_a_batch_can_be_is_refused() -> None:
     """Noise of 2 GiB gets larger; here the length before the section says so, as that of a real one does."""
     plain, packed = draft([b"value"]), spare()
-    _encode.compress(plain, packed, compression.LZ4, None)
+    _column_encoder.compress(plain, packed, compression.LZ4, None)
     with packed.buffer as section:
         section[8:12] = (0x8000_0100).to_bytes(4, "big")
     with pytest.raises(RecordTooLargeError, match=f"a batch of {0x8000_0100 + 12} bytes"):
-        _encode.put_compressed(Packer(100, 1 << 31, compression.LZ4, now_ms=0), plain, packed)
+        _column_encoder.put_compressed(Packer(100, 1 << 31, compression.LZ4, now_ms=0), plain, packed)
 
 
 def test_an_interrupt_ends_the_call_before_older_works_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,9 @@ def test_an_interrupt_ends_the_call_before_older_works_are_followed(monkeypatch:
 
 def test_sections_of_other_batches_are_refused() -> None:
     plain, packed = draft([b"one", b"two"], 1), spare()
-    _encode.compress(draft([b"one"]), packed, compression.ZSTD, None)
+    _column_encoder.compress(draft([b"one"]), packed, compression.ZSTD, None)
     with pytest.raises(ValueError, match="1 sections for 2 batches"):
-        _encode.put_compressed(Packer(100, 100, compression.ZSTD, now_ms=0), plain, packed)
+        _column_encoder.put_compressed(Packer(100, 100, compression.ZSTD, now_ms=0), plain, packed)
 
 
 def test_the_calling_thread_does_what_no_thread_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:

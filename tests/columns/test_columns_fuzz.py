@@ -16,8 +16,8 @@ from reference import Rec
 from test_fuzz import CORPUS, LIMIT, mutate
 
 from kstore._core import RecordIterator, decode_batches
+from kstore.columns._column_reader import decode_columns
 from kstore.columns._columns import LAYOUTS, Columns
-from kstore.columns._read import decode_columns
 from kstore.errors import CorruptRecordError
 
 T = 1_700_000_000_000

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 import kstore
 from kstore._core import decode_batches
 from kstore.codec._pack import Packer
-from kstore.columns import _encode
-from kstore.columns.sources import ColumnInput
+from kstore.columns import _column_encoder
+from kstore.columns.column_input import ColumnInput
 from kstore.errors import (
     InvalidColumnError,
     InvalidRecordError,
@@ -32,7 +32,7 @@ from kstore.errors import (
     RecordBatchTooLargeError,
     RecordTooLargeError,
 )
-from kstore.log import batches
+from kstore.log import batch_packer
 from kstore.log.writing._appender import set_pwrite_hook
 from kstore.types import AppendInfo
 
@@ -59,10 +59,10 @@ def by_columns(
     packed = packer(**options)
     given = b""
     for rows in ColumnInput(values, keys, timestamps, headers, T):
-        while _encode.pack(packed, rows, limit):
+        while _column_encoder.pack(packed, rows, limit):
             given += bytes(packed.buffer)
             packed.clear()
-    _encode.close(packed)
+    _column_encoder.close(packed)
     return given + bytes(packed.buffer)
 
 
@@ -124,11 +124,11 @@ def test_a_batch_begun_by_columns_may_be_ended_by_records_and_the_other_way_roun
     rows = [b"%d" % number * 9 for number in range(3000)]
     for at in range(0, 3000, 1000):
         for part in ColumnInput(rows[at : at + 500], None, None, None, T):
-            assert _encode.pack(packed, part, 1 << 31) is False
+            assert _column_encoder.pack(packed, part, 1 << 31) is False
         for row in rows[at + 500 : at + 1000]:
             for part in ColumnInput([row], None, None, None, T):
-                _encode.pack(packed, part, 1 << 31)
-    _encode.hand_over(packed, packer())  # nothing is finished: the open batch goes on
+                _column_encoder.pack(packed, part, 1 << 31)
+    _column_encoder.hand_over(packed, packer())  # nothing is finished: the open batch goes on
     packed.pack(iter([b"last"]), 1 << 31)
     assert bytes(packed.buffer) == row_by_row([*rows, b"last"])
 
@@ -635,7 +635,7 @@ def test_a_write_that_fails_ends_the_call_and_nothing_follows_it(
     log: kstore.Log, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     stored = []
-    store = batches.store
+    store = batch_packer.store
 
     def failing(writer: Any, packer: Packer, tally: Any, **options: Any) -> tuple[int, int]:
         if len(stored) == 2:
@@ -643,7 +643,7 @@ def test_a_write_that_fails_ends_the_call_and_nothing_follows_it(
         stored.append(len(packer))
         return store(writer, packer, tally, **options)
 
-    monkeypatch.setattr(batches, "store", failing)
+    monkeypatch.setattr(batch_packer, "store", failing)
     with pytest.raises(kstore.StorageError, match="No space") as caught:
         log.append_columns(np.zeros((12_000, 1000), np.uint8), threads=threads)
     assert len(stored) == 2

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from kstore.codec._pack import Packer
-from kstore.columns import _encode
-from kstore.columns.sources import ColumnInput
+from kstore.columns import _column_encoder
+from kstore.columns.column_input import ColumnInput
 from kstore.errors import InvalidColumnError, KStoreError
 
 T = 1_700_000_000_000
@@ -31,8 +31,8 @@ def packed(values: Any, keys: Any = None, timestamps: Any = None, headers: Any =
     """What the columns give in batches of 1,000 bytes."""
     packer = Packer(1000, 1 << 24, now_ms=T)
     for rows in ColumnInput(values, keys, timestamps, headers, T):
-        assert _encode.pack(packer, rows, 1 << 31) is False
-    _encode.close(packer)
+        assert _column_encoder.pack(packer, rows, 1 << 31) is False
+    _column_encoder.close(packer)
     return packer
 
 

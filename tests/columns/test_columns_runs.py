@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from kstore.codec._pack import Packer
-from kstore.columns import _encode
-from kstore.columns.sources import ColumnInput
+from kstore.columns import _column_encoder
+from kstore.columns.column_input import ColumnInput
 from kstore.errors import InvalidRecordError, InvalidTimestampError
 
 T = 1_700_000_000_000
@@ -53,8 +53,8 @@ def by_columns(values: Any, keys: Any, times: list[int] | None, **options: Any) 
     packer = Packer(options.pop("batch_bytes"), 1 << 24, now_ms=T, **options)
     stamps = None if times is None else np.array(times, np.int64)
     for rows in ColumnInput(values, keys, stamps, None, T):
-        assert _encode.pack(packer, rows, 1 << 31) is False
-    _encode.close(packer)
+        assert _column_encoder.pack(packer, rows, 1 << 31) is False
+    _column_encoder.close(packer)
     return bytes(packer.buffer)
 
 
@@ -167,8 +167,8 @@ def test_rows_that_differ_in_all_give_the_batches_of_the_records(
                     T,
                 )
                 for rows in columns:
-                    assert _encode.pack(packer, rows, 1 << 31) is False
-                _encode.close(packer)
+                    assert _column_encoder.pack(packer, rows, 1 << 31) is False
+                _column_encoder.close(packer)
                 assert bytes(packer.buffer) == wanted
 
 

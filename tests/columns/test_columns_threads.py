@@ -18,8 +18,8 @@ from reference import Rec
 
 from kstore import CorruptRecordError, Log, OffsetOutOfRangeError, Record
 from kstore._core import RecordIterator
+from kstore.columns._column_reader import Reader, decode_columns
 from kstore.columns._columns import LAYOUTS, Columns
-from kstore.columns._read import Reader, decode_columns
 
 T = 1_700_000_000_000
 CELL = 512 << 10  # twice what one thread takes at once (cells.c)

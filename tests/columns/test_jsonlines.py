@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore.columns import _arrow, _json
+from kstore.columns import _arrow, _json_columns
 from kstore.errors import InvalidColumnError
 
 pa = pytest.importorskip("pyarrow")
@@ -21,7 +21,7 @@ def column(array: Any, role: str = "value") -> _arrow.Column:
 
 
 def lines(*fields: Any, prefix: bytes = b"") -> list[bytes]:
-    found = bytes(_json.render_rows(fields, prefix=prefix, lines=True))
+    found = bytes(_json_columns.render_rows(fields, prefix=prefix, lines=True))
     assert found == b"" or found.endswith(b"\n")
     return found.split(b"\n")[:-1]
 
@@ -72,12 +72,12 @@ def test_text_stays_a_number_exactly_where_json_has_one(text: str) -> None:
     is_number = is_number and text not in ("NaN", "Infinity", "-Infinity")
     (line,) = lines(("v", "number", column(pa.array([text.encode()]))))
     assert line == (b'{"v":%b}' % text.encode() if is_number else expected("v", text.encode()))
-    assert _json.are_numbers(column(pa.array([None, text.encode()]))) == is_number
+    assert _json_columns.are_numbers(column(pa.array([None, text.encode()]))) == is_number
 
 
 def test_nulls_alone_are_no_numbers() -> None:
-    assert not _json.are_numbers(column(pa.array([None, None], pa.binary())))
-    assert not _json.are_numbers(column(pa.array([], pa.binary())))
+    assert not _json_columns.are_numbers(column(pa.array([None, None], pa.binary())))
+    assert not _json_columns.are_numbers(column(pa.array([], pa.binary())))
 
 
 def test_whole_numbers_raw_json_and_headers_have_their_ways() -> None:
@@ -120,24 +120,24 @@ def test_bytes_lie_in_any_of_arrows_layouts(kind: Any) -> None:
 
 
 def test_ends_say_where_each_object_ends() -> None:
-    text = _json.render_rows([("v", "text", column(pa.array([b"", b"abc"])))])
+    text = _json_columns.render_rows([("v", "text", column(pa.array([b"", b"abc"])))])
     assert bytes(text) == b'{"v":""}{"v":"abc"}'
     assert memoryview(text.ends).cast("q").tolist() == [0, 8, len(text)]
-    for nothing in (_json.render_rows([]), _json.Text()):
+    for nothing in (_json_columns.render_rows([]), _json_columns.Text()):
         assert (bytes(nothing), memoryview(nothing.ends).cast("q").tolist()) == (b"", [0])
 
 
 def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(TypeError, match="cannot be written as int"):
-        _json.render_rows([("v", "int", column(pa.array([b"x"])))])
+        _json_columns.render_rows([("v", "int", column(pa.array([b"x"])))])
     with pytest.raises(TypeError, match="cannot be written as text"):
-        _json.render_rows([("v", "text", column(pa.array([1]), "timestamp"))])
+        _json_columns.render_rows([("v", "text", column(pa.array([1]), "timestamp"))])
     with pytest.raises(KeyError):
-        _json.render_rows([("v", "what", column(pa.array([b"x"])))])  # type: ignore[list-item]
+        _json_columns.render_rows([("v", "what", column(pa.array([b"x"])))])  # type: ignore[list-item]
 
 
 def test_unsound_offsets_are_refused() -> None:
     offsets = pa.py_buffer(memoryview(bytes(pa.array([0, 9, 3], pa.int32()).buffers()[1]))[:12])
     array = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
     with pytest.raises(InvalidColumnError, match="row 0"):
-        _json.render_rows([("v", "text", column(array))])
+        _json_columns.render_rows([("v", "text", column(array))])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kstore import Columns, Log, Record, decode_columns, encode_batch
-from kstore.columns._latest import COLUMNS, SECRET_BYTES, LatestOffsets, new_secret, share_keys
+from kstore.columns._latest_offsets import COLUMNS, SECRET_BYTES, LatestOffsets, new_secret, share_keys
 
 END = 1 << 20
 ENDS = (END, (1 << 32) - 2, (1 << 32) - 1, 1 << 40)  # from 2^32 - 1 on, keys are numbered

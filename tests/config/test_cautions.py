@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import kstore
 from kstore.base.numbers import LONG_MAX
-from kstore.config.broker import BrokerConfig
-from kstore.config.log import LogConfig
+from kstore.config.broker_config import BrokerConfig
+from kstore.config.log_config import LogConfig
 from kstore.config.settings import Setting
 from kstore.errors import ConfigError, ConfigWarning
 

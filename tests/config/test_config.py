@@ -1,4 +1,4 @@
-"""config.py, brokerconfig.py, settings.py: names, defaults, ranges, parsing and precedence (SEMANTICS 13B)."""
+"""config_command.py, brokerconfig.py, settings.py: names, defaults, ranges, parsing and precedence (SEMANTICS 13B)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.base.numbers import LONG_MAX
-from kstore.config.broker import BrokerConfig
-from kstore.config.log import KAFKA_RETENTION_MS, LogConfig, of_properties
+from kstore.config.broker_config import BrokerConfig
+from kstore.config.log_config import KAFKA_RETENTION_MS, LogConfig, of_properties
 from kstore.config.settings import Setting, parse_properties, read_properties, readable
 from kstore.errors import ConfigError, ConfigWarning, StorageError
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import ManualClock
 
 import kstore
-from kstore.config.log import LogConfig
+from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.files import checkpoint
 from kstore.log.writing import housekeepers

@@ -18,13 +18,20 @@ from objectserver import Fault
 
 import kstore
 from kstore.base import threads
-from kstore.copies.backups import keys, manifest, reading, rounds
-from kstore.copies.backups.contents import BackupState
-from kstore.copies.backups.objects import Objects
-from kstore.copies.backups.sending import changes, segments, writer
-from kstore.copies.backups.sending.sources import DirectorySource, StoreSource
-from kstore.copies.backups.sending.writer import BackupWriter
-from kstore.copies.backups.upload import Backup, back_up_directory
+from kstore.copies.backups import (
+    backup_manifest,
+    backup_reader,
+    backup_rounds,
+    backup_writer,
+    object_keys,
+    round_changes,
+    source_partition,
+)
+from kstore.copies.backups.backup import Backup, back_up_directory
+from kstore.copies.backups.backup_contents import BackupState
+from kstore.copies.backups.backup_source import DirectorySource, StoreSource
+from kstore.copies.backups.backup_writer import BackupWriter
+from kstore.copies.backups.object_store import Objects
 from kstore.disk import fs
 from kstore.errors import BackupError, BackupFencedError
 from kstore.files import names
@@ -36,7 +43,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def world(tmp_path: Path, rng: random.Random, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(changes, "BESIDE_BYTES", rng.choice((100, 600, changes.BESIDE_BYTES)))
+    monkeypatch.setattr(round_changes, "BESIDE_BYTES", rng.choice((100, 600, round_changes.BESIDE_BYTES)))
     made = World(tmp_path / "data", rng, clock)
     yield made
     made.close()
@@ -68,9 +75,9 @@ def rounds_for(seconds: float, *, at_most: int = 10_000) -> Iterator[int]:
 
 
 def newest(objects: Objects) -> BackupState:
-    found = manifest.read_manifest(objects)
+    found = backup_manifest.read_manifest(objects)
     assert found is not None
-    return reading.read_newest(objects, found[0])
+    return backup_reader.read_newest(objects, found[0])
 
 
 def files_of(state: BackupState, objects: Objects) -> dict[str, bytes]:
@@ -243,7 +250,7 @@ def test_where_another_processs_files_cannot_be_synced_nothing_above_the_recover
         store.run_housekeeping()
         store.append("t", b"two")
         with monkeypatch.context() as patch:
-            patch.setattr(segments, "sync", no_sync)
+            patch.setattr(source_partition, "sync", no_sync)
             backup = BackupWriter(DirectorySource(tmp_path / "data"), objects, clock=clock)
             catch_up(backup)
             assert backup.state.partitions["t", 0].end_offset == 1
@@ -294,7 +301,7 @@ def test_many_small_chunks_become_few(tmp_path: Path, clock: ManualClock) -> Non
         tail = backup.state.partitions["t", 0].tail
         sizes = tail[-1].end_position
         assert most <= 40
-        sent = sum(len(each.data) for key, each in objects.contents.items() if key.endswith(keys.ROUND))
+        sent = sum(len(each.data) for key, each in objects.contents.items() if key.endswith(object_keys.ROUND))
         assert sent < 6 * sizes + 600 * 800  # headers of rounds
         assert (
             b"".join(files_of(backup.state, objects).values())
@@ -350,8 +357,8 @@ def test_a_sealed_segment_of_which_most_is_new_goes_once(
         state = backup.state.partitions["t", 0]
         assert [segment.file(names.LOG).length for segment in state.segments] == [size]
         assert state.end_offset == 10
-        in_rounds = {key: each.data for key, each in objects.contents.items() if key.endswith(keys.ROUND)}
-        sent = sum(len(data) - rounds.header_bytes(data, key) for key, data in in_rounds.items())
+        in_rounds = {key: each.data for key, each in objects.contents.items() if key.endswith(object_keys.ROUND)}
+        sent = sum(len(data) - backup_rounds.header_bytes(data, key) for key, data in in_rounds.items())
         active = (tmp_path / "data/t-0" / names.log_name(9)).stat().st_size
         assert sent == (size if is_sent_twice else size * before // 9) + active
         backup.close()
@@ -360,7 +367,7 @@ def test_a_sealed_segment_of_which_most_is_new_goes_once(
 def test_much_of_an_active_segment_is_sent_while_the_segments_before_it_are(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "BESIDE_BYTES", 400)
+    monkeypatch.setattr(round_changes, "BESIDE_BYTES", 400)
     objects = MemoryObjects()
     put_new, put_parts, is_sent_beside = objects.put_new, objects.put_parts, threading.Event()
 
@@ -397,7 +404,7 @@ def test_much_of_an_active_segment_is_sent_while_the_segments_before_it_are(
 def test_an_active_segment_that_is_cut_while_it_is_sent_is_sent_as_it_is_then(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "BESIDE_BYTES", 400)
+    monkeypatch.setattr(round_changes, "BESIDE_BYTES", 400)
     objects = MemoryObjects()
     with kstore.Store.open(tmp_path / "data", clock=clock, background=False) as store:
         store.create_topic("t", 1)
@@ -419,7 +426,7 @@ def test_an_active_segment_that_is_cut_while_it_is_sent_is_sent_as_it_is_then(
 def test_a_damaged_batch_of_an_active_segment_stops_that_partition_alone(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "BESIDE_BYTES", 400)
+    monkeypatch.setattr(round_changes, "BESIDE_BYTES", 400)
     objects = MemoryObjects()
     with kstore.Store.open(tmp_path / "data", clock=clock, background=False) as store:
         store.create_topic("t", 2)
@@ -443,16 +450,16 @@ def test_a_damaged_batch_of_an_active_segment_stops_that_partition_alone(
 def test_a_segment_of_many_parts_is_announced_before_it_is_sent(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kstore.copies.backups.sending import uploads
+    from kstore.copies.backups import segment_uploads
 
-    monkeypatch.setattr(uploads, "PART_BYTES", 500)
+    monkeypatch.setattr(segment_uploads, "PART_BYTES", 500)
     objects = MemoryObjects()
     announced: list[bool] = []
     put_parts = objects.put_parts
 
     def checked(key: str, parts: object) -> None:
-        if keys.parse_file(key) is not None:
-            found = manifest.read_manifest(objects)
+        if object_keys.parse_file(key) is not None:
+            found = backup_manifest.read_manifest(objects)
             assert found is not None
             announced.append(key in {intent.key for intent in found[0].intents})
         put_parts(key, parts)  # type: ignore[arg-type]
@@ -477,11 +484,11 @@ def test_a_segment_of_many_parts_is_announced_before_it_is_sent(
 def test_an_announced_name_is_for_the_same_bytes_alone(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kind: str, part_bytes: int
 ) -> None:
-    from kstore.copies.backups.manifest import Intent
-    from kstore.copies.backups.opening import open_objects
-    from kstore.copies.backups.sending import uploads
+    from kstore.copies.backups import segment_uploads
+    from kstore.copies.backups.backup_manifest import Intent
+    from kstore.copies.backups.open_objects import open_objects
 
-    monkeypatch.setattr(uploads, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(segment_uploads, "PART_BYTES", part_bytes)
     objects = MemoryObjects() if kind == "memory" else open_objects(str(tmp_path / "backup"), create=True)
     with kstore.Store.open(tmp_path / "data", clock=clock, background=False, **SETTINGS) as store:
         store.create_topic("t", 1)
@@ -494,10 +501,10 @@ def test_an_announced_name_is_for_the_same_bytes_alone(
         first.close()
         from dataclasses import replace
 
-        found = manifest.read_manifest(objects)
+        found = backup_manifest.read_manifest(objects)
         assert found is not None
         doubtful = replace(left, revision=left.revision + 5, intents=(Intent(name, 1400, 12345),))
-        objects.replace(keys.MANIFEST, doubtful.encode(), found[1])
+        objects.replace(object_keys.MANIFEST, doubtful.encode(), found[1])
         second = BackupWriter(StoreSource(store), objects, clock=clock)
         catch_up(second)
         stored = second.state.partitions["t", 0].segments[0].file(".log")
@@ -510,11 +517,11 @@ def test_an_announced_name_is_for_the_same_bytes_alone(
 def test_large_segments_and_stretches_go_to_a_directory_in_one_reading(
     world: World, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kstore.copies.backups.opening import open_objects
-    from kstore.copies.backups.sending import uploads
+    from kstore.copies.backups import segment_uploads
+    from kstore.copies.backups.open_objects import open_objects
 
-    monkeypatch.setattr(uploads, "PART_BYTES", 500)
-    monkeypatch.setattr(changes, "BESIDE_BYTES", 300)
+    monkeypatch.setattr(segment_uploads, "PART_BYTES", 500)
+    monkeypatch.setattr(round_changes, "BESIDE_BYTES", 300)
     objects = open_objects(str(tmp_path / "backup"), create=True)
     backup = a_writer(world, objects)
     stretches: set[str] = set()
@@ -538,9 +545,9 @@ def test_large_segments_and_stretches_go_to_a_directory_in_one_reading(
 def test_after_requests_that_failed_no_file_of_a_replaced_segment_is_sent_again(
     tmp_path: Path, clock: ManualClock, rng: random.Random, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
-    from kstore.copies.backups.sending import uploads
+    from kstore.copies.backups import segment_uploads
 
-    monkeypatch.setattr(uploads, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(segment_uploads, "PART_BYTES", part_bytes)
     objects = MemoryObjects()
     faulty = FaultyObjects(objects, plan=lambda request: Fault("refused") if rng.random() < 0.4 else None)
     compacting = {"cleanup_policy": "compact", "index_interval_bytes": 1, "segment_bytes": 2000}
@@ -563,7 +570,7 @@ def test_after_requests_that_failed_no_file_of_a_replaced_segment_is_sent_again(
                 failures += 1
             backup.wait(1.0)
         assert failures > 3
-        files = {key for key in objects.contents if keys.parse_file(key) is not None}
+        files = {key for key in objects.contents if object_keys.parse_file(key) is not None}
         assert files - before <= set(backup.state.partitions["t", 0].objects())
         backup._objects = backup._uploads._objects = objects
         store.append("t", b"more", b"key")
@@ -668,18 +675,18 @@ def test_what_was_dropped_is_deleted_after_the_window_and_not_before(world: Worl
     assert any(key.startswith(f"passing-0/{names.log_name(0)}.1-") for key in again)
     world.clock.advance(DAY_MS - 1)
     backup.round()
-    assert all(key in objects.contents for key in old if not keys.is_small_file(key))
+    assert all(key in objects.contents for key in old if not object_keys.is_small_file(key))
     world.clock.advance(2 + DAY_MS // 10)
     backup.round()
-    assert not any(key in objects.contents for key in old if not keys.is_small_file(key))
+    assert not any(key in objects.contents for key in old if not object_keys.is_small_file(key))
     assert again <= set(objects.contents)
     assert_has_it_all(newest(objects), objects, world)
     backup.close()
 
 
 def test_after_long_only_what_is_needed_is_left(world: World, monkeypatch: pytest.MonkeyPatch, budget: Budget) -> None:
-    monkeypatch.setattr(writer, "ROUNDS_PER_CATALOG", 5)
-    monkeypatch.setattr(writer, "SWEEP_PAUSE_MS", 1000)
+    monkeypatch.setattr(backup_writer, "ROUNDS_PER_CATALOG", 5)
+    monkeypatch.setattr(backup_writer, "SWEEP_PAUSE_MS", 1000)
     objects = MemoryObjects()
     backup = a_writer(world, objects, window_ms=1000)
     for number in range(80):
@@ -698,10 +705,10 @@ def test_after_long_only_what_is_needed_is_left(world: World, monkeypatch: pytes
     needed = {key for partition in state.partitions.values() for key in partition.objects()}
     needed |= {each.object_of_chunk(chunk) for each in state.partitions.values() for chunk in each.tail}
     kept = {key for each in state.dropped for key in each.objects()}
-    kept |= {keys.MANIFEST, *(keys.catalog_key(each.number) for each in backup.manifest.catalogs)}
+    kept |= {object_keys.MANIFEST, *(object_keys.catalog_key(each.number) for each in backup.manifest.catalogs)}
     for spans in (backup.manifest.rounds, *(each.rounds for each in backup.manifest.catalogs)):
-        kept |= {keys.round_key(number) for span in spans for number in range(span.first, span.last + 1)}
-    left = {key for key in objects.contents if key not in needed | kept and not keys.is_small_file(key)}
+        kept |= {object_keys.round_key(number) for span in spans for number in range(span.first, span.last + 1)}
+    left = {key for key in objects.contents if key not in needed | kept and not object_keys.is_small_file(key)}
     assert not left
     assert needed <= set(objects.contents)
     backup.close()
@@ -775,7 +782,7 @@ def test_the_lag_of_another_process_counts_to_the_log_end(
     tmp_path: Path, clock: ManualClock, rng: random.Random, monkeypatch: pytest.MonkeyPatch, syncs: bool
 ) -> None:
     if not syncs:
-        monkeypatch.setattr(segments, "sync", no_sync)
+        monkeypatch.setattr(source_partition, "sync", no_sync)
     end = durable = sent = 0
     with kstore.Store.open(tmp_path / "data", clock=clock, background=False) as store:
         store.create_topic("t")
@@ -890,7 +897,7 @@ def test_times_that_cannot_be_are_refused(tmp_path: Path, name: str, value: obje
 
 
 def test_sizes_that_are_merged_are_bounded() -> None:
-    assert changes.MERGED_BYTES < writer.ROUND_BYTES
+    assert round_changes.MERGED_BYTES < backup_writer.ROUND_BYTES
 
 
 def test_the_ends_of_a_look_are_of_one_moment_where_logs_were_not_open(

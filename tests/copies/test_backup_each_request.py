@@ -28,9 +28,9 @@ from faultyobjects import CHANGES, FaultyObjects, MemoryObjects
 from objectserver import Fault, Request
 
 import kstore
-from kstore.copies.backups.opening import open_objects
-from kstore.copies.backups.sending import changes, writer
-from kstore.copies.restores.state import History
+from kstore.copies.backups import backup_writer, round_changes
+from kstore.copies.backups.open_objects import open_objects
+from kstore.copies.restores.backup_state import History
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -52,12 +52,12 @@ def home() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def much_is_sent_beside(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of active segments go in objects of their own in one run, in those of rounds in another."""
-    monkeypatch.setattr(changes, "BESIDE_BYTES", rng.choice((300, 900, 16 << 20)))
+    monkeypatch.setattr(round_changes, "BESIDE_BYTES", rng.choice((300, 900, 16 << 20)))
 
 
 @pytest.fixture(autouse=True)
 def what_is_left_is_looked_for_often(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "SWEEP_PAUSE_MS", rng.choice((1, 1000, 100_000)))
+    monkeypatch.setattr(backup_writer, "SWEEP_PAUSE_MS", rng.choice((1, 1000, 100_000)))
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from objectserver import Fault, Request
 from test_backup import assert_files_are_those_of, assert_has_it_all, catch_up, files_of, newest
 
 import kstore
-from kstore.copies.backups import manifest
-from kstore.copies.backups.sending import changes, segments, uploads, writer
-from kstore.copies.backups.sending.sources import StoreSource
-from kstore.copies.backups.sending.writer import BackupWriter
+from kstore.copies.backups import backup_manifest, backup_writer, round_changes, segment_uploads, source_partition
+from kstore.copies.backups.backup_source import StoreSource
+from kstore.copies.backups.backup_writer import BackupWriter
 from kstore.errors import BackupError, BackupFencedError
 from kstore.files import names
 
@@ -35,10 +34,10 @@ def test_a_backup_that_fails_anywhere_can_be_restored_and_goes_on(
     budget: Callable[[float], float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(uploads, "PART_BYTES", 900)  # some segments go in parts, some whole
-    monkeypatch.setattr(changes, "BESIDE_BYTES", rng.choice((300, 900)))
-    monkeypatch.setattr(writer, "ROUNDS_PER_CATALOG", 7)
-    monkeypatch.setattr(writer, "SWEEP_PAUSE_MS", rng.choice((1, 30_000)))
+    monkeypatch.setattr(segment_uploads, "PART_BYTES", 900)  # some segments go in parts, some whole
+    monkeypatch.setattr(round_changes, "BESIDE_BYTES", rng.choice((300, 900)))
+    monkeypatch.setattr(backup_writer, "ROUNDS_PER_CATALOG", 7)
+    monkeypatch.setattr(backup_writer, "SWEEP_PAUSE_MS", rng.choice((1, 30_000)))
     world = World(tmp_path / "data", rng, clock)
     inner = MemoryObjects()
     chance = 0.1
@@ -59,7 +58,7 @@ def test_a_backup_that_fails_anywhere_can_be_restored_and_goes_on(
                 backup.wait(0.01)
         if rng.random() < 0.2:
             answered.release()
-        if manifest.read_manifest(inner) is not None:
+        if backup_manifest.read_manifest(inner) is not None:
             files_of(newest(inner), inner)  # each object is there, whole, and the chunks follow one another
         if rng.random() < 0.1 and backup is not None:
             chance = 0.0
@@ -141,7 +140,7 @@ def seal(store: kstore.Store, value: bytes) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[kstore.Store]:
-    monkeypatch.setattr(uploads, "PART_BYTES", 900)
+    monkeypatch.setattr(segment_uploads, "PART_BYTES", 900)
     with kstore.Store.open(tmp_path / "data", clock=clock, background=False, **SETTINGS) as found:
         found.create_topic("t")
         yield found
@@ -180,7 +179,7 @@ def test_a_segment_written_anew_is_not_sent_while_the_one_before_it_is(
 ) -> None:
     """Both would have the same name."""
     begun, may_end = threading.Event(), threading.Event()
-    checksum = segments.checksum
+    checksum = source_partition.checksum
 
     def slow_checksum(path: str, size: int) -> int:
         crc = checksum(path, size)
@@ -189,7 +188,7 @@ def test_a_segment_written_anew_is_not_sent_while_the_one_before_it_is(
             assert may_end.wait(60)
         return crc
 
-    monkeypatch.setattr(segments, "checksum", slow_checksum)
+    monkeypatch.setattr(source_partition, "checksum", slow_checksum)
     objects = MemoryObjects()
     seal(store, b"a" * 1000)
     backup = BackupWriter(StoreSource(store), objects, clock=clock)

@@ -14,12 +14,12 @@ from faultyobjects import FaultyObjects, MemoryObjects
 from test_backup import assert_files_are_those_of, catch_up, newest
 
 import kstore
-from kstore.copies.backups import keys, manifest
-from kstore.copies.backups.manifest import Intent
-from kstore.copies.backups.objects import ObjectInfo, Objects
-from kstore.copies.backups.opening import open_objects
-from kstore.copies.backups.sending.sources import StoreSource
-from kstore.copies.backups.sending.writer import BackupWriter
+from kstore.copies.backups import backup_manifest, object_keys
+from kstore.copies.backups.backup_manifest import Intent
+from kstore.copies.backups.backup_source import StoreSource
+from kstore.copies.backups.backup_writer import BackupWriter
+from kstore.copies.backups.object_store import ObjectInfo, Objects
+from kstore.copies.backups.open_objects import open_objects
 from kstore.errors import BackupFencedError
 from kstore.files import names
 
@@ -77,16 +77,16 @@ def test_what_no_manifest_counts_goes_after_the_window_and_all_else_stays(
         "notes.txt",
         "t-0/notes.txt",
         "other/deep/x",
-        keys.round_key(10**6),
-        keys.catalog_key(10**6),
+        object_keys.round_key(10**6),
+        object_keys.catalog_key(10**6),
         ANNOUNCED,
     ]
     for key in strangers:
         objects.put_new(key, b"of another")
-    found = manifest.read_manifest(objects)
+    found = backup_manifest.read_manifest(objects)
     assert found is not None
     announced = replace(found[0], revision=99, intents=(Intent(ANNOUNCED, 10, 10),))
-    objects.replace(keys.MANIFEST, announced.encode(), found[1])
+    objects.replace(object_keys.MANIFEST, announced.encode(), found[1])
     clock.advance(DAY_MS)
     second = writer(objects)
     catch_up(second)
@@ -108,15 +108,17 @@ def test_rounds_and_catalogs_of_writers_that_died_go_too(
     catch_up(first)
     number = first.manifest.number
     for lost in (number + 1, number + 2):  # written, and never counted
-        objects.put_new(keys.round_key(lost), b"lost")
-    objects.put_new(keys.catalog_key(number + 2), b"lost")
+        objects.put_new(object_keys.round_key(lost), b"lost")
+    objects.put_new(object_keys.catalog_key(number + 2), b"lost")
     append(store)
     second = writer(objects)
     days_pass(store, clock, second, 6)
     assert second.manifest.number > number + 2
-    assert not {keys.round_key(number + 1), keys.round_key(number + 2), keys.catalog_key(number + 2)} & set(
-        objects.contents
-    )
+    assert not {
+        object_keys.round_key(number + 1),
+        object_keys.round_key(number + 2),
+        object_keys.catalog_key(number + 2),
+    } & set(objects.contents)
     assert newest(objects) == second.state
 
 

@@ -25,9 +25,9 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 import kstore
-from kstore.copies.backups.opening import open_objects
-from kstore.copies.backups.sending.sources import StoreSource
-from kstore.copies.backups.upload import Backup
+from kstore.copies.backups.backup import Backup
+from kstore.copies.backups.backup_source import StoreSource
+from kstore.copies.backups.open_objects import open_objects
 
 STATUS = (500, 503, 429)
 

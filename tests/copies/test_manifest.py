@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore.copies.backups import keys, manifest, rounds
-from kstore.copies.backups.contents import (
+from kstore.copies.backups import backup_manifest, backup_rounds, object_keys
+from kstore.copies.backups.backup_contents import (
     BackupState,
     Chunk,
     Dropped,
@@ -20,8 +20,8 @@ from kstore.copies.backups.contents import (
     StoredFile,
     TopicState,
 )
-from kstore.copies.backups.manifest import BackupManifest, CatalogPlace, Intent, Span
-from kstore.copies.backups.rounds import Change, Round
+from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace, Intent, Span
+from kstore.copies.backups.backup_rounds import Change, Round
 from kstore.errors import BackupError
 
 ID = "AAAAAAAAAAAAAAAAAAAAAg"
@@ -66,7 +66,7 @@ ROUND = Round(
 
 
 def test_a_manifest_is_read_as_it_was_written() -> None:
-    assert manifest.decode(MANIFEST.encode(), "m") == MANIFEST
+    assert backup_manifest.decode(MANIFEST.encode(), "m") == MANIFEST
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
 def test_a_manifest_with_a_field_that_cannot_be_is_refused_with_the_field(field: str, value: object, says: str) -> None:
     fields = json.loads(MANIFEST.encode())
     with pytest.raises(BackupError) as error:
-        manifest.decode(json.dumps(fields | {field: value}).encode(), "the manifest")
+        backup_manifest.decode(json.dumps(fields | {field: value}).encode(), "the manifest")
     assert says in str(error.value)
     assert "the manifest" in str(error.value)
 
@@ -102,18 +102,18 @@ def test_any_bytes_are_a_manifest_or_a_backup_error(data: st.DataObject) -> None
     for _ in range(data.draw(st.integers(1, 4))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
     try:
-        found = manifest.decode(bytes(text), "m")
+        found = backup_manifest.decode(bytes(text), "m")
     except BackupError:
         return
-    assert manifest.decode(found.encode(), "m") == found
+    assert backup_manifest.decode(found.encode(), "m") == found
 
 
 def test_a_round_gives_the_state_that_follows_and_a_catalog_keeps_it() -> None:
-    data = rounds.encode_round(ROUND)
-    assert rounds.header_bytes(data[: rounds.PREFIX.size], "r") == len(data)
-    read = rounds.decode_round(data + b"tails", "r")
+    data = backup_rounds.encode_round(ROUND)
+    assert backup_rounds.header_bytes(data[: backup_rounds.PREFIX.size], "r") == len(data)
+    read = backup_rounds.decode_round(data + b"tails", "r")
     assert read == ROUND
-    state = rounds.apply(BackupState(), read, "r", len(data))
+    state = backup_rounds.apply(BackupState(), read, "r", len(data))
     partition = state.partitions["orders", 0]
     assert [(chunk.round, chunk.at) for chunk in partition.tail] == [(1, len(data)), (1, len(data) + 50), (0, 3)]
     assert partition.objects() == [
@@ -123,24 +123,24 @@ def test_a_round_gives_the_state_that_follows_and_a_catalog_keeps_it() -> None:
         "orders-0/00000000000000000010.snapshot",
     ]
     assert state.topics.keys() == {"orders"}
-    assert state.dropped[0].objects() == [*ROUND.dropped.keys, *map(keys.round_key, (4, 5, 6))]
-    assert rounds.decode_catalog(rounds.encode_catalog(state), "c") == state
+    assert state.dropped[0].objects() == [*ROUND.dropped.keys, *map(object_keys.round_key, (4, 5, 6))]
+    assert backup_rounds.decode_catalog(backup_rounds.encode_catalog(state), "c") == state
 
 
 def test_a_tail_that_becomes_a_segment_leaves_the_chunks_that_follow_it() -> None:
-    state = rounds.apply(BackupState(), ROUND, "r", 0)
+    state = backup_rounds.apply(BackupState(), ROUND, "r", 0)
     sealed = SealedSegment(10, 14, 78, 1, (LOG,))
     change = replace(CHANGE, sealed=(sealed,), skip=2, keep=2, chunks=(), epochs=None, snapshot=None)
-    after = rounds.apply(state, Round(2, 1_001, 1, True, (change,)), "r", 0).partitions["orders", 0]
+    after = backup_rounds.apply(state, Round(2, 1_001, 1, True, (change,)), "r", 0).partitions["orders", 0]
     assert after.segments == (SEGMENT, sealed)
     assert after.tail == ()
     assert after.epochs == CHANGE.epochs
 
 
 def test_what_was_dropped_goes_out_of_the_state_once_it_is_deleted() -> None:
-    state = rounds.apply(BackupState(), ROUND, "r", 0)
+    state = backup_rounds.apply(BackupState(), ROUND, "r", 0)
     for until, left in ((999, 1), (1_000, 0)):
-        after = rounds.apply(state, Round(2, 5_000, 1, True, deleted_until_ms=until), "r", 0)
+        after = backup_rounds.apply(state, Round(2, 5_000, 1, True, deleted_until_ms=until), "r", 0)
         assert len(after.dropped) == left
 
 
@@ -162,7 +162,9 @@ def test_what_was_dropped_goes_out_of_the_state_once_it_is_deleted() -> None:
 def test_a_round_that_leaves_a_gap_or_an_overlap_is_refused(change: dict[str, object], says: str) -> None:
     bad = replace(ROUND, changes=(replace(CHANGE, **change),))  # type: ignore[arg-type]
     with pytest.raises(BackupError) as error:
-        rounds.apply(BackupState(), rounds.decode_round(rounds.encode_round(bad), "r"), "the round", 0)
+        backup_rounds.apply(
+            BackupState(), backup_rounds.decode_round(backup_rounds.encode_round(bad), "r"), "the round", 0
+        )
     assert says in str(error.value)
 
 
@@ -170,10 +172,10 @@ def test_a_round_that_leaves_a_gap_or_an_overlap_is_refused(change: dict[str, ob
 def test_a_topic_that_leads_elsewhere_is_refused(topic: str) -> None:
     for bad in (replace(ROUND, changes=(replace(CHANGE, topic=topic),)), replace(ROUND, topics={topic: None})):
         with pytest.raises(BackupError, match="malformed"):
-            rounds.decode_round(rounds.encode_round(bad), "r")
+            backup_rounds.decode_round(backup_rounds.encode_round(bad), "r")
     state = BackupState(partitions={("orders", 0): PartitionState(topic, 0)})
     with pytest.raises(BackupError, match="malformed"):
-        rounds.decode_catalog(rounds.encode_catalog(state), "c")
+        backup_rounds.decode_catalog(backup_rounds.encode_catalog(state), "c")
 
 
 @pytest.mark.parametrize(
@@ -188,25 +190,25 @@ def test_a_topic_that_leads_elsewhere_is_refused(topic: str) -> None:
 def test_a_file_of_another_kind_or_suffix_is_refused(file: StoredFile) -> None:
     bad = replace(ROUND, changes=(replace(CHANGE, sealed=(SEGMENT._replace(files=(file,)),)),))
     with pytest.raises(BackupError, match="malformed"):
-        rounds.decode_round(rounds.encode_round(bad), "r")
+        backup_rounds.decode_round(backup_rounds.encode_round(bad), "r")
 
 
 @given(st.data())
 def test_any_bytes_are_a_round_or_a_backup_error(data: st.DataObject) -> None:
-    text = bytearray(rounds.encode_round(ROUND)[rounds.PREFIX.size :])
+    text = bytearray(backup_rounds.encode_round(ROUND)[backup_rounds.PREFIX.size :])
     for _ in range(data.draw(st.integers(1, 4))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
-    header = rounds.PREFIX.pack(rounds.ROUND_MAGIC, len(text), rounds.crc32c(text))
+    header = backup_rounds.PREFIX.pack(backup_rounds.ROUND_MAGIC, len(text), backup_rounds.crc32c(text))
     try:
-        found = rounds.decode_round(header + bytes(text), "r")
-        rounds.apply(BackupState(), found, "r", 0)
+        found = backup_rounds.decode_round(header + bytes(text), "r")
+        backup_rounds.apply(BackupState(), found, "r", 0)
     except BackupError:
         return
-    assert rounds.decode_round(rounds.encode_round(found), "r") == found
+    assert backup_rounds.decode_round(backup_rounds.encode_round(found), "r") == found
 
 
 def test_a_header_whose_length_or_checksum_is_wrong_is_refused() -> None:
-    data = rounds.encode_round(ROUND)
+    data = backup_rounds.encode_round(ROUND)
     for bad, says in (
         (data[:15], "has 15 bytes"),
         (b"X" + data[1:], "begins with"),
@@ -214,7 +216,7 @@ def test_a_header_whose_length_or_checksum_is_wrong_is_refused() -> None:
         (data[:-1] + b"X", "header of CRC"),
     ):
         with pytest.raises(BackupError, match=says):
-            rounds.decode_round(bad, "r")
+            backup_rounds.decode_round(bad, "r")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_a_header_whose_length_or_checksum_is_wrong_is_refused() -> None:
     ],
 )
 def test_names_of_objects_are_read(key: str) -> None:
-    assert keys.check(key) == key
+    assert object_keys.check(key) == key
 
 
 @pytest.mark.parametrize(
@@ -254,4 +256,4 @@ def test_names_of_objects_are_read(key: str) -> None:
 )
 def test_names_of_other_files_are_refused(key: str) -> None:
     with pytest.raises(BackupError, match="no name of a backup's object"):
-        keys.check(key)
+        object_keys.check(key)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from objectserver import BUCKET, S3Server, options
 
-from kstore.copies.backups import objects as objects_module
-from kstore.copies.backups.local import LocalObjects
-from kstore.copies.backups.objects import ObjectChangedError, ObjectInfo, Objects
-from kstore.copies.backups.opening import open_objects, url_of
-from kstore.copies.backups.sending.segments import ChangedMeanwhileError, Part
+from kstore.copies.backups import object_store as objects_module
+from kstore.copies.backups.local_objects import LocalObjects
+from kstore.copies.backups.object_store import ObjectChangedError, ObjectInfo, Objects
+from kstore.copies.backups.open_objects import open_objects, url_of
+from kstore.copies.backups.source_partition import ChangedMeanwhileError, Part
 from kstore.errors import BackupError, ConfigError
 
 KEY = "orders-0/00000000000000000000.log"

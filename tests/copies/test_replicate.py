@@ -15,10 +15,10 @@ import pytest
 from copied import batches_of
 
 import kstore
-from kstore.copies.replication import common
-from kstore.copies.replication.partition import PartitionFollower
+from kstore.copies.replication import common_batch
+from kstore.copies.replication.follower_partition import PartitionFollower
 from kstore.errors import NotLeaderError, RecordBatchTooLargeError, ReplicationError
-from kstore.files.marks.role import read_role
+from kstore.files.follower_file import read_role
 from kstore.log.log import writer_of
 from kstore.store.leadership import FollowerPartition
 
@@ -160,7 +160,7 @@ def test_a_leader_that_is_truncated_while_it_is_compared_is_not_taken_for_damage
     fill(source)
     kstore.replicate(source.paths[0], target)
     fill(source)
-    find = common.find_last_common
+    find = common_batch.find_last_common
     log = source.log("orders", 0)
 
     def truncate_and_find(*arguments: Any, **options: Any) -> int | None:
@@ -168,7 +168,7 @@ def test_a_leader_that_is_truncated_while_it_is_compared_is_not_taken_for_damage
             log.truncate_to(3)
         return find(*arguments, **options)
 
-    monkeypatch.setattr(common, "find_last_common", truncate_and_find)
+    monkeypatch.setattr(common_batch, "find_last_common", truncate_and_find)
     with once(source.paths[0], target) as copy:
         assert copy.store.log("orders", 0).log_end_offset == 3
         assert copied(source, copy.store)

@@ -1,4 +1,4 @@
-"""partition.py and leader.py: one log brought to another's, whatever happens to it meanwhile (SEMANTICS 10.20 to
+"""partition.py and leader_directory.py: one log brought to another's, whatever happens to it meanwhile (SEMANTICS 10.20 to
 10.23)."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
-from kstore.copies.replication import common
-from kstore.copies.replication.leader import LeaderLog, Piece
+from kstore.copies.replication import common_batch
+from kstore.copies.replication.leader_directory import LeaderLog, Piece
 from kstore.errors import CorruptRecordError, RecordBatchTooLargeError, ReplicationError
 from kstore.log.log import abandon, begin_epoch, writer_of
 
@@ -441,8 +441,8 @@ def test_batches_are_all_compared_once_although_the_leader_rolls_at_each_look(
 ) -> None:
     fill(source, 3000, size=20)
     catch_up(follower(Path(source.path), target))
-    monkeypatch.setattr(common, "_LEAST_STRETCH", 200)
-    monkeypatch.setattr(common, "_ROWS_AT_ONCE", 200)
+    monkeypatch.setattr(common_batch, "_LEAST_STRETCH", 200)
+    monkeypatch.setattr(common_batch, "_ROWS_AT_ONCE", 200)
     tables: list[int] = []
     read = kstore.Log.batch_table
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.copies.replication import rounds, schedule
+from kstore.copies.replication import replication_rounds, schedule
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -21,7 +21,7 @@ def test_a_source_that_stands_still_is_copied_to_its_end_however_long_it_takes(
         for number in range(100):
             store.log("t", number % 2).append(b"x" * 500)
     monkeypatch.setattr(schedule, "HOT_SECONDS", 0.0)
-    monkeypatch.setattr(rounds, "SLICE_BYTES", 600)
+    monkeypatch.setattr(replication_rounds, "SLICE_BYTES", 600)
     with kstore.replicate(tmp_path / "data", tmp_path / "copy", follow=follow) as copy:
         assert copy.wait_caught_up(120)
     with kstore.Store.open(tmp_path / "copy", "r") as copied:

@@ -14,11 +14,10 @@ from conftest import ManualClock
 from handmade import HandmadeBackup
 
 import kstore
-from kstore.copies.restores import finish
+from kstore.copies.restores import finish_restore
 from kstore.errors import BackupError, StorageError, UnknownTopicOrPartitionError
-from kstore.files import checkpoint
-from kstore.files.marks import restores
-from kstore.files.marks.restores import Progress
+from kstore.files import checkpoint, restore_mark
+from kstore.files.restore_mark import Progress
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -325,16 +324,16 @@ def test_a_restore_of_another_backup_round_or_choice_that_is_not_finished_is_ref
     source.into.mkdir()
     into = str(source.into)
     done = source.restore(dry_run=True)
-    restores.write_progress(into, Progress("c" * 32, done.round, "x", complete=False))
+    restore_mark.write_progress(into, Progress("c" * 32, done.round, "x", complete=False))
     with pytest.raises(BackupError, match=f"of another backup, {'c' * 32} into .* is not finished"):
         source.restore()
-    restores.write_progress(into, Progress(done.backup, done.round, "x", complete=False))
+    restore_mark.write_progress(into, Progress(done.backup, done.round, "x", complete=False))
     with pytest.raises(BackupError, match=r"a restore with other choices into .* is not finished"):
         source.restore()
-    (source.into / restores.RESTORE_FILE).write_bytes(b"damaged")
+    (source.into / restore_mark.RESTORE_FILE).write_bytes(b"damaged")
     with pytest.raises(StorageError, match="malformed"):
         source.restore()
-    assert files_below(source.into).keys() - {".lock"} == {restores.RESTORE_FILE}
+    assert files_below(source.into).keys() - {".lock"} == {restore_mark.RESTORE_FILE}
 
 
 def test_a_restore_goes_on_with_the_round_that_it_began_with(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,19 +371,19 @@ def test_a_restore_that_was_stopped_when_all_files_were_there_ends_without_the_b
         raise InterruptedError
 
     with monkeypatch.context() as patched:
-        patched.setattr(finish, "open_once", stop)
+        patched.setattr(finish_restore, "open_once", stop)
         with pytest.raises(InterruptedError):
             source.restore(offsets={("t", 0): 60})
     moved = source.backup.path.rename(source.backup.path.parent / "moved")
     with pytest.raises(BackupError, match="no directory"):
         source.restore()  # another choice: only the backup knows which one that is
     with monkeypatch.context() as patched:
-        patched.setattr(finish, "remove_state", stop)
+        patched.setattr(finish_restore, "remove_state", stop)
         with pytest.raises(InterruptedError):
             source.restore(offsets={("t", 0): 60})
     done = source.restore(offsets={("t", 0): 60})
     assert (done.round, done.fetched_bytes, done.partitions["t", 0].log_end_offset) == (1, 0, 60)
-    assert not {restores.RESTORE_FILE, finish.STATE_FILE} & files_below(source.into).keys()
+    assert not {restore_mark.RESTORE_FILE, finish_restore.STATE_FILE} & files_below(source.into).keys()
     with source.restored() as store:
         assert len(values(store)) == 60
     moved.rename(source.backup.path)
@@ -400,13 +399,13 @@ def test_a_list_of_what_is_restored_that_is_missing_or_damaged_is_told_of_or_rea
         raise InterruptedError
 
     with monkeypatch.context() as patched:
-        patched.setattr(finish, "open_once", stop)
+        patched.setattr(finish_restore, "open_once", stop)
         with pytest.raises(InterruptedError):
             source.restore()
-    (source.into / finish.STATE_FILE).write_bytes(b"damaged")
-    with pytest.raises(BackupError, match=finish.STATE_FILE):
+    (source.into / finish_restore.STATE_FILE).write_bytes(b"damaged")
+    with pytest.raises(BackupError, match=finish_restore.STATE_FILE):
         source.restore()
-    (source.into / finish.STATE_FILE).unlink()
+    (source.into / finish_restore.STATE_FILE).unlink()
     assert source.restore().fetched_bytes == 0
 
 
@@ -447,6 +446,6 @@ def test_checkpoints_say_that_all_is_flushed_and_the_directory_was_left_in_order
     ):
         assert checkpoint.read_offsets(source.into, name)["t", 0] == offset
     assert checkpoint.find_clean_marker(source.into) is not None
-    assert not (source.into / restores.RESTORE_FILE).exists()
+    assert not (source.into / restore_mark.RESTORE_FILE).exists()
     with source.restored() as store:
         assert store.log("t", 0).recovery.clean

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import kstore
 from kstore._core import crc32c
-from kstore.copies.backups import keys, rounds
+from kstore.copies.backups import backup_rounds, object_keys
 from kstore.disk import fs
 from kstore.errors import BackupError, KStoreError, StorageError
 
@@ -167,11 +167,15 @@ def test_whatever_a_backup_says_nothing_outside_of_the_directory_is_written(
     outer = tmp_path_factory.mktemp("hostile")
     path = outer / "backup"
     shutil.copytree(made_at, path, copy_function=os.link)
-    which = data.draw(st.sampled_from([keys.MANIFEST, keys.catalog_key(3), keys.round_key(4), keys.round_key(5)]))
+    which = data.draw(
+        st.sampled_from(
+            [object_keys.MANIFEST, object_keys.catalog_key(3), object_keys.round_key(4), object_keys.round_key(5)]
+        )
+    )
     file = path / which
     whole = file.read_bytes()
     file.unlink()
-    if which == keys.MANIFEST:
+    if which == object_keys.MANIFEST:
         fields = json.loads(whole)
         changed = with_changed(fields, data)
         file.write_bytes(json.dumps(changed).encode())
@@ -188,18 +192,22 @@ def test_whatever_a_backup_says_nothing_outside_of_the_directory_is_written(
 
 def altered(which: str, whole: bytes, data: st.DataObject) -> bytes:
     """A round or catalog with one value of its header changed, and sound checksums."""
-    magic, length, _ = rounds.PREFIX.unpack_from(whole)
-    packed = whole[rounds.PREFIX.size : rounds.PREFIX.size + length]
-    if which.endswith(keys.CATALOG):
+    magic, length, _ = backup_rounds.PREFIX.unpack_from(whole)
+    packed = whole[backup_rounds.PREFIX.size : backup_rounds.PREFIX.size + length]
+    if which.endswith(object_keys.CATALOG):
         from kstore.codec import compression
 
         packed = bytes(compression.decompress(4, packed, limit=1 << 30))
     fields = json.loads(packed)
     changed = with_changed(fields, data)
     encoded = json.dumps(changed).encode()
-    if which.endswith(keys.CATALOG):
+    if which.endswith(object_keys.CATALOG):
         encoded = compression.compress(4, encoded)
-    return rounds.PREFIX.pack(magic, len(encoded), crc32c(encoded)) + encoded + whole[rounds.PREFIX.size + length :]
+    return (
+        backup_rounds.PREFIX.pack(magic, len(encoded), crc32c(encoded))
+        + encoded
+        + whole[backup_rounds.PREFIX.size + length :]
+    )
 
 
 def test_links_inside_of_the_directory_are_not_followed(made: tuple[Path, Picture], tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from conftest import ManualClock
 from verifying import unsound
 
 import kstore
-from kstore.copies.backups.sending import writer
-from kstore.copies.backups.sending.sources import StoreSource
-from kstore.copies.backups.upload import Backup
-from kstore.copies.restores import finish
+from kstore.copies.backups import backup_writer
+from kstore.copies.backups.backup import Backup
+from kstore.copies.backups.backup_source import StoreSource
+from kstore.copies.restores import finish_restore
 from kstore.errors import BackupError
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -73,7 +73,7 @@ def test_each_round_is_restored_as_the_store_was(tmp_path: Path, rng: random.Ran
 def test_rounds_before_the_window_are_refused_and_those_in_it_restored(
     tmp_path: Path, rng: random.Random, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "ROUNDS_PER_CATALOG", 3)
+    monkeypatch.setattr(backup_writer, "ROUNDS_PER_CATALOG", 3)
     world = World(tmp_path / "data", rng, clock)
     ends: dict[int, int] = {}
     log = world.store.log("plain", 0)
@@ -99,7 +99,7 @@ def test_rounds_before_the_window_are_refused_and_those_in_it_restored(
 def test_each_time_is_restored_or_refused_with_the_earliest_from_which_all_are(
     tmp_path: Path, rng: random.Random, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "ROUNDS_PER_CATALOG", 7)
+    monkeypatch.setattr(backup_writer, "ROUNDS_PER_CATALOG", 7)
     world = World(tmp_path / "data", rng, clock)
     pictures = {}
     with backup_of(world, tmp_path / "backup") as backup:
@@ -147,7 +147,7 @@ def test_a_restore_whose_window_passes_while_it_runs_says_so(
             world.update_table()
         backup.flush()
         time_ms = backup._writer.manifest.time_ms
-        make_directories = finish.make_directories
+        make_directories = finish_restore.make_directories
 
         def the_window_passes(*arguments: Any) -> None:
             make_directories(*arguments)
@@ -157,7 +157,7 @@ def test_a_restore_whose_window_passes_while_it_runs_says_so(
                 world.store.compact("table", roll=True)
                 backup.flush()
 
-        monkeypatch.setattr(finish, "make_directories", the_window_passes)
+        monkeypatch.setattr(finish_restore, "make_directories", the_window_passes)
         with pytest.raises(
             BackupError, match=r"round \d+ of .* is no longer kept: the restore window of 2023-11-14T22"
         ):

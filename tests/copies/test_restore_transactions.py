@@ -12,8 +12,8 @@ from conftest import ManualClock
 from handmade import HandmadeBackup
 
 import kstore
-from kstore.copies.backups.sending import segments
-from kstore.copies.backups.upload import back_up_directory
+from kstore.copies.backups import source_partition
+from kstore.copies.backups.backup import back_up_directory
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -140,7 +140,7 @@ def test_a_directory_that_another_process_writes_gives_partitions_of_different_m
 
     What is restored has ended transactions and positions in its logs, and the half of a transaction is told of.
     """
-    monkeypatch.setattr(segments, "sync", no_sync)
+    monkeypatch.setattr(source_partition, "sync", no_sync)
     url = str(tmp_path / "backup")
     with kstore.Store.open(tmp_path / "data", background=False, clock=clock, **SETTINGS) as store:
         for topic, _ in PLACES:

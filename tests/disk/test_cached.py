@@ -14,7 +14,7 @@ import pytest
 import kstore
 from kstore.disk import _cached, fs
 from kstore.errors import StorageError
-from kstore.files import _search
+from kstore.files import _log_search
 
 MIB = 1 << 20
 PAGE = 4096
@@ -177,10 +177,10 @@ def test_a_walk_of_more_than_a_mebibyte_finds_the_same(log: kstore.Log) -> None:
             if cold:
                 forget(log)
             for offset in (0, 100, 5_000, second.base_offset - 1):
-                place = _search.find_batch(fd, 0, first.size_bytes, offset)
+                place = _log_search.find_batch(fd, 0, first.size_bytes, offset)
                 assert place is not None
                 assert place.base_offset == offset
-                assert _search.leads_to(fd, 0, first.size_bytes, 0, offset) == 0
+                assert _log_search.leads_to(fd, 0, first.size_bytes, 0, offset) == 0
     finally:
         os.close(fd)
 

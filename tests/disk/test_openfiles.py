@@ -25,7 +25,7 @@ from faultfs import FaultFS
 import kstore
 from kstore.disk import openfiles
 from kstore.disk.openfiles import LEAST
-from kstore.files.indexfile import OffsetIndex
+from kstore.files.index_file import OffsetIndex
 
 START_MS = 1_700_000_000_000
 

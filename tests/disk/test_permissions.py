@@ -16,7 +16,7 @@ WORK = """
     os.umask(int(sys.argv[2], 8))
 
     from kstore import Log, Store, cli, spark as ks
-    from kstore.spark.attempts import Attempt
+    from kstore.spark.task_attempt import Attempt
 
     path = Path(sys.argv[1])
     root = path / "above" / "root"

@@ -16,9 +16,9 @@ from reference import Rec, message, record, wrapper
 from kstore._core import decode_batches
 from kstore.codec._batches import check_batch
 from kstore.errors import CorruptRecordError, InvalidRecordError, StorageError
-from kstore.files._index import OffsetEntries, TimeEntries, offset_entry, time_entry
-from kstore.files._scan import scan
-from kstore.files._search import find_batch, find_behind, find_timestamp, last_offset
+from kstore.files._index_search import OffsetEntries, TimeEntries, offset_entry, time_entry
+from kstore.files._log_scan import scan
+from kstore.files._log_search import find_batch, find_behind, find_timestamp, last_offset
 
 T = 1_700_000_000_000
 INT64 = (1 << 63) - 1

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.config import cautions
-from kstore.files._index import (
+from kstore.files._index_search import (
     OFFSET_ENTRY_BYTES,
     OFFSET_ENTRY_FIELDS,
     TIME_ENTRY_BYTES,
@@ -32,7 +32,7 @@ from kstore.files._index import (
     offset_entry,
     time_entry,
 )
-from kstore.files.indexfile import OffsetIndex
+from kstore.files.index_file import OffsetIndex
 
 Pair = tuple[int, int]
 

@@ -25,7 +25,7 @@ from indexfiles import (
 
 from kstore.disk import fs
 from kstore.errors import StorageError
-from kstore.files.indexfile import IndexFile, OffsetIndex, TimeIndex
+from kstore.files.index_file import IndexFile, OffsetIndex, TimeIndex
 
 INT_MAX = 2**31 - 1
 

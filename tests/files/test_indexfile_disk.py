@@ -27,7 +27,7 @@ from indexfiles import (
 
 from kstore.disk import fs
 from kstore.errors import CorruptIndexError, LogClosedError, StorageError
-from kstore.files.indexfile import COPY_BYTES, OffsetIndex, TimeIndex
+from kstore.files.index_file import COPY_BYTES, OffsetIndex, TimeIndex
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from indexfiles import BASE, FULL_BYTES, Pair, active, bytes_of, contents, fill, maps, open_descriptors, reopened
 
 from kstore.disk import fs
-from kstore.files.indexfile import OffsetIndex, TimeIndex
+from kstore.files.index_file import OffsetIndex, TimeIndex
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import kstore
 from kstore.codec.header import size_of
 from kstore.disk import fs
-from kstore.files.logfile import CHUNK_BYTES, LogFile
-from kstore.log.viewing.reader import FIRST_BYTES
+from kstore.files.log_file import CHUNK_BYTES, LogFile
+from kstore.log.reading.log_reader import FIRST_BYTES
 
 
 def batch(size: int) -> bytes:

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.errors import InvalidTopicError, StorageError
-from kstore.files import checkpoint, topics
-from kstore.files.topics import TOPICS_FILE, TopicRecord, TopicTable, read_topics
+from kstore.files import checkpoint, topic_files
+from kstore.files.topic_files import TOPICS_FILE, TopicRecord, TopicTable, read_topics
 
 ID = uuid.UUID("63a52449-28e4-4b3a-b103-83ef65f1437f")
 OTHER_ID = uuid.UUID("73a52449-28e4-4b3a-b103-83ef65f1437f")
@@ -28,7 +28,7 @@ def change(root: Path, **fields: Any) -> None:
     content = json.loads((root / TOPICS_FILE).read_text())
     content.update(fields)
     content.pop("crc32")
-    content["crc32"] = topics._checksum(content)
+    content["crc32"] = topic_files._checksum(content)
     (root / TOPICS_FILE).write_text(json.dumps(content))
 
 
@@ -159,13 +159,13 @@ def test_more_topics_than_the_file_may_hold_are_refused_before_anything_is_writt
 ) -> None:
     table = TopicTable().put("orders", ORDERS).write([root])
     size = (root / TOPICS_FILE).stat().st_size
-    monkeypatch.setattr(topics, "MAX_FILE_BYTES", size)
+    monkeypatch.setattr(topic_files, "MAX_FILE_BYTES", size)
     table.write([root])
     with pytest.raises(StorageError) as caught:
         table.put("b", TopicRecord(OTHER_ID, 1)).write([root])
     assert caught.value.errno == errno.EFBIG
     assert read_topics([root]).topics == table.topics
-    monkeypatch.setattr(topics, "MAX_FILE_BYTES", size - 1)
+    monkeypatch.setattr(topic_files, "MAX_FILE_BYTES", size - 1)
     with pytest.raises(StorageError, match="are allowed"):
         read_topics([root])
 

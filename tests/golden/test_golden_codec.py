@@ -16,8 +16,8 @@ from kstore._core import RecordBatch, RecordIterator, decode_batches
 from kstore.codec._batches import check_batch
 from kstore.codec._pack import encode_batch
 from kstore.errors import CorruptRecordError
-from kstore.files._scan import scan
-from kstore.files._search import last_offset
+from kstore.files._log_scan import scan
+from kstore.files._log_search import last_offset
 
 SETS = [name for name in goldensets.SETS if name != "damaged-files"]
 # Sets whose every log ends with a whole batch, and whose index files come from one run of the broker.

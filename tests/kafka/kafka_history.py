@@ -70,7 +70,7 @@ from kafka_sides import (
     together,
 )
 
-from kstore.files.gaps import GAPS_FILE, read_gaps
+from kstore.files.gap_files import GAPS_FILE, read_gaps
 
 COMPATIBILITY = Path(__file__).parents[2] / "docs" / "compatibility.md"
 EPOCHS = "leader-epoch-checkpoint"

@@ -16,7 +16,7 @@ from test_transactions import Death, committed, die, states
 from test_transactions import writes as writes
 
 import kstore
-from kstore.codec.coordinator.transactions import Status
+from kstore.codec.coordinator.transaction_records import Status
 
 pytestmark = pytest.mark.kafka
 

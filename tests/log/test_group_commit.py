@@ -22,8 +22,8 @@ import kstore
 from kstore.disk import fs
 from kstore.errors import StorageError
 from kstore.log.segments.segment import Segment
-from kstore.log.writing import _turn
-from kstore.log.writing._turn import Turn
+from kstore.log.writing import _sync_turn
+from kstore.log.writing._sync_turn import Turn
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -211,8 +211,8 @@ def test_a_waiter_that_is_interrupted_is_forgotten(want: str) -> None:
 
 def test_a_sync_waits_for_the_threads_that_the_last_one_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the thread that synced would sync again for itself alone while the others are being woken."""
-    monkeypatch.setattr(_turn, "GATHERING_SHARE", 1e9)
-    monkeypatch.setattr(_turn, "LONGEST_GATHERING", 50.0)
+    monkeypatch.setattr(_sync_turn, "GATHERING_SHARE", 1e9)
+    monkeypatch.setattr(_sync_turn, "LONGEST_GATHERING", 50.0)
     turn = Turn()
     assert turn.take_or_wait(1)
     threads = Threads().start(*[lambda: turn.take_or_wait(5)] * 2)
@@ -238,8 +238,8 @@ def test_a_sync_waits_for_the_threads_that_the_last_one_served(monkeypatch: pyte
 def test_a_sync_that_waits_in_vain_goes_ahead_and_waits_for_no_thread_afterwards(
     partition: Path, disk: HeldDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_turn, "GATHERING_SHARE", 1e9)
-    monkeypatch.setattr(_turn, "LONGEST_GATHERING", 0.01)
+    monkeypatch.setattr(_sync_turn, "GATHERING_SHARE", 1e9)
+    monkeypatch.setattr(_sync_turn, "LONGEST_GATHERING", 0.01)
     with kstore.Log.open(partition) as log:
         log.append(b"x")
         threads = Threads().start(log.flush)
@@ -251,7 +251,7 @@ def test_a_sync_that_waits_in_vain_goes_ahead_and_waits_for_no_thread_afterwards
         disk.let_go()
         log.append(b"alone")
         log.flush()
-        monkeypatch.setattr(_turn, "LONGEST_GATHERING", 1e6)  # a thread that waits from here on waits for ever
+        monkeypatch.setattr(_sync_turn, "LONGEST_GATHERING", 1e6)  # a thread that waits from here on waits for ever
         log.append(b"alone")
         log.flush()
         assert log.stats()["recovery_point"] == 6

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import kstore
 from kstore import Log, LogClosedError, LogTable, OffsetOutOfRangeError, Record
-from kstore.columns import _joined, _read
-from kstore.columns.keyed import ROW_COLUMNS
+from kstore.columns import _column_reader, _joined_columns
+from kstore.columns.keyed_rows import ROW_COLUMNS
 from kstore.log.read_columns import read_kept
 
 T = 1_700_000_000_000
@@ -286,7 +286,7 @@ def test_a_table_of_many_chunks_is_as_one_of_one(log: Log, rng: random.Random, m
         log.append_many(batch, compression=rng.choice(CODECS))
         if number == 10:
             log.append(bytes(700), b"large", headers=[("h" * 400, b"x" * 400)])
-    monkeypatch.setattr(_read, "MAX_HEADER_BYTES", 500)
+    monkeypatch.setattr(_column_reader, "MAX_HEADER_BYTES", 500)
     table = log.latest()
     check(table, newest_of(log))
     chunks = list(table.iter_columns(ROW_COLUMNS))
@@ -322,7 +322,7 @@ def test_damage_is_an_error_and_no_missing_key(partition: Path, rng: random.Rand
 def test_a_log_that_begins_anew_between_the_two_passes_has_its_new_table(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kstore.log import latest
+    from kstore.log import log_table
 
     log.append_many([(b"k%d" % number, b"old") for number in range(100)])
     log.truncate_fully_and_start_at(500)
@@ -330,12 +330,12 @@ def test_a_log_that_begins_anew_between_the_two_passes_has_its_new_table(
 
     def ends_once(*arguments: Any) -> int:
         monkeypatch.undo()
-        end = latest._end_offset(*arguments)
+        end = log_table._end_offset(*arguments)
         log.truncate_fully_and_start_at(3)
         log.append_many([(b"k%d" % number, b"new") for number in range(1000)])
         return end
 
-    monkeypatch.setattr(latest, "_end_offset", ends_once)
+    monkeypatch.setattr(log_table, "_end_offset", ends_once)
     check(log.latest(), newest_of(log))
     assert len(log.latest()) == 1000
 
@@ -343,7 +343,7 @@ def test_a_log_that_begins_anew_between_the_two_passes_has_its_new_table(
 def test_a_truncation_between_the_two_passes_makes_them_begin_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append_many([(b"k%d" % (number % 10), b"%d" % number) for number in range(100)])
     log.append_many([(b"k3", b"gone")], batch_bytes=1)
-    from kstore.log import latest
+    from kstore.log import log_table
 
     looks = []
 
@@ -353,7 +353,7 @@ def test_a_truncation_between_the_two_passes_makes_them_begin_again(log: Log, mo
             log.truncate_to(100)
         return read_kept(*arguments)
 
-    monkeypatch.setattr(latest, "read_kept", read)
+    monkeypatch.setattr(log_table, "read_kept", read)
     check(log.latest(), newest_of(log))
     assert len(looks) == 2
     assert log.latest()[b"k3"].value == b"93"
@@ -426,16 +426,16 @@ def test_the_records_at_some_offsets_are_those(data: st.DataObject, tmp_path_fac
         share = data.draw(st.sampled_from((0, 0.01, 0.2, 0.5, 0.9, 0.99, 1)))
         wanted = sorted(offset for offset in records if rng.random() < share)
         chunks = read_kept(log, np.array(wanted, np.int64), log.log_end_offset, ROW_COLUMNS)
-        columns = _joined.joined(chunks, ROW_COLUMNS)
+        columns = _joined_columns.joined(chunks, ROW_COLUMNS)
         rows = [Record(*row) for row in zip(*(list(columns[name]) for name in ROW_COLUMNS), strict=True)]
         assert rows == [records[offset] for offset in wanted]
         some = sorted(rng.sample(range(len(rows)), rng.randrange(len(rows) + 1)))
-        picked = _joined.selected(columns, np.array(some, np.int64))
+        picked = _joined_columns.selected(columns, np.array(some, np.int64))
         assert [Record(*row) for row in zip(*(list(picked[name]) for name in ROW_COLUMNS), strict=True)] == [
             rows[number] for number in some
         ]
-        parts = [_joined.selected(columns, np.array(part, np.int64)) for part in (some[:3], [], some[3:])]
-        again = _joined.joined(parts, ("partition", *ROW_COLUMNS), partitions=[4, 5, 6])
+        parts = [_joined_columns.selected(columns, np.array(part, np.int64)) for part in (some[:3], [], some[3:])]
+        again = _joined_columns.joined(parts, ("partition", *ROW_COLUMNS), partitions=[4, 5, 6])
         assert again["partition"].tolist() == [4] * len(some[:3]) + [6] * len(some[3:])
         for name in ROW_COLUMNS:
             assert list(again[name]) == list(picked[name])

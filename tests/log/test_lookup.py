@@ -12,9 +12,9 @@ import pytest
 
 import kstore
 from kstore.errors import CorruptRecordError, LogClosedError
+from kstore.log.reading import _timestamp_lookup
+from kstore.log.reading.view import SegmentList
 from kstore.log.segments.segment import Segment
-from kstore.log.viewing import _by_time
-from kstore.log.viewing.view import SegmentList
 from kstore.types import TimestampOffset
 
 NOW_MS = 1_700_000_000_000
@@ -246,4 +246,4 @@ def test_a_search_refuses_a_view_that_is_made_of_other_parts(tmp_path: Path) -> 
         for wrong in ({"guard": None}, {"appender": None}, {"segments": SimpleNamespace(items=(None,))}):
             view: Any = SimpleNamespace(is_own=True, **(parts | wrong))
             with pytest.raises((AttributeError, TypeError)):
-                _by_time.first_at(view, NOW_MS + 1)
+                _timestamp_lookup.first_at(view, NOW_MS + 1)

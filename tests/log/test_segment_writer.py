@@ -11,7 +11,7 @@ import pytest
 from conftest import SEED
 
 import kstore
-from kstore.config.log import LogConfig
+from kstore.config.log_config import LogConfig
 from kstore.disk import openfiles
 from kstore.errors import LogClosedError, StorageError
 from kstore.log.segment_writer import SegmentWriter

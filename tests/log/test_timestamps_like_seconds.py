@@ -13,7 +13,7 @@ import pytest
 
 import kstore
 from kstore.config.cautions import LIKE_SECONDS_BELOW
-from kstore.spark.attempts import Attempt, Topic
+from kstore.spark.task_attempt import Attempt, Topic
 
 SECONDS = 1_700_000_000
 

@@ -22,7 +22,7 @@ from test_docs import REPOSITORY, text_of
 import kstore
 from kstore.base._histogram import Histogram
 from kstore.log.log import writer_of
-from kstore.metrics.families import FAMILIES
+from kstore.metrics.metric_families import FAMILIES
 
 PLACE = {"topic": "t", "partition": "0"}
 

@@ -13,8 +13,8 @@ import pytest
 from conftest import ManualClock
 
 import kstore
-from kstore.metrics import families as f
-from kstore.metrics.samples import samples_of
+from kstore.metrics import metric_families as f
+from kstore.metrics.metric_samples import samples_of
 
 Place = tuple[str, int]
 Lags = dict[tuple[str, str, int], object]

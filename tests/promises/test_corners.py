@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.files.logfile import CHUNK_BYTES, LogFile
+from kstore.files.log_file import CHUNK_BYTES, LogFile
+from kstore.log.reading.log_reader import LogReader
+from kstore.log.reading.view import HEADER_BYTES
 from kstore.log.segments.segment import Segment
-from kstore.log.viewing.reader import LogReader
-from kstore.log.viewing.view import HEADER_BYTES
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)}
 INT_MAX = 2**31 - 1

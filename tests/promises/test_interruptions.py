@@ -15,11 +15,11 @@ import kstore
 from kstore.base import threads
 from kstore.disk import fs, locks
 from kstore.errors import StorageError
+from kstore.log.reading.view import SegmentList
 from kstore.log.segments.segment import Segment
-from kstore.log.viewing.view import SegmentList
 from kstore.log.writing.housekeepers import ThreadHousekeeper
 from kstore.log.writing.writer import Writer
-from kstore.store.logdir import LogDirectory
+from kstore.store.log_directory import LogDirectory
 from kstore.store.manager import LogManager
 
 

@@ -20,8 +20,8 @@ from test_producers import consume
 
 import kstore
 from kstore import Record
-from kstore.log.segments._producers import marker_batch
-from kstore.log.segments.producers import EXPIRATION_CHECK_MS, EXPIRATION_MS, ProducerInfo
+from kstore.log.segments._producer_state import marker_batch
+from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS, ProducerInfo
 
 PRODUCERS = st.sampled_from([1, 1, 1, 2, 3])
 COMMITTED = "read_committed"

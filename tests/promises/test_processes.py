@@ -21,7 +21,7 @@ import pytest
 from conftest import SEED
 
 import kstore
-from kstore.files.logfile import LogFile
+from kstore.files.log_file import LogFile
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

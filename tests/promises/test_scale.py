@@ -22,9 +22,9 @@ import kstore
 from kstore import cli
 from kstore.disk import fs
 from kstore.files import checkpoint, names
+from kstore.log.reading.view import SegmentList
 from kstore.log.segments import recovery
-from kstore.log.segments.producers import ProducerState
-from kstore.log.viewing.view import SegmentList
+from kstore.log.segments.producer_state import ProducerState
 from kstore.store.catalog import Catalog, Entry
 from kstore.tools.check.verify import verify
 

@@ -22,8 +22,9 @@ from test_store_machine import DAY, STORE, World
 from test_store_machine import no_warnings as no_warnings
 
 import kstore
-from kstore.store.coordinator import _transaction, producers, transactions
-from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID
+from kstore.store.coordinator import _transaction, transactions
+from kstore.store.coordinator import producer as producers
+from kstore.store.coordinator.transaction_log import FIRST_PRODUCER_ID
 
 Place = tuple[str, int]
 COMMITTED = "read_committed"

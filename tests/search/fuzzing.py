@@ -27,21 +27,20 @@ import test_fuzz
 from kstore import cli
 from kstore.codec import compression
 from kstore.codec._pack import Packer
-from kstore.codec.coordinator.groups import parse_group, parse_key, parse_position
+from kstore.codec.coordinator.group_records import parse_group, parse_key, parse_position
+from kstore.codec.coordinator.record_texts import OFFSETS, SHARE_GROUPS, TRANSACTIONS, control_json, control_text
 from kstore.codec.coordinator.schemas import SchemaError
-from kstore.codec.coordinator.texts import OFFSETS, SHARE_GROUPS, TRANSACTIONS, control_json, control_text
-from kstore.codec.coordinator.transactions import parse_transaction, parse_transactional_id
-from kstore.columns import _encode, _json
+from kstore.codec.coordinator.transaction_records import parse_transaction, parse_transactional_id
+from kstore.columns import _column_encoder, _json_columns
 from kstore.columns._arrow import Source
-from kstore.columns.sources import ColumnInput
+from kstore.columns.column_input import ColumnInput
 from kstore.config import settings
 from kstore.errors import CorruptIndexError, CorruptRecordError, InvalidRecordError, KStoreError
-from kstore.files import checkpoint, gaps, loads, names, topics
-from kstore.files._index import OffsetEntries, TimeEntries
-from kstore.files._snapshot import SnapshotError, is_cut_short, parse_snapshot
-from kstore.files.marks import role
+from kstore.files import checkpoint, follower_file, gap_files, load_files, names, topic_files
+from kstore.files._index_search import OffsetEntries, TimeEntries
+from kstore.files._producer_snapshot import SnapshotError, is_cut_short, parse_snapshot
 from kstore.files.txnindex import format_txn_index, parse_txn_index
-from kstore.log.segments._producers import ProducerTable
+from kstore.log.segments._producer_state import ProducerTable
 from kstore.tools.check import _verify
 from kstore.tools.check.verify import verify
 
@@ -264,13 +263,13 @@ def columns_in(data: bytes) -> None:
 def _pack(columns: list[Any], batch_bytes: int) -> None:
     packer = Packer(batch_bytes, 1 << 20, now_ms=T)
     for each in ColumnInput(*columns, T):
-        _encode.pack(packer, each, 1 << 31)
-    _encode.close(packer)
+        _column_encoder.pack(packer, each, 1 << 31)
+    _column_encoder.close(packer)
 
 
 def _render(made: arrow.Array, role: str, kind: Any) -> None:
     for found in Source("c", role, made):
-        _json.render_rows([("v", kind, column) for column in found.values()])
+        _json_columns.render_rows([("v", kind, column) for column in found.values()])
 
 
 KINDS = (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT)
@@ -316,14 +315,14 @@ def small_files(data: bytes) -> None:
             how(str(root))
 
     if kind == 0:
-        read(topics.TOPICS_FILE, lambda path: topics.read_topics([path]))
+        read(topic_files.TOPICS_FILE, lambda path: topic_files.read_topics([path]))
     elif kind == 1:
-        read(loads.COMMIT_FILE, loads.read_commit)
+        read(load_files.COMMIT_FILE, load_files.read_commit)
     elif kind == 2:
-        read(loads.LOADS_FILE, lambda path: loads.read_done([path]))
+        read(load_files.LOADS_FILE, lambda path: load_files.read_done([path]))
     elif kind == 3:
-        read(gaps.GAPS_FILE, gaps.read_gaps)
-        read(role.FOLLOWER_FILE, role.read_role)
+        read(gap_files.GAPS_FILE, gap_files.read_gaps)
+        read(follower_file.FOLLOWER_FILE, follower_file.read_role)
     elif kind == 4:
         read(checkpoint.RECOVERY_POINTS, lambda path: checkpoint.read_offsets(path, checkpoint.RECOVERY_POINTS))
     elif kind == 5:

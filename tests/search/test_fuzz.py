@@ -28,8 +28,8 @@ from kstore.codec import compression
 from kstore.codec._batches import check_batch, whole_batches
 from kstore.codec._pack import encode_batch
 from kstore.errors import CorruptRecordError, InvalidRecordError
-from kstore.files._scan import scan
-from kstore.files._search import find_batch, find_timestamp, last_offset
+from kstore.files._log_scan import scan
+from kstore.files._log_search import find_batch, find_timestamp, last_offset
 
 LIMIT = 4 << 20  # of what fuzzed payloads may decompress to
 STOPS = {"end", "torn", "size", "magic", "crc", "order", "range"}

@@ -20,8 +20,8 @@ from reference import Rec
 import kstore
 from kstore import cli
 from kstore.errors import CorruptRecordError, InvalidRecordError, KStoreError
-from kstore.spark.options import ReadOptions
 from kstore.spark.scanning import Scan, plan
+from kstore.spark.spark_options import ReadOptions
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

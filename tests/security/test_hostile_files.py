@@ -21,10 +21,10 @@ from staging import leftovers, records, stage_task
 from kstore import KStoreError, Log, StorageError, Store, UnknownTopicOrPartitionError, cli
 from kstore import spark as ks
 from kstore.errors import ConfigError, InvalidTopicError, NotLeaderError
-from kstore.files import gaps, jsonfile, loads
-from kstore.store.loads.adopt import BulkLoads
-from kstore.store.loads.manifest import Staged
-from kstore.tools.check.rootrepair import plan_root
+from kstore.files import gap_files, json_file, load_files
+from kstore.store.bulk_loads.commit import BulkLoads
+from kstore.store.bulk_loads.load_manifest import Staged
+from kstore.tools.check.repair_root import plan_root
 from kstore.tools.check.verify import verify
 
 DEEP = "[" * 100_000
@@ -84,7 +84,7 @@ class World:
 
     def tree(self) -> dict[str, bytes | None]:
         """All there is outside of the root and its staging directory."""
-        own = (str(self.root), f"{self.root}{loads.STAGING}")
+        own = (str(self.root), f"{self.root}{load_files.STAGING}")
         return {
             str(path): path.read_bytes() if path.is_file() else None
             for path in self.path.rglob("*")
@@ -189,7 +189,7 @@ COMMIT: dict[str, Any] = {
 
 
 def put_commit(world: World, content: Any) -> Path:
-    path = world.root / loads.COMMIT_FILE
+    path = world.root / load_files.COMMIT_FILE
     path.write_text(json.dumps(content).replace(ROOT, str(world.root)))
     return path
 
@@ -200,7 +200,9 @@ def test_any_value_in_any_field_of_a_commit_record_touches_nothing_outside(world
     for new in [*ODD, outside, f"{outside}/t-0", f"{world.root}.kstore-staging/job/../../../outside/job/task-0-x"]:
         path = put_commit(world, changed(COMMIT, at, new))
         error = outcome(world.use)
-        assert error is None or str(path) in str(error) or loads.COMMIT_FILE in str(error) or "staged" in str(error)
+        assert (
+            error is None or str(path) in str(error) or load_files.COMMIT_FILE in str(error) or "staged" in str(error)
+        )
         outcome(lambda: Log.open(world.root / "t-0").close())
         outcome(lambda: verify([world.root]))
         outcome(lambda: plan_root(str(world.root)))
@@ -266,14 +268,14 @@ def test_a_commit_record_that_leads_elsewhere_is_refused_with_its_field(
 
 def test_roots_that_the_caller_did_not_name_get_no_record_and_lose_none(world: World) -> None:
     for name in ("outside", "other.kstore-staging"):
-        (world.path / name / loads.COMMIT_FILE).write_text("{}")
+        (world.path / name / load_files.COMMIT_FILE).write_text("{}")
     before = world.tree()
     put_commit(world, {**COMMIT, "shares": [], "directories": [], "roots": [ROOT, str(world.path / "outside")]})
     with Store.open(world.root, background=False) as store:
         assert store.adopt([], txn=("a", 1)).duplicate
     assert world.tree() == before
     for name in ("outside", "other.kstore-staging"):
-        (world.path / name / loads.COMMIT_FILE).unlink()
+        (world.path / name / load_files.COMMIT_FILE).unlink()
 
 
 @pytest.mark.parametrize("at", ["", "/job", "/job/task-0-x", "/job/task-0-x/t-0"])
@@ -426,7 +428,7 @@ def test_any_value_in_any_field_of_a_file_gives_an_answer_or_an_error_that_names
             or str(path) in str(error)
             or isinstance(error, ConfigError | InvalidTopicError | NotLeaderError)
         )
-        outcome(lambda: gaps.read_gaps(world.root / "t-0"))
+        outcome(lambda: gap_files.read_gaps(world.root / "t-0"))
         outcome(lambda: verify([world.root]))
         outcome(lambda: plan_root(str(world.root)))
 
@@ -440,17 +442,17 @@ def test_a_name_that_is_there_twice_is_refused(world: World, name: str, at: tupl
     content, text = FILES[name]
     once = f"{json.dumps(at[-1])}: "
     (world.root / name).write_text(text(content).replace(once, f"{once}0, {once}", 1))
-    read = gaps.read_gaps if "gaps" in name else lambda root: Store.open(root, background=False).close()
+    read = gap_files.read_gaps if "gaps" in name else lambda root: Store.open(root, background=False).close()
     with pytest.raises(StorageError, match="is there twice") as error:
         read(world.root / "t-0" if "gaps" in name else world.root)
     assert error.value.filename == str(world.root / name)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"NaN", DEEP.encode(), b'{"version": NaN}', b"1" * 5000, b"[]", b"{}"])
-@pytest.mark.parametrize("name", [*FILES, loads.COMMIT_FILE])
+@pytest.mark.parametrize("name", [*FILES, load_files.COMMIT_FILE])
 def test_any_bytes_in_a_file_of_ours_are_refused_with_its_path(world: World, name: str, data: bytes) -> None:
     (world.root / name).write_bytes(data)
-    read = gaps.read_gaps if "gaps" in name else lambda root: Store.open(root, background=False).close()
+    read = gap_files.read_gaps if "gaps" in name else lambda root: Store.open(root, background=False).close()
     with pytest.raises(StorageError) as error:
         read(world.root / "t-0" if "gaps" in name else world.root)
     assert error.value.filename == str(world.root / name)
@@ -462,7 +464,7 @@ def test_any_bytes_in_a_file_of_ours_are_refused_with_its_path(world: World, nam
     "name",
     [
         *FILES,
-        loads.COMMIT_FILE,
+        load_files.COMMIT_FILE,
         "recovery-point-offset-checkpoint",
         "log-start-offset-checkpoint",
         "replication-offset-checkpoint",
@@ -478,7 +480,7 @@ def test_a_file_of_a_terabyte_is_refused_before_it_is_read(world: World, name: s
     os.truncate(path, 1 << 40)
 
     def use() -> None:
-        gaps.read_gaps(world.root / "t-0")
+        gap_files.read_gaps(world.root / "t-0")
         with Store.open(world.root, background=False) as store:
             store.topic_id("t")
             store.log("t", 0)
@@ -612,5 +614,5 @@ def test_a_file_with_any_name_in_a_partition_gives_an_answer_or_an_error(world: 
 @pytest.mark.parametrize("value", [{"a": 1}, [1], "x" * 500, 10**300, None, "\ud800"])
 def test_an_error_shows_a_wrong_value_and_not_all_of_it(value: Any) -> None:
     with pytest.raises(StorageError, match="number is ") as error:
-        jsonfile.Fields({"number": value}, "/file").integer("number", 0, 1)
+        json_file.Fields({"number": value}, "/file").integer("number", 0, 1)
     assert len(str(error.value)) < 400

@@ -28,8 +28,8 @@ from kstore.errors import (
 )
 from kstore.spark import scanning
 from kstore.spark.datasource import narrowed
-from kstore.spark.options import COLUMN_TYPES, ReadOptions
 from kstore.spark.scanning import Filters, Piece, Scan, arrow_schema, directories, plan
+from kstore.spark.spark_options import COLUMN_TYPES, ReadOptions
 
 START_MS = 1_700_000_000_000
 

@@ -17,7 +17,7 @@ from spark_session import spark as spark
 
 import kstore
 from kstore import spark as ks
-from kstore.spark.options import READ_OPTIONS, WRITE_OPTIONS
+from kstore.spark.spark_options import READ_OPTIONS, WRITE_OPTIONS
 
 pytestmark = pytest.mark.spark
 

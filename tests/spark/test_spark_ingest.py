@@ -15,7 +15,7 @@ from staging import leftovers
 import kstore
 from kstore import ConfigError, LogLockedError, Store
 from kstore import spark as ks
-from kstore.store.topics._route import partition_of
+from kstore.store.topics._partitioner import partition_of
 
 pytestmark = pytest.mark.spark
 

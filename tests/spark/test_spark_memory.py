@@ -13,8 +13,8 @@ import pytest
 
 from kstore import Store
 from kstore import spark as ks
-from kstore.spark import attempts
-from kstore.spark.attempts import Attempt
+from kstore.spark import task_attempt
+from kstore.spark.task_attempt import Attempt
 
 BUDGET = 1 << 20
 TOPICS, PARTITIONS = 5, 8
@@ -32,7 +32,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert held == self._memory
         found.append(held)
 
-    monkeypatch.setattr(attempts, "BATCHES_BYTES", BUDGET)
+    monkeypatch.setattr(task_attempt, "BATCHES_BYTES", BUDGET)
     monkeypatch.setattr(Attempt, "append", append)
     return found
 

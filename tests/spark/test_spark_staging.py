@@ -21,12 +21,12 @@ from staging import leftovers
 import kstore
 from kstore import ConfigError, Log, LogLockedError, StorageError, Store
 from kstore import spark as ks
-from kstore.files import loads
+from kstore.files import load_files
 from kstore.spark import staging
 from kstore.spark.datasource import Writer
-from kstore.spark.options import WriteOptions
-from kstore.store.loads.manifest import Staged
-from kstore.store.topics._route import partition_of
+from kstore.spark.spark_options import WriteOptions
+from kstore.store.bulk_loads.load_manifest import Staged
+from kstore.store.topics._partitioner import partition_of
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -511,11 +511,11 @@ def test_a_pending_load_keeps_what_it_needs_from_being_discarded_or_aging(root: 
     made = ks.stage(root, topic="t", partitions=1)
     [row] = made.write(iter([batch(3)]))
     root.mkdir()
-    loads.write_commit(loads.CommitRecord("x", str(root), (str(root),), None, -1, (), (row.directory,)))
+    load_files.write_commit(load_files.CommitRecord("x", str(root), (str(root),), None, -1, (), (row.directory,)))
     ks.discard(root, [row])
     ks.discard(root, job=made.job)
     assert staging.remove_stale([str(root)], str(Path(made.directory).parent), now=1e12) == []
-    loads.remove_commit(loads.read_commit(str(root)))  # type: ignore[arg-type]
+    load_files.remove_commit(load_files.read_commit(str(root)))  # type: ignore[arg-type]
     assert ks.commit(root, [row]).records == 3
 
 

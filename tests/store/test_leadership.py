@@ -16,8 +16,8 @@ import kstore
 from kstore.cli import main
 from kstore.errors import InconsistentTopicIdError, NotLeaderError, ReplicationError, StorageError
 from kstore.files import checkpoint
-from kstore.files.marks.role import FollowerRole, read_role, remove_role, write_role
-from kstore.spark import driver
+from kstore.files.follower_file import FollowerRole, read_role, remove_role, write_role
+from kstore.spark import load_driver
 from kstore.spark.staging import stage
 from kstore.store.leadership import Follower, follower_of
 
@@ -288,12 +288,12 @@ def test_a_bulk_load_is_neither_staged_nor_committed(tmp_path: Path) -> None:
     rows = stage_task(root, 0, "orders", {0: [(b"k", b"v")]}, partitions=1)
     write_role(root, ROLE)
     with pytest.raises(NotLeaderError, match="/srv/leader"):
-        driver.commit(root, rows)
+        load_driver.commit(root, rows)
     with pytest.raises(NotLeaderError, match="/srv/leader"):
         stage(root, topic="orders")
     with kstore.Store.open(root) as store:
         assert store.log("orders", 0).log_end_offset == 0
         store.become_leader()
-    assert driver.commit(root, rows).records == 1
+    assert load_driver.commit(root, rows).records == 1
     with kstore.Log.open(root / "orders-0", "r") as log:
         assert [batch.partition_leader_epoch for batch in log.read_batches()] == [1]

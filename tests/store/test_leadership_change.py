@@ -16,12 +16,12 @@ from faultfs import KEPT, LOST, NAMES_LOST, FaultFS, shuffled
 
 import kstore
 from kstore.base.numbers import INT_MAX
-from kstore.codec.coordinator.transactions import Status
+from kstore.codec.coordinator.transaction_records import Status
 from kstore.disk import fs
 from kstore.errors import NotLeaderError, ReplicationError, StorageError
 from kstore.files import checkpoint
 from kstore.files.epochs import LeaderEpochCache
-from kstore.files.marks.role import FollowerRole, read_role, read_roles, remove_role, write_role
+from kstore.files.follower_file import FollowerRole, read_role, read_roles, remove_role, write_role
 from kstore.log.segments.segment import Segment
 from kstore.store.leadership import follower_of
 

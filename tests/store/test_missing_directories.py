@@ -10,7 +10,7 @@ import pytest
 
 import kstore
 from kstore.files import checkpoint
-from kstore.tools.check.rootrepair import plan_root
+from kstore.tools.check.repair_root import plan_root
 from kstore.tools.check.verify import verify
 
 KEYS = [b"%d" % number for number in range(40)]

@@ -1,4 +1,4 @@
-"""placement.py: a new partition goes where the fewest are, and not where nothing may be placed (SEMANTICS 13.3)."""
+"""directory_choice.py: a new partition goes where the fewest are, and not where nothing may be placed (SEMANTICS 13.3)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore.store.placement import order, spread
+from kstore.store.directory_choice import order, spread
 
 ROOTS = ["/a", "/b", "/c"]
 

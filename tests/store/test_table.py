@@ -13,7 +13,7 @@ from conftest import ManualClock
 
 import kstore
 from kstore import ConsumerRecord, LogClosedError, OffsetOutOfRangeError, Store, Table, UnknownTopicOrPartitionError
-from kstore.columns.keyed import ROW_COLUMNS
+from kstore.columns.keyed_rows import ROW_COLUMNS
 
 T = 1_700_000_000_000
 NAMES = ("partition", *ROW_COLUMNS)

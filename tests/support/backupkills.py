@@ -28,8 +28,8 @@ from conftest import ManualClock  # noqa: E402
 from faultyobjects import FaultyObjects  # noqa: E402
 from objectserver import Fault, Request  # noqa: E402
 
-from kstore.copies.backups.opening import open_objects  # noqa: E402
-from kstore.copies.backups.sending import changes, writer  # noqa: E402
+from kstore.copies.backups import backup_writer, round_changes  # noqa: E402
+from kstore.copies.backups.open_objects import open_objects  # noqa: E402
 from kstore.disk import fs  # noqa: E402
 from kstore.errors import ConfigWarning  # noqa: E402
 
@@ -42,8 +42,8 @@ def live(order: dict[str, Any]) -> None:
     warnings.simplefilter("ignore", ConfigWarning)
     fs.fsync = fs.fdatasync = lambda fd: None
     fs.sync_directory = lambda path, *, missing_ok=False: None
-    changes.BESIDE_BYTES = 300 if order["life"] % 3 else 16 << 20
-    writer.SWEEP_PAUSE_MS = LIFE_MS
+    round_changes.BESIDE_BYTES = 300 if order["life"] % 3 else 16 << 20
+    backup_writer.SWEEP_PAUSE_MS = LIFE_MS
     home = Path(order["home"])
     (home / "pid").write_text(str(os.getpid()))
 

@@ -19,10 +19,10 @@ from conftest import ManualClock
 from faultyobjects import FaultyObjects, MemoryObjects
 
 import kstore
-from kstore.copies.backups.objects import Objects
-from kstore.copies.backups.sending.sources import StoreSource
-from kstore.copies.backups.upload import Backup
-from kstore.copies.restores.state import History
+from kstore.copies.backups.backup import Backup
+from kstore.copies.backups.backup_source import StoreSource
+from kstore.copies.backups.object_store import Objects
+from kstore.copies.restores.backup_state import History
 
 ROUNDS = 5
 CHANGES_A_ROUND = 12

@@ -13,7 +13,7 @@ import kstore
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.compaction.passes import CleanerLimits, compact
 from kstore.log.log import writer_of
-from kstore.log.writing.cleaning import State
+from kstore.log.writing.cleaning_guard import State
 from kstore.types import CompactionStats
 
 SECONDS = 60  # a wait that lasts as long has failed

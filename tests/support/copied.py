@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kstore
-from kstore.copies.replication.leader import LeaderLog
-from kstore.copies.replication.partition import PartitionFollower
+from kstore.copies.replication.follower_partition import PartitionFollower
+from kstore.copies.replication.leader_directory import LeaderLog
 from kstore.files.epochs import LeaderEpochCache
 from kstore.log.log import writer_of
-from kstore.log.writing import deletion
+from kstore.log.writing import retention_run
 from kstore.types import AppendInfo
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class PlainTarget:
         self.log.truncate_fully_and_start_at(offset, log_start_offset=log_start_offset)
 
     def move_log_start(self, offset: int) -> None:
-        deletion.raise_start(writer_of(self.log), offset)
+        retention_run.raise_start(writer_of(self.log), offset)
 
     def mark_high_watermark(self, offset: int) -> None:
         self.high_watermark = offset

@@ -1,4 +1,4 @@
-"""An object store in memory, and a wrapper around any that fails requests by a plan: `kstore.copies.backups.objects`.
+"""An object store in memory, and a wrapper around any that fails requests by a plan.
 
 The faults are those of `objectserver.Fault`, without a network, so that thousands of runs take seconds: "refused" fails
 before anything is done, "lost" after it, "late" fails now and is done when `FaultyObjects.release` is called, "half"
@@ -14,7 +14,7 @@ from typing import Any
 
 from objectserver import Fault, Plan, Request
 
-from kstore.copies.backups.objects import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
+from kstore.copies.backups.object_store import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
 from kstore.errors import BackupError
 
 CHANGES = ("put", "create", "update", "delete")

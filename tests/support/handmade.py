@@ -9,8 +9,8 @@ import kstore
 from kstore import Log
 from kstore._core import crc32c
 from kstore.codec import header
-from kstore.copies.backups import keys, manifest, rounds
-from kstore.copies.backups.contents import (
+from kstore.copies.backups import backup_manifest, backup_rounds, object_keys
+from kstore.copies.backups.backup_contents import (
     BackupState,
     Chunk,
     EpochStart,
@@ -18,12 +18,12 @@ from kstore.copies.backups.contents import (
     StoredFile,
     TopicState,
 )
-from kstore.copies.backups.manifest import BackupManifest, CatalogPlace
-from kstore.copies.backups.objects import Objects
-from kstore.copies.backups.opening import open_objects
-from kstore.copies.backups.rounds import Change, Round
-from kstore.files import checkpoint, gaps, names
-from kstore.files.loads import LOADS_FILE
+from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace
+from kstore.copies.backups.backup_rounds import Change, Round
+from kstore.copies.backups.object_store import Objects
+from kstore.copies.backups.open_objects import open_objects
+from kstore.files import checkpoint, gap_files, names
+from kstore.files.load_files import LOADS_FILE
 from kstore.log.log import writer_of
 
 
@@ -60,14 +60,14 @@ class HandmadeBackup:
         done = Path(store.paths[0]) / LOADS_FILE
         loads = done.read_text() if done.exists() else None
         made = Round(number, time_ms, 1, changes.pop("caught_up", True), tuple(found), topics, loads=loads)
-        encoded = rounds.encode_round(made)
-        assert self.objects.put_new(keys.round_key(number), encoded + b"".join(tails))
-        self.state = rounds.apply(self.state, made, "here", len(encoded))
-        spans = manifest.add_round(self.manifest.rounds, number)
+        encoded = backup_rounds.encode_round(made)
+        assert self.objects.put_new(object_keys.round_key(number), encoded + b"".join(tails))
+        self.state = backup_rounds.apply(self.state, made, "here", len(encoded))
+        spans = backup_manifest.add_round(self.manifest.rounds, number)
         catalogs = self.manifest.catalogs
         if number % self.catalog_every == 0:
-            data = rounds.encode_catalog(self.state)
-            assert self.objects.put_new(keys.catalog_key(number), data)
+            data = backup_rounds.encode_catalog(self.state)
+            assert self.objects.put_new(object_keys.catalog_key(number), data)
             catalogs, spans = (*catalogs, CatalogPlace(number, time_ms, len(data), crc32c(data), spans)), ()
         self.write(number=number, time_ms=time_ms, catalogs=catalogs, rounds=spans)
         return number
@@ -77,7 +77,7 @@ class HandmadeBackup:
         from dataclasses import replace
 
         self.manifest = replace(self.manifest, **fields, revision=self.manifest.revision + 1)
-        (self.path / keys.MANIFEST).write_bytes(self.manifest.encode())
+        (self.path / object_keys.MANIFEST).write_bytes(self.manifest.encode())
 
     def _partition(self, store: kstore.Store, topic: str, partition: int, number: int, tails: list[bytes]) -> Change:
         log = store.log(topic, partition)
@@ -112,7 +112,7 @@ class HandmadeBackup:
             end_offset=end_offset,
             high_watermark=end_offset,
             cleaned_offset=-1,
-            gaps=tuple(gaps.read_gaps(log.path)),
+            gaps=tuple(gap_files.read_gaps(log.path)),
             epochs=tuple(EpochStart(*entry) for entry in writer.epochs.entries),
             sealed=tuple(sealed),
             chunks=tuple(chunks),
@@ -120,14 +120,14 @@ class HandmadeBackup:
 
     def _sealed(self, log: Log, segment: kstore.SegmentInfo, number: int) -> SealedSegment:
         files = []
-        for kind in keys.KINDS:
+        for kind in object_keys.KINDS:
             path = Path(log.path) / names.file_name(segment.base_offset, kind)
             if path.exists():
                 data = path.read_bytes()
                 file = StoredFile(kind, len(data), crc32c(data))
-                key = keys.FileKey(log.topic, log.partition, segment.base_offset, kind)
+                key = object_keys.FileKey(log.topic, log.partition, segment.base_offset, kind)
                 if self._taken.setdefault(str(key), (file.length, file.crc)) != (file.length, file.crc):
-                    key = key._replace(suffix=keys.suffix_of(1, number))
+                    key = key._replace(suffix=object_keys.suffix_of(1, number))
                 files.append(file._replace(suffix=key.suffix))
                 self.objects.put_new(str(key), data)
         bases = [each.base_offset for each in log.segments]

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from kstore.files.indexfile import IndexFile, OffsetIndex, TimeIndex
+from kstore.files.index_file import IndexFile, OffsetIndex, TimeIndex
 
 Pair = tuple[int, int]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kstore import Log
-from kstore.store.loads.manifest import Staged
+from kstore.store.bulk_loads.load_manifest import Staged
 
 Rows = Sequence[tuple[Any, ...]]
 

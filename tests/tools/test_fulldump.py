@@ -27,13 +27,13 @@ from test_dump import ENVIRONMENT, LOG, SAMPLE, Dumper, dump  # noqa: F401
 
 import kstore
 from kstore._core import decode_batches
-from kstore.codec.coordinator.texts import control_json
+from kstore.codec.coordinator.record_texts import control_json
 from kstore.disk import fs
 from kstore.tools.dump._dump import LogJson
-from kstore.tools.dump.contents import octets
-from kstore.tools.dump.full import FullDump, file_source
-from kstore.tools.dump.kafka import DumpOptions
-from kstore.tools.dump.ranges import Span
+from kstore.tools.dump.dump_ranges import Span
+from kstore.tools.dump.full_dump import FullDump, file_source
+from kstore.tools.dump.kafka_dump import DumpOptions
+from kstore.tools.dump.record_contents import octets
 
 START_MS = 1_700_000_000_000
 GOOD = {
@@ -606,7 +606,7 @@ def test_json_is_the_same_in_chunks_of_any_size(
     path = tmp_path / LOG
     path.write_bytes(SAMPLE[:-20] + SAMPLE)
     whole = dump("--json", "--print-data-log", str(path))
-    monkeypatch.setattr("kstore.tools.dump.walk._CHUNK_BYTES", chunk)
+    monkeypatch.setattr("kstore.tools.dump.batch_walk._CHUNK_BYTES", chunk)
     again = dump("--json", "--print-data-log", str(path))
     assert (again.out, again.err) == (whole.out, whole.err)
 

@@ -25,7 +25,7 @@ import kstore
 from kstore import cli
 from kstore.disk import fs
 from kstore.files import checkpoint, names
-from kstore.tools.check import looks
+from kstore.tools.check import recheck
 from kstore.tools.check.verify import verify
 
 SMALL = {"segment_bytes": 600, "index_interval_bytes": 100, "segment_index_bytes": 1200, "file_delete_delay_ms": 0}
@@ -222,7 +222,7 @@ def delete(store: kstore.Store) -> None:
 
 def pauses(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do this in each pause between two looks. Other threads' `time.sleep` stays as it is."""
-    monkeypatch.setattr(looks, "time", SimpleNamespace(sleep=lambda _: act()))
+    monkeypatch.setattr(recheck, "time", SimpleNamespace(sleep=lambda _: act()))
 
 
 @pytest.mark.parametrize("which", [0, -1])

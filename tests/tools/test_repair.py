@@ -22,9 +22,9 @@ from kstore import cli
 from kstore.codec import header
 from kstore.disk import fs
 from kstore.errors import LogLockedError
-from kstore.files import checkpoint, gaps, loads, names, topics
+from kstore.files import checkpoint, gap_files, load_files, names, topic_files
 from kstore.log.segments import recovery
-from kstore.tools.check.carry_out import carry_out
+from kstore.tools.check.apply_repair import carry_out
 from kstore.tools.check.repair import plan_repair, repair
 
 HEADER_BYTES = 61
@@ -295,7 +295,7 @@ def make_store(root: Path) -> Path:
         for topic in ("bare", "kept", "zone"):
             store.append_many(topic, [b"v"] * 20)
         store.commit_offsets("group", {("bare", 0): 3})
-    loads.Done({"daily": 3}, ("one", "two")).write([str(root)])
+    load_files.Done({"daily": 3}, ("one", "two")).write([str(root)])
     return root
 
 
@@ -344,7 +344,7 @@ def test_the_topics_that_the_whole_lines_of_a_cut_file_name_keep_their_settings(
 ) -> None:
     """Those that it may have named get settings by which retention deletes nothing."""
     root = make_store(tmp_path / "root")
-    file = root / topics.TOPICS_FILE
+    file = root / topic_files.TOPICS_FILE
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-2]) + lines[-2][:20])
     with pytest.raises(kstore.StorageError, match="kstore repair"):
@@ -366,7 +366,7 @@ def test_no_setting_of_a_file_of_topics_whose_checksum_does_not_hold_has_retenti
     tmp_path: Path,
 ) -> None:
     root = make_store(tmp_path / "root")
-    file = root / topics.TOPICS_FILE
+    file = root / topic_files.TOPICS_FILE
     file.write_bytes(file.read_bytes().replace(b'"retention.ms": "1000000"', b'"retention.ms": "1000004"'))
     assert cli.main(["repair", "--yes", str(root)]) == 0
     with kstore.Store.open(root) as store:
@@ -379,7 +379,7 @@ def test_a_damaged_file_of_topics_is_taken_from_the_stores_other_directory(tmp_p
     roots = [tmp_path / "one", tmp_path / "two"]
     with kstore.Store.open(roots) as store:
         store.create_topic("kept", 2, config={"retention.ms": "1000000"})
-    (roots[0] / topics.TOPICS_FILE).write_bytes(b"{")
+    (roots[0] / topic_files.TOPICS_FILE).write_bytes(b"{")
     assert cli.main(["repair", *map(str, roots)]) == 1
     assert cli.main(["repair", "--yes", *map(str, roots)]) == 0
     assert errors(*roots) == []
@@ -391,11 +391,11 @@ def test_what_of_a_root_only_its_owner_can_decide_is_said_and_the_exit_code_is_1
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = make_store(tmp_path / "root")
-    (root / loads.COMMIT_FILE).write_bytes(b"{")
+    (root / load_files.COMMIT_FILE).write_bytes(b"{")
     assert errors(root)
     assert cli.main(["repair", "--yes", str(root)]) == 1
     assert "move it away to give the load up" in capsys.readouterr().out
-    assert (root / loads.COMMIT_FILE).read_bytes() == b"{"
+    assert (root / load_files.COMMIT_FILE).read_bytes() == b"{"
     assert cli.main(["repair", "--yes", "--json", str(root)]) == 1
     found = json.loads(capsys.readouterr().out.splitlines()[0])
     assert (found["errors"], found["errors_left"], found["steps"]) == (1, 1, [])
@@ -404,7 +404,7 @@ def test_what_of_a_root_only_its_owner_can_decide_is_said_and_the_exit_code_is_1
 
 def test_a_file_of_a_later_release_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = make_store(tmp_path / "root")
-    for name in (topics.TOPICS_FILE, loads.LOADS_FILE):
+    for name in (topic_files.TOPICS_FILE, load_files.LOADS_FILE):
         content = json.loads((root / name).read_bytes()) | {"version": 99}
         content.pop("crc32", None)
         crc = zlib.crc32(json.dumps(content, sort_keys=True).encode())
@@ -437,7 +437,7 @@ def test_offsets_that_only_the_high_watermark_or_a_snapshot_knows_are_lost(tmp_p
         assert plan.lost == [(0, 3), (end, 48)]
         assert f"offsets 0 to 2, {end} to 47, at most {51 - end} records" in plan.lines()[-1]
         assert repair(plan, str(root / "backup")) == []
-        assert gaps.read_gaps(path) == [(0, 3)], "offsets at the end are given out again"
+        assert gap_files.read_gaps(path) == [(0, 3)], "offsets at the end are given out again"
         opens_cleanly(path)
 
 

@@ -21,8 +21,8 @@ from verifying import batch_positions, client_batch, errors, flip, logs, make_lo
 import kstore
 from kstore import cli
 from kstore._core import crc32c
-from kstore.files import checkpoint, gaps, names
-from kstore.log.segments.producers import EXPIRATION_CHECK_MS, EXPIRATION_MS
+from kstore.files import checkpoint, gap_files, names
+from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS
 from kstore.tools.check.repair import plan_repair, repair
 from kstore.tools.check.verify import verify
 
@@ -293,7 +293,7 @@ def test_a_roll_after_a_cut_inside_a_batch_is_no_error(tmp_path: Path) -> None:
         for change in (log.roll, lambda: log.append(b"after"), log.flush, log.run_housekeeping):
             change()
             assert errors(tmp_path) == []
-        assert gaps.read_gaps(log.path) == [(1, 3)]
+        assert gap_files.read_gaps(log.path) == [(1, 3)]
     assert errors(tmp_path) == []
     for file in (tmp_path / "events-0").glob(f"{0:020d}.*"):
         file.unlink()
@@ -323,7 +323,7 @@ def test_a_gap_that_a_followers_batches_leave_where_the_log_rolls_is_no_error(tr
         log.append_as_follower(kstore.encode_batch([b"v" * 60], base_offset=10, partition_leader_epoch=0))
         assert [segment.base_offset for segment in log.segments] == [0, 10]
         assert errors(tmp_path) == []
-        assert gaps.read_gaps(log.path) == [(3, 10)]
+        assert gap_files.read_gaps(log.path) == [(3, 10)]
     assert errors(tmp_path) == []
 
 
@@ -345,35 +345,35 @@ def test_what_is_written_down_of_gaps_goes_with_the_records_behind_them(tmp_path
             log.append_many([b"cut"] * 4)
             log.truncate_to(log.log_end_offset - 1)
             log.roll()
-        assert gaps.read_gaps(log.path) == [(0, 6)]
+        assert gap_files.read_gaps(log.path) == [(0, 6)]
         log.truncate_to(3)
-        assert gaps.read_gaps(log.path) == [(0, 3)]
+        assert gap_files.read_gaps(log.path) == [(0, 3)]
         log.append(b"kept")
         log.truncate_to(2)
-        assert gaps.read_gaps(log.path) == []
+        assert gap_files.read_gaps(log.path) == []
         log.roll()
-        assert gaps.read_gaps(log.path) == [(0, 2)]
+        assert gap_files.read_gaps(log.path) == [(0, 2)]
         log.truncate_fully_and_start_at(100)
-        assert gaps.read_gaps(log.path) == []
+        assert gap_files.read_gaps(log.path) == []
         assert errors(tmp_path) == []
 
 
 def test_a_damaged_file_of_gaps_stops_no_roll_and_stays_as_it_is(tmp_path: Path) -> None:
     with kstore.Log.open(tmp_path / "events-0") as log:
-        (Path(log.path) / gaps.GAPS_FILE).write_bytes(b"{")
+        (Path(log.path) / gap_files.GAPS_FILE).write_bytes(b"{")
         log.append_many([b"cut"] * 4)
         log.truncate_to(3)
         log.roll()
         log.append(b"kept")
-        assert (Path(log.path) / gaps.GAPS_FILE).read_bytes() == b"{"
-    assert {Path(found.path).name for found in errors(tmp_path)} == {gaps.GAPS_FILE, names.log_name(3)}
+        assert (Path(log.path) / gap_files.GAPS_FILE).read_bytes() == b"{"
+    assert {Path(found.path).name for found in errors(tmp_path)} == {gap_files.GAPS_FILE, names.log_name(3)}
 
 
 def test_a_roll_that_cannot_write_its_gap_down_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     with FaultFS(tmp_path) as disk, kstore.Log.open(tmp_path / "events-0") as log:
         log.append_many([b"cut"] * 4)
         log.truncate_to(3)
-        disk.fail("pwrite", error=errno.ENOSPC, path=f"{gaps.GAPS_FILE}*")
+        disk.fail("pwrite", error=errno.ENOSPC, path=f"{gap_files.GAPS_FILE}*")
         with pytest.raises(kstore.StorageError):
             log.roll()
         assert [segment.base_offset for segment in log.segments] == [0]

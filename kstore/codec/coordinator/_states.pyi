@@ -1,6 +1,6 @@
 """The value of a record of `__transaction_state` (FORMAT 12.3), version 1: a transaction writes five of them or more."""
 
-from kstore.codec.coordinator.transactions import TransactionState
+from kstore.codec.coordinator.transaction_records import TransactionState
 
 def state_value(state: TransactionState) -> bytes:
     """The value of the record that tells this `TransactionState`."""

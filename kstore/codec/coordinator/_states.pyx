@@ -12,7 +12,7 @@ from kstore.codec._wire cimport store16, store32, store64
 
 from functools import lru_cache
 
-from kstore.codec.coordinator.groups import unsigned_varint
+from kstore.codec.coordinator.group_records import unsigned_varint
 
 cdef enum:
     EMPTY = 0                          # the status of an id without a transaction

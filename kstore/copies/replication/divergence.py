@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kstore.errors import OffsetOutOfRangeError
 from kstore.files.epochs import NO_EPOCH, NO_OFFSET, EpochEntry, LeaderEpochCache
-from kstore.log.viewing.view import out_of_range
+from kstore.log.reading.view import out_of_range
 
 
 class Truncation(NamedTuple):

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from kstore.base import arguments, threads, times
 from kstore.base.closing import Closing
-from kstore.config.log import ConfigSource
-from kstore.copies.replication import refusals
-from kstore.copies.replication.leader import LeaderStore
-from kstore.copies.replication.rounds import Rounds
+from kstore.config.log_config import ConfigSource
+from kstore.copies.replication import target_checks
+from kstore.copies.replication.leader_directory import LeaderStore
+from kstore.copies.replication.replication_rounds import Rounds
 from kstore.errors import ReplicationError
-from kstore.files import names
-from kstore.files.marks import role
-from kstore.files.marks.role import FollowerRole
+from kstore.files import follower_file, names
+from kstore.files.follower_file import FollowerRole
 from kstore.store import catalog
 from kstore.store.store import Paths, Store
 
@@ -75,12 +74,12 @@ def replicate(
         names.check_topic(topic)
     targets = catalog.real_paths(target)
     sources = catalog.real_paths(source)
-    refusals.refuse_same(sources, targets)
+    target_checks.refuse_same(sources, targets)
     clock = times.checked_clock(clock)
     leader = LeaderStore(sources)
     try:
-        refusals.refuse(leader, targets, selected)
-        role.follow(targets, FollowerRole(leader.paths, selected))
+        target_checks.refuse(leader, targets, selected)
+        follower_file.follow(targets, FollowerRole(leader.paths, selected))
         store = Store.open(targets, config=config, clock=clock, **settings)
     except BaseException:
         leader.close()

@@ -16,18 +16,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kstore.base import arguments
-from kstore.copies.backups.contents import BackupState, PartitionKey
-from kstore.copies.backups.local import LocalObjects
-from kstore.copies.backups.objects import Objects
-from kstore.copies.backups.opening import open_objects, url_of
-from kstore.copies.restores import finish
-from kstore.copies.restores.fetch import Fetcher, find_cut
-from kstore.copies.restores.plan import PartitionPlan, Plan, plan
-from kstore.copies.restores.state import History
+from kstore.copies.backups.backup_contents import BackupState, PartitionKey
+from kstore.copies.backups.local_objects import LocalObjects
+from kstore.copies.backups.object_store import Objects
+from kstore.copies.backups.open_objects import open_objects, url_of
+from kstore.copies.restores import finish_restore
+from kstore.copies.restores.backup_state import History
+from kstore.copies.restores.fetch_parts import Fetcher, find_cut
+from kstore.copies.restores.restore_plan import PartitionPlan, Plan, plan
 from kstore.disk import fs
 from kstore.errors import BackupError
-from kstore.files.marks import restores
-from kstore.files.marks.restores import Progress
+from kstore.files import restore_mark
+from kstore.files.restore_mark import Progress
 from kstore.types import Restored, RestoredPartition
 
 THREADS = 8
@@ -72,13 +72,13 @@ def restore(
     cuts = _offsets(offsets)
     chosen = None if topics is None else tuple(sorted({topics} if isinstance(topics, str) else set(topics)))
     choices = _digest(until_ms, sorted((*key, offset) for key, offset in cuts.items()), chosen)
-    marked = restores.read_progress(root) if fs.exists(root) else None
+    marked = restore_mark.read_progress(root) if fs.exists(root) else None
     source = _digest(url_of(url))
     if marked is not None and marked.complete and (marked.choices, marked.source) == (choices, source) and not dry_run:
-        state = finish.read_state(root)
+        state = finish_restore.read_state(root)
         if state is not None:  # all is there: the backup is not asked for anything
             found = plan(state, cuts, chosen)
-            finish.refuse_others(root, found, complete=True)
+            finish_restore.refuse_others(root, found, complete=True)
             return _restored(url_of(url), marked.backup, found, _opened(root, found), 0, started, dry_run=False)
     with open_objects(url, options) as objects:
         if isinstance(objects, LocalObjects) and os.path.commonpath([objects.path, root]) in (objects.path, root):
@@ -92,10 +92,10 @@ def restore(
         fs.make_directories(root)
         with fs.lock_root(root, shared=False):
             _refuse_contents(root)
-            if restores.read_progress(root) != marked:
+            if restore_mark.read_progress(root) != marked:
                 raise BackupError(f"another restore into {root} has begun meanwhile")
             complete = marked is not None and marked.complete
-            finish.refuse_others(root, found, complete)
+            finish_restore.refuse_others(root, found, complete)
             mark = Progress(backup, found.state.number, choices, False, source)
             try:
                 fetched = 0 if complete else _write(objects, root, found, mark, threads, progress)
@@ -107,9 +107,9 @@ def restore(
 
 def _opened(root: str, found: Plan) -> dict[PartitionKey, tuple[int, int]]:
     """Open the store once, and take the marks away: the last steps; each partition's `[start, end)`."""
-    spans = finish.open_once(root, found)
-    finish.remove_state(root)
-    restores.remove_progress(root)
+    spans = finish_restore.open_once(root, found)
+    finish_restore.remove_state(root)
+    restore_mark.remove_progress(root)
     return spans
 
 
@@ -122,13 +122,13 @@ def _write(
     progress: Callable[[int, int], object] | None,
 ) -> int:
     """All files of the directory, durably; the number of bytes that were fetched."""
-    restores.write_progress(root, mark)
-    finish.make_directories(root, found)
+    restore_mark.write_progress(root, mark)
+    finish_restore.make_directories(root, found)
     fetcher = Fetcher(objects, root, found.files, progress)
     fetcher.fetch(threads)
-    finish.write_small_files(root, found)
-    finish.write_state(root, found.state)
-    restores.write_progress(root, mark._replace(complete=True))
+    finish_restore.write_small_files(root, found)
+    finish_restore.write_state(root, found.state)
+    restore_mark.write_progress(root, mark._replace(complete=True))
     return fetcher.fetched_bytes
 
 
@@ -158,8 +158,8 @@ def _refuse_contents(root: str) -> None:
     """Raise `BackupError` for a directory that is neither empty nor that of a restore which was interrupted."""
     if not fs.exists(root):
         return
-    found = [name for name in fs.listdir(root) if name not in (fs.LOCK_FILE, f"{restores.RESTORE_FILE}.tmp")]
-    if found and restores.RESTORE_FILE not in found:
+    found = [name for name in fs.listdir(root) if name not in (fs.LOCK_FILE, f"{restore_mark.RESTORE_FILE}.tmp")]
+    if found and restore_mark.RESTORE_FILE not in found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise BackupError(
             f"{root} is not empty: it holds {found[0]!r}{more}; a restore writes into an empty directory alone"

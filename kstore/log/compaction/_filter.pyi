@@ -5,8 +5,8 @@ from typing import NamedTuple, final
 
 from typing_extensions import Buffer
 
-from kstore.log.compaction._keys import NewestRecords
-from kstore.log.compaction._transactions import CleanedTransactions
+from kstore.log.compaction._cleaned_transactions import CleanedTransactions
+from kstore.log.compaction._newest_records import NewestRecords
 
 class CleanedChunk(NamedTuple):
     """What became of a chunk of batches.

@@ -21,8 +21,8 @@ from kstore.codec._wire cimport (
     TIMESTAMP_TYPE_BIT, batch_size, load64, put_header, store32, store64,
 )
 from kstore.files._window cimport read_at
-from kstore.log.compaction._keys cimport NewestRecords, ks_bits_has, ks_newest, ks_newest_has
-from kstore.log.compaction._transactions cimport (
+from kstore.log.compaction._newest_records cimport NewestRecords, ks_bits_has, ks_newest, ks_newest_has
+from kstore.log.compaction._cleaned_transactions cimport (
     KS_CLEANED, KS_CLEAN_BAD_ORDER, KS_CLEAN_LEGACY, KS_CLEAN_NOT_SCANNED, KS_CLEAN_OUT_OF_MEMORY, KS_CLEAN_PACKED,
     KS_CLEAN_PACKED_CONTROL, KS_CLEAN_TOO_LARGE, KS_CLEAN_TO_PACK, CleanedTransactions, advised, bad_batch,
     compressed_control_type, ks_step, ks_transactions,

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from kstore.base.numbers import LONG_MAX
-from kstore.log.viewing.view import SegmentList, View, steadily
+from kstore.log.reading.view import SegmentList, View, steadily
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kstore.config.log import LogConfig
+    from kstore.config.log_config import LogConfig
     from kstore.log.segments.segment import Segment
 
 Bound: TypeAlias = Literal["active segment", "open transaction", "min.compaction.lag.ms"]

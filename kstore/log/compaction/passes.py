@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
 from kstore.files.txnindex import AbortedTxn
+from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 from kstore.log.compaction._filter import BatchFilter, CleanedChunk
-from kstore.log.compaction._keys import NewestRecords
-from kstore.log.compaction._transactions import CleanedTransactions
-from kstore.log.compaction.groups import Source, group
-from kstore.log.compaction.output import CleanedSegments
-from kstore.log.compaction.scanned import Piece, ScannedPart
+from kstore.log.compaction._newest_records import NewestRecords
+from kstore.log.compaction.cleaned_segments import CleanedSegments
+from kstore.log.compaction.scanned_segments import Piece, ScannedPart
+from kstore.log.compaction.segment_groups import Source, group
 from kstore.log.compaction.swap import swap
-from kstore.log.viewing.replay import aborted_between, last_records
+from kstore.log.reading.transaction_replay import aborted_between, last_records
 from kstore.types import CompactionStats
 
 if TYPE_CHECKING:
-    from kstore.config.log import LogConfig
+    from kstore.config.log_config import LogConfig
     from kstore.log.compaction.dirtiness import Dirtiness
+    from kstore.log.reading.view import View
     from kstore.log.segments.segment import Segment
-    from kstore.log.viewing.view import View
     from kstore.log.writing.writer import Writer
 
 logger = logging.getLogger("kstore")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from kstore.disk import fs
 from kstore.files import names
-from kstore.log.viewing.view import SegmentList
-from kstore.log.writing.cleaning import CleaningAbortedError
+from kstore.log.reading.view import SegmentList
+from kstore.log.writing.cleaning_guard import CleaningAbortedError
 
 if TYPE_CHECKING:
     from kstore.log.segments.segment import Segment

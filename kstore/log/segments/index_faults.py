@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from kstore.files.indexfile import OffsetIndex, TimeIndex
+from kstore.files.index_file import OffsetIndex, TimeIndex
 
 logger = logging.getLogger("kstore")
 

@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from kstore.config.log import LogConfig
+from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
-from kstore.files import _scan, _search, names
-from kstore.files._index import OFFSET_ENTRY_BYTES, OffsetEntries
+from kstore.files import _log_scan, _log_search, names
+from kstore.files._index_search import OFFSET_ENTRY_BYTES, OffsetEntries
 from kstore.files.epochs import LeaderEpochCache
-from kstore.files.logfile import open_log
+from kstore.files.log_file import open_log
 from kstore.files.txnindex import AbortedTxn
-from kstore.log.segments._producers import ProducerTable
-from kstore.log.segments.producers import DEFAULT_EXPIRY, Expiry, ProducerState, replay_segment
+from kstore.log.segments._producer_state import ProducerTable
+from kstore.log.segments.producer_state import DEFAULT_EXPIRY, Expiry, ProducerState, replay_segment
 from kstore.log.segments.roll import draw_jitter
 from kstore.log.segments.segment import NO_ENTRIES, Checked, Recovered, Segment, below_recovery_point
 
@@ -139,7 +139,7 @@ def next_offset_of_file(path: str, base_offset: int) -> int:
     """Read one past the last offset of a `.log` file; its base offset when it holds nothing."""
     fd = open_log(path)
     try:
-        last = _search.last_offset(fd, 0, fs.size(fd), path=path)
+        last = _log_search.last_offset(fd, 0, fs.size(fd), path=path)
     finally:
         fs.close(fd)
     return base_offset if last is None else last.last_offset + 1
@@ -277,7 +277,7 @@ def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) 
         if position is None or position > size:
             return False
         flushed_end = recovery_point if recovery_point > log_start_offset else -1
-        scan = _scan.scan(
+        scan = _log_scan.scan(
             log, position, size, base, index_interval_bytes=NO_ENTRIES, flushed_end=flushed_end, path=path
         )
     finally:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kstore.config.log import LogConfig
+    from kstore.config.log_config import LogConfig
 
 
 # By the appender's codes -2, -3, ...: the order in which the rule is tried.

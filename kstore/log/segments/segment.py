@@ -20,9 +20,9 @@ from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.base.threads import ForkLock
 from kstore.disk import fs, moving, openfiles
 from kstore.errors import CorruptIndexError, CorruptRecordError, StorageError
-from kstore.files import _scan, _search, names
-from kstore.files.indexfile import OffsetIndex, TimeIndex
-from kstore.files.logfile import LogFile
+from kstore.files import _log_scan, _log_search, names
+from kstore.files.index_file import OffsetIndex, TimeIndex
+from kstore.files.log_file import LogFile
 from kstore.files.txnindex import TxnIndex
 from kstore.log.segments.index_faults import IndexFaults
 
@@ -66,7 +66,7 @@ def below_recovery_point(
 class Checked(NamedTuple):
     """The result of `Segment.check`: the scan of the file, its size, one past its last sound offset."""
 
-    scan: _scan.ScanResult
+    scan: _log_scan.ScanResult
     size_bytes: int
     next_offset: int
 
@@ -352,12 +352,12 @@ class Segment:
         (SEMANTICS 11.3)."""
         position, least = self.start(self.base_offset if entry is None else entry[1], end)
         if entry is not None and entry == self.time_index.last:
-            greatest = _search.greatest_timestamp(self.file.fd, position, end, least=least, path=self.path)
+            greatest = _log_search.greatest_timestamp(self.file.fd, position, end, least=least, path=self.path)
         else:
             scan = self.scan(position, end, after=least)
             if scan.end_position < end:
                 raise CorruptRecordError(scan.reason, path=self.path, position=scan.end_position)
-            greatest = _search.GreatestTimestamp(scan.max_timestamp, scan.max_timestamp_offset)
+            greatest = _log_search.GreatestTimestamp(scan.max_timestamp, scan.max_timestamp_offset)
         if entry is not None and entry[0] >= greatest.timestamp:
             return entry
         return greatest if greatest.timestamp >= 0 else (NO_TIMESTAMP, self.base_offset)
@@ -392,7 +392,7 @@ class Segment:
         size_bytes = self.size_bytes if size_bytes is None else size_bytes
         if self._first_timestamp is None and size_bytes > 0:
             file = self.file  # held here and below: its descriptor must outlive the search
-            first = _search.find_batch(file.fd, 0, size_bytes, self.base_offset, path=self.path)
+            first = _log_search.find_batch(file.fd, 0, size_bytes, self.base_offset, path=self.path)
             self._first_timestamp = None if first is None else first.max_timestamp
         return self._first_timestamp
 
@@ -420,7 +420,7 @@ class Segment:
             if position == 0:
                 break
             if position < end:
-                base_offset = _search.leads_to(file.fd, position, end, self.base_offset, entry, path=self.path)
+                base_offset = _log_search.leads_to(file.fd, position, end, self.base_offset, entry, path=self.path)
                 if base_offset >= 0:
                     return position, base_offset
                 if base_offset == -2 and self._still_wrong(index, entry, position, end):
@@ -439,7 +439,7 @@ class Segment:
                 index.reload()
             if index.lookup(entry) != (entry, position):
                 return False
-            if _search.leads_to(self.file.fd, position, end, self.base_offset, entry, path=self.path) != -2:
+            if _log_search.leads_to(self.file.fd, position, end, self.base_offset, entry, path=self.path) != -2:
                 return False
         return True
 
@@ -448,7 +448,7 @@ class Segment:
         if fs.is_at(self.file.fd, self.path):
             self._faults.report_entry(path, entry)
 
-    def find_batch(self, offset: int, end: int, *, most: int = MAX_OFFSET) -> _search.BatchPlace | None:
+    def find_batch(self, offset: int, end: int, *, most: int = MAX_OFFSET) -> _log_search.BatchPlace | None:
         """Find the batch that holds `offset`, or the first one after it (SEMANTICS 3.18a); all offsets are below
         `most`.
 
@@ -456,7 +456,7 @@ class Segment:
         """
         file = self.file
         position, least = self.start(offset, end)
-        place = _search.find_batch(file.fd, position, end, offset, least=least, most=most, path=self.path)
+        place = _log_search.find_batch(file.fd, position, end, offset, least=least, most=most, path=self.path)
         return place if place is None or place.magic >= 2 else self._with_inner_base(place)
 
     def _confirmed_entry(self, timestamp: int, end: int) -> tuple[int, int] | None:
@@ -508,7 +508,9 @@ class Segment:
             after = self.base_offset - 1
         position, least = self.start(max(after, self.base_offset), end)
         file = self.file
-        is_first = _search.is_first_with(file.fd, position, end, after, offset, timestamp, least=least, path=self.path)
+        is_first = _log_search.is_first_with(
+            file.fd, position, end, after, offset, timestamp, least=least, path=self.path
+        )
         if not is_first:
             return is_first
         confirmed = self._confirmed  # read once: a truncation in another thread replaces it
@@ -518,7 +520,7 @@ class Segment:
             self._confirmed = {entry}
         return True
 
-    def _with_inner_base(self, place: _search.BatchPlace) -> _search.BatchPlace:
+    def _with_inner_base(self, place: _log_search.BatchPlace) -> _log_search.BatchPlace:
         """Say where a message of an old format begins: a wrapper's own offset is its last, the first is inside it."""
         data = self.file.read(place.position, place.size_bytes)
         [batch] = _core.decode_batches(data, check_crc=False, path=self.path, position=place.position)
@@ -526,7 +528,7 @@ class Segment:
 
     def find_timestamp(
         self, timestamp: int, start_offset: int, end: int, max_decompressed_bytes: int | None, *, exactly: bool = False
-    ) -> _search.FoundRecord | None:
+    ) -> _log_search.FoundRecord | None:
         """Find the first record at or after `timestamp` and `start_offset` (SEMANTICS 5.5); (timestamp, offset, leader
         epoch).
 
@@ -539,14 +541,14 @@ class Segment:
             # Most often the record is in the batch behind the one that both indexes name.
             times, offsets = self._time_index or self.time_index, self._offset_index or self.offset_index
             with suppress(CorruptIndexError):  # another program has cut it
-                found = _search.find_behind(
+                found = _log_search.find_behind(
                     file.fd, end, timestamp, start_offset, times, offsets, max_decompressed_bytes
                 )
                 if found is not None:
                     return found
         entry = self._confirmed_entry(timestamp, end)
         position, least = self.start(start_offset if entry is None else max(entry[1], start_offset), end)
-        return _search.find_timestamp(
+        return _log_search.find_timestamp(
             file.fd,
             position,
             end,
@@ -559,7 +561,9 @@ class Segment:
             path=self.path,
         )
 
-    def latest_record(self, greatest: int, end: int, max_decompressed_bytes: int | None) -> _search.FoundRecord | None:
+    def latest_record(
+        self, greatest: int, end: int, max_decompressed_bytes: int | None
+    ) -> _log_search.FoundRecord | None:
         """Find the first record with the greatest timestamp before the position `end` (SEMANTICS 5.4).
 
         `greatest` is the greatest timestamp of the batches. A batch that a compaction has emptied keeps its timestamp
@@ -568,7 +572,7 @@ class Segment:
         record = self.find_timestamp(greatest, self.base_offset, end, max_decompressed_bytes, exactly=True)
         if record is None:
             file = self.file
-            of_records = _search.greatest_timestamp(
+            of_records = _log_search.greatest_timestamp(
                 file.fd, 0, end, least=self.base_offset, with_records=True, path=self.path
             ).timestamp
             if of_records >= 0:
@@ -579,7 +583,7 @@ class Segment:
         """Read one past the last offset from the last indexed batch on (SEMANTICS 8.10)."""
         file = self.file
         position, least = self.start(self.offset_index.last[0], self.size_bytes)
-        last = _search.last_offset(file.fd, position, self.size_bytes, least=least, path=self.path)
+        last = _log_search.last_offset(file.fd, position, self.size_bytes, least=least, path=self.path)
         return self.base_offset if last is None else last.last_offset + 1
 
     def scan(
@@ -591,10 +595,10 @@ class Segment:
         latest_epoch: int = -1,
         flushed_end: int = -1,
         index_interval_bytes: int = NO_ENTRIES,
-    ) -> _scan.ScanResult:
+    ) -> _log_scan.ScanResult:
         """Check every batch of `[position, end)`; with `after`, where a scan ended before, offsets go on from it."""
         file = self.file
-        return _scan.scan(
+        return _log_scan.scan(
             file.fd,
             position,
             end,
@@ -605,7 +609,7 @@ class Segment:
             path=self.path,
         )
 
-    def scan_flushed(self, position: int, end: int, flushed_end: int, **scan: Any) -> _scan.ScanResult:
+    def scan_flushed(self, position: int, end: int, flushed_end: int, **scan: Any) -> _log_scan.ScanResult:
         """As `scan`; what was flushed ends at `flushed_end`, which a batch ends at, too, unless the log was cut there.
 
         A log that was cut inside of a batch, and appended to, has a gap up to there (SEMANTICS 11.4). One that was
@@ -614,7 +618,7 @@ class Segment:
         result = self.scan(position, end, flushed_end=flushed_end, **scan)
         if result.stop != "gap" or self.indexes_look_trimmed():
             return result
-        behind = _search.header_at(self.file.fd, result.end_position, end, path=self.path)
+        behind = _log_search.header_at(self.file.fd, result.end_position, end, path=self.path)
         is_cut = behind is not None and behind.base_offset == flushed_end
         return self.scan(position, end, **scan) if is_cut else result
 
@@ -725,7 +729,7 @@ class Segment:
         file = self.file
         # An entry that names the offset itself leads to the batch that is cut.
         start, least = self.start(max(offset - 1, self.base_offset), position)
-        last = _search.last_offset(file.fd, start, position, least=least, path=self.path)
+        last = _log_search.last_offset(file.fd, start, position, least=least, path=self.path)
         return position, self.base_offset if last is None else last.last_offset + 1
 
     def truncate_to(self, offset: int, position: int, now_ms: int) -> None:

@@ -3,8 +3,8 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from kstore.log.segments._producers cimport ProducerTable
-from kstore.log.viewing._by_time cimport ActiveEnd
+from kstore.log.segments._producer_state cimport ProducerTable
+from kstore.log.reading._timestamp_lookup cimport ActiveEnd
 
 
 # What `append` and `commit` answer instead of an offset. The ROLL codes stand in the order of SEMANTICS 2.2.

@@ -8,8 +8,8 @@ from typing import Protocol
 from typing_extensions import Buffer, disjoint_base
 
 from kstore.errors import StorageError
-from kstore.files._index import Entries
-from kstore.log.viewing._by_time import ActiveEnd
+from kstore.files._index_search import Entries
+from kstore.log.reading._timestamp_lookup import ActiveEnd
 from kstore.types import AppendInfo
 
 class _LogFile(Protocol):

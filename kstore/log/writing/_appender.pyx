@@ -24,14 +24,14 @@ from posix.types cimport off_t
 from kstore._core cimport Buffer, ks_too_far, not_bytes
 from kstore.codec._batches cimport is_ready
 from kstore.codec._pack cimport common_headers
-from kstore.log.segments._producers cimport MARKER_BYTES, Entry, ProducerTable, encode_marker
+from kstore.log.segments._producer_state cimport MARKER_BYTES, Entry, ProducerTable, encode_marker
 from kstore.codec._wire cimport (
     ATTRIBUTES_AT, BASE_OFFSET_AT, BatchHead, CRC_AT, HEADER_UP_TO_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT,
     LEGACY_TIMESTAMP_AT, LOG_OVERHEAD, MAGIC_AT, MAX_TIMESTAMP_AT, MIN_V0_MESSAGE, RECORDS_AT, TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT, batch_last_offset, batch_max_timestamp, batch_size, load32, load64, put_header, put_uvarint,
     store32, store64, uvarint_size, zigzag,
 )
-from kstore.files._index cimport OFFSET_ENTRY, TIME_ENTRY, put_offset_entry, put_time_entry
+from kstore.files._index_search cimport OFFSET_ENTRY, TIME_ENTRY, put_offset_entry, put_time_entry
 
 import os
 from datetime import datetime

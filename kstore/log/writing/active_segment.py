@@ -5,7 +5,7 @@ A log's `Writer` and a `SegmentWriter` go through these functions; both call the
 
 from __future__ import annotations
 
-from kstore.config.log import LogConfig
+from kstore.config.log_config import LogConfig
 from kstore.disk import openfiles
 from kstore.log.segments.roll import draw_jitter, limits
 from kstore.log.segments.segment import Segment

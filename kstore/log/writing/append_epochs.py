@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kstore.errors import StorageError
 from kstore.files.epochs import EpochEntry, LeaderEpochCache
-from kstore.files.marks.role import FollowerRole
+from kstore.files.follower_file import FollowerRole
 from kstore.log.writing._appender import Appender
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 With the system's clock a thread flushes after rolls and by `flush.ms`. With a clock that was passed in, the next append
 or housekeeping does that, so that a test sees when it happens. Both write only this partition's lines of the checkpoint
-files, as other logs may write theirs. A store has a housekeeper of its own (store/logdir.py).
+files, as other logs may write theirs. A store has a housekeeper of its own (store/log_directory.py).
 """
 
 from __future__ import annotations

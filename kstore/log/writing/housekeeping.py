@@ -19,16 +19,16 @@ from kstore.base.numbers import NEVER
 from kstore.base.timings import Timings
 from kstore.disk import fs
 from kstore.errors import StorageError
-from kstore.log.writing._turn import Turn
+from kstore.log.writing._sync_turn import Turn
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from kstore.config.log import LogConfig
+    from kstore.config.log_config import LogConfig
     from kstore.files.epochs import LeaderEpochCache
-    from kstore.log.segments.producers import ProducerState
+    from kstore.log.reading.view import SegmentList
+    from kstore.log.segments.producer_state import ProducerState
     from kstore.log.segments.segment import Segment
-    from kstore.log.viewing.view import SegmentList
     from kstore.log.writing._appender import Appender
 
 logger = logging.getLogger("kstore")

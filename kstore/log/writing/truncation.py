@@ -11,9 +11,9 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from kstore.disk import fs
-from kstore.files import gaps
+from kstore.files import gap_files
+from kstore.log.reading.view import SegmentList, out_of_range
 from kstore.log.segments.segment import Segment
-from kstore.log.viewing.view import SegmentList, out_of_range
 from kstore.log.writing.housekeeping import Gap
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _cut_locked(
         writer.housekeeping.gap = Gap(data_end, offset)
         writer.epochs.truncate_from_end(offset)
         with suppress(fs.FullDiskError):  # both files then have entries too many, which the next opening cuts
-            gaps.cut_gaps(writer.directory, data_end)
+            gap_files.cut_gaps(writer.directory, data_end)
             writer.epochs.flush()
         writer.append_epochs.were_cut()
         writer.producers.rebuild(
@@ -162,7 +162,7 @@ def _replace_all_locked(writer: Writer, offset: int, log_start_offset: int, flus
     writer.housekeeping.gap = None
     writer.housekeeping.keeps_start = False
     writer.is_unsettled = False
-    gaps.cut_gaps(writer.directory, 0)
+    gap_files.cut_gaps(writer.directory, 0)
     writer.housekeeping.start_at(flushed)
     writer.housekeeping.owe_names()
     writer.housekeeping.write_checkpoints()

@@ -20,26 +20,26 @@ from typing import TYPE_CHECKING
 
 from kstore import _core
 from kstore._core import ReaderPosition
-from kstore.config.log import LogConfig
+from kstore.config.log_config import LogConfig
 from kstore.disk import fs, openfiles
 from kstore.errors import CorruptRecordError, KStoreError, StorageError, closed, first_report, refusal
-from kstore.files import gaps
+from kstore.files import gap_files
 from kstore.files.txnindex import AbortedTxn
+from kstore.log.reading.transaction_replay import aborted_between, open_transactions
+from kstore.log.reading.view import ReadPiece, SegmentList
 from kstore.log.segments.recovery import Loaded
 from kstore.log.segments.roll import REASONS
 from kstore.log.segments.segment import Segment
-from kstore.log.viewing.replay import aborted_between, open_transactions
-from kstore.log.viewing.view import ReadPiece, SegmentList
 from kstore.log.writing import active_segment
 from kstore.log.writing._appender import Appender, Code
-from kstore.log.writing._gate import Gate
+from kstore.log.writing._log_gate import Gate
 from kstore.log.writing.append_epochs import AppendEpochs
-from kstore.log.writing.cleaning import Cleaning
+from kstore.log.writing.append_waiters import Waiters
+from kstore.log.writing.cleaning_guard import Cleaning
 from kstore.log.writing.housekeeping import Gap, Housekeeper, Housekeeping
-from kstore.log.writing.waiters import Waiters
 
 if TYPE_CHECKING:
-    from kstore.log.segments.producers import ProducerInfo
+    from kstore.log.segments.producer_state import ProducerInfo
 
 logger = logging.getLogger("kstore")
 
@@ -365,7 +365,7 @@ class Writer:
         before, next_offset = self.segments, self.log_end_offset
         data_end = self.housekeeping.data_end
         if data_end < base_offset:
-            gaps.add_gap(self.directory, data_end, base_offset, first_base=before.bases[0])
+            gap_files.add_gap(self.directory, data_end, base_offset, first_base=before.bases[0])
         new = self.new_segment(base_offset)
         try:
             # Sealing closes descriptors: if it breaks off, no append may write to their numbers.
@@ -476,7 +476,7 @@ class Writer:
             raise
         self._undo_roll(before, new, next_offset)
         with suppress(StorageError):  # one gap too many in the file does no harm; the next truncation removes it
-            gaps.cut_gaps(self.directory, next_offset if gap is None else gap[0])
+            gap_files.cut_gaps(self.directory, next_offset if gap is None else gap[0])
         self.producers.go_back(next_offset, self.log_start_offset)
         self.housekeeping.owe_names()
 

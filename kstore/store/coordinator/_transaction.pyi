@@ -7,15 +7,15 @@ from weakref import ReferenceType
 
 from typing_extensions import Buffer, disjoint_base
 
-from kstore.codec.coordinator.transactions import TransactionState
+from kstore.codec.coordinator.transaction_records import TransactionState
 from kstore.log.log import Log
 from kstore.log.writing._appender import Appender
 from kstore.store.coordinator.groups import GroupCoordinator
-from kstore.store.coordinator.producers import TransactionalProducer
-from kstore.store.coordinator.transactionlog import TransactionEntry
+from kstore.store.coordinator.producer import TransactionalProducer
+from kstore.store.coordinator.transaction_log import TransactionEntry
 from kstore.store.coordinator.transactions import TransactionCoordinator
-from kstore.store.readers import Logs
-from kstore.store.topics.numbered import NumberedAppender, SequenceNumbers
+from kstore.store.read_only_logs import Logs
+from kstore.store.topics.idempotent import NumberedAppender, SequenceNumbers
 from kstore.types import Headers, RecordMetadata
 
 VERSION: int

@@ -9,11 +9,11 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from kstore.log.writing._appender cimport Appender
-from kstore.store.topics._numbered cimport NumberingAppender, Sequences
+from kstore.store.topics._idempotent cimport NumberingAppender, Sequences
 
 from kstore.base import arguments
 from kstore.codec.coordinator._states import state_value
-from kstore.codec.coordinator.transactions import Status, TransactionState
+from kstore.codec.coordinator.transaction_records import Status, TransactionState
 from kstore.errors import KStoreError
 from kstore.log._append import append_commit
 

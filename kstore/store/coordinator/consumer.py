@@ -17,14 +17,14 @@ from kstore.base import arguments
 from kstore.base.closing import Closing
 from kstore.config.settings import shortened
 from kstore.errors import KStoreError, LogClosedError, OffsetOutOfRangeError
-from kstore.log.viewing.readonly import FIRST_PAUSE
+from kstore.log.reading.read_only_view import FIRST_PAUSE
 from kstore.store.topics._consume import ConsumerRecord
-from kstore.store.topics.follow import FollowOptions, TopicFollower
+from kstore.store.topics.topic_follow import FollowOptions, TopicFollower
 
 if TYPE_CHECKING:
     from kstore.log.log import Log
     from kstore.log.read import Isolation
-    from kstore.store.topics.read import TopicReader
+    from kstore.store.topics.topic_reader import TopicReader
 
 logger = logging.getLogger("kstore")
 

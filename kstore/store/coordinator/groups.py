@@ -1,6 +1,6 @@
 """`GroupCoordinator`: consumer groups' positions in `__consumer_offsets`, as a broker's coordinator keeps them.
 
-`codec.coordinator.groups` has the records' bytes, `groupstate` what a partition holds. The hardest rule: a record is
+`codec.coordinator.group_records` has the records' bytes, `groupstate` what a partition holds. The hardest rule: a record is
 what a broker of 4.3.0 would have written, so that a broker can go on from it, and kstore from a broker's.
 """
 
@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 from kstore.base import arguments
 from kstore.base.numbers import INT_MAX
 from kstore.codec._pack import encode_batch
-from kstore.codec.coordinator import groups
-from kstore.codec.coordinator.groups import Position
+from kstore.codec.coordinator import group_records
+from kstore.codec.coordinator.group_records import Position
 from kstore.errors import KStoreError, LogClosedError, ReadOnlyError
 from kstore.files import names
 from kstore.store.coordinator.consumer import Consumer, ConsumerOptions, Positions, ReadPositions
-from kstore.store.coordinator.groupstate import OffsetsPartition
-from kstore.store.coordinator.internaltopics import OFFSETS_TOPIC, InternalTopics
+from kstore.store.coordinator.group_state import OffsetsPartition
+from kstore.store.coordinator.internal_topics import OFFSETS_TOPIC, InternalTopics
 from kstore.store.metadata import Metadata
-from kstore.store.readers import Logs
-from kstore.store.topics.read import TopicReader
+from kstore.store.read_only_logs import Logs
+from kstore.store.topics.topic_reader import TopicReader
 
 if TYPE_CHECKING:
     import uuid
 
     from kstore.log.log import Log
-    from kstore.store.topics.numbered import SequenceNumbers
+    from kstore.store.topics.idempotent import SequenceNumbers
 
 logger = logging.getLogger("kstore")
 
@@ -181,8 +181,8 @@ class GroupCoordinator:
         ids = dict(positions.topic_ids)
         return [
             (
-                groups.offset_key(positions.group, topic, number),
-                groups.offset_value(Position(offset, -1, positions.metadata, now_ms, self._id_of(topic, ids))),
+                group_records.offset_key(positions.group, topic, number),
+                group_records.offset_value(Position(offset, -1, positions.metadata, now_ms, self._id_of(topic, ids))),
             )
             for (topic, number), offset in positions.offsets.items()
         ]
@@ -205,9 +205,9 @@ class GroupCoordinator:
             log.append_batch(encode_batch(records, base_sequence=0), origin="coordinator")
 
     def _append_tombstones(self, log: Log, group: str, places: Iterable[Place], whole: bool) -> None:
-        rows: list[tuple[bytes, bytes | None]] = [(groups.offset_key(group, *place), None) for place in places]
+        rows: list[tuple[bytes, bytes | None]] = [(group_records.offset_key(group, *place), None) for place in places]
         if whole:
-            rows.append((groups.group_key(group), None))
+            rows.append((group_records.group_key(group), None))
         self._append(log, rows, self._logs.writing().now())
 
     def expire_offsets(self) -> None:
@@ -257,8 +257,8 @@ class GroupCoordinator:
             end = self._logs.log(where).log_end_offset
             if position.offset > end:
                 logger.warning("group %s: %s-%d: position %d set to %d", group, topic, number, position.offset, end)
-                value = groups.offset_value(position._replace(offset=end))
-                rows.append((groups.offset_key(group, topic, number), value))
+                value = group_records.offset_value(position._replace(offset=end))
+                rows.append((group_records.offset_key(group, topic, number), value))
         self._append(log, rows, self._logs.writing().now())
 
     def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> None:
@@ -311,7 +311,7 @@ def check_group(group: object) -> None:
         raise TypeError(f"group must be a str, not {type(group).__name__}")
     if not group:
         raise ValueError("group is empty; a group has a name")
-    groups.text_bytes("group", group)
+    group_records.text_bytes("group", group)
 
 
 def check_place(place: object) -> Place:

@@ -16,21 +16,21 @@ from errno import EIO
 from typing import TypeVar
 
 from kstore.base import arguments
-from kstore.codec.coordinator import transactions
-from kstore.codec.coordinator.transactions import Status, TransactionState
+from kstore.codec.coordinator import transaction_records
+from kstore.codec.coordinator.transaction_records import Status, TransactionState
 from kstore.disk import fs
 from kstore.errors import InvalidProducerEpochError, InvalidTxnStateError, KStoreError, LogClosedError, StorageError
 from kstore.files import checkpoint, names
-from kstore.files._snapshot import SnapshotError, parse_snapshot
+from kstore.files._producer_snapshot import SnapshotError, parse_snapshot
 from kstore.log.log import Log, writer_of
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.coordinator import _transaction
 from kstore.store.coordinator._lock_set import LockSet
 from kstore.store.coordinator._transaction import LAST_EPOCH, VERSION
-from kstore.store.coordinator.internaltopics import TRANSACTIONS_TOPIC, InternalTopics
-from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
+from kstore.store.coordinator.internal_topics import TRANSACTIONS_TOPIC, InternalTopics
+from kstore.store.coordinator.transaction_log import FIRST_PRODUCER_ID, TransactionEntry, draw_producer_id, read_states
 from kstore.store.metadata import Metadata
-from kstore.store.readers import Logs
+from kstore.store.read_only_logs import Logs
 
 logger = logging.getLogger("kstore")
 
@@ -366,7 +366,7 @@ def check_transactional_id(transactional_id: object) -> str:
         raise TypeError(f"transactional_id must be a str, not {type(transactional_id).__name__}")
     if not transactional_id:
         raise ValueError("transactional_id is empty; without one leave it out")
-    transactions.transaction_key(transactional_id)
+    transaction_records.transaction_key(transactional_id)
     return transactional_id
 
 

@@ -14,21 +14,21 @@ from typing import Any
 from kstore._core import decode_batches
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.codec import header
-from kstore.columns.decoded import offsets_and_timestamps
+from kstore.columns.record_offsets import offsets_and_timestamps
 from kstore.disk import fs
 from kstore.errors import InvalidTopicError, KStoreError, StorageError
-from kstore.files import checkpoint, gaps, names, topics
-from kstore.files.logfile import open_log
+from kstore.files import checkpoint, gap_files, names, topic_files
+from kstore.files.log_file import open_log
 from kstore.store import catalog, metadata
 from kstore.tools.check import _verify
-from kstore.tools.check.carry_out import carry_out
+from kstore.tools.check.apply_repair import carry_out
+from kstore.tools.check.check_index import Rows
+from kstore.tools.check.check_partition import Marks, Progress, check_partition, read_marks
+from kstore.tools.check.check_segment import read_rows
 from kstore.tools.check.findings import Damage, Finding
-from kstore.tools.check.index import Rows
-from kstore.tools.check.offsets import Batch, Overlaps, find_overlaps, move, patch, settle_copies, settle_offsets
-from kstore.tools.check.partition import Marks, Progress, check_partition, read_marks
-from kstore.tools.check.place import Places, find_places
-from kstore.tools.check.plan import Plan, SegmentPlan
-from kstore.tools.check.segment import read_rows
+from kstore.tools.check.place_segments import Places, find_places
+from kstore.tools.check.repair_plan import Plan, SegmentPlan
+from kstore.tools.check.settle_offsets import Batch, Overlaps, find_overlaps, move, patch, settle_copies, settle_offsets
 
 __all__ = ["plan_repair", "repair"]
 
@@ -271,10 +271,10 @@ def _plan_offsets(
     """Find the lost offsets: those of cut batches, and those of missing segments."""
     cut = {segment.base_offset for segment in plan.segments if segment.lost_bytes}
     try:
-        known_gaps = gaps.read_gaps(directory)
+        known_gaps = gap_files.read_gaps(directory)
     except StorageError:
         known_gaps = []
-        plan.remove.append(gaps.GAPS_FILE)
+        plan.remove.append(gap_files.GAPS_FILE)
     at = None
     for base, batches in zip(bases, kept, strict=True):
         if at is not None and at < base and at >= (marks.cleaner or 0):
@@ -353,7 +353,7 @@ def _known_topic_id(directory: str) -> uuid.UUID | None:
         topic = names.parse_partition_name(os.path.basename(os.path.abspath(directory))).topic
         entries = [entry for entry in catalog.look([root]).entries if entry.topic == topic]
         topic_id = metadata.id_on_disk({entry.partition: entry for entry in entries})
-        record = topics.read_topics([root]).find(topic, topic_id)
+        record = topic_files.read_topics([root]).find(topic, topic_id)
     except (InvalidTopicError, StorageError):
         return None
     return record.topic_id if topic_id is None and record is not None else topic_id

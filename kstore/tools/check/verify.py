@@ -18,12 +18,10 @@ from kstore.base.helpers import PATIENCE_S, with_helpers
 from kstore.base.numbers import LONG_MAX
 from kstore.disk import fs
 from kstore.errors import KStoreError
-from kstore.files import checkpoint, gaps, loads, names, topics
-from kstore.files.marks import role
+from kstore.files import checkpoint, follower_file, gap_files, load_files, names, topic_files
 from kstore.store import catalog
-from kstore.tools.check import looks
-from kstore.tools.check.findings import Finding, Findings, SegmentReport
-from kstore.tools.check.partition import (
+from kstore.tools.check import recheck
+from kstore.tools.check.check_partition import (
     Marks,
     PartitionReport,
     Progress,
@@ -32,9 +30,10 @@ from kstore.tools.check.partition import (
     check_partition,
     read_marks,
 )
-from kstore.tools.check.producers import check_snapshot_file, check_txn_index_file
-from kstore.tools.check.root import check_root
-from kstore.tools.check.segment import check_segment
+from kstore.tools.check.check_producers import check_snapshot_file, check_txn_index_file
+from kstore.tools.check.check_root import check_root
+from kstore.tools.check.check_segment import check_segment
+from kstore.tools.check.findings import Finding, Findings, SegmentReport
 
 __all__ = ["Finding", "Report", "targets", "verify"]
 
@@ -190,7 +189,7 @@ def _check(target: Target, deep: bool, progress: Progress | None) -> _Part:
     path = os.path.abspath(target.path)
     directory = path if target.kind != "file" else os.path.dirname(path)
     root = path if target.kind == "root" else os.path.dirname(directory)
-    report, doubtful = looks.look(lambda: _check_once(target, deep, progress), _errors, directory, root)
+    report, doubtful = recheck.look(lambda: _check_once(target, deep, progress), _errors, directory, root)
     if not fs.exists(target.path):
         gone = Findings()
         gone.add(target.path, "", "it was removed while it was checked", severity="note")
@@ -266,16 +265,16 @@ def _check_file(path: str, report: FileReport, *, deep: bool, progress: Progress
         check_epochs(PartitionReport(directory, findings), 0, Marks(), is_closed=False)
     elif name in checkpoint.ROOT_CHECKPOINTS:
         checkpoint.read_offsets(directory, name)
-    elif name == topics.TOPICS_FILE:
-        topics.read_topics([directory])
-    elif name == loads.LOADS_FILE:
-        loads.read_done([directory])
-    elif name == loads.COMMIT_FILE:
-        loads.read_commit(directory)
-    elif name == role.FOLLOWER_FILE:
-        role.read_role(directory)
-    elif name == gaps.GAPS_FILE:
-        gaps.read_gaps(directory)
+    elif name == topic_files.TOPICS_FILE:
+        topic_files.read_topics([directory])
+    elif name == load_files.LOADS_FILE:
+        load_files.read_done([directory])
+    elif name == load_files.COMMIT_FILE:
+        load_files.read_commit(directory)
+    elif name == follower_file.FOLLOWER_FILE:
+        follower_file.read_role(directory)
+    elif name == gap_files.GAPS_FILE:
+        gap_files.read_gaps(directory)
     else:
         findings.add(path, "FORMAT 1.3", "no file of a log is named so")
 

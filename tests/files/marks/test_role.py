@@ -10,7 +10,7 @@ import pytest
 
 from kstore.disk import fs
 from kstore.errors import LogLockedError, NotLeaderError, ReplicationError, StorageError
-from kstore.files.marks.role import (
+from kstore.files.follower_file import (
     FOLLOWER_FILE,
     MAX_BYTES,
     MAX_SOURCES,

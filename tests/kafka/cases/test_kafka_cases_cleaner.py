@@ -26,8 +26,8 @@ from kafka_cleaner_cases import (
 
 import kstore
 from kstore.base.numbers import INT_MAX
-from kstore.log.compaction._keys import NewestRecords
-from kstore.log.compaction._transactions import CleanedTransactions
+from kstore.log.compaction._cleaned_transactions import CleanedTransactions
+from kstore.log.compaction._newest_records import NewestRecords
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.compaction.passes import compact
 from kstore.log.log import writer_of

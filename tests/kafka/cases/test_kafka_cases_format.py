@@ -19,12 +19,12 @@ import kstore
 from kstore._core import BatchIterator, Record, RecordBatch, RecordIterator, crc32c, decode_batches
 from kstore.codec import header
 from kstore.codec._pack import encode_batch
-from kstore.codec.coordinator.groups import unsigned_varint
+from kstore.codec.coordinator.group_records import unsigned_varint
 from kstore.codec.coordinator.schemas import Reader
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
-from kstore.files._scan import scan
-from kstore.files._search import find_batch, find_timestamp, last_offset
+from kstore.files._log_scan import scan
+from kstore.files._log_search import find_batch, find_timestamp, last_offset
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 INT32, INT64 = 2**31 - 1, 2**63 - 1

@@ -18,11 +18,11 @@ from kafka_cases import abandon, bases, batch
 from test_kafka_cases_loading import recover_from, segment_file, snapshots
 
 import kstore
-from kstore.codec.coordinator.texts import control_text
-from kstore.files._snapshot import ProducerEntry, parse_snapshot
+from kstore.codec.coordinator.record_texts import control_text
+from kstore.files._producer_snapshot import ProducerEntry, parse_snapshot
 from kstore.files.txnindex import AbortedTxn, TxnIndex, parse_txn_index
-from kstore.log.segments._producers import Origin, ProducerTable, marker_batch
-from kstore.log.segments.producers import EXPIRATION_CHECK_MS, EXPIRATION_MS, KeptBatch, ProducerInfo
+from kstore.log.segments._producer_state import Origin, ProducerTable, marker_batch
+from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS, KeptBatch, ProducerInfo
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

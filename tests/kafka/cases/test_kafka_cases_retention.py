@@ -16,7 +16,7 @@ from test_retention import Fake
 import kstore
 from kstore import LogConfig
 from kstore.files import checkpoint
-from kstore.log.segments.retention import Marks, decide
+from kstore.log.writing.retention import Marks, decide
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

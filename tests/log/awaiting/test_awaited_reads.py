@@ -20,8 +20,8 @@ from cancelling import at_every_await, outcome
 import kstore
 from kstore.base import loops
 from kstore.errors import CorruptRecordError, LogClosedError, OffsetOutOfRangeError
-from kstore.log.awaiting import stream
-from kstore.log.viewing.followed import FollowedLog
+from kstore.log import async_stream
+from kstore.log.reading.followed_log import FollowedLog
 
 T = TypeVar("T")
 
@@ -110,8 +110,10 @@ def test_the_other_tasks_get_their_turn_within_a_piece(log: kstore.Log) -> None:
             seen.append(turns)
         task.cancel()
         changes = [number for number in range(1, len(seen)) if seen[number] > seen[number - 1]]
-        assert len(changes) >= 10_000 // stream.TURN_RECORDS - 1
-        assert all(later - earlier <= stream.TURN_RECORDS + 1 for earlier, later in itertools.pairwise([0, *changes]))
+        assert len(changes) >= 10_000 // async_stream.TURN_RECORDS - 1
+        assert all(
+            later - earlier <= async_stream.TURN_RECORDS + 1 for earlier, later in itertools.pairwise([0, *changes])
+        )
 
     asyncio.run(run())
 
@@ -365,11 +367,11 @@ def test_pauses_between_looks_from_outside_grow_and_follow_what_a_look_costs(
 
     monkeypatch.setattr(loops.Bell, "wait", wait)
     monkeypatch.setattr(FollowedLog, "has_news", costly)
-    monkeypatch.setattr(stream, "monotonic", lambda: now)
+    monkeypatch.setattr(async_stream, "monotonic", lambda: now)
     with kstore.Log.open(partition, "r") as reader:
         assert asyncio.run(listed(reader.aread(follow=True, timeout=100.0))) == []
-    assert pauses[:3] == pytest.approx([stream.FIRST_PAUSE * stream.GROWTH**number for number in range(3)])
-    assert pauses[39] == stream.LONGEST_PAUSE
+    assert pauses[:3] == pytest.approx([async_stream.FIRST_PAUSE * async_stream.GROWTH**number for number in range(3)])
+    assert pauses[39] == async_stream.LONGEST_PAUSE
     assert pauses[-2] == pytest.approx(0.999)
 
 
@@ -467,7 +469,7 @@ def test_a_time_limit_on_one_record_does_not_end_the_iteration(log: kstore.Log) 
                 await asyncio.wait_for(anext(records), 0.005)
             log.append(b"x")
             assert (await anext(records)).offset == number
-        assert isinstance(records, stream.Stream)
+        assert isinstance(records, async_stream.Stream)
         await records.aclose()
         with pytest.raises(StopAsyncIteration):
             await anext(records)

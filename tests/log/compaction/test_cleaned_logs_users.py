@@ -120,8 +120,8 @@ def test_the_command_line_tells_of_it(seed: int, batches: int, passes: int) -> N
 @a_log
 def test_a_scan_by_spark_gives_its_records(seed: int, batches: int, passes: int) -> None:
     pytest.importorskip("pyarrow")
-    from kstore.spark.options import ReadOptions
     from kstore.spark.scanning import Filters, Scan, plan
+    from kstore.spark.spark_options import ReadOptions
 
     rng, made = drawn(seed, batches, passes)
     with written(made) as root:

@@ -12,7 +12,7 @@ from slowcleaner import ABORT, COMMIT, Transactions
 
 from kstore.errors import CorruptRecordError
 from kstore.files.txnindex import AbortedTxn
-from kstore.log.compaction._transactions import CleanedTransactions
+from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 
 LEADER_CHANGE = 2
 

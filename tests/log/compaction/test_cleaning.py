@@ -10,7 +10,7 @@ import pytest
 from interrupts import interrupt_often
 
 from kstore.errors import KStoreError, LogClosedError
-from kstore.log.writing.cleaning import Cleaning, CleaningAbortedError, State
+from kstore.log.writing.cleaning_guard import Cleaning, CleaningAbortedError, State
 
 SECONDS = 60  # a wait that lasts as long has failed
 

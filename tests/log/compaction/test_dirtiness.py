@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kstore import Log, LogConfig
 from kstore.disk import fs
-from kstore.files import _scan, _search
+from kstore.files import _log_scan, _log_search
 from kstore.log.compaction.dirtiness import Dirtiness, survey
 from kstore.log.log import view_of
 
@@ -407,5 +407,5 @@ def _count_opens(monkeypatch: pytest.MonkeyPatch, reads: list[str]) -> None:
         return call
 
     monkeypatch.setattr(fs, "open", counted("open", fs.open))
-    for module, name in ((_search, "find_batch"), (_search, "greatest_timestamp"), (_scan, "scan")):
+    for module, name in ((_log_search, "find_batch"), (_log_search, "greatest_timestamp"), (_log_scan, "scan")):
         monkeypatch.setattr(module, name, counted(name, getattr(module, name)))

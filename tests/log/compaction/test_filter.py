@@ -40,10 +40,10 @@ from slowcleaner import Cleaner, Decoded, Transactions, decoded, first_pass, odd
 
 from kstore.errors import CorruptRecordError
 from kstore.files.txnindex import AbortedTxn
+from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 from kstore.log.compaction._filter import BatchFilter
-from kstore.log.compaction._keys import NewestRecords
-from kstore.log.compaction._transactions import CleanedTransactions
-from kstore.log.compaction.scanned import ScannedPart
+from kstore.log.compaction._newest_records import NewestRecords
+from kstore.log.compaction.scanned_segments import ScannedPart
 
 NOW = 1_700_000_000_000
 RETENTION = 1000

@@ -17,11 +17,11 @@ from slowcleaner import decoded, split
 from test_filter import clean
 
 from kstore.errors import CorruptRecordError
-from kstore.files._snapshot import parse_snapshot
+from kstore.files._producer_snapshot import parse_snapshot
 from kstore.files.txnindex import parse_txn_index
+from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 from kstore.log.compaction._filter import BatchFilter, CleanedChunk
-from kstore.log.compaction._keys import NewestRecords
-from kstore.log.compaction._transactions import CleanedTransactions
+from kstore.log.compaction._newest_records import NewestRecords
 
 SEEDS = st.integers(0, 1 << 62)
 

@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 
 from kstore.errors import CorruptRecordError, StorageError
 from kstore.files.txnindex import AbortedTxn
-from kstore.log.compaction import _keys
-from kstore.log.compaction._keys import NewestRecords, OffsetMap
-from kstore.log.compaction._transactions import CleanedTransactions
+from kstore.log.compaction import _newest_records
+from kstore.log.compaction._cleaned_transactions import CleanedTransactions
+from kstore.log.compaction._newest_records import NewestRecords, OffsetMap
 
 Pair = tuple[bytes | None, bytes | None]
 
@@ -131,12 +131,14 @@ def siphash(data: bytes, secret: bytes, rounds: int, last_rounds: int) -> bytes:
 
 def test_siphash_is_that_of_its_authors() -> None:
     secret = bytes(range(16))
-    assert _keys._siphash(b"", secret, 2, 4).hex() == "a3817f04ba25a8e66df67214c7550293"
-    assert _keys._siphash(b"\0", secret, 2, 4).hex() == "da87c1d86b99af44347659119b22fc45"
+    assert _newest_records._siphash(b"", secret, 2, 4).hex() == "a3817f04ba25a8e66df67214c7550293"
+    assert _newest_records._siphash(b"\0", secret, 2, 4).hex() == "da87c1d86b99af44347659119b22fc45"
     for size in range(70):
         data, secret = os.urandom(size), os.urandom(16)
         for rounds, last_rounds in ((2, 4), (1, 3)):
-            assert _keys._siphash(data, secret, rounds, last_rounds) == siphash(data, secret, rounds, last_rounds)
+            assert _newest_records._siphash(data, secret, rounds, last_rounds) == siphash(
+                data, secret, rounds, last_rounds
+            )
 
 
 # RFC 3566, 4: the key is 000102...0f; of each message the MAC, of which the hash is the first 96 bits.
@@ -153,7 +155,7 @@ XCBC_VECTORS = [
 
 
 def hashes(keys: list[bytes], secret: bytes, *, by_aes: bool = True) -> list[bytes]:
-    found = _keys._hash_keys(keys, secret, by_aes=by_aes)
+    found = _newest_records._hash_keys(keys, secret, by_aes=by_aes)
     if found is None:
         pytest.skip("this processor has no AES")
     return found

@@ -13,7 +13,7 @@ from conftest import ManualClock
 
 import kstore
 from kstore.files import checkpoint
-from kstore.log.compaction import on_demand
+from kstore.log.compaction import compact_log
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.compaction.passes import compact
 from kstore.log.log import writer_of
@@ -88,7 +88,7 @@ def test_a_full_map_ends_a_round_and_the_next_goes_on_until_all_is_clean(root: P
         assert first.map_full
         assert first.first_dirty_offset == 7  # inside of the first segment
         assert first.keys == 7
-        stats = on_demand.compact(writer_of(log), limits=LIMITS._replace(map_keys=7))
+        stats = compact_log.compact(writer_of(log), limits=LIMITS._replace(map_keys=7))
         assert stats.map_full
         assert stats.rounds > 2
         assert stats.first_dirty_offset == 300

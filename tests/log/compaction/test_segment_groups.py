@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.base.numbers import INT_MAX
-from kstore.log.compaction.groups import Source, group
+from kstore.log.compaction.segment_groups import Source, group
 
 LARGE = 1 << 40
 

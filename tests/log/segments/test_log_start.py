@@ -18,7 +18,7 @@ from parking import writer_of
 
 import kstore
 from kstore.files import checkpoint
-from kstore.log.writing._turn import Turn
+from kstore.log.writing._sync_turn import Turn
 from kstore.tools.check.verify import verify
 
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
-from kstore.files._snapshot import parse_snapshot
+from kstore.files._producer_snapshot import parse_snapshot
 from kstore.files.txnindex import parse_txn_index
-from kstore.log.segments.producers import EXPIRATION_CHECK_MS, EXPIRATION_MS
+from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS
 
 INT_MAX = 2**31 - 1
 
@@ -471,7 +471,7 @@ def test_recovery_makes_the_transaction_index_anew(path: Path, tmp_path: Path) -
 
 
 def test_a_hundred_thousand_producers_take_less_than_300_bytes_each(path: Path) -> None:
-    from kstore.log.segments._producers import ProducerTable
+    from kstore.log.segments._producer_state import ProducerTable
 
     table = ProducerTable()
     batch = bytearray(kstore.encode_batch([b"v"], producer_id=1, producer_epoch=0, base_sequence=0))

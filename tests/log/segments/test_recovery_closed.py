@@ -11,7 +11,7 @@ from kafka_cases import abandon
 import kstore
 from kstore.files import checkpoint, names
 from kstore.files.txnindex import AbortedTxn, TxnIndex
-from kstore.log.segments.producers import EXPIRATION_MS
+from kstore.log.segments.producer_state import EXPIRATION_MS
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

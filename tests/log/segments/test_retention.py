@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore import LogConfig
-from kstore.log.segments.retention import Deletion, Marks, decide, outlook
+from kstore.log.writing.retention import Deletion, Marks, decide, outlook
 
 NOW = 1_700_000_000_000
 

@@ -19,10 +19,10 @@ from kstore.files import checkpoint
 from kstore.log.compaction import passes
 from kstore.log.compaction.passes import DEFAULT_LIMITS, CleanerLimits
 from kstore.log.log import writer_of
-from kstore.log.writing.cleaning import CleaningAbortedError
+from kstore.log.writing.cleaning_guard import CleaningAbortedError
 from kstore.log.writing.writer import Writer
-from kstore.store.cleaning.cleaner import CLEANER, limits_of
-from kstore.store.cleaning.throttle import Throttle
+from kstore.store.cleaner import CLEANER, limits_of
+from kstore.store.cleaner_throttle import Throttle
 from kstore.store.manager import LogManager
 
 SECOND, HOUR = 1000, 3_600_000

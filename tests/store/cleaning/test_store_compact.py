@@ -17,7 +17,7 @@ from kstore.cli import main
 from kstore.files import checkpoint
 from kstore.log.compaction import passes
 from kstore.log.log import writer_of
-from kstore.store.cleaning.cleaner import limits_of
+from kstore.store.cleaner import limits_of
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from kstore.store.cleaning.throttle import INTERVAL_NS, Throttle
+from kstore.store.cleaner_throttle import INTERVAL_NS, Throttle
 
 MS = 1_000_000
 

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
-from kstore.codec.coordinator import groups
-from kstore.codec.coordinator.texts import OFFSETS
+from kstore.codec.coordinator import group_records
+from kstore.codec.coordinator.record_texts import OFFSETS
 from kstore.store.coordinator.consumer import ReadPositions
-from kstore.store.coordinator.groupstate import OffsetsPartition
+from kstore.store.coordinator.group_state import OffsetsPartition
 
 DAY_MS = 24 * 3_600_000
 TOPIC = "__consumer_offsets"
@@ -150,7 +150,7 @@ def test_a_commit_is_one_batch_as_a_broker_writes_it(root: Path, clock: ManualCl
         store.commit_offsets("grp", {("orders", 0): 5, ("orders", 1): 6, ("elsewhere", 3): 7}, "m")
         (batch,) = store.log(TOPIC, 29).read_batches()
         assert (batch.base_sequence, batch.producer_id, batch.is_transactional, batch.count) == (0, -1, False, 3)
-        positions = [groups.parse_position(record.value or b"") for record in batch]
+        positions = [group_records.parse_position(record.value or b"") for record in batch]
         assert [position.topic_id for position in positions] == [topic_id, topic_id, None]
         assert {position.commit_timestamp for position in positions} == {clock.now} == {batch.max_timestamp}
 
@@ -346,7 +346,7 @@ def test_a_tombstone_amid_a_batch_of_a_transaction_drops_what_is_before_it_alone
         store.commit_offsets("grp", {("kept", 0): 1})
         log = store.log(TOPIC, 29)
         [committed] = log.read()
-        first, second = (groups.offset_key("grp", topic, 0) for topic in ("a", "b"))
+        first, second = (group_records.offset_key("grp", topic, 0) for topic in ("a", "b"))
         batch = kstore.encode_batch(
             [(first, committed.value), (first, None), (second, committed.value)],
             producer_id=7,
@@ -432,22 +432,22 @@ def test_groups_that_a_broker_left_expire_by_their_state(golden: Callable[[str],
         housekeep(store, clock, 2 * DAY_MS)
         assert store.groups() == ("classic", "modern")  # they had members when the broker stopped
         tombstones = [record.key for record in store.log(TOPIC, 0).read() if record.value is None]
-        assert groups.group_key("sticky") in tombstones  # its record goes with its positions
+        assert group_records.group_key("sticky") in tombstones  # its record goes with its positions
 
 
 # --- what is in a partition, by hand ----------------------------------------------------------------------------------
 
 
 def position(offset: int, stamp: int = 0) -> bytes:
-    return groups.offset_value(groups.Position(offset, -1, "", stamp))
+    return group_records.offset_value(group_records.Position(offset, -1, "", stamp))
 
 
-KEY = groups.offset_key("g", "t", 0)
+KEY = group_records.offset_key("g", "t", 0)
 
 
 def test_bytes_that_are_no_groups_records_are_named_with_their_place(root: Path) -> None:
     log = kstore.Log.open(root / f"{TOPIC}-0")
-    log.append(b"x", groups.offset_key("g", "t", 0))
+    log.append(b"x", group_records.offset_key("g", "t", 0))
     with pytest.raises(kstore.CorruptRecordError, match=r"offset 0 .*holds no group's records") as caught:
         OffsetsPartition(log).positions("g")
     assert caught.value.path == f"{log.path}/00000000000000000000.log"
@@ -479,7 +479,7 @@ def test_positions_are_those_of_the_last_commit(history: list[tuple[str, int, in
         partition = OffsetsPartition(log)
         for i, (kind, number, offset) in enumerate(history):
             value = position(offset) if kind == "set" else None
-            log.append(value, groups.offset_key("g", "t", number))
+            log.append(value, group_records.offset_key("g", "t", number))
             model |= {("t", number): offset}
             if value is None:
                 del model["t", number]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
-from kstore.store.topics.follow import TopicFollower
+from kstore.store.topics.topic_follow import TopicFollower
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ import pytest
 from conftest import ManualClock
 
 import kstore
-from kstore.codec.coordinator.transactions import Status, parse_transaction
+from kstore.codec.coordinator.transaction_records import Status, parse_transaction
 from kstore.disk import fs
 from kstore.files.txnindex import AbortedTxn, TxnIndex, parse_txn_index
 from kstore.log.log import writer_of
-from kstore.log.segments.producers import ProducerState
-from kstore.log.writing import produced
+from kstore.log.segments.producer_state import ProducerState
+from kstore.log.writing import producer_append
 from kstore.log.writing.writer import Writer
 from kstore.store.coordinator import _transaction
-from kstore.store.topics.follow import TopicFollower
-from kstore.store.topics.numbered import NumberedAppender, NumberedLoad, SequenceNumbers
+from kstore.store.topics.idempotent import NumberedAppender, NumberedLoad, SequenceNumbers
+from kstore.store.topics.topic_follow import TopicFollower
 
 
 class Interrupted(BaseException):
@@ -72,7 +72,7 @@ def test_a_batch_interrupted_before_its_write_does_not_count_with_the_next(
     with kstore.Log.open(path) as log:
         send(log, 0)
         with monkeypatch.context() as patch:
-            interrupt(patch, produced, "write_staged_locked")
+            interrupt(patch, producer_append, "write_staged_locked")
             with pytest.raises(Interrupted):
                 send(log, 1)
         send(log, 0, pid=8)
@@ -86,7 +86,7 @@ def test_a_transaction_interrupted_before_its_first_write_holds_nobody_back(
 ) -> None:
     with kstore.Log.open(path) as log:
         with monkeypatch.context() as patch:
-            interrupt(patch, produced, "write_staged_locked")
+            interrupt(patch, producer_append, "write_staged_locked")
             with pytest.raises(Interrupted):
                 send(log, 0, txn=True)
         log.append(b"plain")
@@ -102,7 +102,7 @@ def test_followed_batches_interrupted_before_their_write_do_not_count(
         send(leader, 0, txn=True)
         batch = leader.fetch(0, 1 << 20).records
         with monkeypatch.context() as patch:
-            interrupt(patch, produced, "write_staged_locked")
+            interrupt(patch, producer_append, "write_staged_locked")
             with pytest.raises(Interrupted):
                 log.append_as_follower(batch)
         log.append(b"plain")

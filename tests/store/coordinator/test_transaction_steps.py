@@ -12,7 +12,7 @@ import pytest
 from conftest import ManualClock
 
 import kstore
-from kstore.codec.coordinator.transactions import Status, parse_transaction
+from kstore.codec.coordinator.transaction_records import Status, parse_transaction
 from kstore.log._append import append_commit
 from kstore.log.log import Log, writer_of
 from kstore.store.coordinator._transaction import LAST_EPOCH, IdSteps, RecordTransaction, StepLock

@@ -14,19 +14,19 @@ from conftest import ManualClock
 
 import kstore
 from kstore import Log
-from kstore.codec.coordinator import transactions as transactionrecords
-from kstore.codec.coordinator.groups import partition_of_name
-from kstore.codec.coordinator.transactions import Status, TransactionState
-from kstore.log import batches
+from kstore.codec.coordinator import transaction_records as transactionrecords
+from kstore.codec.coordinator.group_records import partition_of_name
+from kstore.codec.coordinator.transaction_records import Status, TransactionState
+from kstore.log import batch_packer
 from kstore.log.writing.writer import Writer
 from kstore.store.coordinator import _transaction
-from kstore.store.coordinator.transactionlog import FIRST_PRODUCER_ID, draw_producer_id
+from kstore.store.coordinator.transaction_log import FIRST_PRODUCER_ID, draw_producer_id
 from kstore.store.manager import LogManager
-from kstore.store.partitions import PartitionDirectories
-from kstore.store.topics import numbered as producerwrites
-from kstore.store.topics._route import partition_of
-from kstore.store.topics.append import AppendOptions
-from kstore.store.topics.numbered import SequenceNumbers
+from kstore.store.partition_directories import PartitionDirectories
+from kstore.store.topics import idempotent as producerwrites
+from kstore.store.topics._partitioner import partition_of
+from kstore.store.topics.idempotent import SequenceNumbers
+from kstore.store.topics.topic_append import AppendOptions
 
 STATES = "__transaction_state"
 ID = "loader-7"
@@ -472,7 +472,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
                 told["inside"] = False
 
         monkeypatch.setattr(Log, name, counted)
-    plain_store = batches.store
+    plain_store = batch_packer.store
 
     def counted_store(writer: Writer, *args: Any, **more: Any) -> Any:
         if not told.get("inside"):
@@ -482,7 +482,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         told["calls"].append((writer.partition[0], "store"))
         return plain_store(writer, *args, **more)
 
-    monkeypatch.setattr(batches, "store", counted_store)
+    monkeypatch.setattr(batch_packer, "store", counted_store)
     for module, name in ((producerwrites, "_append_one"), (_transaction, "append_marker")):
         plain = getattr(module, name)
 
@@ -812,7 +812,7 @@ def test_repeated_many_are_stored_once(root: Path, monkeypatch: pytest.MonkeyPat
         store.create_topic("t", 3)
         producer = store.producer()
         producer.append_many("t", [b"before"] * 3)
-        Failing(monkeypatch, batches, "store", at, after, OSError("a disk"))
+        Failing(monkeypatch, batch_packer, "store", at, after, OSError("a disk"))
         with pytest.raises(OSError, match="a disk"):
             producer.append_many("t", records, batch_bytes=50_000)
         found = producer.append_many("t", records, batch_bytes=50_000)

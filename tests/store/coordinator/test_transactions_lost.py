@@ -12,7 +12,7 @@ import pytest
 from test_transactions import ID, STATES, committed, die, open_store, states
 
 import kstore
-from kstore.codec.coordinator.transactions import Status
+from kstore.codec.coordinator.transaction_records import Status
 
 
 def cut_states(store: kstore.Store, kept: int) -> None:

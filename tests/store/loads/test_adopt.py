@@ -16,9 +16,9 @@ from staging import leftovers, records, stage_task
 
 import kstore
 from kstore import Log, StorageError, Store
-from kstore.files import loads
-from kstore.store.loads._rebase import rebase
-from kstore.store.loads.manifest import Staged
+from kstore.files import load_files
+from kstore.store.bulk_loads._rebase import rebase
+from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.tools.check.verify import verify
 
 RENAME, APPEND = 1, 1 << 40
@@ -95,7 +95,7 @@ def test_loads_of_nothing_count_by_their_transactions_alone(root: Path) -> None:
             assert store.adopt([], txn=txn).duplicate is duplicate
         assert not store.adopt([]).duplicate
         assert store.adopt(staged_twice(root), txn=("a", 2)).duplicate
-    found = loads.read_done([str(root)])
+    found = load_files.read_done([str(root)])
     assert (found.applications, found.loads) == ({"a": 2, "b": 1}, ())
 
 
@@ -269,20 +269,20 @@ def test_a_store_of_several_directories_takes_a_load_and_each_keeps_writers_out(
         store.adopt(manifest, txn=("a", 1), rename_bytes=RENAME)
         assert values(store, "t", 0) == expected(0)
         assert values(store, "t", 1) == expected(1)
-    assert loads.read_done([str(roots[1])]).applications == {"a": 1}
+    assert load_files.read_done([str(roots[1])]).applications == {"a": 1}
     assert not list(tmp_path.glob("*/kstore-commit.json"))
 
 
 def test_what_the_files_of_loads_say_is_believed_or_refused(root: Path) -> None:
     Store.open(root, background=False).close()
-    for name in (loads.COMMIT_FILE, loads.LOADS_FILE):
+    for name in (load_files.COMMIT_FILE, load_files.LOADS_FILE):
         for text in ("", "{}", "[1]", '{"version": 2}', '{"version": 1}', "\xff", '{"version": 1, "applications": []}'):
             (root / name).write_text(text, encoding="latin-1")
             with pytest.raises(StorageError, match=r"malformed|version"):
                 Store.open(root, background=False)
         (root / name).unlink()
     Store.open(root, background=False).close()
-    (root / loads.LOADS_FILE).write_text(json.dumps({"version": 1, "applications": {"a": 3}, "loads": []}))
+    (root / load_files.LOADS_FILE).write_text(json.dumps({"version": 1, "applications": {"a": 3}, "loads": []}))
     with Store.open(root, background=False) as store:
         assert store.adopt([], txn=("a", 3)).duplicate
 

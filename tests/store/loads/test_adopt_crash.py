@@ -25,8 +25,8 @@ from staging import leftovers, records, stage_task
 import kstore
 from kstore import Log, StorageError, Store, cli
 from kstore.disk import fs
-from kstore.files import loads
-from kstore.store.loads.manifest import Adopted, Staged
+from kstore.files import load_files
+from kstore.store.bulk_loads.load_manifest import Adopted, Staged
 from kstore.tools.check.verify import verify
 
 BUDGET = float(os.environ.get("KSTORE_BUDGET", "1"))
@@ -43,7 +43,7 @@ def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is on the disk is the images' business; real syncs would take most of the time."""
     monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
     monkeypatch.setattr(fs, "fdatasync", lambda fd: None)
-    monkeypatch.setattr("kstore.store.loads.adopt.THREADS", 1)
+    monkeypatch.setattr("kstore.store.bulk_loads.commit.THREADS", 1)
 
 
 def open_store(root: Path) -> Store:
@@ -181,7 +181,7 @@ def make_pending(world: Path, rename_bytes: int) -> list[Staged]:
     with FaultFS(world) as disk:
         tell(world, manifest, rename_bytes, disk)
     shutil.rmtree(world)
-    [decided] = [step for step, op in enumerate(disk.trace, 1) if getattr(op, "name", "") == loads.COMMIT_FILE][:1]
+    [decided] = [step for step, op in enumerate(disk.trace, 1) if getattr(op, "name", "") == load_files.COMMIT_FILE][:1]
     disk.crash_image(world, decided, KEPT)
     return manifest
 
@@ -190,14 +190,16 @@ def test_a_pending_load_is_told_by_verify_and_describe(tmp_path: Path, capsys: p
     make_pending(tmp_path / "world", RENAME)
     root = tmp_path / "world" / "logs"
     [note] = [each for each in verify([root]).findings if "bulk load" in each.what]
-    assert (note.path, note.severity) == (str(root / loads.COMMIT_FILE), "note")
+    assert (note.path, note.severity) == (str(root / load_files.COMMIT_FILE), "note")
     assert note.what.startswith("a bulk load of load, version 7, into 2 partitions was decided and is not finished")
     assert cli.main(["describe", str(root)]) == 0
     assert note.what in capsys.readouterr().out
     assert cli.main(["describe", str(root), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["pending_load"] == note.what
-    (root / loads.COMMIT_FILE).write_text("{}")
-    assert [Path(each.path).name for each in verify([root]).findings if each.severity == "error"] == [loads.COMMIT_FILE]
+    (root / load_files.COMMIT_FILE).write_text("{}")
+    assert [Path(each.path).name for each in verify([root]).findings if each.severity == "error"] == [
+        load_files.COMMIT_FILE
+    ]
 
 
 def test_a_lone_writer_that_comes_before_the_load_is_finished_is_refused_and_told_why(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_a_lone_writer_that_comes_before_the_load_is_finished_is_refused_and_tol
     for partition in range(2):
         with pytest.raises(StorageError, match=r"a bulk load into t-. was decided and is not finished") as found:
             Log.open(root / f"t-{partition}")
-        assert found.value.filename == str(root / loads.COMMIT_FILE)
+        assert found.value.filename == str(root / load_files.COMMIT_FILE)
         with Log.open(root / f"t-{partition}", mode="r") as log:
             assert log.log_end_offset == 1
     with Log.open(root / "other-0") as log:
@@ -224,11 +226,11 @@ def test_records_of_somebody_who_knows_no_loads_are_never_written_over(tmp_path:
     world = tmp_path / "world"
     make_pending(world, rename_bytes)
     root = world / "logs"
-    record = (root / loads.COMMIT_FILE).read_bytes()
-    (root / loads.COMMIT_FILE).unlink()
+    record = (root / load_files.COMMIT_FILE).read_bytes()
+    (root / load_files.COMMIT_FILE).unlink()
     with Log.open(root / "t-0", **STORE) as log:  # as a broker would, which passes the record over
         log.append(b"foreign")
-    (root / loads.COMMIT_FILE).write_bytes(record)
+    (root / load_files.COMMIT_FILE).write_bytes(record)
     with open_store(root) as store:
         assert [record.value for record in store.log("t", 1).read()] == expected(1)
         with pytest.raises(StorageError, match="not the load's stand at offset 1"):
@@ -239,7 +241,7 @@ def test_records_of_somebody_who_knows_no_loads_are_never_written_over(tmp_path:
             store.close()
     with Log.open(root / "t-0", mode="r") as log:
         assert [record.value for record in log.read()] == [BEFORE, b"foreign"]
-    assert len(json.loads((root / loads.COMMIT_FILE).read_text())["shares"]) == 1
+    assert len(json.loads((root / load_files.COMMIT_FILE).read_text())["shares"]) == 1
 
 
 def test_a_load_into_several_directories_is_finished_in_each(tmp_path: Path) -> None:
@@ -285,8 +287,8 @@ def counted(*args, **how):
     return real(*args, **how)
 
 setattr(fs, call, counted)
-import kstore.store.loads.adopt
-kstore.store.loads.adopt.RENAME_BYTES = 1
+import kstore.store.bulk_loads.commit
+kstore.store.bulk_loads.commit.RENAME_BYTES = 1
 Store.adopt.__kwdefaults__["rename_bytes"] = 1
 ks.commit(sys.argv[3], manifest, txn=("load", 7))
 print("committed")

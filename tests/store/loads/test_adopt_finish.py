@@ -15,10 +15,10 @@ from staging import leftovers, records, stage_task
 from kstore import Log, StorageError, Store
 from kstore import spark as ks
 from kstore.disk import fs
-from kstore.files import loads
-from kstore.store.loads import share
-from kstore.store.loads.adopt import BulkLoads
-from kstore.store.loads.manifest import Staged
+from kstore.files import load_files
+from kstore.store.bulk_loads import place
+from kstore.store.bulk_loads.commit import BulkLoads
+from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.tools.check.verify import verify
 
 COUNT = 5
@@ -30,7 +30,7 @@ RENAME, APPEND = 1, 1 << 40
 def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
     monkeypatch.setattr(fs, "fdatasync", lambda fd: None)
-    monkeypatch.setattr("kstore.store.loads.adopt.THREADS", 1)
+    monkeypatch.setattr("kstore.store.bulk_loads.commit.THREADS", 1)
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def crashed(world: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
             store.create_topic("t", 1)
             store.append("t", before, partition=0)
         manifest = staged(root)
-        taking = share.take_in_locked
-        rename = share._rename
+        taking = place.take_in_locked
+        rename = place._rename
         done = 0
 
         def look() -> None:
@@ -80,8 +80,8 @@ def crashed(world: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
             look()
 
         with monkeypatch.context() as patch, open_store(root) as store:
-            patch.setattr(share, "take_in_locked", take_in_locked)
-            patch.setattr(share, "_rename", counted)
+            patch.setattr(place, "take_in_locked", take_in_locked)
+            patch.setattr(place, "_rename", counted)
             store.adopt(manifest, txn=("a", 1), rename_bytes=rename_bytes)
         shutil.rmtree(world)
         kept.rename(world)
@@ -92,11 +92,11 @@ def crashed(world: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
 
 def as_a_broker(root: Path, act: Callable[[Log], object]) -> None:
     """Do something to the log as one who passes the record of the load over."""
-    record = (root / loads.COMMIT_FILE).read_bytes()
-    (root / loads.COMMIT_FILE).unlink()
+    record = (root / load_files.COMMIT_FILE).read_bytes()
+    (root / load_files.COMMIT_FILE).unlink()
     with Log.open(root / "t-0", segment_ms=1 << 62) as log:
         act(log)
-    (root / loads.COMMIT_FILE).write_bytes(record)
+    (root / load_files.COMMIT_FILE).write_bytes(record)
 
 
 def found(root: Path) -> list[bytes]:
@@ -117,8 +117,8 @@ def check_refused(root: Path, match: str) -> None:
         assert store._loads._done.applications == {}
         with contextlib.suppress(StorageError):  # a log that was opened, and refuses writes, is not closed in order
             store.close()
-        assert (root / loads.COMMIT_FILE).exists()
-        assert not (root / loads.LOADS_FILE).exists()
+        assert (root / load_files.COMMIT_FILE).exists()
+        assert not (root / load_files.LOADS_FILE).exists()
 
 
 @pytest.mark.parametrize("rename_bytes", [RENAME, APPEND])
@@ -141,7 +141,7 @@ def test_a_load_is_given_up_by_removing_its_record(crashed: Callable[..., Path])
     root = crashed(1)
     shutil.rmtree(f"{root}.kstore-staging")
     check_refused(root, "which go to offsets 6 to 10")
-    (root / loads.COMMIT_FILE).unlink()
+    (root / load_files.COMMIT_FILE).unlink()
     with open_store(root) as store:
         assert store.append("t", b"later", partition=0).offset == 6
     assert found(root) == [b"before", *LOAD[:COUNT], b"later"]
@@ -268,7 +268,7 @@ def finish(root: Path, **how: Any) -> None:
         assert store.adopt([], txn=("a", 1)).duplicate
     assert found(root) == [b"before", *LOAD]
     assert leftovers(root) == []
-    assert loads.read_done([str(root)]).applications == {"a": 1}
+    assert load_files.read_done([str(root)]).applications == {"a": 1}
 
 
 @pytest.mark.parametrize(("renames", "rename_bytes"), [(0, RENAME), (1, RENAME), (0, APPEND)])
@@ -288,7 +288,7 @@ def test_a_root_that_was_renamed_has_its_load_finished(
     if not with_staging:  # only the caller can say that what lies there belongs to this root
         with pytest.raises(StorageError, match="staging_dir names another one") as error:
             open_store(moved)
-        assert error.value.filename == str(moved / loads.COMMIT_FILE)
+        assert error.value.filename == str(moved / load_files.COMMIT_FILE)
     finish(moved, staging_dir=None if with_staging else staging)
     assert not another or sorted(path.name for path in root.iterdir() if "commit" in path.name) == []
     assert leftovers(root) == []
@@ -315,11 +315,11 @@ def test_a_copy_of_a_root_with_a_pending_load_takes_nothing_from_the_root(crashe
     shutil.copytree(root, copy)
     with pytest.raises(StorageError, match=f"is pending here and in {root}") as error:
         open_store(copy)
-    assert error.value.filename == str(copy / loads.COMMIT_FILE)
+    assert error.value.filename == str(copy / load_files.COMMIT_FILE)
     finish(root)
     with pytest.raises(StorageError, match="removing this file gives the load up"):
         open_store(copy)
-    (copy / loads.COMMIT_FILE).unlink()
+    (copy / load_files.COMMIT_FILE).unlink()
     with open_store(copy) as store:
         assert store.append("t", b"x", partition=0).offset == 1 + COUNT
 
@@ -361,13 +361,13 @@ def test_roots_of_a_store_that_were_moved_have_their_load_finished(
 def test_a_copy_of_a_record_that_decides_nothing_goes_only_when_the_root_that_decides_is_there(tmp_path: Path) -> None:
     roots = [tmp_path / "one", tmp_path / "two"]
     Store.open(roots, background=False).close()
-    record = loads.CommitRecord("load", str(roots[0]), tuple(map(str, roots)), None, -1, (), ())
-    loads.write_commit(record)
-    (roots[0] / loads.COMMIT_FILE).unlink()
+    record = load_files.CommitRecord("load", str(roots[0]), tuple(map(str, roots)), None, -1, (), ())
+    load_files.write_commit(record)
+    (roots[0] / load_files.COMMIT_FILE).unlink()
     with pytest.raises(StorageError, match="is not opened with the others"):
         open_store(roots[1])
     Store.open(roots, background=False).close()
-    assert not (roots[1] / loads.COMMIT_FILE).exists()
+    assert not (roots[1] / load_files.COMMIT_FILE).exists()
 
 
 def test_what_a_pending_load_needs_is_not_discarded_where_its_root_was_moved_to(crashed: Callable[..., Path]) -> None:

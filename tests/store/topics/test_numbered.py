@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import kstore
 from kstore.log.writing._appender import Appender
-from kstore.store.topics._append import Route
-from kstore.store.topics._numbered import PartitionSequence, Sequences, append_at_once
-from kstore.store.topics._route import Router
-from kstore.store.topics.numbered import SequenceNumbers
+from kstore.store.topics._idempotent import PartitionSequence, Sequences, append_at_once
+from kstore.store.topics._partitioner import Router
+from kstore.store.topics._topic_append import Route
+from kstore.store.topics.idempotent import SequenceNumbers
 
 
 class Interrupted(BaseException):
@@ -259,7 +259,7 @@ def test_a_route_and_numbers_refuse_what_they_cannot_use() -> None:
 def test_the_last_stable_offset_is_that_of_the_earliest_open_transaction(steps: list[tuple[int, bool]]) -> None:
     """Against a dictionary, transactions of eight producers begin and end in any order (SEMANTICS 9.13)."""
     from kstore import encode_batch
-    from kstore.log.segments._producers import Origin, ProducerTable, marker_batch
+    from kstore.log.segments._producer_state import Origin, ProducerTable, marker_batch
 
     table = ProducerTable()
     open_at: dict[int, int] = {}

@@ -20,11 +20,11 @@ from reference import plain_murmur2
 
 from kstore._core import Record, decode_batches
 from kstore.codec._pack import Packer
-from kstore.columns.sources import ColumnInput
+from kstore.columns.column_input import ColumnInput
 from kstore.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from kstore.store.topics._column_route import partitions_of
+from kstore.store.topics._column_partitioner import partitions_of
 from kstore.store.topics._consume import ConsumerRecord
-from kstore.store.topics._route import Router, Splitter, murmur2, partition_of
+from kstore.store.topics._partitioner import Router, Splitter, murmur2, partition_of
 
 T = 1_700_000_000_000
 MIB = 1 << 20

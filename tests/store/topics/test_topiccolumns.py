@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from kstore import AppendInfo, Store
 from kstore.codec._pack import Packer
-from kstore.columns._encode import Rows
-from kstore.columns.sources import ColumnInput
+from kstore.columns._column_encoder import Rows
+from kstore.columns.column_input import ColumnInput
 from kstore.errors import (
     InvalidColumnError,
     InvalidRecordError,
@@ -28,10 +28,10 @@ from kstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from kstore.log import batches
-from kstore.store.topics._append import Route
-from kstore.store.topics._column_route import ColumnSplitter
-from kstore.store.topics._route import Router, Splitter, partition_of
+from kstore.log import batch_packer
+from kstore.store.topics._column_partitioner import ColumnSplitter
+from kstore.store.topics._partitioner import Router, Splitter, partition_of
+from kstore.store.topics._topic_append import Route
 
 T = 1_700_000_000_000
 
@@ -329,7 +329,7 @@ def test_a_write_that_fails_ends_the_call(store: Store, monkeypatch: pytest.Monk
     def failing(*_: Any, **__: Any) -> Any:
         raise StorageError(28, "No space left on device")
 
-    monkeypatch.setattr(batches, "store", failing)
+    monkeypatch.setattr(batch_packer, "store", failing)
     with pytest.raises(StorageError, match="No space"):
         store.append_columns(
             "events", np.zeros((30_000, 100), np.uint8), keys=np.arange(30_000).view("V8"), threads=threads

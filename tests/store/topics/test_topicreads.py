@@ -23,9 +23,9 @@ from kstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from kstore.log.viewing.readonly import FIRST_PAUSE, LONGEST_PAUSE, ReadOnlyView
-from kstore.store.topics import follow as topicreads
-from kstore.store.topics._route import partition_of
+from kstore.log.reading.read_only_view import FIRST_PAUSE, LONGEST_PAUSE, ReadOnlyView
+from kstore.store.topics import topic_follow as topicreads
+from kstore.store.topics._partitioner import partition_of
 
 SECONDS = 20.0  # what a test waits for something that is bound to come
 

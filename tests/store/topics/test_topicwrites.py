@@ -19,7 +19,7 @@ from faultfs import FaultFS
 
 import kstore
 from kstore import AppendInfo, RecordMetadata, Store
-from kstore.config.log import LogConfig
+from kstore.config.log_config import LogConfig
 from kstore.errors import (
     InvalidRecordError,
     InvalidTimestampError,
@@ -29,9 +29,9 @@ from kstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from kstore.log.batches import batch_bytes_of
+from kstore.log.batch_packer import batch_bytes_of
 from kstore.log.log import fail
-from kstore.store.topics._route import partition_of
+from kstore.store.topics._partitioner import partition_of
 
 
 @pytest.fixture
@@ -467,7 +467,7 @@ def test_records_may_append_to_the_topic_they_are_appended_to(store: Store) -> N
 def test_memory_stays_bounded_however_many_partitions_are_filled(root: Path, no_syncs: None) -> None:
     """Forty partitions with batches of 1 MiB would hold 40 MiB open; `OPEN_BYTES` is made 4 MiB here."""
     with Store.open(root, background=False) as store, pytest.MonkeyPatch.context() as patched:
-        patched.setattr("kstore.store.topics.append.OPEN_BYTES", 4 << 20)
+        patched.setattr("kstore.store.topics.topic_append.OPEN_BYTES", 4 << 20)
         store.create_topic("events", 40)
         value = b"x" * 10_000
         store.append_many("events", [(b"%d" % number, b"v") for number in range(1000)])  # every log is open

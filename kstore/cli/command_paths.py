@@ -1,0 +1,152 @@
+"""What a path on the command line means: a directory of logs, a topic in one, or a partition.
+
+Reads names of directories and files only. A topic is written `DIR/TOPIC`, a partition `DIR/TOPIC-P`, the name of its
+directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kstore.config.log_config import LogConfig
+from kstore.disk import fs
+from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitionError
+from kstore.files import names
+from kstore.files.topic_files import read_topics
+from kstore.store.catalog import Entry, look
+
+if TYPE_CHECKING:
+    from kstore.log.log import Log
+
+__all__ = ["Place", "find", "find_topic", "first_offset", "log_bytes", "note_on_broker", "overrides", "refuse_empty"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a path names: the partitions `entries` in `root`, with `topic` and `partition` where the path names one."""
+
+    root: str
+    entries: tuple[Entry, ...]
+    topic: str | None = None
+    partition: int | None = None
+    passed_over: tuple[str, ...] = ()
+
+
+def find(path: str, *, may_be_new: bool = False) -> Place:
+    """Find out what `path` names.
+
+    With `may_be_new` a partition, and a topic's name with a dash and a number behind it, need not exist. Raises
+    `UnknownTopicOrPartitionError`, `ConfigError` for a file and for an empty path, or `StorageError` for a path that
+    nothing is at.
+    """
+    if not path:
+        raise ConfigError("the path is empty; '.' is the current directory")
+    full = os.path.abspath(path)
+    name = os.path.basename(full)
+    if fs.exists(full):
+        if not os.path.isdir(full):
+            raise ConfigError(f"{path} is a file: give its directory, or use 'kstore dump --files {path}'")
+        if _is_partition(full, name):
+            topic, number = names.parse_partition_name(name)[:2]
+            return Place(os.path.dirname(full), (Entry(topic, number, os.path.dirname(full)),), topic, number)
+        contents = look([full])
+        return Place(full, tuple(_in_order(contents.entries)), passed_over=tuple(contents.passed_over))
+    root = os.path.dirname(full)
+    if fs.exists(root):
+        entries = tuple(_in_order(entry for entry in look([root]).entries if entry.topic == name))
+        if entries:
+            return Place(root, entries, name)
+    if may_be_new:
+        try:
+            parsed = names.parse_partition_name(name)
+        except InvalidTopicError as error:
+            raise InvalidTopicError(
+                f"{path}: there is no such topic; {path}-0 would name a partition to create"
+            ) from error
+        names.check_topic(parsed.topic)
+        return Place(root, (), parsed.topic, parsed.partition)
+    if not fs.exists(root):
+        fs.stat(full)
+    raise UnknownTopicOrPartitionError(f"{path}: there is no partition, topic or directory of logs of this name")
+
+
+def find_topic(path: str, *, may_be_new: bool = False) -> Place:
+    """As `find`, for a path that has to name a topic or a partition; what names neither is refused in the same way."""
+    place = find(path, may_be_new=may_be_new)
+    if place.topic is None:
+        refuse_empty(place, path)
+        raise ConfigError(f"{path} is a directory of logs: name a topic or a partition of it")
+    return place
+
+
+def refuse_empty(place: Place, path: str) -> None:
+    """Raise `UnknownTopicOrPartitionError` for a directory in which no partition is."""
+    if place.topic is None and not place.entries:
+        raise UnknownTopicOrPartitionError(f"there is no partition in {path}")
+
+
+def _is_partition(path: str, name: str) -> bool:
+    try:
+        parsed = names.parse_partition_name(name)
+    except InvalidTopicError:
+        return False
+    if parsed.suffix:
+        return False
+    # A directory of logs may be named data-2: it has partitions in it, and no segment.
+    entries = fs.scandir(path)
+    if any(names.parse_file_name(entry.name) is not None for entry in entries):
+        return True
+    return not look([path]).entries
+
+
+def _in_order(entries: object) -> list[Entry]:
+    return sorted(entries, key=lambda entry: entry.key)  # type: ignore[call-overload, no-any-return]
+
+
+def first_offset(place: Place, log: Log, offset: int | None) -> int | None:
+    """The offset to read from; for a whole topic it is moved into each partition's offsets."""
+    if offset is None or place.partition is not None:
+        return offset
+    return min(max(offset, log.log_start_offset), log.log_end_offset)
+
+
+def overrides(root: str, topic: str) -> LogConfig:
+    """The configuration of a topic: the defaults, and the settings that a store at `root` keeps for it."""
+    record = read_topics([root]).find(topic)
+    return LogConfig() if record is None else LogConfig().for_topic(record.config)
+
+
+def note_on_broker(paths: Iterable[str], given: Mapping[str, str] | None, setting: str, default: str) -> str | None:
+    """Say that a broker may decide otherwise than kstore's default of a `setting`; None where nothing is in doubt.
+
+    A broker has its settings in a file outside of the directory, and those of topics in the metadata of its cluster.
+    `paths` are data directories, topics and partitions, `given` the settings of the command line; `default` says what a
+    broker does by default.
+    """
+    [row] = [row for row in LogConfig.settings if row.name == setting]
+    if {setting, *(at.name for at in row.broker_names)} & set(given or ()):
+        return None
+    roots = dict.fromkeys(find(path).root for path in paths)
+    brokers = [root for root in roots if fs.exists(os.path.join(root, "meta.properties"))]
+    if not brokers:
+        return None
+    return (
+        f"{', '.join(brokers)}: a broker wrote this directory, whose settings are not in it, and no {setting} was "
+        f"given: kstore's default is used where a topic has no record here. {default}. Give the broker's settings with "
+        f"-c server.properties, or one with -c {setting}=VALUE"
+    )
+
+
+def log_bytes(path: str) -> int:
+    """The bytes in the log files of a partition's directory, or in the log file at `path`; 0 for anything else."""
+    name = names.parse_file_name(os.path.basename(path))
+    if name is not None:
+        return fs.stat(path).st_size if name.kind == names.LOG else 0
+    try:
+        files = (entry for entry in fs.scandir(path) if entry.name.endswith(names.LOG))
+        return sum(file.stat(follow_symlinks=False).st_size for file in files)
+    except OSError:  # deleted meanwhile; the command reports it when it reads the directory
+        return 0

@@ -1,0 +1,162 @@
+"""`kstore backup`: a directory of logs that somebody else may write goes to an object store."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from kstore.base.stats import BackupStats
+from kstore.cli import command_options, output
+from kstore.cli.commands import copy_messages, object_store_options
+from kstore.cli.commands.lag_display import Lag, LagDisplay, total_of
+from kstore.cli.progress import Progress
+from kstore.cli.stopping import Stopping
+from kstore.copies.backups.backup import Backup, back_up_directory
+from kstore.copies.backups.open_objects import open_objects, refuse_inside
+from kstore.disk import fs
+from kstore.store import catalog
+
+__all__ = ["run"]
+
+_ABOUT = """\
+Send what is new in the log directories of one store, or of a broker, to an object store: S3, GCS, Azure, or a
+directory. Only what was flushed is sent, so that a backup never has a record that a crash of the source can take back.
+The directories may be written meanwhile; no byte of them changes. Two writers to the same URL cannot spoil the backup:
+the older one stops. An object store needs obstore: pip install 'kstore[backup]'."""
+_EXAMPLES = """examples:
+  kstore backup data --to s3://bucket/orders
+  kstore backup data --to s3://bucket/orders --follow --every 5s --window 30d
+  kstore backup data --to /mnt/backup/orders
+  kstore backup data --to s3://bucket/x --option endpoint=http://127.0.0.1:9000 --option allow_http=true
+
+Credentials are looked for where the provider's own tools look, or given with --option. --follow ends with Ctrl-C
+(exit code 130) or SIGTERM (0), after a last round; the next run goes on from there."""
+_LOOK_SECONDS = 0.1
+_ENDS = ("backed up to", "log end")
+
+
+def run(arguments: list[str]) -> int:
+    """Run the subcommand and give its exit code: 1 if a partition could not be sent."""
+    parsed = _parser().parse_args(arguments)
+    if parsed.every is not None and not parsed.follow:
+        raise command_options.UsageError("--every goes with --follow: without it everything is sent once")
+    given = object_store_options.options_of(parsed)
+    for path in parsed.paths:
+        fs.stat(path)
+    refuse_inside(parsed.to, catalog.real_paths(parsed.paths))  # before the directory is made
+    facts, code = _follow(parsed, given) if parsed.follow else (_once(parsed, given), 0)
+    failures = [f"{name}: {why}" for name, why in facts["unknown"].items()]
+    failures += [facts["failure"]] if facts["failure"] else []
+    return code or copy_messages.complain("backup", failures)
+
+
+def _times(parsed: argparse.Namespace) -> dict[str, Any]:
+    given = {"every": parsed.every, "window": parsed.window}
+    return {name: seconds for name, seconds in given.items() if seconds is not None}
+
+
+def _once(parsed: argparse.Namespace, given: dict[str, Any] | None) -> BackupStats:
+    """Send what is new; a thread does that, so that this one can show how much has been sent."""
+    done: list[Backup] = []
+    errors: list[BaseException] = []
+    with (
+        copy_messages.warnings("backup"),
+        Progress("backup") as bar,
+        open_objects(parsed.to, given, create=True) as objects,
+    ):
+
+        def send() -> None:
+            try:
+                done.append(back_up_directory(parsed.paths, objects, **_times(parsed)))
+            except BaseException as error:
+                errors.append(error)
+
+        sending = threading.Thread(target=send, name="kstore-backup-once", daemon=True)
+        sending.start()
+        while sending.is_alive():
+            sending.join(_LOOK_SECONDS)
+            bar.reach(objects.sent_bytes)
+        if errors:
+            raise errors[0]
+        with done[0] as backup:
+            facts = backup.stats()
+    if parsed.json:
+        output.json_line(facts)
+    else:
+        print(f"{total_of(_lags(facts))}; {_summary(facts)}")
+    return facts
+
+
+def _follow(parsed: argparse.Namespace, given: dict[str, Any] | None) -> tuple[BackupStats, int]:
+    """Send what is new until a signal comes or another writer takes over; the last facts, and the exit code."""
+    with (
+        Stopping() as stopping,
+        LagDisplay(as_json=parsed.json, seconds=parsed.show_every, ends=_ENDS) as display,
+        copy_messages.told(display.tell),
+    ):
+        with back_up_directory(parsed.paths, parsed.to, follow=True, options=given, **_times(parsed)) as backup:
+            goes_on = True
+            while goes_on:
+                is_stopped = stopping.wait(display.seconds)
+                goes_on = _show(display, backup) and not is_stopped
+        _show(display, backup)  # as the last round has left it
+        facts = backup.stats()
+    return facts, stopping.exit_code
+
+
+def _show(display: LagDisplay, backup: Backup) -> bool:
+    """Show the state of now; whether the backup goes on."""
+    facts = backup.stats()
+    lags = _lags(facts)
+    display.show(facts, lags, f"{total_of(lags)}; {_summary(facts)}")
+    return not facts["fenced"]
+
+
+def _lags(facts: Mapping[str, Any]) -> list[Lag]:
+    known = {
+        name: Lag(name, part["end_offset"], part["log_end_offset"], part["lag_records"], None, None, None)
+        for name, part in facts["partitions"].items()
+    }
+    unknown = {name: Lag(name, None, None, None, None, None, why) for name, why in facts["unknown"].items()}
+    return [lag for _, lag in sorted((known | unknown).items())]
+
+
+def _summary(facts: Mapping[str, Any]) -> str:
+    requests = sum(facts["requests"].values())
+    counted = output.count(facts["rounds"], "round"), output.count(requests, "request")
+    return f"{', '.join(counted)}, {output.size(facts['sent_bytes'])} sent"
+
+
+def _parser() -> command_options.Parser:
+    parser = command_options.Parser(
+        prog="kstore backup",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("paths", metavar="DIR", nargs="+", help="the log directories of one store or broker")
+    parser.add_argument("--to", metavar="URL", required=True, help="s3://bucket/prefix and the like, or a directory")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="send what is new, and end (the default)")
+    how.add_argument("-f", "--follow", action="store_true", help="go on, a round every second")
+    parser.add_argument(
+        "--every",
+        type=command_options.duration,
+        metavar="TIME",
+        help="with --follow: from round to round, like 5s (default: 1s)",
+    )
+    parser.add_argument(
+        "--window",
+        type=command_options.duration,
+        metavar="TIME",
+        help="for how long any moment can be restored, like 12h or 30d (default: 7d)",
+    )
+    parser.add_argument(
+        "--show-every", type=command_options.duration, metavar="TIME", help="between two looks at the lag"
+    )
+    object_store_options.add_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON; with --follow a line for each look at the lag")
+    return parser

@@ -1,0 +1,218 @@
+"""`kstore cat` and `kstore tail`: records out, as lines of text, by a format, or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy
+
+from kstore._core import Record
+from kstore.cli import command_options, command_paths, command_times, record_formats
+from kstore.cli.progress import Progress
+from kstore.errors import ConfigError
+from kstore.log.log import Log
+from kstore.log.read import Isolation
+from kstore.store.catalog import Entry
+from kstore.store.store import Store
+
+__all__ = ["parser", "run", "show"]
+
+_ABOUT = """\
+Print the records of a partition, or of a topic partition by partition, a line each: the value, as it is."""
+_EXAMPLES = """examples:
+  kstore cat data/events-0
+  kstore cat data/events-0 --offset 1000 --max 10 --json
+  kstore cat data/events --from 2013-06-01T12:00 --until 2013-06-02 --format '%p %o %T %k %s\\n'
+  kstore cat data/events-0 --last 5
+  kstore cat data/accounts --latest --key-separator =
+  kstore cat data/accounts --latest --as-of 2013-06-01T12:00 --json
+"""
+
+
+def run(arguments: list[str]) -> int:
+    """Run the subcommand and give its exit code."""
+    cat = parser("kstore cat", _ABOUT, _EXAMPLES)
+    cat.add_argument(
+        "--latest", action="store_true", help="print the newest record of each key alone, of the committed ones; "
+        "a key whose newest record is a tombstone is left out, and with --until-offset what begins there",
+    )  # fmt: skip
+    cat.add_argument(
+        "--as-of",
+        metavar="TIME",
+        help="with --latest: as it was at a time; the records before the first later one count",
+    )
+    asked = cat.parse_args(arguments)
+    if asked.latest:
+        _check_latest(asked)
+    elif asked.as_of is not None:
+        raise command_options.UsageError("--as-of goes with --latest")
+    return show(asked, follow=False)
+
+
+def parser(prog: str, about: str, examples: str, last: int | None = None) -> command_options.Parser:
+    """Make a parser of the arguments that `cat` and `tail` share."""
+    made = command_options.Parser(
+        prog=prog,
+        description=about,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
+    start = command_options.add_range(made, also_until=["--to"])
+    start.add_argument(
+        "-n", "--last", type=command_options.whole(0), metavar="N", default=last,
+        help="the last N of each partition" + (f" (default: {last})" if last is not None else ""),
+    )  # fmt: skip
+    command_options.add_isolation(made)
+    made.add_argument(
+        "--max", "--max-messages", type=command_options.whole(0), metavar="N", help="print at most N records"
+    )
+    how = made.add_mutually_exclusive_group()
+    how.add_argument("--format", metavar="FORMAT", help=f"fields as in kcat: {record_formats.FIELDS}")
+    how.add_argument("-J", "--json", action="store_true", help="print a JSON object for each record")
+    how.add_argument("-K", "--key-separator", metavar="TEXT", help="print keys, too, with this behind them")
+    return made
+
+
+def show(asked: argparse.Namespace, *, follow: bool, timeout: float | None = None) -> int:
+    """Print the records that the arguments name."""
+    place = command_paths.find_topic(asked.path)
+    if follow:
+        wanted = _follow(place, asked, timeout)
+    else:
+        wanted = _latest(place, asked) if getattr(asked, "latest", False) else _read(place, asked)
+    if asked.max is not None:
+        wanted = itertools.islice(wanted, asked.max)
+    with Progress("tail" if follow else "cat", unit="records", aside=True) as bar:
+        try:
+            record_formats.write(wanted, _printer(asked), sys.stdout.buffer, at_once=follow, progress=bar.add)
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+            return 130  # Ctrl-C is the usual way to end `tail -f`
+    return 0
+
+
+def _printer(asked: argparse.Namespace) -> record_formats.Printer:
+    if asked.json:
+        return record_formats.json_line
+    return (
+        record_formats.formatter(asked.format)
+        if asked.format is not None
+        else record_formats.plain(asked.key_separator)
+    )
+
+
+def _read(place: command_paths.Place, asked: argparse.Namespace) -> Iterator[tuple[str, int, Record]]:
+    until = None if asked.until is None else command_times.parse(asked.until)
+    for entry in place.entries:
+        with Log.open(entry.path, "r") as log:
+            start = _start(log, asked)
+            if asked.offset is not None:
+                start = {"offset": command_paths.first_offset(place, log, asked.offset)}
+            for record in log.read(**start, end_offset=asked.to_offset, isolation=asked.isolation):
+                if until is None or record.timestamp < until:
+                    yield entry.topic, entry.partition, record
+
+
+def _check_latest(asked: argparse.Namespace) -> None:
+    """Refuse what has no meaning for the newest records of keys."""
+    for name, value in (("--offset", asked.offset), ("--from", asked.since), ("--last", asked.last)):
+        if value is not None:
+            raise command_options.UsageError(f"{name} does not go with --latest, which reads from the log start")
+    if asked.until is not None:
+        raise command_options.UsageError(
+            "--until does not go with --latest; --as-of TIME gives the newest records as of a time"
+        )
+    if asked.as_of is not None and asked.to_offset is not None:
+        raise command_options.UsageError("--as-of and --until-offset exclude each other")
+
+
+def _latest(place: command_paths.Place, asked: argparse.Namespace) -> Iterator[tuple[str, int, Record]]:
+    """Read the newest record of each key."""
+    time = None if asked.as_of is None else _moment(asked.as_of)
+    if place.partition is not None:
+        entry: Entry = place.entries[0]
+        with Log.open(entry.path, "r") as log:
+            for record in log.latest(as_of=asked.to_offset if time is None else time):
+                yield entry.topic, entry.partition, record
+        return
+    assert place.topic is not None
+    with Store.open(place.root, "r") as store:
+        ends = None
+        if asked.to_offset is not None:
+            logs = {number: store.log(place.topic, number) for number in store.partitions(place.topic)}
+            ends = {
+                number: min(max(asked.to_offset, log.log_start_offset), log.log_end_offset)
+                for number, log in logs.items()
+            }
+        for row in store.table(place.topic, as_of=ends if time is None else time):
+            yield row.topic, row.partition, Record(*tuple(row)[2:])
+
+
+def _moment(text: str) -> datetime:
+    milliseconds = command_times.parse(text)
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        raise ConfigError(f"--as-of {text[:60]}: the year is beyond {datetime.max.year}") from None
+
+
+def _start(log: Log, asked: argparse.Namespace) -> dict[str, Any]:
+    if asked.since is not None:
+        return {"start_timestamp": command_times.parse(asked.since)}
+    if asked.offset is not None:
+        return {"offset": asked.offset}
+    if asked.last is not None:
+        return {"offset": _nth_last(log, asked.last, asked.isolation)}
+    return {}
+
+
+def _nth_last(log: Log, count: int, isolation: Isolation) -> int:
+    """The offset of the first of the last `count` records. Offsets may have gaps, so it starts ever further back."""
+    start, end = log.log_start_offset, log.log_end_offset
+    back = count
+    while count:
+        offset = max(end - back, start)
+        chunks = log.iter_columns(offset, end_offset=end, columns=("offset",), isolation=isolation)
+        offsets = numpy.concatenate([numpy.empty(0, "i8"), *(chunk.offsets for chunk in chunks)])
+        if len(offsets) >= count:
+            return int(offsets[-count])
+        if offset == start:
+            return start
+        back *= 4
+    return end
+
+
+def _follow(
+    place: command_paths.Place, asked: argparse.Namespace, timeout: float | None
+) -> Iterator[tuple[str, int, Record]]:
+    """Read records and wait for more; after retention has deleted the next ones it goes on from the log start."""
+    until = None if asked.until is None else command_times.parse(asked.until)
+    how: dict[str, Any] = {"follow": True, "timeout": timeout, "isolation": asked.isolation, "on_lag": "start"}
+    if place.partition is not None:
+        entry: Entry = place.entries[0]
+        with Log.open(entry.path, "r") as log:
+            for record in log.read(**_start(log, asked), end_offset=asked.to_offset, **how):
+                if until is None or record.timestamp < until:
+                    yield entry.topic, entry.partition, record
+        return
+    assert place.topic is not None
+    with Store.open(place.root, "r") as store:
+        offsets = {}
+        for number in store.partitions(place.topic):
+            start = _start(log := store.log(place.topic, number), asked)
+            if "start_timestamp" in start:
+                first = log.offset_for_timestamp(start["start_timestamp"])
+                start = {"offset": log.log_end_offset if first is None else first.offset}
+            offsets[number] = start.get("offset", log.log_start_offset)
+        for topic_record in store.read(place.topic, offsets=offsets, **how):
+            is_below = asked.to_offset is None or topic_record.offset < asked.to_offset
+            if is_below and (until is None or topic_record.timestamp < until):
+                yield topic_record.topic, topic_record.partition, Record(*tuple(topic_record)[2:])

@@ -1,1 +1,0 @@
-"""The subcommands about copies: followers, failover, backups."""

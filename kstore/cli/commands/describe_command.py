@@ -1,0 +1,309 @@
+"""`kstore describe`: what is in a directory of logs, a topic, a partition."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy
+
+from kstore.base.terminal import escaped
+from kstore.cli import command_options, command_paths, command_times, output
+from kstore.cli.progress import Progress
+from kstore.cli.usage import Meter, Usage
+from kstore.codec.compression import NAMES
+from kstore.config.log_config import LogConfig
+from kstore.disk import fs
+from kstore.errors import CorruptRecordError, KStoreError, StorageError
+from kstore.files import checkpoint, load_files
+from kstore.files.follower_file import read_role
+from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
+from kstore.log.compaction.dirtiness import survey
+from kstore.log.log import Log, view_of
+from kstore.store.catalog import Entry
+from kstore.tools.check import recheck
+from kstore.types import SegmentInfo
+
+__all__ = ["run"]
+
+_ABOUT = """\
+Show topics and partitions with their offsets, sizes, times and codecs, and for a single partition every segment.
+"size" is that of the log files in use. "on disk" is what everything takes, as du counts it: indexes, snapshots, files
+that are deleted and not yet removed; for a directory also the loads that are staged beside it. Changes nothing; a
+broker or a store may write the directory meanwhile. A segment's codec is that of its first batch, unless --codecs is
+given."""
+_EXAMPLES = """examples:
+  kstore describe data
+  kstore describe data/events
+  kstore describe data/events-0 --codecs --json
+"""
+_BLANK = "partition.metadata is empty, and counts as missing; kstore repair writes it anew where the id is known"
+
+
+def run(arguments: list[str]) -> int:
+    """Run the subcommand and give its exit code; 1 when a partition cannot be read."""
+    parser = command_options.Parser(
+        prog="kstore describe",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
+    parser.add_argument("--codecs", action="store_true", help="look at every batch's header for the codecs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parsed = parser.parse_args(arguments)
+    place = command_paths.find(parsed.path)
+    partitions = []
+    meter = Meter()
+    disk, topics = Usage(), dict[str, Usage]()
+    with Progress("describe", len(place.entries), "partitions") as progress:
+        for done, entry in enumerate(place.entries):
+            progress.reach(done)
+            facts = _settled(entry, every_batch=parsed.codecs)
+            if facts is not None:
+                usage = meter.partition(entry.path)
+                facts["disk"] = usage.to_json()
+                disk.add(usage)
+                topics.setdefault(entry.topic, Usage()).add(usage)
+                partitions.append(facts)
+    if place.topic is None:
+        disk.add(meter.rest(place.root, [entry.path for entry in place.entries]))
+    load = _pending_load(place.root)
+    follows, role = _role(place.root)
+    if parsed.json:
+        shown = {
+            "path": place.root,
+            "follows": follows,
+            "partitions": partitions,
+            "topics": {topic: {"disk": usage.to_json()} for topic, usage in topics.items()},
+            "disk": disk.to_json(),
+            "passed_over": place.passed_over,
+            "pending_load": load,
+        }
+        print(json.dumps(shown, indent=2))
+    elif place.partition is not None and partitions:
+        _show_one(partitions[0], disk, every_batch=parsed.codecs)
+    else:
+        _show_all(place, partitions, disk, every_batch=parsed.codecs)
+    if role is not None and not parsed.json:
+        print(escaped(role))
+    if load is not None and not parsed.json:
+        print(output.painted(escaped(load), "yellow"))
+    return 1 if any(facts.get("error") for facts in partitions) else 0
+
+
+def _pending_load(root: str) -> str | None:
+    try:
+        record = load_files.read_commit(root)
+    except StorageError as error:
+        return str(error)
+    return None if record is None else str(record)
+
+
+def _role(root: str) -> tuple[list[str] | None, str | None]:
+    """The directories that a follower follows, and its role in words; None for a leader."""
+    try:
+        role = read_role(root)
+    except StorageError as error:
+        return None, str(error)
+    return (None, None) if role is None else (list(role.source), str(role))
+
+
+def _settled(entry: Entry, *, every_batch: bool) -> dict[str, Any] | None:
+    """The facts about a partition, read again while a writer changes it; None for one that the writer has removed."""
+    facts, doubtful = recheck.look(
+        lambda: _partition(entry, every_batch=every_batch),
+        lambda facts: [facts["error"]] if "error" in facts else [],
+        entry.path,
+        entry.root,
+    )
+    if not fs.exists(entry.path):
+        return None
+    if doubtful and "segments" in facts:
+        del facts["error"]
+    return facts
+
+
+def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
+    """The facts about one partition, under names that do not change."""
+    facts: dict[str, Any] = {"topic": entry.topic, "partition": entry.partition, "path": entry.path}
+    try:
+        metadata = checkpoint.read_partition_metadata(entry.path)
+        facts["topic_id"] = None if metadata is None else checkpoint.format_topic_id(metadata.topic_id)
+        is_blank = metadata is None and checkpoint.is_metadata_blank(entry.path)
+        facts["warning"] = _BLANK if is_blank else None
+        with Log.open(entry.path, "r") as log:
+            point = int(log.stats()["recovery_point"])  # before the end, which a flush does not pass
+            segments = log.segments
+            start, end = log.log_start_offset, log.log_end_offset
+            newest = _newest(log, segments) if start < end else None
+            codecs = [_codecs(log, segment, every_batch=every_batch) for segment in segments]
+            facts |= {
+                "log_start_offset": start,
+                "log_end_offset": end,
+                "recovery_point": point,
+                "size_bytes": sum(segment.size_bytes for segment in segments),
+                "first_timestamp": _oldest(log, start, end),
+                "max_timestamp": newest,
+                "codecs": sorted(set().union(*codecs)),
+                "codecs_of": "every batch" if every_batch else "the first batch of each segment",
+                "segments": [
+                    {
+                        "base_offset": segment.base_offset,
+                        "next_offset": segment.next_offset,
+                        "size_bytes": segment.size_bytes,
+                        "offset_index_entries": segment.offset_index_entries,
+                        "time_index_entries": segment.time_index_entries,
+                        "first_timestamp": _oldest(log, max(segment.base_offset, start), segment.next_offset),
+                        "max_timestamp": segment.max_timestamp if segment.max_timestamp >= 0 else None,
+                        "codecs": sorted(codecs_of_segment),
+                        "is_active": segment.is_active,
+                        "path": segment.path,
+                    }
+                    for segment, codecs_of_segment in zip(segments, codecs, strict=True)
+                ],
+            }
+            facts |= _clean_part(log, entry)
+        if point > end:
+            facts["error"] = f"it ends at {end}, below its recovery point {point}; kstore verify tells more"
+    except KStoreError as error:
+        facts["error"] = str(error)
+    return facts
+
+
+def _clean_part(log: Log, entry: Entry) -> dict[str, int | None]:
+    """How far a partition is compacted; None where nothing says that it is."""
+    with suppress(StorageError):  # of these files, which the log's records do not depend on
+        line = checkpoint.read_offsets(entry.root, checkpoint.CLEANER_OFFSETS).get(entry.key)
+        record = read_topics([entry.root]).find(entry.topic)
+        config = inherited_config(entry.topic, cleaned_topics([entry.root])) if record is None else record.config
+        if line is not None or LogConfig().for_topic(config).compacts:
+            dirtiness = survey(view_of(log), log.config, 0, line, lag=False)
+            return {"first_dirty_offset": dirtiness.first_dirty_offset, "clean_bytes": dirtiness.clean_bytes}
+    return {"first_dirty_offset": None, "clean_bytes": None}
+
+
+def _cleaned(facts: dict[str, Any]) -> str:
+    """The clean share of a compacted partition, by the bytes of its segments; "-" for one that is not compacted."""
+    if facts["first_dirty_offset"] is None:
+        return "-"
+    return f"{100 * facts['clean_bytes'] // facts['size_bytes']} %" if facts["size_bytes"] else "100 %"
+
+
+def _oldest(log: Log, start: int, end: int) -> int | None:
+    """The timestamp of the first record from `start` on; None without one, and where it is damaged."""
+    if start >= end:
+        return None
+    try:
+        first = log.read_columns(start, end_offset=end, columns=("timestamp",), max_records=1)
+    except CorruptRecordError:
+        return None
+    return int(first.timestamps[0]) if len(first) and first.timestamps[0] >= 0 else None
+
+
+def _newest(log: Log, segments: Sequence[SegmentInfo]) -> int | None:
+    """The greatest timestamp of a record; where damage hides it, that of the segments."""
+    try:
+        latest = log.max_timestamp()
+    except CorruptRecordError:
+        return max((segment.max_timestamp for segment in segments if segment.max_timestamp >= 0), default=None)
+    return None if latest is None else latest.timestamp
+
+
+def _codecs(log: Log, segment: SegmentInfo, *, every_batch: bool) -> set[str]:
+    """The codecs of a segment's batches by their headers, or the codec of the first batch."""
+    start, end = max(segment.base_offset, log.log_start_offset), segment.next_offset
+    if start >= end:
+        return set()
+    try:
+        if every_batch:
+            numbers = numpy.unique(log.batch_table(start, end_offset=end)["compression"]).tolist()
+            return {NAMES[number] if number < len(NAMES) else f"unknown ({number})" for number in numbers}
+        return {batch.compression for batch in itertools.islice(log.read_batches(start, end_offset=end), 1)}
+    except CorruptRecordError:
+        return {"damaged"}
+
+
+def _show_all(place: command_paths.Place, partitions: list[dict[str, Any]], disk: Usage, *, every_batch: bool) -> None:
+    if not partitions:
+        print(f"{escaped(place.root)}: no partition is here; {disk}")
+        return
+    codecs = "codecs" if every_batch else "first codecs"
+    header = ["partition", "start", "end", "segments", "size", "on disk", "oldest record", "newest record", codecs]
+    is_compacted = any(facts.get("first_dirty_offset") is not None for facts in partitions)
+    header += ["clean"] if is_compacted else []
+    rows = []
+    for facts in partitions:
+        name = f"{facts['topic']}-{facts['partition']}"
+        if "error" in facts:
+            on_disk = output.size(facts["disk"]["total_bytes"])
+            rows.append([name, *(on_disk if column == "on disk" else "-" for column in header[1:])])
+            continue
+        row = [name, facts["log_start_offset"], facts["log_end_offset"], len(facts["segments"])]
+        row += [
+            output.size(facts["size_bytes"]),
+            output.size(facts["disk"]["total_bytes"]),
+            command_times.show(facts["first_timestamp"]),
+            command_times.show(facts["max_timestamp"]),
+            ",".join(facts["codecs"]) or "-",
+        ]
+        row += [_cleaned(facts)] if is_compacted else []
+        rows.append(row)
+    output.columns(header, rows)
+    sound = [facts for facts in partitions if "error" not in facts]
+    topics = {facts["topic"] for facts in partitions}
+    total = output.size(sum(facts["size_bytes"] for facts in sound))
+    records = sum(facts["log_end_offset"] - facts["log_start_offset"] for facts in sound)
+    counted = (len(topics), "topic"), (len(partitions), "partition"), (records, "offset")
+    print(f"{', '.join(output.count(number, noun) for number, noun in counted)}, {total}")
+    print(disk)
+    for facts in partitions:
+        if "error" in facts:
+            what = escaped(f"{facts['topic']}-{facts['partition']} cannot be read: {facts['error']}")
+            print(output.painted(what, "red"))
+    for facts in partitions:
+        if facts.get("warning"):
+            print(output.painted(escaped(f"{facts['topic']}-{facts['partition']}: {facts['warning']}"), "yellow"))
+    for path in place.passed_over:
+        print(f"passed over, it is no partition: {escaped(path)}")
+
+
+def _show_one(facts: dict[str, Any], disk: Usage, *, every_batch: bool) -> None:
+    print(escaped(f"{facts['topic']}-{facts['partition']} at {facts['path']}"))
+    if "error" in facts:
+        print(output.painted(f"  cannot be read: {escaped(facts['error'])}", "red"))
+        print(f"  {disk}")
+        return
+    print(f"  topic id {facts['topic_id'] or 'none'}")
+    if facts["warning"]:
+        print(output.painted(f"  {facts['warning']}", "yellow"))
+    print(
+        f"  offsets {facts['log_start_offset']} to {facts['log_end_offset']} (the next one), "
+        f"{output.size(facts['size_bytes'])}, recovery point {facts['recovery_point']}"
+    )
+    print(f"  {disk}")
+    if facts["first_dirty_offset"] is not None:
+        print(f"  compacted up to offset {facts['first_dirty_offset']}, {_cleaned(facts)} of the bytes")
+    print()
+    codecs = "codecs" if every_batch else "first codec"
+    output.columns(
+        ["segment", "next offset", "bytes", "index", "time index", "first timestamp", "greatest timestamp", codecs],
+        [
+            [
+                segment["base_offset"],
+                segment["next_offset"],
+                segment["size_bytes"],
+                segment["offset_index_entries"],
+                segment["time_index_entries"],
+                command_times.show(segment["first_timestamp"]),
+                command_times.show(segment["max_timestamp"]),
+                ",".join(segment["codecs"]) or "-",
+            ]
+            for segment in facts["segments"]
+        ],
+    )

@@ -1,0 +1,75 @@
+"""`kstore offsets`: the offset that belongs to a time, printed as Kafka's get-offsets tool does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from kstore.base.terminal import escaped
+from kstore.cli import command_options, command_paths, command_times, output
+from kstore.errors import KStoreError
+from kstore.log.log import Log
+
+__all__ = ["run"]
+
+_ABOUT = """\
+Print topic:partition:offset for each partition: where it starts, where it ends, or the first offset at or after a time.
+There is nothing after the last colon where no record is that late."""
+_EXAMPLES = """examples:
+  kstore offsets data/events-0
+  kstore offsets data/events --time 2013-06-01T12:00
+  kstore offsets data --time max-timestamp --json
+"""
+_SPECIAL = {"latest": -1, "earliest": -2, "max-timestamp": -3}
+
+
+def run(arguments: list[str]) -> int:
+    """Run the subcommand and give its exit code."""
+    parser = command_options.Parser(
+        prog="kstore offsets",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
+    parser.add_argument(
+        "--time",
+        default="latest",
+        metavar="TIME",
+        help=f"latest (the default; -1), earliest (-2), max-timestamp (-3), or a moment: {command_times.HELP}",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each partition")
+    parsed = parser.parse_args(arguments)
+    special = {str(code): code for code in _SPECIAL.values()} | _SPECIAL
+    time = special[parsed.time] if parsed.time in special else command_times.parse(parsed.time)
+    place = command_paths.find(parsed.path)
+    command_paths.refuse_empty(place, parsed.path)
+    code = 0
+    for entry in place.entries:
+        try:
+            with Log.open(entry.path, "r") as log:
+                offset, timestamp = _find(log, time)
+        except KStoreError as error:
+            if place.partition is not None:
+                raise
+            print(escaped(f"kstore offsets: {entry.topic}-{entry.partition}: {error}"), file=sys.stderr)
+            code = 1
+            continue
+        if parsed.json:
+            output.json_line(
+                {"topic": entry.topic, "partition": entry.partition, "offset": offset, "timestamp": timestamp}
+            )
+        else:
+            print(f"{entry.topic}:{entry.partition}:{'' if offset is None else offset}")
+    return code
+
+
+def _find(log: Log, time: int) -> tuple[int | None, int | None]:
+    """The offset and its timestamp, each None where there is none (SEMANTICS 5.1)."""
+    if time == -1:
+        return log.log_end_offset, None
+    if time == -2:
+        return log.log_start_offset, None
+    record = log.max_timestamp() if time == -3 else log.offset_for_timestamp(time)
+    return (None, None) if record is None else (record.offset, record.timestamp)

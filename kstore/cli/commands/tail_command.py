@@ -1,0 +1,28 @@
+"""`kstore tail`: the last records of a partition or a topic, and those to come."""
+
+from __future__ import annotations
+
+from kstore.cli import command_options
+from kstore.cli.commands import cat_command
+
+__all__ = ["run"]
+
+_ABOUT = """\
+Print the last records of each partition, ten by default; with --follow, go on as more are appended. A store or a broker
+may write the directory meanwhile."""
+_EXAMPLES = """examples:
+  kstore tail data/events-0
+  kstore tail -f data/events --last 0 --format '%p %o %s\\n'
+  kstore tail -f data/events-0 --from -1h --timeout 60
+"""
+
+
+def run(arguments: list[str]) -> int:
+    """Run the subcommand and give its exit code."""
+    parser = cat_command.parser("kstore tail", _ABOUT, _EXAMPLES, last=10)
+    parser.add_argument("-f", "--follow", action="store_true", help="wait for more records")
+    parser.add_argument(
+        "--timeout", type=command_options.seconds, metavar="SECONDS", help="end after so long without a new record"
+    )
+    parsed = parser.parse_args(arguments)
+    return cat_command.show(parsed, follow=parsed.follow, timeout=parsed.timeout)

@@ -1,0 +1,147 @@
+"""Records as text: kcat's format strings, and JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable
+from json.encoder import encode_basestring as _text
+from typing import Any, TypeAlias
+
+from kstore._core import Record
+from kstore.errors import ConfigError
+from kstore.tools.dump.record_contents import octets
+
+__all__ = ["FIELDS", "Printer", "formatter", "json_of"]
+
+FIELDS = (
+    "%%t topic, %%p partition, %%o offset, %%T timestamp, %%k key, %%s value, %%K and %%S their lengths (-1: null), "
+    r"%%R the value's length as 4 bytes, %%h headers, %%%% a percent sign; \n \r \t \xHH"
+)
+
+Printer: TypeAlias = Callable[[str, int, Record], bytes]
+"""Makes the bytes to print for one record: from its topic, its partition, and the record."""
+
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
+_TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
+
+
+def _length(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _headers(record: Record) -> bytes:
+    return b",".join(name.encode("utf-8", "surrogateescape") + b"=" + (value or b"") for name, value in record.headers)
+
+
+_PARTS: dict[str, Printer] = {
+    "t": lambda topic, _, __: topic.encode(),
+    "p": lambda _, partition, __: b"%d" % partition,
+    "o": lambda _, __, record: b"%d" % record.offset,
+    "T": lambda _, __, record: b"%d" % record.timestamp,
+    "k": lambda _, __, record: record.key or b"",
+    "s": lambda _, __, record: record.value or b"",
+    "K": lambda _, __, record: b"%d" % _length(record.key),
+    "S": lambda _, __, record: b"%d" % _length(record.value),
+    "R": lambda _, __, record: (_length(record.value) & 0xFFFFFFFF).to_bytes(4, "big"),
+    "h": lambda _, __, record: _headers(record),
+}
+
+
+def formatter(text: str) -> Printer:
+    """Compile a format; `ConfigError` for an unknown field."""
+    parts: list[Printer | bytes] = []
+    position = 0
+    for match in _TOKEN.finditer(text):
+        position = match.end()
+        field, escape, plain = match.groups()
+        if plain is not None:
+            parts.append(plain.encode())
+        elif escape is not None:
+            if escape not in _ESCAPES and len(escape) == 1:
+                raise ConfigError(f"--format {text!r}: there is no \\{escape}")
+            parts.append(_ESCAPES[escape] if escape in _ESCAPES else bytes([int(escape[1:], 16)]))
+        elif field == "%":
+            parts.append(b"%")
+        elif field in _PARTS:
+            parts.append(_PARTS[field])
+        else:
+            raise ConfigError(f"--format {text!r}: there is no field %{field}; there is {FIELDS.replace('%%', '%')}")
+    if position != len(text):
+        raise ConfigError(f"--format {text!r}: it ends within a field")
+
+    def render(topic: str, partition: int, record: Record) -> bytes:
+        return b"".join([part if isinstance(part, bytes) else part(topic, partition, record) for part in parts])
+
+    return render
+
+
+def json_of(topic: str, partition: int, record: Record) -> dict[str, Any]:
+    """A record as an object for JSON, under names that do not change."""
+    return {
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **octets("key", record.key),
+        **octets("value", record.value),
+        "headers": [{"key": name, **octets("value", value)} for name, value in record.headers],
+    }
+
+
+def json_line(topic: str, partition: int, record: Record) -> bytes:
+    """A record as a JSON line, the same as of `json_of`, in a fraction of the time."""
+    timestamp, key, value = record.timestamp, _octets("key", record.key), _octets("value", record.value)
+    where = f'{{"topic": {_text(topic)}, "partition": {partition}, "offset": {record.offset}'
+    headers = "[]"
+    if record.headers:
+        headers = json.dumps(json_of(topic, partition, record)["headers"], ensure_ascii=False)
+    line = f'{where}, "timestamp": {timestamp}, {key}, {value}, "headers": {headers}}}\n'
+    # Lone surrogates, of a header's name that is not UTF-8, become escapes.
+    return line.encode("utf-8", "backslashreplace")
+
+
+def _octets(name: str, data: bytes | None) -> str:
+    if data is None:
+        return f'"{name}": null'
+    try:
+        return f'"{name}": {_text(data.decode())}'
+    except UnicodeDecodeError:
+        return f'"{name}_base64": "{base64.b64encode(data).decode()}"'
+
+
+def plain(key_separator: str | None) -> Printer:
+    """Print a line for each record: its value, after its key and the separator if there is one."""
+    if key_separator is None:
+        return lambda _, __, record: (record.value or b"") + b"\n"
+    separator = key_separator.encode()
+    return lambda _, __, record: (record.key or b"") + separator + (record.value or b"") + b"\n"
+
+
+def write(
+    records: Iterable[tuple[str, int, Record]],
+    render: Printer,
+    out: Any,
+    *,
+    at_once: bool,
+    progress: Callable[[int], object],
+) -> int:
+    """Write records, and return their number; with `at_once` each by itself, else some hundreds at a time.
+
+    `progress` is called with the number of records written since the last call.
+    """
+    count = 0
+    pending: list[bytes] = []
+    for topic, partition, record in records:
+        pending.append(render(topic, partition, record))
+        count += 1
+        if at_once or len(pending) >= 512:
+            out.write(b"".join(pending))
+            progress(len(pending))
+            pending.clear()
+            if at_once:
+                out.flush()
+    out.write(b"".join(pending))
+    out.flush()
+    return count

@@ -1,0 +1,143 @@
+"""CSV files, parsed by PyArrow: every cell as bytes, so that a value is written as it stands.
+
+PyArrow gets pieces in memory that end where a row does, and no file: a thread of PyArrow that reads a Python file is
+not joined after an error, and aborts the process if it still reads when the interpreter ends.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from kstore.base import optional
+from kstore.cli.sources import arrow_rows, json_rows, row_source, text_files
+from kstore.cli.sources.row_source import Mapping, Progress, Rows, Source
+from kstore.errors import InvalidRecordError
+
+__all__ = ["Csv"]
+
+
+class Csv(Source):
+    """One CSV file."""
+
+    word = "line"
+
+    def __init__(self, name: str, mapping: Mapping, file: io.FileIO, progress: Progress, path: str) -> None:
+        super().__init__(name, mapping)
+        self._pa = optional.pyarrow("a CSV file", "csv", "compute")
+        if mapping.headers is not None:
+            raise self.wrong("a cell of a CSV file cannot hold headers: --headers-column is for other formats")
+        stem = path.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
+        self._delimiter = mapping.delimiter or ("\t" if stem.endswith(".tsv") else ",")
+        self._text = text_files.unpacked(file, progress)
+        self._start = self._read(row_source.PIECE_BYTES).removeprefix(codecs.BOM_UTF8)
+        names = list(mapping.names) or self._header()
+        self.check_names(names)
+        self._names = names
+        self._refused: list[Any] = []
+        self._line = 1
+        """Where the next piece begins."""
+
+    def close(self) -> None:
+        self._text.close()
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._text.read(size)
+        except text_files.UNPACKING_ERRORS as error:
+            if not text_files.is_unpacking(error):
+                raise
+            raise self.wrong(f"it cannot be unpacked: {error}") from error
+
+    def _header(self) -> list[str]:
+        text = self._start.decode("utf-8", "surrogateescape")
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter)
+        try:
+            names = next((row for row in rows if row), [])
+        except csv.Error as error:
+            raise self.wrong(f"the line with the names of the columns: {error}") from None
+        if not names:
+            raise self.wrong("it is empty: no line names the columns")
+        if any("\udc80" <= sign <= "\udcff" for name in names for sign in name):
+            raise self.wrong("the names of the columns are no UTF-8")
+        return names
+
+    def pieces(self) -> Iterator[Rows]:
+        for batch, numbers, first in self._batches():
+            yield arrow_rows.rows_of(self, batch, first, numbers)
+
+    def _batches(self) -> Iterator[tuple[Any, frozenset[int], int]]:
+        """Record batches, each with the columns that hold numbers, and with the number of its first line."""
+        whole = self.mapping.value is None
+        numbers = None
+        self._line = first = 1 if self.mapping.names else 2
+        has_names = not self.mapping.names
+        for piece in self._whole_rows():
+            try:
+                batches = self._parse(piece, None if has_names else self._names)
+            except self._pa.ArrowInvalid as error:
+                raise self._named(error, first, 0 if has_names else first - 1) from None
+            has_names = False
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                if numbers is None:
+                    numbers = json_rows.number_columns(batch) if whole else frozenset[int]()
+                yield batch, numbers, first
+                self._line = first = first + batch.num_rows
+
+    def _whole_rows(self) -> Iterator[bytes]:
+        """Pieces of the file that end where a row does."""
+        quotes = text_files.Quotes(self._delimiter)
+        piece, self._start = self._start, b""
+        while piece:
+            end = quotes.end_of_rows(piece)
+            if not end and len(piece) >= row_source.PIECE_BYTES:
+                message = f"a row is larger than {row_source.PIECE_BYTES >> 20} MiB, or a quote is not closed"
+                raise self.wrong(message, self._line)
+            rest = piece[end:]
+            more = self._read(row_source.PIECE_BYTES - len(rest))
+            if not more:
+                if quotes.are_open(rest):
+                    raise self.wrong(f"a quote is opened that nothing closes, in line {self._line} or later")
+                end = len(piece)
+            if end:
+                yield piece[:end]
+            piece = rest + more if more else b""
+
+    def _parse(self, piece: bytes, names: list[str] | None) -> list[Any]:
+        """The record batches of a piece; without `names` its first line has them."""
+        pa, mapping = self._pa, self.mapping
+        if names is not None:
+            piece = b"\n" + piece  # an empty line, so that no byte order mark is looked for where a row begins
+        table = pa.csv.read_csv(
+            pa.BufferReader(piece),
+            read_options=pa.csv.ReadOptions(use_threads=False, block_size=len(piece) + 1, column_names=names),
+            parse_options=pa.csv.ParseOptions(
+                delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=self._refuse
+            ),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=dict.fromkeys(self._names, pa.binary()),
+                include_columns=None if mapping.value is None else list(mapping.columns),
+                null_values=["", *mapping.nulls],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        return list(table.to_batches())
+
+    def _named(self, error: Exception, first: int, before: int) -> InvalidRecordError:
+        """The error about a piece whose first row is in line `first`, and that has `before` lines before it."""
+        if self._refused:
+            row = self._refused[0]
+            count = f"{row.actual_columns} {'column' if row.actual_columns == 1 else 'columns'}"
+            message = f"{count} where {row.expected_columns} are expected: {row.text[:60]!r}"
+            return self.wrong(message, before + row.number)
+        return self.wrong(str(error), first)
+
+    def _refuse(self, row: Any) -> str:
+        self._refused.append(row)
+        return "error"

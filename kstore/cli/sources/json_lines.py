@@ -1,0 +1,179 @@
+"""JSON lines, read without PyArrow: by orjson where it is installed, else by Python's own reader."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import contextlib
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kstore.cli.sources import row_source, text_files
+from kstore.cli.sources.row_source import Mapping, Progress, Rows, Source
+from kstore.cli.sources.timestamps import milliseconds_of
+
+__all__ = ["JsonLines"]
+
+_LONG = re.compile(rb"[0-9]{19}")  # a line without such a run of digits has no number beyond 64 bits
+
+
+class JsonLines(Source):
+    """Each line is an object. A column is a field of it, or as base64 its field of that name with `_base64` behind."""
+
+    word = "line"
+
+    def __init__(self, name: str, mapping: Mapping, file: io.FileIO, progress: Progress) -> None:
+        super().__init__(name, mapping)
+        self._text = text_files.unpacked(file, progress)
+        self._loads, self._error = _json_reader()
+        self._exact = _exact_reader()
+        self._ahead: list[bytes] = self._read()
+        if self._ahead:
+            self._ahead[0] = self._ahead[0].removeprefix(codecs.BOM_UTF8)
+        self._check_columns()
+
+    def close(self) -> None:
+        self._text.close()
+
+    def _read(self) -> list[bytes]:
+        try:
+            return self._text.readlines(row_source.PIECE_BYTES)
+        except text_files.UNPACKING_ERRORS as error:
+            if not text_files.is_unpacking(error):
+                raise
+            raise self.wrong(f"it cannot be unpacked: {error}") from error
+
+    def _check_columns(self) -> None:
+        """Raise for a column that no row of the first piece has: a single row may leave out what is null."""
+        missing = set(self.mapping.columns)
+        names: dict[str, None] = {}
+        for row in map(self._object, range(1, len(self._ahead) + 1), self._ahead):
+            if not missing:
+                return
+            names.update(dict.fromkeys(row or ()))
+            missing -= {name for name in missing if name in names or f"{name}_base64" in names}
+        if missing and names:
+            self.check_names(list(names))
+
+    def pieces(self) -> Iterator[Rows]:
+        first = 1
+        while self._ahead:
+            lines, self._ahead = self._ahead, []
+            yield self._rows(lines, first)
+            first += len(lines)
+            self._ahead = self._read()
+
+    def _object(self, number: int, line: bytes) -> dict[str, Any] | None:
+        """A line's object; None for an empty line."""
+        if line.isspace() or not line:
+            return None
+        try:
+            row = self._loads(line)
+        except (self._error, RecursionError) as error:
+            raise self.wrong(f"no JSON: {error}: {line[:60]!r}", number) from None
+        if not isinstance(row, dict):
+            raise self.wrong(f"no JSON object: {line[:60]!r}", number)
+        return row
+
+    def _with_exact_numbers(self, row: dict[str, Any], line: bytes) -> dict[str, Any]:
+        """The row with its whole numbers as they stand: orjson makes floats of those beyond 64 bits."""
+        for name in self.mapping.columns:
+            if isinstance(row.get(name), float | list | dict) and _LONG.search(line):
+                try:
+                    return dict(self._exact(line))
+                except RecursionError as error:
+                    raise ValueError(f"no JSON: {error}") from None
+        return row
+
+    def _rows(self, lines: list[bytes], first: int) -> Rows:
+        mapping = self.mapping
+        values: list[bytes | None] = []
+        keys: list[bytes | None] = []
+        times: list[int] = []
+        headers: list[Any] = []
+        for number, line in enumerate(lines, first):
+            row = self._object(number, line)
+            if row is None:
+                continue
+            try:
+                row = self._with_exact_numbers(row, line)
+                if mapping.value is None:
+                    values.append(line.strip())
+                else:
+                    values.append(_cell(row, mapping.value))
+                if mapping.key is not None:
+                    keys.append(_cell(row, mapping.key))
+                if mapping.timestamp is not None:
+                    times.append(milliseconds_of(row.get(mapping.timestamp), mapping.timestamp, mapping.unit))
+                if mapping.headers is not None:
+                    headers.append(_headers(row.get(mapping.headers), mapping.headers))
+            except (ValueError, UnicodeError) as error:
+                raise self.wrong(str(error), number) from None
+        return Rows(
+            first,
+            len(values),
+            values,
+            keys if mapping.key is not None else None,
+            times if mapping.timestamp is not None else None,
+            headers if mapping.headers is not None else None,
+            _span(times),
+        )
+
+
+def _span(times: list[int]) -> tuple[int, int] | None:
+    known = [time for time in times if time >= 0]
+    return (min(known), max(known)) if known else None
+
+
+def _json_reader() -> tuple[Callable[[bytes], Any], type[ValueError]]:
+    """The fastest installed reader of JSON, and the error that it raises."""
+    with contextlib.suppress(ImportError):
+        import orjson
+
+        return orjson.loads, orjson.JSONDecodeError
+
+    return _exact_reader(), ValueError
+
+
+def _exact_reader() -> Callable[[bytes], Any]:
+    """Python's own reader, which keeps whole numbers of any size."""
+
+    def refuse(text: str) -> Any:
+        raise ValueError(f"{text} is not in JSON")
+
+    decoder = json.JSONDecoder(parse_constant=refuse)
+    return lambda line: decoder.decode(line.decode())
+
+
+def _cell(row: dict[str, Any], name: str) -> bytes | None:
+    """A field as bytes: text as it is, everything else as JSON."""
+    value = row.get(name)
+    if isinstance(value, str):
+        return value.encode()
+    if value is not None:
+        try:
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        except ValueError:
+            raise ValueError(f"column {name!r} has a number that is larger than a float can be") from None
+    packed = row.get(f"{name}_base64")
+    if packed is None:
+        return None
+    try:
+        return base64.b64decode(packed, validate=True)
+    except (TypeError, binascii.Error) as error:
+        raise ValueError(f"{name}_base64 is no base64: {error}") from None
+
+
+def _headers(value: Any, name: str) -> tuple[tuple[str, bytes | None], ...]:
+    """Headers as `kstore cat --json` prints them, or an object of names and text."""
+    if value is None:
+        return ()
+    if isinstance(value, dict):
+        return tuple((key, _cell(value, key)) for key in value)
+    if isinstance(value, list) and all(isinstance(pair, dict) and isinstance(pair.get("key"), str) for pair in value):
+        return tuple((pair["key"], _cell(pair, "value")) for pair in value)
+    raise ValueError(f"column {name!r} is no list of objects with key and value: {str(value)[:60]!r}")

@@ -1,0 +1,166 @@
+"""Rows of an Arrow record batch as JSON objects, a binary value each, under the columns' names.
+
+The compiled core writes bytes, text and whole numbers from the columns' own memory. PyArrow casts other types to text,
+whole columns at a time. Only lists and structs become Python objects.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Collection
+from typing import Any
+
+from kstore.base import optional
+from kstore.columns import _arrow, _json_columns
+from kstore.columns._arrow import Column
+
+__all__ = ["column", "encode", "not_finite", "number_columns", "octets", "parts"]
+
+
+def _pyarrow() -> Any:
+    return optional.pyarrow("rows as JSON", "compute")
+
+
+def encode(batch: Any, numbers: Collection[int] = ()) -> Any:
+    """Make a binary column of the batch's rows; what is a number in the columns `numbers` of text is written as one."""
+    pa = _pyarrow()
+    fields: list[tuple[str, Any, Column]] = []
+    for index, name in enumerate(batch.schema.names):
+        kind, array = ("number", batch.column(index)) if index in numbers else _field(batch.column(index))
+        fields.append((name, kind, column(array, name, "timestamp" if kind == "int" else "value")))
+    text = _json_columns.render_rows(fields)
+    buffers = [None, pa.py_buffer(text.ends), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.large_binary(), batch.num_rows, buffers)
+
+
+def number_columns(batch: Any) -> frozenset[int]:
+    """Which columns of bytes hold JSON numbers in all rows that are not null."""
+    return frozenset(index for index, array in enumerate(batch.columns) if _json_columns.are_numbers(column(array, "")))
+
+
+def column(array: Any, name: str, role: str = "value") -> Column:
+    """An Arrow array as the compiled core takes it."""
+    return next(_arrow.Source(f"column {name!r}", role, array))[role]
+
+
+def octets(array: Any) -> Any:
+    """A column as keys and values take it: bytes and text as they are, numbers and moments as text, lists as JSON."""
+    pa = _pyarrow()
+    if pa.types.is_dictionary(array.type) and not _is_octets(array.type.value_type):
+        array = array.dictionary_decode()
+    kind, array = _field(array)
+    return array.cast(pa.string()) if kind == "int" else array
+
+
+def not_finite(array: Any) -> tuple[int, int]:
+    """How many values of a column are NaN or infinite, and in which row the first is."""
+    pa = _pyarrow()
+    leaves = _floats_of(array)
+    count = sum(
+        len(leaf) - leaf.null_count - (pa.compute.sum(pa.compute.is_finite(leaf)).as_py() or 0) for leaf in leaves
+    )
+    if not count:
+        return 0, 0
+    rows = enumerate(array.to_pylist())
+    return count, next((number for number, row in rows if _finite(row) != row), 0)
+
+
+def _floats_of(array: Any) -> list[Any]:
+    """The arrays of floating-point numbers in an array."""
+    pa = _pyarrow()
+    types, kind = pa.types, array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _floats_of(array.storage)
+    if types.is_dictionary(kind):
+        return _floats_of(array.dictionary_decode()) if not _is_octets(kind.value_type) else []
+    if types.is_floating(kind):
+        return [array.cast(pa.float32()) if types.is_float16(kind) else array]
+    return [leaf for part in parts(array) for leaf in _floats_of(part)]
+
+
+def parts(array: Any) -> list[Any]:
+    """The arrays that a list, a map or a struct is made of, of its own rows alone; none for other types."""
+    types, kind = _pyarrow().types, array.type
+    if types.is_map(kind) and len(array):
+        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return [array.keys.slice(start, end - start), array.items.slice(start, end - start)]
+    if types.is_struct(kind):
+        return list(array.flatten())
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return [array.flatten()] if is_list else []
+
+
+def _field(array: Any) -> tuple[Any, Any]:
+    """How a column is written in JSON, and the column for that."""
+    pa = _pyarrow()
+    types = pa.types
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if types.is_dictionary(array.type):
+        if _is_octets(array.type.value_type):
+            return "text", array
+        array = array.dictionary_decode()
+    kind = array.type
+    if _is_octets(kind) or types.is_null(kind):
+        return "text", array
+    if types.is_uint64(kind) or types.is_decimal(kind) or types.is_boolean(kind):
+        return "raw", array.cast(pa.string())
+    if types.is_integer(kind):
+        return "int", array
+    if types.is_floating(kind):
+        return "raw", _floats(array)
+    if types.is_timestamp(kind):
+        return "text", _moments(array)
+    if types.is_date(kind) or types.is_time(kind):
+        return "text", array.cast(pa.string())
+    if types.is_duration(kind):
+        return "int", array.cast(pa.int64())
+    return "raw", pa.array([None if row is None else _dumped(row) for row in array.to_pylist()], pa.string())
+
+
+def _is_octets(kind: Any) -> bool:
+    pa = _pyarrow()
+    types = pa.types
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    data = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    return bool(text or data or types.is_fixed_size_binary(kind))
+
+
+def _floats(array: Any) -> Any:
+    """The shortest text for each number; null for infinities and NaN, which JSON does not have."""
+    pa = _pyarrow()
+    if pa.types.is_float16(array.type):
+        array = array.cast(pa.float32())
+    return pa.compute.if_else(pa.compute.is_finite(array), array, None).cast(pa.string())
+
+
+def _moments(array: Any) -> Any:
+    """ISO 8601; a column with a zone is in UTC, with a Z."""
+    pa = _pyarrow()
+    if array.type.tz is not None:
+        array = array.cast(pa.timestamp(array.type.unit, "UTC"))
+    return pa.compute.replace_substring(array.cast(pa.string()), " ", "T", max_replacements=1)
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), default=_plain)
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for infinities and NaN."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

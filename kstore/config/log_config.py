@@ -1,0 +1,551 @@
+"""`LogConfig`: the settings of one log, one row each (SEMANTICS 13.14); the documentation is made from the rows.
+
+Owns names, defaults and ranges, and checks which settings go together. The hardest rule: `retention_ms` is -1 unless it
+is given, and only `from_kafka` of a mapping has Kafka's default of seven days.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack
+
+from kstore.base.arguments import nearest
+from kstore.base.numbers import LONG_MAX
+from kstore.config import cautions
+from kstore.config.broker_config import BrokerConfig
+from kstore.config.settings import (
+    HOURS,
+    MINUTES,
+    BrokerName,
+    Settings,
+    check_known,
+    read_properties,
+    row,
+    shortened,
+    table,
+    text,
+)
+from kstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kstore.config.keywords import LogSettings
+
+# When a change of a setting takes effect in an open log (SEMANTICS 13.13).
+NEXT_APPEND = "the next append"
+NEXT_SEGMENT = "the next segment"
+NEXT_RETENTION = "the next pass of retention"
+NEXT_COMPACTION = "the next pass of compaction"
+
+_NOT_TIERED = "no segment is copied to a remote storage"
+
+KAFKA_RETENTION_MS = 7 * 24 * HOURS
+_RETENTION: Any = {"minimum": 1, "also": (-1,), "negative_is": -1}  # a broker's names for it (SEMANTICS 6.7, 13.16)
+
+
+@table
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class LogConfig(Settings):
+    """The settings of one log under Kafka's topic names, dots turned into underscores; frozen, quick to read.
+
+    `LogConfig(segment_bytes=1 << 20)` starts from kstore's defaults, `from_kafka` from Kafka's; every value may also
+    be text as in a properties file. `explicit` names the settings that were given. Raises `ConfigError` for a name
+    that is unknown, a value that does not parse or is out of range, and values that do not go together.
+    Thread-safe, since it never changes.
+    """
+
+    segment_bytes: int = row(
+        "segment.bytes",
+        "int",
+        1 << 30,
+        unit="bytes",
+        minimum=14,
+        broker=("log.segment.bytes",),
+        applies=NEXT_APPEND,
+        doc="The log rolls to a new segment before a batch that would make the active one larger than this.",
+        danger="Small segments mean many files and open descriptors; no batch can be larger. Kafka 4.3 refuses less "
+        "than 1048576.",
+    )
+    internal_segment_bytes: int | None = row(
+        "internal.segment.bytes",
+        "int",
+        None,
+        unit="bytes",
+        applies=NEXT_APPEND,
+        doc="Replaces `segment.bytes` when set: Kafka's own way to segments below 1 MiB, for tests.",
+        danger="Kafka has no minimum here: a value below the size of a batch refuses every append.",
+    )
+    segment_ms: int = row(
+        "segment.ms",
+        "long",
+        7 * 24 * HOURS,
+        unit="milliseconds",
+        minimum=1,
+        broker=(BrokerName("log.roll.ms"), BrokerName("log.roll.hours", "hours", HOURS, "int", minimum=1)),
+        applies=NEXT_APPEND,
+        doc="The log rolls when the next batch's timestamp is more than this after that of the segment's first batch.",
+        danger="Small values mean many files; a batch with a timestamp far ahead rolls at once.",
+    )
+    segment_jitter_ms: int = row(
+        "segment.jitter.ms",
+        "long",
+        0,
+        unit="milliseconds",
+        minimum=0,
+        broker=(
+            BrokerName("log.roll.jitter.ms"),
+            BrokerName("log.roll.jitter.hours", "hours", HOURS, "int", minimum=0),
+        ),
+        applies=NEXT_SEGMENT,
+        doc="`segment.ms` is shortened by a random time of at most this, so that many logs do not roll at once.",
+        danger="Segments roll earlier than `segment.ms` says, by another amount after each opening.",
+    )
+    segment_index_bytes: int = row(
+        "segment.index.bytes",
+        "int",
+        10 << 20,
+        unit="bytes",
+        minimum=4,
+        broker=("log.index.size.max.bytes",),
+        applies=NEXT_SEGMENT,
+        doc="The size of an active segment's index files; the log rolls when one of them is full.",
+        danger="A small one rolls early; below 12 no time index can be made, and a log does not open.",
+    )
+    index_interval_bytes: int = row(
+        "index.interval.bytes",
+        "int",
+        4096,
+        unit="bytes",
+        minimum=0,
+        broker=("log.index.interval.bytes",),
+        applies=NEXT_SEGMENT,
+        doc="An index entry is written once this many bytes have been appended since the one before.",
+        danger="Large values make lookups scan further, small ones fill the index, and so roll, earlier.",
+    )
+    preallocate: bool = row(
+        "preallocate",
+        "bool",
+        False,
+        broker=("log.preallocate",),
+        applies=NEXT_SEGMENT,
+        doc="A new log file has its full size at once, in zeros; a roll and a close cut it to its length.",
+        danger="Every partition takes a whole `segment.bytes` of apparent size; after a crash the zeros are cut.",
+    )
+    flush_messages: int = row(
+        "flush.messages",
+        "long",
+        LONG_MAX,
+        unit="records",
+        minimum=1,
+        broker=("log.flush.interval.messages",),
+        applies=NEXT_APPEND,
+        doc="The log is flushed when this many records have been appended since the last flush.",
+        danger="1 syncs at every append, at the speed of the disk; the default leaves flushing to `flush()`.",
+    )
+    flush_ms: int = row(
+        "flush.ms",
+        "long",
+        LONG_MAX,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        applies="the next flush",
+        doc="The log is flushed when the last flush is this long ago.",
+        danger="Records younger than this may be lost with the machine; small values keep the disk busy.",
+    )
+    retention_bytes: int = row(
+        "retention.bytes",
+        "long",
+        -1,
+        unit="bytes",
+        broker=("log.retention.bytes",),
+        applies=NEXT_RETENTION,
+        doc="Deletes old segments while the log is at least this large without them; negative: never.",
+        danger="Deletes data for good. It bounds one partition, not a topic, and whole segments go.",
+    )
+    retention_ms: int = row(
+        "retention.ms",
+        "long",
+        -1,
+        kafka_default=KAFKA_RETENTION_MS,
+        unit="milliseconds",
+        minimum=-1,
+        broker=(
+            BrokerName("log.retention.ms", **_RETENTION),
+            BrokerName("log.retention.minutes", "minutes", MINUTES, "int", **_RETENTION),
+            BrokerName("log.retention.hours", "hours", HOURS, "int", **_RETENTION),
+        ),
+        applies=NEXT_RETENTION,
+        doc="Deletes the oldest segments whose newest record is older than this; -1: never.",
+        danger="Deletes data for good. Kafka's default is seven days, kstore's is never; one record with a timestamp "
+        "in the future keeps its segment and all after it.",
+    )
+    file_delete_delay_ms: int = row(
+        "file.delete.delay.ms",
+        "long",
+        60_000,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.segment.delete.delay.ms",),
+        applies="the next deletion",
+        doc="How long files of deleted segments stay on disk, renamed, before they are unlinked.",
+        danger="The space is free only then; with 0, another process that is opening the files may find them gone.",
+    )
+    cleanup_policy: tuple[str, ...] = row(
+        "cleanup.policy",
+        "list",
+        ("delete",),
+        choices=("compact", "delete"),
+        broker=("log.cleanup.policy",),
+        applies="the next append and pass",
+        doc="`delete` lets retention delete old segments, `compact` keeps the last record of each key; empty: neither.",
+        danger="`compact` refuses records without a key, and drops all but the last record of a key for good.",
+    )
+    delete_retention_ms: int = row(
+        "delete.retention.ms",
+        "long",
+        24 * HOURS,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.cleaner.delete.retention.ms",),
+        applies=NEXT_COMPACTION,
+        doc="How long compaction keeps tombstones and transaction markers.",
+        danger="A reader slower than this may miss that a key was deleted.",
+    )
+    min_compaction_lag_ms: int = row(
+        "min.compaction.lag.ms",
+        "long",
+        0,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.cleaner.min.compaction.lag.ms",),
+        applies=NEXT_COMPACTION,
+        doc="Records younger than this are not compacted.",
+        danger="Large values let the uncompacted part grow; it may not exceed `max.compaction.lag.ms`.",
+    )
+    max_compaction_lag_ms: int = row(
+        "max.compaction.lag.ms",
+        "long",
+        LONG_MAX,
+        unit="milliseconds",
+        minimum=1,
+        broker=("log.cleaner.max.compaction.lag.ms",),
+        applies=NEXT_COMPACTION,
+        doc="A log whose oldest uncompacted record is older than this is compacted whatever its dirty ratio.",
+        danger="Small values compact again and again, and roll segments early.",
+    )
+    min_cleanable_dirty_ratio: float = row(
+        "min.cleanable.dirty.ratio",
+        "double",
+        0.5,
+        minimum=0,
+        maximum=1,
+        broker=("log.cleaner.min.cleanable.ratio",),
+        applies=NEXT_COMPACTION,
+        doc="The share of a log that must be uncompacted before housekeeping compacts it.",
+        danger="Small values rewrite the whole log for little gain, large ones leave up to that share duplicated.",
+    )
+    max_message_bytes: int = row(
+        "max.message.bytes",
+        "int",
+        1_048_588,
+        unit="bytes",
+        minimum=0,
+        broker=("message.max.bytes",),
+        applies=NEXT_APPEND,
+        doc="The largest batch that an append takes, as stored: compressed, with its header.",
+        danger="Consumers must be able to hold a batch in memory; raise their limits with it.",
+    )
+    compression_type: str = row(
+        "compression.type",
+        "string",
+        "producer",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        broker=("compression.type",),
+        applies=NEXT_APPEND,
+        doc="How batches are stored; `producer` keeps them as they come.",
+        danger="With any value but `producer`, a batch that comes with another codec is encoded again.",
+    )
+    compression_gzip_level: int = row(
+        "compression.gzip.level",
+        "int",
+        -1,
+        minimum=1,
+        maximum=9,
+        also=(-1,),
+        broker=("compression.gzip.level",),
+        applies=NEXT_APPEND,
+        doc="The level where `compression.type` is gzip; -1 is the codec's own default.",
+        danger="High levels are many times slower for a few per cent.",
+    )
+    compression_lz4_level: int = row(
+        "compression.lz4.level",
+        "int",
+        9,
+        minimum=1,
+        maximum=17,
+        broker=("compression.lz4.level",),
+        applies=NEXT_APPEND,
+        doc="The level where `compression.type` is lz4; 9, the default, is the fast compressor.",
+        danger="Any other level is the slow high-compression variant.",
+    )
+    compression_zstd_level: int = row(
+        "compression.zstd.level",
+        "int",
+        3,
+        minimum=-131072,
+        maximum=22,
+        broker=("compression.zstd.level",),
+        applies=NEXT_APPEND,
+        doc="The level where `compression.type` is zstd.",
+        danger="Levels above 19 take much memory and time; negative ones trade size for speed.",
+    )
+    message_timestamp_type: str = row(
+        "message.timestamp.type",
+        "string",
+        "CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        broker=("log.message.timestamp.type",),
+        applies=NEXT_APPEND,
+        doc="Whose clock stamps the records: the producer's, or this log's as it appends.",
+        danger="With CreateTime a producer's wrong clock decides about rolls and retention.",
+    )
+    message_timestamp_before_max_ms: int = row(
+        "message.timestamp.before.max.ms",
+        "long",
+        LONG_MAX,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.message.timestamp.before.max.ms",),
+        applies=NEXT_APPEND,
+        doc="A record whose timestamp is further than this before the clock is refused.",
+        danger="Any limit refuses the loading of old data with its own timestamps.",
+    )
+    message_timestamp_after_max_ms: int = row(
+        "message.timestamp.after.max.ms",
+        "long",
+        HOURS,
+        unit="milliseconds",
+        minimum=0,
+        broker=("log.message.timestamp.after.max.ms",),
+        applies=NEXT_APPEND,
+        doc="A record whose timestamp is further than this after the clock is refused.",
+        danger="Records far in the future make the log roll, and keep retention from deleting their segments.",
+    )
+    min_insync_replicas: int = row(
+        "min.insync.replicas",
+        "int",
+        1,
+        unit="replicas",
+        minimum=1,
+        broker=("min.insync.replicas",),
+        doc="Kept for brokers that share the configuration; a log in one process is its only replica.",
+        danger="None here.",
+        idle="a log here has one replica",
+    )
+    unclean_leader_election_enable: bool = row(
+        "unclean.leader.election.enable",
+        "bool",
+        False,
+        broker=("unclean.leader.election.enable",),
+        doc="Kept for brokers that share the configuration; nothing is elected here.",
+        danger="None here.",
+        idle="no leader is elected here",
+    )
+    local_retention_ms: int = row(
+        "local.retention.ms",
+        "long",
+        -2,
+        unit="milliseconds",
+        minimum=-2,
+        broker=("log.local.retention.ms",),
+        doc="Kept for brokers with tiered storage; -2 is `retention.ms`.",
+        danger="None here: nothing is tiered.",
+        idle=_NOT_TIERED,
+    )
+    local_retention_bytes: int = row(
+        "local.retention.bytes",
+        "long",
+        -2,
+        unit="bytes",
+        minimum=-2,
+        broker=("log.local.retention.bytes",),
+        doc="Kept for brokers with tiered storage; -2 is `retention.bytes`.",
+        danger="None here: nothing is tiered.",
+        idle=_NOT_TIERED,
+    )
+    remote_storage_enable: bool = row(
+        "remote.storage.enable",
+        "bool",
+        False,
+        doc="Kept for brokers with tiered storage.",
+        danger="Nothing is tiered here, but the policy must be `delete` or empty, as Kafka demands.",
+        idle=_NOT_TIERED,
+    )
+    remote_log_copy_disable: bool = row(
+        "remote.log.copy.disable",
+        "bool",
+        False,
+        doc="Kept for brokers with tiered storage.",
+        danger="None here: nothing is tiered.",
+        idle=_NOT_TIERED,
+    )
+    remote_log_delete_on_disable: bool = row(
+        "remote.log.delete.on.disable",
+        "bool",
+        False,
+        doc="Kept for brokers with tiered storage.",
+        danger="None here: nothing is tiered.",
+        idle=_NOT_TIERED,
+    )
+    explicit: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
+    """The names of the settings that were given, as Python writes them."""
+
+    def __init__(self, **settings: Unpack[LogSettings]) -> None:
+        values = self._defaults() | {name: self._find(name, value).parse(value) for name, value in settings.items()}
+        self._fill(values, settings)
+
+    if TYPE_CHECKING:
+
+        def replace(self, **settings: Unpack[LogSettings]) -> Self: ...  # type: ignore[override]  # names, not any
+
+    @classmethod
+    def from_kafka(cls, source: Mapping[str, object] | str | os.PathLike[str]) -> LogConfig:
+        """Take settings under Kafka's topic and broker names, with Kafka's precedence and Kafka's defaults.
+
+        From a mapping every name must be known. From a path, of a `server.properties`, the broker's names alone
+        count, and names that are not about storage are passed over, as such a file is full of them. A name that is a
+        topic's, or that is nearly one of the broker's, is a `ConfigWarning` with its line. Nothing is deleted by age
+        where the file has no `log.retention.*`: that, too, is a `ConfigWarning`.
+        """
+        if isinstance(source, Mapping):
+            return cls._from_names(check_known(source, _MAPPING_NAMES), cls._defaults(kafka=True))
+        return cls._from_names(from_properties(source), cls._defaults(), topic=False)
+
+    @classmethod
+    def resolve(cls, config: ConfigSource = None, settings: Mapping[str, Any] | None = None) -> LogConfig:
+        """Make the configuration of `open(..., config=config, **settings)`; `settings` have precedence.
+
+        A mapping is read as `from_kafka` reads it but for kstore's default of `retention_ms`, -1.
+        """
+        if config is None:
+            base = cls()
+        elif isinstance(config, LogConfig):
+            base = config
+        elif isinstance(config, Mapping):
+            base = cls._from_names(check_known(config, _MAPPING_NAMES), cls._defaults())
+        elif isinstance(config, str | os.PathLike):
+            base = cls.from_kafka(config)
+        else:
+            kind = type(config).__name__
+            raise TypeError(f"config must be a LogConfig, a mapping of settings, or a path, not {kind}")
+        return base.replace(**(settings or {}))
+
+    def for_topic(self, overrides: Mapping[str, Any]) -> LogConfig:
+        """Return these settings with a topic's own over them, by topic names only (SEMANTICS 13.11, 13.12)."""
+        check_known(overrides, TOPIC_NAMES)
+        return self.replace(
+            **{row.attribute: overrides[row.name] for row in self.settings if row.name in overrides},
+        )
+
+    @property
+    def effective_segment_bytes(self) -> int:
+        """The segment size in force: `internal.segment.bytes` when it is set (SEMANTICS 13.14a)."""
+        return self.segment_bytes if self.internal_segment_bytes is None else self.internal_segment_bytes
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level of `compression_type`; None where the type has no levels, or the producer decides."""
+        level: int | None = getattr(self, f"compression_{self.compression_type}_level", None)
+        return level
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the policy has `compact`."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the policy has `delete`."""
+        return "delete" in self.cleanup_policy
+
+    def warnings(self, broker: BrokerConfig | None = None, *, housekeeping: bool = True) -> tuple[str, ...]:
+        """Warnings about effects of these settings that may surprise: sentences with the numbers.
+
+        Retention and compaction are judged by the periods of the store's `broker` (Kafka's defaults unless given);
+        without `housekeeping` they are left out, as for a log that no store looks after.
+        """
+        warnings = list(cautions.of_log(self))
+        if housekeeping:
+            warnings += cautions.of_housekeeping(self, broker or BrokerConfig())
+        return tuple(warnings)
+
+    def check_for_writing(self) -> None:
+        """Raise a `ConfigError` if no log can be opened for writing, although each setting is allowed."""
+        if self.segment_index_bytes < cautions.TIME_ENTRY_BYTES:
+            raise ConfigError(
+                f"segment.index.bytes = {self.segment_index_bytes} has no room for an entry of a time index: "
+                f"at least {cautions.TIME_ENTRY_BYTES} is needed to write a log (unit: bytes)"
+            )
+
+    def _check_together(self) -> None:
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigError(
+                f"min.compaction.lag.ms = {self.min_compaction_lag_ms} is more than "
+                f"max.compaction.lag.ms = {self.max_compaction_lag_ms}"
+            )
+        if self.remote_storage_enable and self.cleanup_policy not in ((), ("delete",)):
+            raise ConfigError(
+                f"cleanup.policy = {text(self.cleanup_policy)!r} does not go with remote.storage.enable: "
+                "delete or an empty list is allowed"
+            )
+
+
+ConfigSource: TypeAlias = LogConfig | Mapping[str, object] | str | os.PathLike[str] | None
+
+_NOT_STORAGE = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+TOPIC_NAMES = frozenset((*(row.name for row in LogConfig.settings), *_NOT_STORAGE))
+_BROKER_NAMES = frozenset(
+    (*(at.name for row in LogConfig.settings for at in row.broker_names), *(row.name for row in BrokerConfig.settings))
+)
+_MAPPING_NAMES = TOPIC_NAMES | _BROKER_NAMES
+
+
+def from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read the settings of storage in a `server.properties`.
+
+    Issues a `ConfigWarning` for each line that is passed over and looks as if it was meant, and for a file without a
+    retention.
+    """
+    properties = read_properties(path)
+    cautions.issue(of_properties(os.fspath(path), {name: line for name, (_, line) in properties.items()}))
+    return {name: value for name, (value, _) in properties.items() if name in _BROKER_NAMES}
+
+
+def of_properties(path: str, lines: Mapping[str, int]) -> Iterator[str]:
+    """Warnings about the names in a properties file."""
+    for name, line in lines.items():
+        if name in _BROKER_NAMES:
+            continue
+        if name in TOPIC_NAMES:
+            yield f"{path}, line {line}: {name} is a topic's setting and is passed over{_broker_name(name)}"
+        elif near := nearest(name.lower().replace("_", "."), _BROKER_NAMES, cutoff=_MEANT):
+            yield f"{path}, line {line}: {shortened(name)} is no setting and is passed over{near}"
+    if not any(at.name in lines for at in LogConfig._by_attribute["retention_ms"].broker_names):
+        yield (
+            f"{path} names no retention: a broker would delete records after {KAFKA_RETENTION_MS // HOURS} hours, "
+            f"kstore deletes none by age. Write log.retention.hours={KAFKA_RETENTION_MS // HOURS} for the broker's "
+            "way, or log.retention.ms=-1 to keep all"
+        )
+
+
+def _broker_name(topic_name: str) -> str:
+    rows = [row for row in LogConfig.settings if row.name == topic_name]
+    return "".join(f"; the broker's name is {row.broker_names[0].name}" for row in rows if row.broker_names)
+
+
+# How much a name must be like a known one to be taken for a slip. Of Kafka's own names that are not about storage the
+# nearest reaches 0.82.
+_MEANT = 0.84

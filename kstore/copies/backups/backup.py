@@ -1,0 +1,232 @@
+"""`Backup`: a thread that backs up a store, round after round; and the same for directories of another process.
+
+The hardest rule: a failure of the object store stops no append and ends no backup, it only leaves it behind; a newer
+writer ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kstore.base import arguments, threads, times
+from kstore.base.closing import Closing
+from kstore.base.stats import BackupStats
+from kstore.copies.backups.backup_source import DirectorySource, Source, StoreSource
+from kstore.copies.backups.backup_writer import WINDOW_SECONDS, BackupWriter
+from kstore.copies.backups.object_store import Objects
+from kstore.copies.backups.open_objects import open_objects, refuse_inside
+from kstore.errors import BackupError, BackupFencedError, KStoreError, LogClosedError
+from kstore.store.store import Store
+
+logger = logging.getLogger("kstore")
+
+LONGEST_PAUSE = 60.0
+"""After how many seconds a round that failed is tried again at the latest."""
+
+
+class Backup(Closing):
+    """A backup under way, made by `kstore.backup`. Every method may be called from any thread."""
+
+    url: str
+    """Where the backup is, without credentials."""
+
+    def __init__(
+        self,
+        source: Source,
+        url: str | Objects,
+        *,
+        every: float,
+        window: float,
+        options: Mapping[str, Any] | None,
+        clock: Callable[[], int] | None = None,
+        background: bool = True,
+    ) -> None:
+        """Take over the backup at `url`, or begin it."""
+        pause = arguments.seconds("every", every)
+        kept = arguments.seconds("window", window)
+        if pause is None or kept is None or math.isinf(kept) or kept > 1e9:
+            raise ValueError(f"every is {every} and window {window}; numbers of seconds are needed")
+        clock = times.checked_clock(clock)
+        self._every = pause
+        refuse_inside(url, source.roots)
+        self._objects = open_objects(url, options, create=True)
+        self.url = self._objects.url
+        self._turn = threading.Lock()  # held for a round
+        self._bell = threads.Bell()  # rung once, by `close`
+        self._stopped = False
+        self._failure: str | None = None
+        self._fenced: BackupFencedError | None = None
+        self._failed_rounds = 0
+        self._last_ms: int | None = None
+        self._writer = BackupWriter(source, self._objects, window_ms=int(kept * 1000), clock=clock)
+        self._thread: threading.Thread | None = None
+        if background:
+            self._thread = threading.Thread(target=self._run, name="kstore-backup", daemon=True)
+            threads.start(self._thread)
+
+    def flush(self) -> None:
+        """Back up now, and return once everything is backed up that was appended before the call.
+
+        Raises `BackupError` when the object store fails, `BackupFencedError` when another writer has taken over, and
+        `BackupError` for partitions that cannot be backed up.
+        """
+        while not self._round():
+            if self._writer.unknown:
+                where, why = next(iter(self._writer.unknown.items()))
+                raise BackupError(f"{where} is not backed up: {why}")
+            if not self._writer.wait(1.0):
+                time.sleep(0.001)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._stopped
+
+    def stats(self) -> BackupStats:
+        """How far the backup is; text and numbers only, fit for JSON. docs/metrics.md has each key.
+
+        `rounds`, `requests` (by kind) and `sent_bytes` count since it was opened; `partitions` has each partition's
+        `lag_records` as of the last round, `unknown` those that cannot be backed up and why, `failure` why the last
+        round failed, None if it did not, and `last_backup_ms` when everything was backed up the last time.
+        """
+        writer = self._writer
+        lag = dict(writer.lag)
+        return {
+            "url": self.url,
+            "backup": writer.manifest.backup,
+            "generation": writer.manifest.generation,
+            "rounds": writer.rounds,
+            "round": writer.manifest.number,
+            "requests": dict(self._objects.requests),
+            "sent_bytes": self._objects.sent_bytes,
+            "caught_up": writer.caught_up and not any(each["lag_records"] for each in lag.values()),
+            "last_backup_ms": self._last_ms,
+            "partitions": lag,
+            "unknown": dict(writer.unknown),
+            "failure": self._failure,
+            "fenced": self._fenced is not None,
+        }
+
+    def close(self) -> None:
+        """Back up what is left, as far as that works, and stop. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._bell.ring()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+        try:
+            if self._fenced is None:
+                self._catch_up()
+        except KStoreError as error:
+            logger.warning("backup to %s: not everything is backed up: %s", self.url, error)
+        finally:
+            with self._turn:
+                self._writer.close()
+                self._objects.close()
+
+    def _catch_up(self) -> None:
+        """Rounds until everything is backed up, as long as they work."""
+        while not self._round() and not self._writer.unknown:
+            if not self._writer.wait(1.0):
+                time.sleep(0.001)
+
+    def _round(self) -> bool:
+        """One round, whose failure is kept for `stats` and raised; whether everything is backed up."""
+        with self._turn:
+            if self._fenced is not None:
+                raise self._fenced
+            try:
+                is_all = self._writer.round()
+            except BackupFencedError as error:
+                self._fenced = error
+                self._failure = str(error)
+                raise
+            except (KStoreError, OSError) as error:
+                self._failure = str(error)
+                self._failed_rounds += 1
+                raise
+            self._failure, self._failed_rounds = None, 0
+            if is_all:
+                self._last_ms = time.time_ns() // 1_000_000
+            return is_all
+
+    def _run(self) -> None:
+        while not self._stopped:
+            begun = time.monotonic()
+            try:
+                is_all = self._round()
+            except (BackupFencedError, LogClosedError) as error:
+                logger.error("backup to %s stops: %s", self.url, error)
+                return
+            except (KStoreError, OSError) as error:
+                is_all = True
+                if self._failed_rounds == 1:
+                    logger.warning("backup to %s: a round failed, and is tried again: %s", self.url, error)
+            if not is_all and self._writer.wait(self._every):
+                continue
+            pause = self._every - (time.monotonic() - begun)
+            if self._failed_rounds:
+                pause = min(max(self._every, 0.1) * 2**self._failed_rounds, LONGEST_PAUSE)
+            self._bell.wait(lambda: self._stopped, pause)
+
+
+def backup(
+    store: Store,
+    url: str,
+    *,
+    every: float = 1.0,
+    window: float = WINDOW_SECONDS,
+    options: Mapping[str, Any] | None = None,
+) -> Backup:
+    """Back up a store that is open for writing to an object store or a directory, in a thread, until it is closed.
+
+    `url` is `s3://bucket/prefix`, `gs://`, `az://`, `file://`, `memory://` or a directory's path. Every `every` seconds
+    what is new is flushed and sent: two requests, however many partitions there are, and none where nothing is new.
+    Sealed segments are sent beside, under Kafka's names. What was deleted, truncated or compacted at the source is kept
+    for `window` seconds (7 days), for `kstore.restore` to any time in them. `options` are those of the object store
+    (`region`, `endpoint`, ...); credentials come from the environment where they are not given.
+
+    One writer at a time: another one that is opened on the same `url`, here or on another machine, takes over, and
+    this one stops with `BackupFencedError`. Close the backup before the store.
+
+    Raises `ConfigError` where obstore is missing (`pip install 'kstore[backup]'`), and `BackupError` for a bucket that
+    is not there, missing credentials, a backup of other topics, or a directory in one of the store's.
+    """
+    if not isinstance(store, Store):
+        raise TypeError(f"store must be a kstore.Store, not {type(store).__name__}")
+    return Backup(StoreSource(store), url, every=every, window=window, options=options)
+
+
+def back_up_directory(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    url: str | Objects,
+    *,
+    follow: bool = False,
+    every: float = 1.0,
+    window: float = WINDOW_SECONDS,
+    options: Mapping[str, Any] | None = None,
+    clock: Callable[[], int] | None = None,
+) -> Backup:
+    """Back up directories that another process may write.
+
+    Takes no lock and changes nothing there; files that are not flushed yet are synced first. Without `follow` all is
+    backed up when this returns, and the `Backup` only tells how it went; with it a thread goes on until the backup is
+    closed.
+    """
+    source = DirectorySource(paths)
+    found = Backup(source, url, every=every, window=window, options=options, clock=clock, background=follow)
+    if not follow:
+        try:
+            found.flush()
+        except BaseException:
+            found._stopped = True
+            found._writer.close()
+            raise
+    return found

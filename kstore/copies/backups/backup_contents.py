@@ -1,0 +1,187 @@
+"""What a backup holds as of one round: topics, partitions, their segments and tails, and what has been dropped.
+
+Values only; their text is in `rounds`. The hardest rule: tails follow the sealed segments without a gap, and chunks one
+another, so that what is put together again is the source's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from kstore.copies.backups import object_keys
+from kstore.copies.backups.backup_manifest import Span
+from kstore.files import names
+
+PartitionKey: TypeAlias = tuple[str, int]
+
+
+class StoredFile(NamedTuple):
+    """A file of a segment; `suffix` is what its object's name has after the file's own name."""
+
+    kind: str
+    length: int
+    crc: int
+    suffix: str = ""
+
+
+class SealedSegment(NamedTuple):
+    """A segment that the log no longer writes, in objects of its own."""
+
+    base_offset: int
+    end_offset: int
+    """The base offset of the segment behind it."""
+    inode: int
+    modified_ns: int
+    """The `.log` file's at the source: while it has these it has not been replaced. A restored file gets the time."""
+    files: tuple[StoredFile, ...]
+
+    def file(self, kind: str) -> StoredFile | None:
+        """The file of one kind, None without one."""
+        return next((file for file in self.files if file.kind == kind), None)
+
+
+class Chunk(NamedTuple):
+    """Whole batches of a segment's `.log` file, in a round's object, or in one that has no other partition's."""
+
+    base_offset: int
+    """The segment's."""
+    position: int
+    """Where they stand in the segment's file."""
+    length: int
+    crc: int
+    end_offset: int
+    """One past the last offset in them."""
+    round: int
+    """The number of the round; 0 for an object of their own."""
+    at: int
+    """Where they stand in the object."""
+    suffix: str = ""
+    """What the name of an object of their own has after the `.log` file's name; empty for a round's object."""
+
+    @property
+    def end_position(self) -> int:
+        """Where they end in the segment's file."""
+        return self.position + self.length
+
+
+class EpochStart(NamedTuple):
+    """A leader epoch and the first offset written in it."""
+
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition. Immutable; thread-safe."""
+
+    topic: str
+    partition: int
+    topic_id: str = ""
+    """As `partition.metadata` has it; empty for a topic from before there were ids."""
+    log_start_offset: int = 0
+    end_offset: int = 0
+    """How far it has been backed up."""
+    high_watermark: int = 0
+    cleaned_offset: int = -1
+    """Up to where the cleaner has been; -1 if it has not."""
+    epochs: tuple[EpochStart, ...] = ()
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Stretches of offsets that no segment has, as `kstore-gaps.json` names them."""
+    segments: tuple[SealedSegment, ...] = ()
+    tail: tuple[Chunk, ...] = ()
+    snapshot: tuple[int, StoredFile] | None = None
+    """The producers' state at the base offset of the tail's first segment."""
+
+    @property
+    def key(self) -> PartitionKey:
+        """Topic and number."""
+        return self.topic, self.partition
+
+    def object_of(self, base_offset: int, file: StoredFile) -> str:
+        """The name of a file's object."""
+        return str(object_keys.FileKey(self.topic, self.partition, base_offset, file.kind, file.suffix))
+
+    def object_of_chunk(self, chunk: Chunk) -> str:
+        """The name of the object that a chunk is in."""
+        if not chunk.suffix:
+            return object_keys.round_key(chunk.round)
+        return str(object_keys.FileKey(self.topic, self.partition, chunk.base_offset, names.LOG, chunk.suffix))
+
+    def objects(self) -> list[str]:
+        """The names of its own objects, which are not those of rounds."""
+        found = [self.object_of(segment.base_offset, file) for segment in self.segments for file in segment.files]
+        found += dict.fromkeys(self.object_of_chunk(chunk) for chunk in self.tail if chunk.suffix)
+        return found if self.snapshot is None else [*found, self.object_of(*self.snapshot)]
+
+    def refusal(self) -> str | None:
+        """What is wrong with it as a whole, None if nothing is."""
+        last = -1
+        for segment in self.segments:
+            if not last <= segment.base_offset < segment.end_offset:
+                return f"segment {segment.base_offset} ends at {segment.end_offset}, behind one that ends at {last}"
+            last = segment.end_offset
+            kinds = [file.kind for file in segment.files]
+            if names.LOG not in kinds or len(set(kinds)) != len(kinds):
+                return f"segment {segment.base_offset} has the files {kinds}; each once and a .log are needed"
+        base, position, end = -1, 0, last
+        for chunk in self.tail:
+            follows = chunk.base_offset == base and chunk.position == position
+            begins = chunk.base_offset >= max(end, 0) and chunk.position == 0 and chunk.base_offset != base
+            if not follows and not begins:
+                return f"a chunk of {chunk.base_offset} at {chunk.position} comes behind offset {end} at {position}"
+            if not max(end, chunk.base_offset) < chunk.end_offset:
+                return f"a chunk of {chunk.base_offset} ends at {chunk.end_offset}, not above {end}"
+            base, position, end = chunk.base_offset, chunk.end_position, chunk.end_offset
+        if self.end_offset < end:
+            return f"its end is {self.end_offset}, below the {end} of what it holds"
+        if self.high_watermark > self.end_offset or self.log_start_offset > self.end_offset:
+            marks = f"high watermark {self.high_watermark} and log start {self.log_start_offset}"
+            return f"{marks} are not both up to its end {self.end_offset}"
+        risen = EpochStart(-1, -1)
+        for entry in self.epochs:
+            if entry.epoch <= risen.epoch or entry.offset <= risen.offset:
+                return f"leader epoch {entry.epoch} from {entry.offset} on follows {risen.epoch} from {risen.offset} on"
+            risen = entry
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """The record that a store keeps of a topic. Immutable; thread-safe."""
+
+    topic_id: str
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+class Dropped(NamedTuple):
+    """Objects that the newest state does without, and since when; they are deleted after the restore window."""
+
+    time_ms: int
+    keys: tuple[str, ...] = ()
+    rounds: tuple[Span, ...] = ()
+
+    def objects(self) -> list[str]:
+        """The names of all of them."""
+        numbers = (number for first, last in self.rounds for number in range(first, last + 1))
+        return [*self.keys, *map(object_keys.round_key, numbers)]
+
+
+@dataclass(frozen=True, slots=True)
+class BackupState:
+    """Everything as of one round. Immutable; thread-safe."""
+
+    number: int = 0
+    time_ms: int = 0
+    caught_up: bool = False
+    """Whether everything is in it that was seen at the source then; not while a first round is under way."""
+    together: bool = True
+    """Whether the ends of the partitions are of one moment; not those of a directory that another process writes."""
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    partitions: Mapping[PartitionKey, PartitionState] = field(default_factory=dict)
+    dropped: tuple[Dropped, ...] = ()
+    loads: str = ""
+    """The text of `kstore-loads.json`: the bulk loads that are done. Empty without one."""

@@ -1,0 +1,274 @@
+"""The manifest of a backup: the one object that is replaced, by compare-and-set, and which all the others hang on.
+
+Owns its text, read as a stranger's. The hardest rule: whoever writes took a generation first, and a manifest of a
+higher generation ends every older writer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kstore.base.numbers import LONG_MAX
+from kstore.copies.backups import object_keys
+from kstore.copies.backups.object_store import Objects, Tag
+from kstore.errors import BackupError, StorageError
+from kstore.files import json_file
+
+VERSION = 1
+MOST_MANIFEST_BYTES = 64 << 20
+MOST_CATALOGS = 200_000
+MOST_ROUNDS = 1 << 24
+MOST_INTENTS = 100_000
+MOST_LENGTH = 1 << 40
+CRC_MAX = 2**32 - 1
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Span(NamedTuple):
+    """The rounds from `first` to `last`."""
+
+    first: int
+    last: int
+
+
+class CatalogPlace(NamedTuple):
+    """A catalog: the state after round `number`; `rounds` lie between the catalog before it and this one."""
+
+    number: int
+    time_ms: int
+    length: int
+    crc: int
+    rounds: tuple[Span, ...] = ()
+
+
+class Intent(NamedTuple):
+    """A file whose upload may be under way: a later writer gives its name to no other bytes."""
+
+    key: str
+    length: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackupManifest:
+    """The content of `kstore-backup.json`. Immutable; thread-safe."""
+
+    backup: str
+    """The backup's id, 32 hexadecimal digits; also the id of what is restored of it."""
+
+    generation: int
+    """Of the writer: the number of writers that there have been. One with a lower generation has been fenced."""
+
+    writer: str
+    """The writer's id, 32 hexadecimal digits."""
+
+    revision: int
+    """Rises with each writing of the manifest, so that no two have the same text."""
+
+    number: int
+    """The last round that counts; 0 without one."""
+
+    time_ms: int
+    """When that round was made, in milliseconds since the epoch: rounds have rising times."""
+
+    window_ms: int
+    """For how long what has been dropped is kept."""
+
+    kept_from_ms: int = 0
+    """What was dropped up to then may have been deleted: states of before it may lack objects."""
+
+    swept_ms: int = 0
+    """When objects that no manifest counts were looked for the last time."""
+
+    catalogs: tuple[CatalogPlace, ...] = ()
+    """The catalogs of the restore window, the oldest first."""
+
+    rounds: tuple[Span, ...] = ()
+    """The rounds since the newest catalog, or since the beginning."""
+
+    intents: tuple[Intent, ...] = ()
+    """What the writer may be uploading."""
+
+    def encode(self) -> bytes:
+        """Write it as JSON."""
+        fields = {
+            "version": VERSION,
+            "backup": self.backup,
+            "generation": self.generation,
+            "writer": self.writer,
+            "revision": self.revision,
+            "number": self.number,
+            "time_ms": self.time_ms,
+            "window_ms": self.window_ms,
+            "kept_from_ms": self.kept_from_ms,
+            "swept_ms": self.swept_ms,
+            "catalogs": [[*place[:4], place.rounds] for place in self.catalogs],
+            "rounds": self.rounds,
+            "intents": self.intents,
+        }
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(data: bytes, where: str) -> BackupManifest:
+    """Read a manifest; `BackupError` names `where` it is, the field, what it holds, and what is allowed."""
+    fields = parse(data, where)
+    version = integer(fields, "version", 0)
+    if version != VERSION:
+        raise BackupError(f"{where} has version {version}; this release of kstore knows version {VERSION}")
+    with malformed_fields(where):
+        number = fields.integer("number", 0, LONG_MAX)
+        time_ms = fields.integer("time_ms", 0, LONG_MAX)
+        catalogs = tuple(_catalogs(fields))
+        manifest = BackupManifest(
+            backup=_id(fields, "backup"),
+            generation=fields.integer("generation", 1, LONG_MAX),
+            writer=_id(fields, "writer"),
+            revision=fields.integer("revision", 1, LONG_MAX),
+            number=number,
+            time_ms=time_ms,
+            window_ms=fields.integer("window_ms", 0, LONG_MAX),
+            kept_from_ms=fields.integer("kept_from_ms", 0, LONG_MAX),
+            swept_ms=fields.integer("swept_ms", 0, LONG_MAX),
+            catalogs=catalogs,
+            rounds=spans(fields, "rounds"),
+            intents=tuple(_intents(fields)),
+        )
+        fields.end()
+    last = catalogs[-1].number if catalogs else 0
+    if manifest.rounds and manifest.rounds[0].first <= last:
+        raise BackupError(f"{where}: rounds begin at {manifest.rounds[0].first}; above catalog {last} is needed")
+    newest = manifest.rounds[-1].last if manifest.rounds else last
+    if newest != number:
+        raise BackupError(f"{where}: number is {number}, and the last of its rounds is {newest}")
+    if catalogs and catalogs[-1].time_ms > time_ms:
+        raise BackupError(f"{where}: time_ms is {time_ms}, before its newest catalog's {catalogs[-1].time_ms}")
+    return manifest
+
+
+def read_manifest(objects: Objects) -> tuple[BackupManifest, Tag] | None:
+    """Read the manifest of a backup and its tag; None where there is no backup."""
+    found = objects.read(object_keys.MANIFEST, most_bytes=MOST_MANIFEST_BYTES)
+    if found is None:
+        return None
+    return decode(found.data, f"{object_keys.MANIFEST} in {objects.url}"), found.tag
+
+
+def add_round(rounds: tuple[Span, ...], number: int) -> tuple[Span, ...]:
+    """The spans with one more round, above all of them."""
+    if rounds and rounds[-1].last + 1 == number:
+        return (*rounds[:-1], Span(rounds[-1].first, number))
+    return (*rounds, Span(number, number))
+
+
+# Taking a backup's JSON apart; the rounds and catalogs are read with these, too.
+
+
+def parse(data: bytes, where: str) -> json_file.Fields:
+    """The fields of a JSON object; `BackupError` for anything else."""
+    try:
+        return json_file.Fields(json_file.parse(data), where)
+    except (ValueError, RecursionError) as error:
+        raise BackupError(f"{where} is malformed: {str(error)[:200]}") from None
+    except StorageError as error:
+        raise malformed(where, error) from None
+
+
+def malformed(where: str, error: StorageError) -> BackupError:
+    """The error of a field of a backup's object."""
+    reason = str(error.strerror).removeprefix("malformed: ").partition("; 'kstore repair'")[0]
+    return BackupError(f"{where} is malformed: {reason}")
+
+
+def integer(fields: json_file.Fields, name: str, low: int, high: int = LONG_MAX) -> int:
+    """A whole number; `BackupError`."""
+    try:
+        return fields.integer(name, low, high)
+    except StorageError as error:
+        raise malformed(fields.path, error) from None
+
+
+@contextmanager
+def malformed_fields(where: str) -> Iterator[None]:
+    """Raise what is wrong with a field in the block as a `BackupError` of the object."""
+    try:
+        yield
+    except StorageError as error:
+        raise malformed(where, error) from None
+
+
+def list_of(fields: json_file.Fields, place: str, value: Any, count: int) -> list[Any]:
+    """`value`, if it is a list of so many; `StorageError`."""
+    if not isinstance(value, list) or len(value) != count:
+        raise fields.refusal(place, value, f"a list of {count}")
+    return value
+
+
+def lists(fields: json_file.Fields, name: str, count: int, most: int = LONG_MAX) -> Iterator[tuple[str, list[Any]]]:
+    """The items of a list, each a list of so many, with their places; `StorageError`."""
+    items = fields.items(name)
+    if len(items) > most:
+        raise fields.refusal(name, items, f"at most {most} of them")
+    for place, item in items:
+        yield place, list_of(fields, place, item, count)
+
+
+def numbers_of(fields: json_file.Fields, place: str, value: Any, highs: tuple[int, ...]) -> tuple[int, ...]:
+    """A list of whole numbers of `[0, high]`, one for each of `highs`; `StorageError`."""
+    for number, high in zip(list_of(fields, place, value, len(highs)), highs, strict=True):
+        if type(number) is not int or not 0 <= number <= high:
+            raise fields.refusal(place, number, f"a whole number from 0 to {high}")
+    return tuple(value)
+
+
+def spans(fields: json_file.Fields, name: str) -> tuple[Span, ...]:
+    """Rising spans of rounds; `StorageError`."""
+    return spans_of(fields, name, fields.take(name))
+
+
+def spans_of(fields: json_file.Fields, name: str, value: Any) -> tuple[Span, ...]:
+    """`value`, if it is rising spans of rounds; `StorageError`."""
+    if not isinstance(value, list):
+        raise fields.refusal(name, value, "a list")
+    found = [Span(*numbers_of(fields, f"{name}[{at}]", each, (LONG_MAX, LONG_MAX))) for at, each in enumerate(value)]
+    last = 0
+    for span in found:
+        if not last < span.first <= span.last:
+            raise fields.refusal(name, str(tuple(span)), f"spans that rise above {last}")
+        last = span.last
+    if sum(span.last - span.first + 1 for span in found) > MOST_ROUNDS:
+        raise fields.refusal(name, value, f"at most {MOST_ROUNDS} rounds")
+    return tuple(found)
+
+
+def _catalogs(fields: json_file.Fields) -> Iterator[CatalogPlace]:
+    last, last_ms = 0, -1
+    for place, item in lists(fields, "catalogs", 5, MOST_CATALOGS):
+        number, time_ms, length, crc = numbers_of(fields, place, item[:4], (LONG_MAX, LONG_MAX, MOST_LENGTH, CRC_MAX))
+        found = CatalogPlace(number, time_ms, length, crc, spans_of(fields, place, item[4]))
+        above = [found.rounds[0].first] if found.rounds else []
+        if not all(last < each <= number for each in (*above, number)):
+            raise fields.refusal(place, number, f"rounds and a number above {last}")
+        if found.time_ms < last_ms or (found.rounds and found.rounds[-1].last != found.number):
+            raise fields.refusal(place, found.time_ms, f"a time from {last_ms} on, and rounds up to the catalog's own")
+        last, last_ms = found.number, found.time_ms
+        yield found
+
+
+def _intents(fields: json_file.Fields) -> Iterator[Intent]:
+    for place, item in lists(fields, "intents", 3, MOST_INTENTS):
+        if not isinstance(item[0], str) or object_keys.parse_file(item[0]) is None:
+            raise fields.refusal(place, item[0], "the name of a segment's file")
+        yield Intent(item[0], *numbers_of(fields, place, item[1:], (MOST_LENGTH, CRC_MAX)))
+
+
+def _id(fields: json_file.Fields, name: str) -> str:
+    value = fields.take(name)
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise fields.refusal(name, value, "32 hexadecimal digits")
+    return value

@@ -1,0 +1,96 @@
+"""Reading what a backup's manifest names: catalogs, the headers of rounds, and the states that they make.
+
+The hardest rule: a state is put together of whole objects that follow one another, or there is a `BackupError` that
+names the one that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
+
+from kstore._core import crc32c
+from kstore.base import times
+from kstore.base.threads import Workers
+from kstore.copies.backups import backup_rounds, object_keys
+from kstore.copies.backups.backup_contents import BackupState
+from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace, Span
+from kstore.copies.backups.backup_rounds import Round
+from kstore.copies.backups.object_store import Objects
+from kstore.errors import BackupError
+
+FIRST_BYTES = 64 << 10
+"""How much of a round is read at first: most headers are shorter."""
+AHEAD = 16
+"""How many rounds are read at once."""
+
+
+def read_catalog(objects: Objects, place: CatalogPlace) -> BackupState:
+    """Read a catalog; `BackupError` where it is not the one that the manifest names."""
+    key = object_keys.catalog_key(place.number)
+    where = f"{key} in {objects.url}"
+    found = objects.read(key, most_bytes=backup_rounds.PREFIX.size + backup_rounds.MOST_HEADER_BYTES)
+    if found is None:
+        raise BackupError(f"{where} is missing: no state since {times.show(place.time_ms)} can be told without it")
+    if len(found.data) != place.length or crc32c(found.data) != place.crc:
+        raise BackupError(
+            f"{where} has {len(found.data)} bytes of CRC {crc32c(found.data):#010x}; the manifest says {place.length} "
+            f"of {place.crc:#010x}"
+        )
+    state = backup_rounds.decode_catalog(found.data, where)
+    if (state.number, state.time_ms) != (place.number, place.time_ms):
+        raise BackupError(f"{where} is of round {state.number} at {state.time_ms} ms; the manifest says otherwise")
+    return state
+
+
+def read_round(objects: Objects, number: int) -> tuple[Round, int]:
+    """Read the header of a round: what it says, and how many bytes of the object it is."""
+    key = object_keys.round_key(number)
+    where = f"{key} in {objects.url}"
+    data = objects.read_range(key, 0, FIRST_BYTES)
+    length = backup_rounds.header_bytes(data, where)
+    if length > len(data):
+        data += objects.read_range(key, len(data), length - len(data))
+    found = backup_rounds.decode_round(data, where)
+    if found.number != number:
+        raise BackupError(f"{where} is round {found.number}, not {number}")
+    return found, length
+
+
+def states(objects: Objects, place: CatalogPlace | None, numbers: Iterable[int]) -> Iterator[BackupState]:
+    """The state of a catalog, then the state after each of these rounds, which follow it; None for the beginning.
+
+    Some rounds are read ahead.
+    """
+    state = BackupState()
+    if place is not None:
+        state = read_catalog(objects, place)
+        yield state
+    rest = iter(numbers)
+    with Workers(AHEAD, "kstore-backup") as workers:
+        ahead = [workers.submit(partial(read_round, objects, number)) for number in islice(rest, AHEAD)]
+        try:
+            while ahead:
+                found, header = ahead.pop(0).wait()
+                ahead += [workers.submit(partial(read_round, objects, number)) for number in islice(rest, 1)]
+                where = f"{object_keys.round_key(found.number)} in {objects.url}"
+                state = backup_rounds.apply(state, found, where, header)
+                yield state
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def numbers_in(spans: Iterable[Span]) -> Iterator[int]:
+    """The numbers of all rounds in spans."""
+    return (number for first, last in spans for number in range(first, last + 1))
+
+
+def read_newest(objects: Objects, manifest: BackupManifest) -> BackupState:
+    """The state after the last round."""
+    newest = BackupState()
+    place = manifest.catalogs[-1] if manifest.catalogs else None
+    for state in states(objects, place, numbers_in(manifest.rounds)):
+        newest = state
+    return newest

@@ -1,0 +1,494 @@
+"""`BackupWriter`: one round after the other, each of which the manifest counts or does not.
+
+A round looks at the source, puts the new batches of all partitions into one object, and has the manifest name it. The
+hardest rule: the state changes only when the manifest is known to have been replaced; one whose answer was lost is
+read again before anything else is done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from kstore._core import crc32c
+from kstore.base.numbers import LONG_MAX
+from kstore.base.stats import BackupLag
+from kstore.copies.backups import backup_manifest, backup_reader, backup_rounds, object_keys, orphans
+from kstore.copies.backups.backup_contents import BackupState, Dropped, PartitionKey, TopicState
+from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace, Span
+from kstore.copies.backups.backup_rounds import Change, Round
+from kstore.copies.backups.backup_source import Look, PartitionLook, Source
+from kstore.copies.backups.object_store import ObjectChangedError, Objects, Tag
+from kstore.copies.backups.orphans import Orphans
+from kstore.copies.backups.round_changes import Memory, Planned, plan
+from kstore.copies.backups.segment_uploads import Uploads
+from kstore.copies.backups.source_partition import ChangedMeanwhileError
+from kstore.disk import fs
+from kstore.errors import BackupError, BackupFencedError, KStoreError
+from kstore.files import checkpoint, names
+
+WINDOW_SECONDS = 7 * 86_400.0
+ROUND_BYTES = 32 << 20
+"""How many bytes of tails a round has at most, about: they are held in memory until it has been sent."""
+ROUNDS_PER_CATALOG = 512
+LEAST_ROUNDS_PER_CATALOG = 16
+DELETION_PAUSE_MS = 600_000
+"""How often what was dropped is deleted at most."""
+SWEEP_PAUSE_MS = 86_400_000
+"""How often objects that no manifest counts are looked for."""
+_ATTEMPTS = 1000
+
+
+class _Commit(NamedTuple):
+    """A manifest that may have been written, and what holds once it is known to be."""
+
+    manifest: BackupManifest
+    state: BackupState
+    memories: dict[PartitionKey, Memory]
+    header_bytes: int
+    live: frozenset[int]
+
+
+class BackupWriter:
+    """The writer of one backup; it has fenced all that were before it. For one thread."""
+
+    def __init__(
+        self,
+        source: Source,
+        objects: Objects,
+        *,
+        window_ms: int = int(WINDOW_SECONDS * 1000),
+        clock: Callable[[], int] | None = None,
+        may_be_new: bool = True,
+    ) -> None:
+        """Take the backup over, or begin it unless it has to be there; `BackupError` if it is one of other topics."""
+        self._source = source
+        self._objects = objects
+        self._clock = clock
+        self._memories: dict[PartitionKey, Memory] = {}
+        self._pending: _Commit | None = None
+        self._orphans: list[int] = []  # rounds that may have been written and do not count
+        self._found = Orphans()  # objects that no manifest counts, until a round drops them
+        self._small: dict[PartitionKey, object] = {}
+        self._header_bytes = 0
+        self._deleted_until_ms = -1
+        self._delete_next_ms = 0
+        self._swept_ms = 0
+        self.rounds = 0
+        self.caught_up = False
+        self.lag: dict[str, BackupLag] = {}
+        self.unknown: dict[str, str] = {}
+        self.writer = uuid.uuid4().hex
+        self._take_over(window_ms, may_be_new=may_be_new)
+        self._uploads = Uploads(objects, self.manifest.generation, self._is_taken, self.manifest.intents)
+
+    # Taking over.
+
+    def _take_over(self, window_ms: int, *, may_be_new: bool) -> None:
+        for _ in range(_ATTEMPTS):
+            found = backup_manifest.read_manifest(self._objects)
+            tag: Tag | None = None
+            if found is None:
+                if not may_be_new:
+                    raise BackupError(f"there is no backup at {self._objects.url}")
+                self.state = BackupState()
+                taken = BackupManifest(uuid.uuid4().hex, 1, self.writer, 1, 0, 0, window_ms)
+            else:
+                before, tag = found
+                self.state = backup_reader.read_newest(self._objects, before)
+                self._refuse_other_topics()
+                taken = replace(
+                    before,
+                    generation=before.generation + 1,
+                    writer=self.writer,
+                    revision=before.revision + 1,
+                    window_ms=window_ms,
+                )
+            try:
+                self._tag = self._objects.replace(object_keys.MANIFEST, taken.encode(), tag)
+            except ObjectChangedError:  # another writer came first, or the answer of an attempt was lost
+                continue
+            self.manifest = taken
+            self._whole_ms = self.state.time_ms if self.state.caught_up else -1
+            break
+        else:
+            raise BackupError(f"{self._objects.url}: other writers take the backup over all the time")
+        spans = [*(span for each in taken.catalogs for span in each.rounds), *taken.rounds]
+        known = set(backup_reader.numbers_in(spans))
+        known |= _rounds_of(self.state)
+        gone = {number for each in self.state.dropped for number in backup_reader.numbers_in(each.rounds)}
+        self._live = frozenset(known - gone)
+        # What an earlier writer may be deleting just now keeps its name for one more window.
+        due = self._now() - self.manifest.window_ms
+        self._deleting = [each for each in self.state.dropped if each.time_ms <= due]
+        self._set_dropped()
+
+    def _refuse_other_topics(self) -> None:
+        """Refuse a backup of another store: going on would drop what it has."""
+        look = self._source.look()
+        here = {each.key: self._source.topic_id(each) for each in look.partitions}
+        there = {key: partition.topic_id for key, partition in self.state.partitions.items()}
+        if there and not any(here.get(key) == topic_id for key, topic_id in there.items()) and not look.unknown:
+            shown = ", ".join(sorted({topic for topic, _ in there})[:5])
+            raise BackupError(
+                f"the backup at {self._objects.url} has other topics ({shown}), and none of this store's: restore "
+                f"it, or back up to another prefix"
+            )
+
+    # A round.
+
+    def round(self) -> bool:
+        """Back up what is new; whether everything is backed up that was there when it began.
+
+        Raises `BackupFencedError` when another writer has taken over, `BackupError` when the object store fails: the
+        next round goes on from there.
+        """
+        self._settle()
+        self._uploads.begin_look()
+        look = self._source.look()
+        while self._round_of(look):
+            continue
+        self._uploads.end_look()
+        if self._uploads.is_waiting:
+            self._commit(self._manifest(self.manifest.number), self.state, self._memories, self._live)
+        if self.caught_up and not self._uploads.in_flight:
+            self._sweep()
+        self._delete_due()
+        self._uploads.announced(self.manifest.intents)
+        if self._uploads.errors:
+            error = self._uploads.errors.pop()
+            self._uploads.errors.clear()
+            self._small.clear()
+            raise error
+        return self.caught_up and not self._uploads.is_beside
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until an upload has come further, if there is one."""
+        return self._uploads.wait(timeout)
+
+    def close(self) -> None:
+        """Wait for what is being sent."""
+        self._uploads.close()
+
+    def _round_of(self, look: Look) -> bool:
+        """Write one round; whether another one should follow at once, for want of room in this one."""
+        changes: list[Change] = []
+        data: list[bytes] = []
+        size = 0
+        memories = dict(self._memories)
+        caught_up, is_full = True, False
+        self.unknown = {f"{topic}-{number}": why for (topic, number), why in look.unknown.items()}
+        for each in look.partitions:
+            planned = self._plan(each, size, ROUND_BYTES - size)
+            if planned is None:
+                caught_up = False
+                memories.pop(each.key, None)
+                continue
+            memories[each.key] = planned.after
+            caught_up = caught_up and planned.after.look is not None
+            if planned.change is not None:
+                changes.append(planned.change)
+                data += planned.data
+                size += sum(map(len, planned.data))
+                is_full = is_full or size >= ROUND_BYTES
+            self._note_lag(each, planned)
+        changes += self._deletions(look)
+        for change in changes:
+            if change.deleted:
+                self.lag.pop(f"{change.topic}-{change.partition}", None)
+        caught_up = caught_up and not look.unknown
+        for change in changes:
+            if change.deleted:
+                memories.pop(change.key, None)
+        topics = self._topic_changes(look)
+        loads = None if look.loads == self.state.loads else look.loads
+        is_better = (caught_up, look.together) > (self.state.caught_up, self.state.together)
+        if changes or topics or loads is not None or (caught_up and is_better):
+            self._write(tuple(changes), topics, loads, data, memories, caught_up=caught_up, together=look.together)
+        else:
+            self._memories = memories
+        self.caught_up = caught_up
+        return is_full
+
+    def _plan(self, look: PartitionLook, at: int, budget: int) -> Planned | None:
+        known = self.state.partitions.get(look.key)
+        memory = self._memories.get(look.key) or Memory()
+        try:
+            planned = plan(look, known, memory, self._source, self._uploads.finished, at=at, budget=budget)
+            if planned.change is not None:
+                self._put_small_files(look, planned.change)
+        except (ChangedMeanwhileError, fs.MissingFileError):
+            return None
+        except BackupError:
+            raise
+        except (KStoreError, OSError) as error:
+            self.unknown[f"{look.topic}-{look.partition}"] = str(error)
+            return None
+        return planned
+
+    def _deletions(self, look: Look) -> list[Change]:
+        if not look.is_whole:
+            return []
+        there = {each.key for each in look.partitions} | look.unknown.keys()
+        return [Change(*key, deleted=True) for key in self.state.partitions if key not in there]
+
+    def _topic_changes(self, look: Look) -> dict[str, TopicState | None]:
+        before = self.state.topics
+        changed: dict[str, TopicState | None] = {n: t for n, t in look.topics.items() if before.get(n) != t}
+        if look.is_whole:
+            changed |= {name: None for name in before if name not in look.topics}
+        return changed
+
+    def _write(
+        self,
+        changes: tuple[Change, ...],
+        topics: dict[str, TopicState | None],
+        loads: str | None,
+        data: list[bytes],
+        memories: dict[PartitionKey, Memory],
+        *,
+        caught_up: bool,
+        together: bool,
+    ) -> None:
+        """Write the round's object, and have the manifest name it."""
+        time_ms = max(self._now(), self.state.time_ms + 1)
+        number = self.manifest.number
+        # Each drop is of the state before: what this round does without, apart from its own.
+        trial = Round(number + 1, time_ms, self.manifest.generation, caught_up, changes)
+        after = backup_rounds.apply(self.state, trial, "the round", 0)
+        for number in itertools.count(number + 1):  # noqa: B020
+            round_ = Round(
+                number,
+                time_ms,
+                self.manifest.generation,
+                caught_up,
+                changes,
+                topics,
+                self._dropped(changes, after, time_ms),
+                self._deleted_until_ms,
+                loads,
+                together,
+            )
+            header = backup_rounds.encode_round(round_)
+            self._orphans.append(number)
+            if self._put_new(object_keys.round_key(number), [header, *data]):
+                break
+            if number - self.manifest.number > _ATTEMPTS:
+                raise BackupError(
+                    f"{object_keys.round_key(number)} in {self._objects.url} is there already, as are those before it"
+                )
+        state = backup_rounds.apply(self.state, round_, object_keys.round_key(number), len(header))
+        live = (self._live | frozenset(self._orphans)) - frozenset(backup_reader.numbers_in(round_.dropped.rounds))
+        self._header_bytes += len(header)
+        catalog = self._catalog(state)
+        self._commit(self._manifest(number, time_ms, catalog), state, memories, live)
+        self.rounds += 1
+
+    def _put_new(self, key: str, parts: list[bytes]) -> bool:
+        """Write a new object of these parts, without putting them together where that can be done."""
+        if self._objects.parts_are_new:
+            return self._objects.put_new_parts(key, parts)
+        return self._objects.put_new(key, b"".join(parts))
+
+    def _catalog(self, state: BackupState) -> CatalogPlace | None:
+        """Write a catalog, if it is time for one: reading the rounds since the last one would take long."""
+        before = self.manifest.catalogs[-1] if self.manifest.catalogs else None
+        spans = backup_manifest.add_round(self.manifest.rounds, state.number)
+        since = sum(span.last - span.first + 1 for span in spans)
+        size = before.length if before is not None else 0
+        is_due = since >= ROUNDS_PER_CATALOG or (
+            since >= LEAST_ROUNDS_PER_CATALOG and self._header_bytes > max(4 * size, 1 << 20)
+        )
+        if not is_due:
+            return None
+        data = backup_rounds.encode_catalog(state)
+        if not self._objects.put_new(object_keys.catalog_key(state.number), data):
+            found = self._objects.read(object_keys.catalog_key(state.number))
+            if found is None or found.data != data:
+                return None  # left by a writer that was fenced; the next round's name is free
+        return CatalogPlace(state.number, state.time_ms, len(data), crc32c(data), spans)
+
+    def _manifest(self, number: int, time_ms: int | None = None, catalog: CatalogPlace | None = None) -> BackupManifest:
+        before = self.manifest
+        spans = before.rounds if number == before.number else backup_manifest.add_round(before.rounds, number)
+        catalogs = before.catalogs if catalog is None else (*before.catalogs, catalog)
+        oldest_ms = min(self._now() - before.window_ms, self._whole_ms)
+        while len(catalogs) > 1 and catalogs[1].time_ms <= oldest_ms:
+            catalogs = (catalogs[1]._replace(rounds=()), *catalogs[2:])  # the rounds before it lack their beginning
+        intents = tuple(self._uploads.intents()[: backup_manifest.MOST_INTENTS])
+        return replace(
+            before,
+            revision=before.revision + 1,
+            number=number,
+            time_ms=before.time_ms if time_ms is None else time_ms,
+            catalogs=catalogs,
+            rounds=spans if catalog is None else (),
+            intents=intents,
+            swept_ms=max(before.swept_ms, self._swept_ms),
+        )
+
+    def _dropped(self, changes: tuple[Change, ...], after: BackupState, time_ms: int) -> Dropped:
+        """What the round does without: files of the partitions it changes, and rounds before the newest catalog."""
+        gone: list[str] = []
+        for change in changes:
+            before = self.state.partitions.get(change.key)
+            if before is not None:
+                now = after.partitions.get(change.key)
+                left = set() if now is None else set(now.objects())
+                gone += [key for key in before.objects() if key not in left]
+                if now is None:
+                    directory = names.partition_name(*change.key)
+                    gone += [
+                        f"{directory}/{name}" for name in (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT)
+                    ]
+        again = [key for each in self._deleting for key in each.keys]
+        again_rounds = [number for each in self._deleting for number in backup_reader.numbers_in(each.rounds)]
+        catalogs = self.manifest.catalogs
+        newest = catalogs[-1].number if catalogs else 0
+        used = _rounds_of(after)
+        unused = [number for number in self._live if number <= newest and number not in used]
+        spans: tuple[Span, ...] = ()
+        for number in sorted({*unused, *again_rounds, *self._found.rounds}):
+            spans = backup_manifest.add_round(spans, number)
+        superseded = [
+            object_keys.catalog_key(each.number) for each in catalogs[:-1] if each.number not in self._superseded
+        ]
+        return Dropped(time_ms, tuple(dict.fromkeys([*gone, *again, *superseded, *self._found.keys])), spans)
+
+    # The manifest.
+
+    def _commit(
+        self, new: BackupManifest, state: BackupState, memories: dict[PartitionKey, Memory], live: frozenset[int]
+    ) -> None:
+        self._pending = _Commit(new, state, memories, self._header_bytes, live)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Have the manifest written that may have been, and take over what it says."""
+        pending = self._pending
+        if pending is None:
+            return
+        try:
+            self._tag = self._objects.replace(object_keys.MANIFEST, pending.manifest.encode(), self._tag)
+        except ObjectChangedError:
+            found = backup_manifest.read_manifest(self._objects)
+            if found is None:
+                raise BackupError(f"{object_keys.MANIFEST} in {self._objects.url} has gone") from None
+            there, tag = found
+            if there != pending.manifest:
+                self._pending = None
+                raise self._fenced(there) from None
+            self._tag = tag
+        self._pending = None
+        before = self.manifest
+        self.manifest, self.state, self._memories = pending.manifest, pending.state, pending.memories
+        self._live = pending.live
+        if self.state.caught_up:
+            self._whole_ms = self.state.time_ms
+        if self.manifest.catalogs != before.catalogs:
+            self._header_bytes = 0
+        if self.manifest.number != before.number:
+            self._deleting = []
+            self._found = Orphans()
+            self._orphans.clear()  # those that do not count are live until there is a catalog, and dropped then
+        self._set_dropped()
+        for intent in self.manifest.intents:
+            if self._is_referenced(intent.key):
+                self._uploads.recorded(intent.key)
+
+    def _fenced(self, there: BackupManifest) -> BackupFencedError:
+        return BackupFencedError(
+            f"the backup at {self._objects.url} is written by another writer: it has generation "
+            f"{there.generation}, and this one {self.manifest.generation}; this writer has stopped"
+        )
+
+    # Dropped objects.
+
+    def _set_dropped(self) -> None:
+        self._dropped_keys = {key for each in self.state.dropped for key in each.keys}
+        self._superseded = {
+            found[0]
+            for key in self._dropped_keys
+            if (found := object_keys.parse_numbered(key)) and found[1] == object_keys.CATALOG
+        }
+
+    def _sweep(self) -> None:
+        """Drop objects that no manifest counts, once a day; while nothing is on its way that a round will count."""
+        now = self._now()
+        if now - self.manifest.swept_ms < SWEEP_PAUSE_MS:
+            return
+        self._objects.remove_unfinished()
+        self._found = orphans.find(self._objects, self.manifest, self.state, self._uploads.names())
+        self._swept_ms = now
+        if self._found != Orphans():
+            self._write((), {}, None, [], self._memories, caught_up=True, together=self.state.together)
+        else:
+            self._commit(self._manifest(self.manifest.number), self.state, self._memories, self._live)
+
+    def _delete_due(self) -> None:
+        """Delete what was dropped before the restore window, but nothing of the last state in which the ends of the
+        partitions belong together: a restore falls back to it for as long as a segment cannot be sent."""
+        now = self._now()
+        due = min(now - self.manifest.window_ms, self._whole_ms)
+        waiting = {id(each) for each in self._deleting}
+        late = [each for each in self.state.dropped if self._deleted_until_ms < each.time_ms <= due]
+        late = [each for each in late if id(each) not in waiting]
+        if not late or now < self._delete_next_ms:
+            return
+        # The manifest no longer names the catalogs that go, says which states may lack objects from now on, and this
+        # writer's generation holds.
+        told = replace(self._manifest(self.manifest.number), kept_from_ms=max(each.time_ms for each in late))
+        self._commit(told, self.state, self._memories, self._live)
+        again = {key for each in self.state.dropped if each.time_ms > due for key in each.objects()}
+        for each in late:
+            self._objects.delete(key for key in each.objects() if key not in again and not self._is_referenced(key))
+            self._deleted_until_ms = each.time_ms
+        self._delete_next_ms = now + min(DELETION_PAUSE_MS, self.manifest.window_ms // 10)
+
+    def _is_taken(self, key: str) -> bool:
+        return key in self._dropped_keys or key in self._found.keys or self._is_referenced(key)
+
+    def _is_referenced(self, key: str) -> bool:
+        place = object_keys.place_of(key)
+        partition = None if place is None else self.state.partitions.get(place)
+        return partition is not None and (object_keys.is_small_file(key) or key in partition.objects())
+
+    # Small things.
+
+    def _put_small_files(self, look: PartitionLook, change: Change) -> None:
+        """Put the two small files where Kafka has them, for whoever copies the prefix back without kstore."""
+        content = change.topic_id, look.epochs
+        if self._small.get(look.key) == content or (not change.anew and change.epochs is None):
+            self._small.setdefault(look.key, content)
+            return
+        directory = names.partition_name(look.topic, look.partition)
+        if change.topic_id:
+            text = f"version: 0\ntopic_id: {change.topic_id}".encode()
+            self._uploads.put_beside(f"{directory}/{names.PARTITION_METADATA}", text)
+        if look.epochs:
+            text = checkpoint.format_checkpoint(look.epochs)
+            self._uploads.put_beside(f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}", text)
+        self._small[look.key] = content
+
+    def _note_lag(self, look: PartitionLook, planned: Planned) -> None:
+        known = self.state.partitions.get(look.key)
+        end = planned.change.end_offset if planned.change is not None else (known.end_offset if known else 0)
+        self.lag[f"{look.topic}-{look.partition}"] = {
+            "end_offset": end,
+            "log_end_offset": look.log_end_offset,
+            "lag_records": max(look.log_end_offset - end, 0),
+            "unflushed_records": look.log_end_offset - look.end_offset,
+        }
+
+    def _now(self) -> int:
+        now = time.time_ns() // 1_000_000 if self._clock is None else self._clock()
+        return min(max(now, 0), LONG_MAX)
+
+
+def _rounds_of(state: BackupState) -> set[int]:
+    """The rounds in whose objects a state has chunks."""
+    return {chunk.round for partition in state.partitions.values() for chunk in partition.tail if not chunk.suffix}

@@ -1,0 +1,197 @@
+"""`LocalObjects`: a directory on this machine as an object store.
+
+The hardest rule: an object has its name only once it is whole and synced, and names are given and compared under one
+lock, so that two writers in two processes see what an object store would show them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from kstore._core import crc32c
+from kstore.copies.backups.object_store import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
+from kstore.disk import fs, newfiles
+from kstore.disk.newfiles import FilePart
+from kstore.errors import BackupError, StorageError
+
+_UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.part$")
+_READ_BYTES = 1 << 20  # memory of larger parts is given back to the system, and costs page faults each time
+
+
+class LocalObjects(Objects):
+    """The files below a directory."""
+
+    parts_are_new = True
+
+    def __init__(self, path: str, *, create: bool = False) -> None:
+        self.path = os.path.realpath(path)
+        super().__init__(self.path)
+        self._counting = threading.Lock()
+        if create:
+            fs.make_directories(self.path)
+        elif not fs.exists(self.path):
+            raise BackupError(f"there is no directory {self.path}")
+
+    def read(self, key: str, *, most_bytes: int = MOST_BYTES) -> Tagged | None:
+        """A whole file."""
+        self._count("get")
+        try:
+            data = fs.read_file(self._path(key), most_bytes=most_bytes)
+        except fs.MissingFileError:
+            return None
+        except StorageError as error:
+            raise self._failed(key, error) from error
+        return Tagged(data, _tag(data))
+
+    def read_range(self, key: str, position: int, length: int) -> bytes:
+        """Some bytes of a file."""
+        return b"".join(self.stream(key, position, length))
+
+    def stream(self, key: str, position: int, length: int) -> Iterator[memoryview]:
+        """Some bytes of a file in parts."""
+        self._count("get")
+        try:
+            fd = fs.open(self._path(key))
+        except StorageError as error:
+            raise self._failed(key, error) from error
+        try:
+            end = position + length
+            while position < end and (part := fs.pread(fd, min(_READ_BYTES, end - position), position)):
+                position += len(part)
+                yield memoryview(part)
+        except StorageError as error:
+            raise self._failed(key, error) from error
+        finally:
+            fs.close(fd)
+
+    def size(self, key: str) -> int | None:
+        """A file's length."""
+        self._count("get")
+        try:
+            return fs.stat(self._path(key), follow=False).st_size
+        except fs.MissingFileError:
+            return None
+        except StorageError as error:
+            raise self._failed(key, error) from error
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Write a file that was not there."""
+        return self.put_new_parts(key, [data])
+
+    def put_new_parts(self, key: str, parts: Iterable[bytes | FilePart]) -> bool:
+        """Write a file part by part that was not there."""
+        self._count("put")
+        try:
+            with self._written(key, parts) as (temporary, path):
+                with fs.checkpoint_lock(self.path):
+                    if fs.exists(path):
+                        fs.unlink(temporary)
+                        return False
+                    fs.rename(temporary, path)
+                fs.sync_directory(os.path.dirname(path))
+        except StorageError as error:
+            raise self._failed(key, error) from error
+        return True
+
+    def put_parts(self, key: str, parts: Iterable[bytes]) -> None:
+        """Write a file part by part."""
+        self._count("put")
+        try:
+            with self._written(key, parts) as (temporary, path):
+                fs.rename(temporary, path)
+                fs.sync_directory(os.path.dirname(path))
+        except StorageError as error:
+            raise self._failed(key, error) from error
+
+    def replace(self, key: str, data: bytes, tag: Tag | None) -> Tag:
+        """Replace a file whose content has this tag."""
+        self._count("put", len(data))
+        path = self._path(key)
+        try:
+            with fs.checkpoint_lock(self.path):
+                try:
+                    found: Tag | None = _tag(fs.read_file(path, most_bytes=MOST_BYTES))
+                except fs.MissingFileError:
+                    found = None
+                if found != tag:
+                    raise ObjectChangedError(f"{path} has another content than the one that was read")
+                fs.write_atomically(path, data)
+        except StorageError as error:
+            raise self._failed(key, error) from error
+        return _tag(data)
+
+    def list(self) -> Iterator[ObjectInfo]:
+        """The files in the directory and in the directories there."""
+        self._count("list")
+        try:
+            for entry in fs.scandir(self.path):
+                if entry.is_dir(follow_symlinks=False):
+                    for inner in fs.scandir(entry.path):
+                        if inner.is_file(follow_symlinks=False):
+                            size = inner.stat(follow_symlinks=False).st_size
+                            yield ObjectInfo(f"{entry.name}/{inner.name}", size)
+                elif entry.is_file(follow_symlinks=False) and entry.name != fs.LOCK_FILE:
+                    yield ObjectInfo(entry.name, entry.stat(follow_symlinks=False).st_size)
+        except (StorageError, OSError) as error:
+            raise BackupError(f"{self.path} cannot be listed: {error}") from error
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete files, and the directories that have no more of them."""
+        for key in keys:
+            self._count("delete")
+            try:
+                if fs.unlink(self._path(key)) and "/" in key:
+                    directory = os.path.dirname(self._path(key))
+                    fs.sync_directory(directory)
+                    if not fs.listdir(directory):
+                        fs.rmdir(directory)
+            except StorageError as error:
+                raise self._failed(key, error) from error
+
+    def remove_unfinished(self) -> None:
+        """Delete the files that no process is writing any more."""
+        for info in self.list():
+            if _UNFINISHED.search(info.key):
+                try:
+                    newfiles.remove_leftover(self._path(info.key))
+                except StorageError as error:
+                    raise self._failed(info.key, error) from error
+
+    @contextmanager
+    def _written(self, key: str, parts: Iterable[bytes | FilePart]) -> Iterator[tuple[str, str]]:
+        """Write parts to a file of no other writer's, beside the one that it becomes: the paths of the two."""
+        path = self._path(key)
+        if os.path.dirname(path) != self.path:
+            fs.mkdir(os.path.dirname(path))
+        temporary = f"{path}.{secrets.token_hex(8)}.part"
+        with newfiles.written(temporary, self._counted(parts)):
+            yield temporary, path
+
+    def _counted(self, parts: Iterable[bytes | FilePart]) -> Iterator[bytes | FilePart]:
+        for part in parts:
+            yield part
+            with self._counting:  # it has been written: the next one is asked for
+                self.sent_bytes += len(part)
+
+    def _path(self, key: str) -> str:
+        parts = key.split("/")
+        if len(parts) > 2 or any(part in ("", ".", "..") or "\0" in part for part in parts):
+            raise BackupError(f"{key[:80]!a} is no name of an object below {self.path}")
+        return f"{self.path}/{key}"
+
+    def _count(self, kind: str, size: int = 0) -> None:
+        with self._counting:
+            self.requests[kind] += 1
+            self.sent_bytes += size
+
+    def _failed(self, key: str, error: StorageError) -> BackupError:
+        return BackupError(f"{key} in {self.path}: {error.strerror or error}")
+
+
+def _tag(data: bytes) -> Tag:
+    return f"{len(data)}-{crc32c(data):08x}", None

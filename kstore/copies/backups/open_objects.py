@@ -1,0 +1,72 @@
+"""Where the URL of a backup leads: a directory on this machine is `local`, everything else `remote`, by obstore."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from kstore.copies.backups.local_objects import LocalObjects
+from kstore.copies.backups.object_store import Objects
+from kstore.copies.backups.remote_objects import RemoteObjects, without_credentials
+from kstore.errors import BackupError
+
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory", "file")
+"""What a URL may begin with; a path without a scheme is a directory on this machine."""
+
+
+def open_objects(url: str | Objects, options: Mapping[str, Any] | None = None, *, create: bool = False) -> Objects:
+    """Open what is below a URL: `s3://`, `gs://`, `az://`, `abfs://`, `memory://`, `file://` or a directory's path.
+
+    `options` are obstore's for the scheme (`endpoint`, `region`, `access_key_id`, ...) and for its HTTP client
+    (`allow_http`, `timeout`, ...), with `retry_config` as a mapping of its own; what is not given is looked up in the
+    environment. `create` makes a missing directory. Raises `ConfigError` where obstore is missing or refuses an option,
+    and `BackupError` for another scheme and for an empty URL.
+    """
+    if isinstance(url, Objects):
+        return url
+    path = _path_of(url)
+    return RemoteObjects(url, options) if path is None else LocalObjects(path, create=create)
+
+
+def url_of(url: str | Objects) -> str:
+    """The `url` that the objects have, without opening them."""
+    if isinstance(url, Objects):
+        return url.url
+    path = _path_of(url)
+    return without_credentials(url) if path is None else os.path.realpath(path)
+
+
+def refuse_inside(url: str | Objects, roots: Iterable[str]) -> None:
+    """Raise `BackupError` for a directory that is, or lies in, one of the log directories, which are canonical paths.
+
+    A backup names its objects as a broker names its files: there it would delete and replace those of the logs.
+    """
+    real = url_of(url)
+    if not os.path.isabs(real):
+        return  # an object store
+    for root in roots:
+        if os.path.commonpath([real, root]) == root:
+            raise BackupError(f"the backup {real} would lie in the log directory {root}; another directory is needed")
+
+
+def _path_of(url: str) -> str | None:
+    """The directory on this machine that is meant; None for an object store."""
+    if not isinstance(url, str):
+        raise TypeError(f"url must be a str, not {type(url).__name__}")
+    if not url:
+        raise BackupError("the URL of a backup is empty; '.' is the current directory")
+    if "\0" in unquote(url):
+        raise BackupError(f"the URL of a backup is {url[:200]!r}; it may have no null character")
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return url
+    if scheme not in SCHEMES:
+        raise BackupError(f"{url[:200]!r} begins with {scheme[:20]!r}; {', '.join(SCHEMES)} and paths are allowed")
+    if scheme != "file":
+        return None
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        raise BackupError(f"{url[:200]!r} is no file on this machine: file:///path is")
+    return unquote(parts.path)

@@ -1,0 +1,434 @@
+"""`Uploads`: sealed segments on their way to the object store, in threads beside the rounds.
+
+A job reads its files once for their checksums, and once more to send them; only once where an object in parts can be
+one that was not there. The hardest rule: elsewhere a file that goes in parts goes under a name that the manifest has
+announced with its length and checksum, so that no writer that comes later gives the name to other bytes while a
+request of this one may still be on its way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from kstore._core import crc32c
+from kstore.base.threads import Bell, Task, Workers
+from kstore.copies.backups import object_keys, round_changes, source_partition
+from kstore.copies.backups.backup_contents import Chunk, SealedSegment, StoredFile
+from kstore.copies.backups.backup_manifest import Intent
+from kstore.copies.backups.object_store import PART_BYTES, Objects
+from kstore.copies.backups.round_changes import Sent, Wanted
+from kstore.copies.backups.source_partition import ChangedMeanwhileError
+from kstore.disk import fs
+from kstore.errors import BackupError, CorruptRecordError, KStoreError
+from kstore.files import names
+
+THREADS = 4
+
+_UNKNOWN = -1
+"""Stands for a checksum that is not known yet."""
+
+NO_FILE = StoredFile("", 0, 0)
+"""Stands for a snapshot that there is none of."""
+
+
+class _Large(NamedTuple):
+    """A file that goes in parts, under the name that its `Intent` announces."""
+
+    path: str
+    file: StoredFile
+    intent: Intent
+
+
+class _Job:
+    """A segment, a snapshot, or a stretch. Its own thread changes it; the writer's looks at `is_running` first."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.earlier: list[StoredFile] = []  # what an attempt that failed has sent
+        self.files: list[StoredFile] = []
+        self.large: list[_Large] = []
+        self.stretch = Sent([])
+        self.is_hashed = False  # waits for its intents to be announced
+        self.is_sent = False
+        self.error: KStoreError | None = None
+        self.is_running = False
+
+
+class Uploads:
+    """The uploads of one writer. For the writer's thread; the work is done by others."""
+
+    def __init__(
+        self, objects: Objects, generation: int, is_taken: Callable[[str], bool], announced: tuple[Intent, ...]
+    ) -> None:
+        """`is_taken` says of a key whether something else has it, or is going to be deleted under it.
+
+        `announced` are the uploads that an earlier writer did not finish: their names are for the same bytes alone.
+        """
+        self._objects = objects
+        self._generation = generation
+        self._is_taken = is_taken
+        self._numbers = itertools.count(1)
+        self._jobs: dict[Hashable, _Job] = {}
+        self._failed: dict[Hashable, _Job] = {}  # to be tried again in this look
+        self._wanted: set[Hashable] = set()
+        self._pool = Workers(THREADS, "kstore-backup")
+        self._closed = False
+        self._beside: dict[str, bytes] = {}  # small files that are on their way
+        self._open_ended = {intent.key: intent for intent in announced}  # a request may still be on its way
+        self._progress = object()  # another one whenever an upload has come further
+        self._looked_at = self._progress  # as of the last look
+        self._bell = Bell()
+        self.errors: list[KStoreError] = []
+
+    def finished(self, wanted: Wanted) -> SealedSegment | StoredFile | Sent | None:
+        """What has been uploaded for a want; None while it is not, and then it will be."""
+        place = _place(wanted)
+        job = self._jobs.get(place)
+        if job is not None and _key(job.wanted) != _key(wanted):  # the log was cut, or cleaned
+            if job.is_running:
+                return None  # both may give their objects the same names
+            job = None
+        self._wanted.add(place)
+        if job is None:
+            job = self._jobs[place] = _Job(wanted)
+            failed = self._failed.pop(place, None)
+            if failed is not None and _key(failed.wanted) == _key(wanted):
+                job.earlier = [*failed.earlier, *failed.files]
+            self._run(job, self._hash if wanted.stretch is None else self._send_stretch)
+            return None
+        if job.is_running or not job.is_sent:
+            return None
+        if wanted.stretch is not None:
+            return job.stretch
+        if wanted.target is None:
+            return job.files[0] if job.files else NO_FILE
+        return SealedSegment(
+            wanted.target.base_offset,
+            wanted.target.end_offset,
+            wanted.target.inode,
+            wanted.target.modified_ns,
+            tuple(job.files),
+        )
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether something is being read or sent."""
+        return bool(self._beside) or any(job.is_running for job in self._jobs.values())
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until an upload has come further since the last look began, if one is in flight; whether it has.
+
+        A look that another thread begins meanwhile takes no change from the threads that wait.
+        """
+        seen = self._looked_at
+
+        def has_changed() -> bool:
+            return self._progress is not seen
+
+        return has_changed() or (self.in_flight and self._bell.wait(has_changed, timeout))
+
+    def _changed(self) -> None:
+        self._progress = object()
+        self._bell.ring()
+
+    def intents(self) -> list[Intent]:
+        """What the next manifest has to announce, and what is announced and may be on its way."""
+        found = dict(self._open_ended)
+        for job in list(self._jobs.values()):
+            found |= {
+                each.intent.key: each.intent for each in job.large if job.is_hashed and self._is_free(each.intent)
+            }
+        return list(found.values())
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something waits to be announced."""
+        return any(job.is_hashed and not job.is_running and job.error is None for job in self._jobs.values())
+
+    def announced(self, intents: tuple[Intent, ...]) -> None:
+        """Send what waited for these to be announced."""
+        known = set(intents)
+        for job in self._jobs.values():
+            if job.is_hashed and not job.is_running and known.issuperset(large.intent for large in job.large):
+                job.is_hashed = False
+                self._open_ended |= {large.intent.key: large.intent for large in job.large}
+                self._run(job, self._send)
+
+    def recorded(self, key: str) -> None:
+        """The backup has this file: it is no longer on its way."""
+        self._open_ended.pop(key, None)
+
+    def names(self) -> set[str]:
+        """The names of what was sent and that a round may still count; only while nothing is in flight."""
+        found = set()
+        for job in self._jobs.values():
+            look, stretch = job.wanted.look, job.wanted.stretch
+            base = _base_of(job.wanted)
+            suffixed = [(base, file.kind, file.suffix) for file in (*job.files, *job.earlier)]
+            if stretch is not None:
+                suffixed += [(stretch.base_offset, names.LOG, chunk.suffix) for chunk in job.stretch.chunks]
+            found |= {str(object_keys.FileKey(look.topic, look.partition, *each)) for each in suffixed}
+        return found
+
+    def put_beside(self, key: str, text: bytes) -> None:
+        """Send a small file that no round names; a later text of the same file replaces it."""
+        is_known = key in self._beside
+        task = Task(partial(self._send_beside, key))
+        try:
+            self._beside[key] = text
+            if not is_known:
+                self._pool.queue(task)
+        except BaseException:  # an interrupt, as in `_run`
+            if not is_known and task.cancel():
+                self._beside.pop(key, None)
+            raise
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether such files are on their way."""
+        return bool(self._beside)
+
+    def _send_beside(self, key: str) -> None:
+        try:
+            while not self._closed:
+                text = self._beside[key]
+                if not self._objects.put_new(key, text):
+                    self._objects.put_parts(key, [text])
+                if self._beside[key] is text:
+                    break
+        except KStoreError as error:
+            self.errors.append(error)
+        finally:
+            self._beside.pop(key, None)
+            self._changed()
+
+    def begin_look(self) -> None:
+        """Have what failed tried again: what it has sent by then is not sent again."""
+        self._looked_at = self._progress
+        self._wanted.clear()
+        self._failed.clear()
+        for key, job in list(self._jobs.items()):
+            if job.is_running:
+                continue
+            if job.error is not None:
+                if not isinstance(job.error, (ChangedMeanwhileError, fs.MissingFileError)):
+                    self.errors.append(job.error)
+                    self._failed[key] = job
+                del self._jobs[key]
+            elif not self._may_be_announced(job):
+                del self._jobs[key]
+            elif not job.is_sent and not job.is_hashed:
+                del self._jobs[key]  # an interrupt came before a thread had it
+
+    def end_look(self) -> None:
+        """Forget what no round has asked for since the look began; not called where the look has failed."""
+        for key, job in list(self._jobs.items()):
+            if not job.is_running and key not in self._wanted:
+                del self._jobs[key]
+
+    def close(self) -> None:
+        """Wait for what is being sent; what has not begun is not."""
+        self._closed = True
+        self._pool.shutdown(cancel=True)
+
+    def _run(self, job: _Job, work: Callable[[_Job], None]) -> None:
+        def run() -> None:
+            try:
+                if not self._closed:
+                    work(job)
+            except KStoreError as error:
+                job.error = error
+            except OSError as error:
+                job.error = BackupError(str(error))
+            finally:
+                job.is_running = False
+                self._changed()
+
+        task = Task(run)
+        job.is_running = True
+        try:
+            self._pool.queue(task)
+        except BaseException:  # an interrupt: nothing may count as running that no thread will do
+            if task.cancel():
+                job.is_running = False
+            raise
+
+    def _hash(self, job: _Job) -> None:
+        """Read the files; the small ones are sent at once."""
+        look, target = job.wanted.look, job.wanted.target
+        base = _base_of(job.wanted)
+        kinds = object_keys.KINDS if target is not None else (names.SNAPSHOT,)
+        for kind in kinds:
+            path = os.path.join(look.path, names.file_name(base, kind))
+            try:
+                size = fs.stat(path, follow=False).st_size
+            except fs.MissingFileError:
+                if kind == names.LOG:
+                    raise
+                continue
+            plain = object_keys.FileKey(look.topic, look.partition, base, kind)
+            if size <= PART_BYTES:
+                job.files.append(self._put_small(plain, source_partition.read_whole(path, size), job))
+            elif self._objects.parts_are_new and not any(file.length == size for file in _known(job, kind)):
+                job.files.append(self._put_large_once(plain, path, size))
+            else:
+                file = StoredFile(kind, size, source_partition.checksum(path, size))
+                same = _same(job, file)
+                if same is not None:
+                    job.files.append(same)
+                    continue
+                intent = self._intent(plain, file)
+                found = object_keys.parse_file(intent.key)
+                assert found is not None
+                job.large.append(_Large(path, file._replace(suffix=found.suffix), intent))
+        if target is not None and not source_partition.is_same_file(source_partition.log_path(look.path, base), target):
+            raise ChangedMeanwhileError(f"{look.path}: segment {base} is another file by now")
+        if target is None and source_partition.find_snapshot(look.path, base) not in (job.wanted.snapshot, None):
+            raise ChangedMeanwhileError(f"{look.path}: snapshot {base} is another file by now")
+        job.is_hashed, job.is_sent = bool(job.large), not job.large
+
+    def _send(self, job: _Job) -> None:
+        for path, file, intent in job.large:
+            crc = 0
+
+            def parts(path: str = path, length: int = file.length) -> Iterator[bytes]:
+                nonlocal crc
+                for part in source_partition.read_parts(path, length):
+                    crc = crc32c(part, crc)
+                    yield part
+
+            self._objects.put_parts(intent.key, parts())
+            if crc != file.crc:
+                raise ChangedMeanwhileError(f"{path} has changed while it was sent")
+            job.files.append(file)
+        target = job.wanted.target
+        if target is not None:
+            path = source_partition.log_path(job.wanted.look.path, target.base_offset)
+            if not source_partition.is_same_file(path, target):
+                raise ChangedMeanwhileError(f"{path} is another file by now")
+        job.files.sort(key=lambda file: object_keys.KINDS.index(file.kind))
+        job.is_sent = True
+
+    def _send_stretch(self, job: _Job) -> None:
+        """Send the batches of a stretch as one object, under a name that no other writer builds."""
+        look, stretch = job.wanted.look, job.wanted.stretch
+        assert stretch is not None
+        with source_partition.Tail(look.path, *stretch[:2], stretch.end_offset, stretch.after) as tail:
+            if tail.left_bytes >= round_changes.BESIDE_BYTES:
+                chunks: list[Chunk] = []
+                suffix = self._suffix()
+                key = object_keys.FileKey(look.topic, look.partition, stretch.base_offset, names.LOG, suffix)
+                parts = _checked_parts(tail, chunks, suffix)
+                if not self._objects.parts_are_new:
+                    self._objects.put_parts(str(key), itertools.chain.from_iterable(part.read() for part in parts))
+                elif not self._objects.put_new_parts(str(key), parts):
+                    raise BackupError(f"{key} in {self._objects.url} is there already")
+                tail.refuse_another_file()
+                job.stretch = Sent(chunks, tail.place)
+        job.is_sent = True
+
+    def _put_large_once(self, key: object_keys.FileKey, path: str, size: int) -> StoredFile:
+        """Send a file in one piece, reading it once, where such an object can be one that was not there."""
+        suffix = "" if self._is_free(Intent(str(key), size, _UNKNOWN)) else self._suffix()
+        fd = fs.open(path)
+        try:
+            part = source_partition.Part(fd, path, 0, size)
+            while not self._objects.put_new_parts(str(key._replace(suffix=suffix)), [part]):
+                if self._objects.size(str(key._replace(suffix=suffix))) == size:
+                    there = 0
+                    for piece in self._objects.stream(str(key._replace(suffix=suffix)), 0, size):
+                        there = crc32c(piece, there)
+                    if there == part.crc:  # an earlier attempt, whose answer was lost
+                        break
+                suffix = self._suffix()
+            return StoredFile(key.kind, size, part.crc, suffix)
+        finally:
+            fs.close(fd)
+
+    def _intent(self, key: object_keys.FileKey, file: StoredFile) -> Intent:
+        """What announces a large file: the plain name, one that is announced for these bytes already, or a new one."""
+        plain = Intent(str(key), file.length, file.crc)
+        if self._is_free(plain):
+            return plain
+        for intent in list(self._open_ended.values()):
+            found = object_keys.parse_file(intent.key) if intent[1:] == plain[1:] else None
+            if found is not None and found._replace(suffix="") == key and self._is_free(intent):
+                return intent
+        return plain._replace(key=str(key._replace(suffix=self._suffix())))
+
+    def _put_small(self, key: object_keys.FileKey, data: bytes, job: _Job) -> StoredFile:
+        file = StoredFile(key.kind, len(data), crc32c(data))
+        same = _same(job, file)
+        if same is not None:
+            return same
+        if self._is_free(Intent(str(key), file.length, file.crc)):
+            if self._objects.put_new(str(key), data):
+                return file
+            if self._objects.size(str(key)) == len(data):
+                found = self._objects.read(str(key), most_bytes=PART_BYTES)
+                if found is not None and found.data == data:  # an earlier attempt, whose answer was lost
+                    return file
+        while True:
+            suffix = self._suffix()
+            if self._objects.put_new(str(key._replace(suffix=suffix)), data):
+                return file._replace(suffix=suffix)
+
+    def _is_free(self, intent: Intent) -> bool:
+        """Whether these bytes may have this name: nothing else has it, and no request for others may be on its way."""
+        return not self._is_taken(intent.key) and self._open_ended.get(intent.key, intent) == intent
+
+    def _may_be_announced(self, job: _Job) -> bool:
+        """Whether the names that it waits for have not been given to other bytes meanwhile."""
+        return not job.is_hashed or all(self._is_free(large.intent) for large in job.large)
+
+    def _suffix(self) -> str:
+        return object_keys.suffix_of(self._generation, next(self._numbers))
+
+
+def _checked_parts(tail: source_partition.Tail, chunks: list[Chunk], suffix: str) -> Iterator[source_partition.Part]:
+    """The bytes of whole batches, up to a damaged one, where a round reads on and tells of it; `chunks` gets theirs.
+
+    Each part is taken before the next one is asked for.
+    """
+    at = 0
+    try:
+        while (stretch := tail.check()) is not None:
+            part = tail.part(stretch)
+            yield part
+            chunks.append(stretch._replace(crc=part.crc, at=at, suffix=suffix))
+            at += stretch.length
+    except CorruptRecordError:
+        return
+
+
+def _base_of(wanted: Wanted) -> int:
+    """The offset in the names of its files."""
+    part = wanted.target or wanted.snapshot or wanted.stretch
+    assert part is not None
+    return part.base_offset
+
+
+def _place(wanted: Wanted) -> Hashable:
+    """What only one job at a time may be at."""
+    kind = "segment" if wanted.target is not None else "snapshot" if wanted.snapshot is not None else "stretch"
+    return wanted.look.key, kind, _base_of(wanted)
+
+
+def _key(wanted: Wanted) -> Hashable:
+    part = None if wanted.stretch is None else wanted.stretch[:2]  # its end goes up from look to look
+    return wanted.look.key, wanted.topic_id, wanted.target, wanted.snapshot, part
+
+
+def _known(job: _Job, kind: str) -> list[StoredFile]:
+    """Files of this kind that the backup has, or that were sent already."""
+    like = None if job.wanted.like is None else job.wanted.like.file(kind)
+    return [file for file in (like, *job.earlier) if file is not None and file.kind == kind]
+
+
+def _same(job: _Job, file: StoredFile) -> StoredFile | None:
+    """The one of them with this content."""
+    return next((known for known in _known(job, file.kind) if known[:3] == file[:3]), None)

@@ -1,0 +1,382 @@
+"""A partition's files as a backup reads them: sealed segments as wholes, and whole batches at the end.
+
+Changes nothing and takes no lock: the files may be replaced or cut meanwhile. The hardest rule: what was read counts
+only if the file is still the one that was looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kstore._core import crc32c
+from kstore.base.closing import Closing
+from kstore.codec.header import HEADER_BYTES
+from kstore.copies.backups.backup_contents import Chunk
+from kstore.disk import fs
+from kstore.errors import BackupError, CorruptRecordError
+from kstore.files import _log_scan, _log_search, names
+from kstore.files.log_file import open_log
+
+CHUNK_BYTES = 8 << 20
+"""The largest chunk of a tail, unless one batch is larger."""
+
+READ_BYTES = 4 << 20
+"""How much of a file is read at once, where it is not copied. Each reading, checksum and sending takes the GIL again,
+for which a thread that appends all the time lets it wait 5 ms, and stands still a while itself: so these are few.
+Larger pieces leave the cache between the reading and the sending, and each thread has two of them in memory."""
+
+_NO_ENTRIES = 1 << 40
+
+
+class Target(NamedTuple):
+    """A sealed segment of the source that the backup should have."""
+
+    base_offset: int
+    end_offset: int
+    """The base offset of the segment behind it."""
+    inode: int
+    modified_ns: int
+    size: int
+
+
+class SnapshotFile(NamedTuple):
+    """A producer snapshot of the source: another one at the same offset differs in one of these."""
+
+    base_offset: int
+    inode: int
+    modified_ns: int
+    size: int
+
+
+class Place(NamedTuple):
+    """Where the last batch that was backed up stands: its segment's file, its position and its header."""
+
+    base_offset: int
+    inode: int
+    position: int
+    header: bytes
+
+
+class ChangedMeanwhileError(BackupError):
+    """A file is another one than the one that was looked at; the next look sees it."""
+
+
+def log_path(directory: str, base_offset: int) -> str:
+    """The `.log` file of a segment."""
+    return os.path.join(directory, names.log_name(base_offset))
+
+
+def snapshot_path(directory: str, base_offset: int) -> str:
+    """The producer snapshot at an offset."""
+    return os.path.join(directory, names.file_name(base_offset, names.SNAPSHOT))
+
+
+def find_snapshot(directory: str, base_offset: int) -> SnapshotFile | None:
+    """The producer snapshot at an offset as its file is now, None without one."""
+    try:
+        found = fs.stat(snapshot_path(directory, base_offset), follow=False)
+    except fs.MissingFileError:
+        return None
+    return SnapshotFile(base_offset, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def find_targets(directory: str, bases: tuple[int, ...]) -> list[Target]:
+    """The segments but for the last one, with what their files are now."""
+    targets = []
+    for base, after in itertools.pairwise(bases):
+        found = fs.stat(log_path(directory, base), follow=False)
+        targets.append(Target(base, after, found.st_ino, max(found.st_mtime_ns, 0), found.st_size))
+    return targets
+
+
+def read_parts(path: str, length: int) -> Iterator[bytes]:
+    """A file in parts; `ChangedMeanwhileError` if it is shorter."""
+    fd = fs.open(path)
+    try:
+        yield from _parts(fd, path, 0, length)
+    finally:
+        fs.close(fd)
+
+
+class Part:
+    """Some bytes of an open file as a part of an object; `crc` is their CRC-32C once they were taken. For one thread.
+
+    Taking them raises `ChangedMeanwhileError` if the file is shorter.
+    """
+
+    def __init__(self, fd: int, path: str, position: int, end: int) -> None:
+        self._fd, self._path, self._position, self._end = fd, path, position, end
+        self.crc = 0
+
+    def __len__(self) -> int:
+        return self._end - self._position
+
+    def read(self) -> Iterator[bytes]:
+        """The bytes in pieces."""
+        crc = 0
+        for piece in _parts(self._fd, self._path, self._position, self._end):
+            crc = crc32c(piece, crc)
+            yield piece
+        self.crc = crc
+
+    def copy_to(self, fd: int, at: int) -> int:
+        """Write the bytes to a place in another file, by one call without the GIL; how many."""
+        copied, self.crc = fs.copy(self._fd, self._position, len(self), fd, at)
+        if copied < len(self):
+            raise _shorter(self._path, self._position + copied, self._end)
+        return copied
+
+
+def _parts(fd: int, path: str, position: int, end: int) -> Iterator[bytes]:
+    while position < end:
+        part = fs.pread(fd, min(READ_BYTES, end - position), position)
+        if not part:
+            raise _shorter(path, position, end)
+        position += len(part)
+        yield part
+
+
+def read_whole(path: str, length: int) -> bytes:
+    """A small file; `ChangedMeanwhileError` if it is shorter."""
+    fd = fs.open(path)
+    try:
+        return _whole(fd, path, 0, length)
+    finally:
+        fs.close(fd)
+
+
+def _whole(fd: int, path: str, position: int, end: int) -> bytes:
+    """The bytes of `[position, end)`, not put together from parts: that would copy them with the GIL held."""
+    data = fs.pread(fd, end - position, position)
+    if len(data) < end - position:
+        raise _shorter(path, position + len(data), end)
+    return data
+
+
+def _shorter(path: str, found: int, end: int) -> ChangedMeanwhileError:
+    return ChangedMeanwhileError(f"{path} has {found} of the {end} bytes that it had")
+
+
+def checksum(path: str, length: int) -> int:
+    """The CRC-32C of a file's first bytes."""
+    crc = 0
+    for part in read_parts(path, length):
+        crc = crc32c(part, crc)
+    return crc
+
+
+def is_same_file(path: str, target: Target) -> bool:
+    """Whether a `.log` file is the one that was looked at."""
+    try:
+        found = fs.stat(path, follow=False)
+    except fs.MissingFileError:
+        return False
+    return (found.st_ino, max(found.st_mtime_ns, 0), found.st_size) == target[2:]
+
+
+def find_place(directory: str, chunk: Chunk) -> Place | None:
+    """Where the last batch of a chunk stands; None where the file does not hold the chunk's bytes any more."""
+    path = log_path(directory, chunk.base_offset)
+    try:
+        fd = open_log(path)
+    except fs.MissingFileError:
+        return None
+    try:
+        if not _holds(fd, chunk):
+            return None
+        return _last_place(fd, chunk.base_offset, chunk.position, chunk.end_position)
+    finally:
+        fs.close(fd)
+
+
+def _last_place(fd: int, base_offset: int, position: int, end: int) -> Place | None:
+    scan = _log_scan.scan(fd, position, end, base_offset, index_interval_bytes=_NO_ENTRIES, check_crc=False)
+    if scan.next_offset is None:
+        return None
+    header = fs.pread(fd, HEADER_BYTES, scan.last_position)
+    return Place(base_offset, fs.inode(fd), scan.last_position, header)
+
+
+def find_end(directory: str, base_offset: int, position: int) -> tuple[int, Place | None]:
+    """Where a segment's whole batches from a batch's position on end, and the last one; its base offset without any."""
+    try:
+        fd = open_log(log_path(directory, base_offset))
+    except fs.MissingFileError:
+        return base_offset, None
+    try:
+        end = fs.size(fd)
+        scan = _log_scan.scan(fd, position, end, base_offset, index_interval_bytes=_NO_ENTRIES, check_crc=False)
+        if scan.next_offset is None:
+            return base_offset, None
+        header = fs.pread(fd, HEADER_BYTES, scan.last_position)
+        return scan.next_offset, Place(base_offset, fs.inode(fd), scan.last_position, header)
+    finally:
+        fs.close(fd)
+
+
+def sync(directory: str, base_offset: int) -> None:
+    """Have the disk keep a segment's batches, whoever has written them."""
+    fd = open_log(log_path(directory, base_offset))
+    try:
+        fs.fdatasync(fd)
+    finally:
+        fs.close(fd)
+
+
+def is_still_there(directory: str, place: Place) -> bool:
+    """Whether the batch stands where it stood, in the same file."""
+    try:
+        fd = open_log(log_path(directory, place.base_offset))
+    except fs.MissingFileError:
+        return False
+    try:
+        return fs.inode(fd) == place.inode and fs.pread(fd, HEADER_BYTES, place.position) == place.header
+    finally:
+        fs.close(fd)
+
+
+def holds(directory: str, chunk: Chunk) -> bool:
+    """Whether a segment's file has the bytes of a chunk in its place."""
+    try:
+        fd = open_log(log_path(directory, chunk.base_offset))
+    except fs.MissingFileError:
+        return False
+    try:
+        return _holds(fd, chunk)
+    finally:
+        fs.close(fd)
+
+
+def _holds(fd: int, chunk: Chunk) -> bool:
+    if fs.size(fd) < chunk.end_position:
+        return False
+    return crc32c(fs.pread(fd, chunk.length, chunk.position)) == chunk.crc
+
+
+class NewBytes(NamedTuple):
+    """Whole batches that a tail does not have yet: chunks of them with their places in `data`, and the last batch."""
+
+    chunks: list[Chunk]
+    data: list[bytes]
+    place: Place | None
+    is_all: bool
+    """Whether nothing up to the end that was asked for is left."""
+
+
+def read_tail(
+    directory: str, base_offset: int, position: int, end_offset: int, after: int, *, at: int, budget: int
+) -> NewBytes:
+    """Read the batches of a segment's file from `position` on that end at `end_offset` or below.
+
+    `after` is the offset where the batches before `position` end. Checks every batch; at most about `budget` bytes.
+    `at` is where the first one will stand. Raises `CorruptRecordError` for a damaged batch.
+    """
+    chunks: list[Chunk] = []
+    data: list[bytes] = []
+    with Tail(directory, base_offset, position, end_offset, after) as tail:
+        while budget > 0 and (stretch := tail.check(budget)) is not None:
+            part = tail.read_whole(stretch)
+            chunks.append(stretch._replace(crc=crc32c(part), at=at))
+            data.append(part)
+            at += len(part)
+            budget -= len(part)
+        tail.refuse_another_file()
+        return NewBytes(chunks, data, tail.place, tail.is_all)
+
+
+class Tail(Closing):
+    """The batches of a segment's file from `position` on that end at `end_offset` or below, chunk by chunk.
+
+    `after` is the offset where the batches before `position` end. For one thread.
+    """
+
+    def __init__(self, directory: str, base_offset: int, position: int, end_offset: int, after: int) -> None:
+        self.path = log_path(directory, base_offset)
+        self._base_offset = base_offset
+        self._end_offset = end_offset
+        self._after = after
+        self._position = position
+        self.place: Place | None = None
+        """The last batch that was checked."""
+        self._fd = open_log(self.path)
+        try:
+            self._size = fs.size(self._fd)
+            if position > self._size:
+                raise ChangedMeanwhileError(f"{self.path} has {self._size} bytes, and {position} were backed up")
+            self._stop = _position_of(self._fd, position, self._size, end_offset, self.path)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def left_bytes(self) -> int:
+        """How many bytes were not checked yet."""
+        return self._stop - self._position
+
+    @property
+    def is_all(self) -> bool:
+        """Whether all is checked."""
+        return self._position >= self._stop
+
+    def check(self, most_bytes: int = CHUNK_BYTES) -> Chunk | None:
+        """Check some batches, which make a chunk whose checksum and place are not known yet; None at the end.
+
+        Raises `CorruptRecordError` for a damaged batch.
+        """
+        fd, path, position = self._fd, self.path, self._position
+        if self.is_all:
+            return None
+        limit = min(self._stop, position + min(CHUNK_BYTES, most_bytes))
+        scan = self._scan(position, limit)
+        if scan.stop == "torn":  # the limit lies inside of a batch
+            if scan.batches:
+                limit = scan.end_position
+            else:  # one batch that is larger
+                batch = _log_search.header_at(fd, position, self._size, path=path)
+                if batch is None:
+                    raise ChangedMeanwhileError(f"{path} has no batch at {position}")
+                limit = batch.position + batch.size_bytes
+                scan = self._scan(position, limit)
+        if scan.end_position < limit or scan.next_offset is None:
+            raise CorruptRecordError(f"{scan.reason}; it is not backed up", path=path, position=scan.end_position)
+        if scan.next_offset > self._end_offset:
+            return None
+        self.place = Place(
+            self._base_offset, fs.inode(fd), scan.last_position, fs.pread(fd, HEADER_BYTES, scan.last_position)
+        )
+        self._position, self._after = limit, scan.next_offset
+        return Chunk(self._base_offset, position, limit - position, 0, scan.next_offset, 0, 0)
+
+    def _scan(self, position: int, limit: int) -> _log_scan.ScanResult:
+        return _log_scan.scan(self._fd, position, limit, self._after, index_interval_bytes=_NO_ENTRIES, path=self.path)
+
+    def part(self, chunk: Chunk) -> Part:
+        """The bytes of a chunk, until the tail is closed."""
+        return Part(self._fd, self.path, chunk.position, chunk.end_position)
+
+    def read_whole(self, chunk: Chunk) -> bytes:
+        """The bytes of a chunk."""
+        return _whole(self._fd, self.path, chunk.position, chunk.end_position)
+
+    def refuse_another_file(self) -> None:
+        """Raise `ChangedMeanwhileError` if the segment has another file by now."""
+        if not fs.is_at(self._fd, self.path):
+            raise ChangedMeanwhileError(f"{self.path} is another file by now")
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._fd >= 0:
+            fs.close(self._fd)
+            self._fd = -1
+
+
+def _position_of(fd: int, position: int, size: int, offset: int, path: str) -> int:
+    """Where the first batch begins that does not end at `offset` or below; the end of the whole batches if none."""
+    found = _log_search.find_batch(fd, position, size, offset, path=path)
+    if found is not None:
+        return found.position
+    last = _log_search.last_offset(fd, position, size, path=path)
+    return position if last is None else last.position

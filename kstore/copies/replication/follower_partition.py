@@ -1,0 +1,322 @@
+"""One partition of a follower: looked at, truncated, started anew, appended to, until it is the leader's log.
+
+Works on the leader's log as `leader` reads it and on a `Target`, the follower's log. The hardest rule: a batch is
+appended only behind one that the leader has, too. So whenever the leader's log has changed otherwise than by appends,
+epochs and batches are compared again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from kstore.base.stats import FollowerStats
+from kstore.codec import header
+from kstore.copies.replication import common_batch, truncated_batches
+from kstore.copies.replication.divergence import Ends, Restart, find_common_end
+from kstore.copies.replication.leader_directory import LeaderLog, Piece
+from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, RecordBatchTooLargeError, ReplicationError
+from kstore.files.epochs import LeaderEpochCache
+from kstore.log.log import Log, view_of
+from kstore.types import AppendInfo
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+PIECE_BYTES = 1 << 20
+"""The bytes of one fetch, and of one append: a batch that is larger is one of its own."""
+
+T = TypeVar("T")
+
+LOOKS = 20  # how often a step looks again while the leader's log changes under it
+
+
+class Target(Protocol):
+    """A follower's log, as its replicator changes it."""
+
+    @property
+    def log(self) -> Log: ...
+    @property
+    def epochs(self) -> LeaderEpochCache: ...
+    def append(self, batches: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo: ...
+    def truncate_to(self, offset: int) -> bool: ...
+    def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None: ...
+    def move_log_start(self, offset: int) -> None: ...
+    def mark_high_watermark(self, offset: int) -> None: ...
+
+
+class Truncated(NamedTuple):
+    """What one truncation has cut of a follower: the offsets `[offset, end_offset)`, and how many records they had."""
+
+    offset: int
+    end_offset: int
+    records: int
+    saved: tuple[str, ...]  # the files that keep them
+
+
+class PartitionFollower:
+    """Brings one follower's log to its leader's, step by step. For one thread at a time."""
+
+    def __init__(
+        self,
+        leader: LeaderLog,
+        target: Target,
+        *,
+        now: Callable[[], int],
+        save_truncated: str | None = None,
+    ) -> None:
+        self.leader = leader
+        self.target = target
+        self.truncations: list[Truncated] = []
+        self._now = now
+        self._save = save_truncated
+        self._settled = -1  # the version of the leader's log up to which epochs and batches were compared
+        self._compared: int | None = 0  # below this offset all batches were compared; None: all that there were
+        self._all_at = (-1, -1)  # version and log end of a leader's log in which no more batches follow
+        self._log = target.log
+        self._view = view_of(self._log)
+        self.caught_up_ms = now()
+
+    @property
+    def log_end_offset(self) -> int:
+        """Where the follower's log ends."""
+        return self._view.log_end_offset
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether epochs and batches were compared after the last change of the leader's log that was no append."""
+        return self._settled == self.leader.version
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the follower had all of the leader's log as of the last look."""
+        leader = self.leader
+        if self._settled != leader.version:
+            return False
+        return self.log_end_offset >= leader.log_end_offset or self._all_at == (leader.version, leader.log_end_offset)
+
+    def look(self) -> int:
+        """Look at the leader's log; its end."""
+        self.leader.look()
+        return self.leader.log_end_offset
+
+    def step(self, buffer: memoryview, most_bytes: int, end_offset: int | None = None) -> int:
+        """Bring the follower nearer to the leader's log as of the last look; the bytes that were appended.
+
+        About `most_bytes` are copied, none once the follower has reached `end_offset`. Raises `ReplicationError` for a
+        follower that has newer leader epochs, `CorruptRecordError` for a fault in the leader's log, and what the
+        follower's log raises.
+        """
+        copied = 0
+        for _ in range(LOOKS):
+            if self._settled != self.leader.version:
+                self._settle()
+            while copied < most_bytes and self._settled == self.leader.version:
+                own_end = self.log_end_offset
+                if own_end >= (self.leader.log_end_offset if end_offset is None else end_offset):
+                    break
+                size = self._copy(own_end, buffer)
+                if size is None:
+                    break
+                copied += size
+            if self._settled == self.leader.version:
+                self._move_start()  # after a log that starts inside of a batch
+                break
+        if self.is_caught_up:
+            self.caught_up_ms = self._now()
+        return copied
+
+    # One piece.
+
+    def _copy(self, own_end: int, buffer: memoryview) -> int | None:
+        """Append one piece; its size, None where there is none, or the leader's log has changed.
+
+        Invariant: a piece is appended only if the log that it was read from is the one that was compared, so that it
+        continues the follower's.
+        """
+        leader, version, end = self.leader, self.leader.version, self.leader.log_end_offset
+        most = min(PIECE_BYTES, len(buffer), self._log.config.effective_segment_bytes)
+        piece = self._of_one_state(lambda: leader.read(own_end, most, buffer))
+        if piece is None:
+            if leader.version == version:
+                self._all_at = (version, end)  # its log ends with a gap, which a truncation left
+            return None
+        first = header.BASE_OFFSET.of(piece.data)
+        if first < own_end and header.MAGIC.of(piece.data) >= 2:
+            self._meet(first, own_end)
+            return 0
+        self._append(piece)
+        leader.passed(version, piece, self.log_end_offset)
+        return len(piece.data)
+
+    def _meet(self, first: int, own_end: int) -> None:
+        """Go back to where a batch of the leader's begins, as where its log starts inside of that (SEMANTICS 1.24).
+
+        An empty log starts anew there: nothing of it is cut.
+        """
+        if own_end <= max(self.leader.log_start_offset, self._view.log_start_offset):
+            self.target.truncate_fully_and_start_at(first)
+        else:
+            self._cut(first)
+
+    def _append(self, piece: Piece) -> None:
+        try:
+            self.target.append(piece.data)
+            self.leader.has_had(self.target.epochs.latest_epoch)
+        except CorruptRecordError as error:
+            position = piece.position + error.position
+            raise CorruptRecordError(
+                f"in the leader's log: {error.reason}", path=piece.path, position=position
+            ) from None
+        except RecordBatchTooLargeError as error:
+            raise RecordBatchTooLargeError(f"{self._log.path} cannot take a batch of the leader's: {error}") from None
+
+    # Comparing.
+
+    def _of_one_state(self, read: Callable[[], T]) -> T | None:
+        """Return what `read` gives of the leader's log; None if more than appends has changed the log meanwhile."""
+        version = self.leader.version
+        try:
+            found = read()
+        except (CorruptRecordError, OffsetOutOfRangeError, OSError):
+            self.leader.look()
+            if self.leader.version == version:
+                raise
+            return None
+        self.leader.look()
+        return found if self.leader.version == version else None
+
+    def own_ends(self) -> Ends:
+        """Marks and leader epochs of the follower."""
+        view = self._view
+        return Ends(self.target.epochs, view.log_start_offset, view.log_end_offset, view.log_end_offset)
+
+    def _settle(self) -> None:
+        """Compare with the leader's log, cut what it does not have, and follow its log start (SEMANTICS 10.21 to
+        10.23).
+
+        Does nothing if the leader's log was changed meanwhile.
+        """
+        version = self.leader.version
+        compared = self._of_one_state(self._compare)
+        if compared is None:
+            return
+        restart, high_watermark = compared
+        if restart.fully:
+            self._start_anew(restart.offset)
+        elif restart.offset < self.log_end_offset:
+            self._cut(restart.offset)
+        elif restart.drops_epochs:
+            self.target.truncate_to(restart.offset)
+        self._move_start()
+        self.target.mark_high_watermark(high_watermark)
+        self._settled = version
+        self._compared = None
+
+    def _compare(self) -> tuple[Restart, int]:
+        """Where the follower goes on, and the leader's high watermark."""
+        theirs, own = self.leader.ends(), self.own_ends()
+        refuse_newer_epochs(self.leader.newest_epoch, own.epochs.latest_epoch, self._log.path)
+        restart = find_common_end(theirs, own)
+        if not restart.fully:
+            by_batches = self._compare_batches(theirs, own, restart.offset)
+            restart = by_batches._replace(drops_epochs=restart.drops_epochs)
+        if restart.fully:  # the follower goes on where the batch begins that holds this offset
+            found = common_batch.find_at(self.leader.view, restart.offset)
+            if found is not None:
+                restart = restart._replace(offset=min(found.place.base_offset, restart.offset))
+        return restart, theirs.high_watermark
+
+    def _move_start(self) -> None:
+        start = min(self.leader.log_start_offset, self.log_end_offset)
+        if start > self._view.log_start_offset:
+            self.target.move_log_start(start)
+
+    def _compare_batches(self, theirs: Ends, own: Ends, end_offset: int) -> Restart:
+        """Where the follower goes on that may keep what is below `end_offset` by its epochs: behind the last batch that
+        both have.
+
+        The first time all batches are compared, and what follows the first one that differs is given up: equal batches
+        at the end do not show that those before them are.
+        """
+        start = max(theirs.log_start_offset, own.log_start_offset)
+        if start >= end_offset:
+            return Restart(end_offset, False)
+        views, compacted = (self.leader.view, self._view), self._log.config.compacts
+        if self._compared is not None:
+            end_offset = self._compare_all(max(start, self._compared), end_offset)
+        last = common_batch.find_last_common(*views, start, end_offset, compacted=compacted)
+        kept = start if last is None else last
+        if not any(common_batch.has_batches(view, kept, end_offset) for view in views):
+            return Restart(end_offset, False)  # offsets that no batch has, behind a cleaning
+        return Restart(kept, last is None and theirs.log_start_offset > own.log_start_offset)
+
+    def _compare_all(self, start_offset: int, end_offset: int) -> int:
+        """Where the follower's first batch of `[start_offset, end_offset)` begins that the leader's log contradicts;
+        `end_offset` if there is none.
+
+        Ends early when the leader's log has changed, and goes on from there the next time: a leader that rolls its log
+        often would be compared from the beginning for ever.
+        """
+        version, compacted = self.leader.version, self._log.config.compacts
+        stretches = common_batch.compare_all(self.leader.log, self._log, start_offset, end_offset, compacted=compacted)
+        for reached, difference in stretches:
+            self.leader.look()
+            if self.leader.version != version:
+                break
+            if difference is not None:
+                return difference
+            self._compared = reached
+        return end_offset
+
+    # Cutting.
+
+    def _cut(self, offset: int) -> None:
+        self._note(offset)
+        self.target.truncate_to(offset)
+
+    def _start_anew(self, offset: int) -> None:
+        """Empty the log, and let it go on at `offset`."""
+        if self.leader.log_start_offset <= self.log_end_offset:  # else the leader has deleted as much
+            self._note(self._view.log_start_offset)
+        self.target.truncate_fully_and_start_at(offset)
+
+    def _note(self, offset: int) -> None:
+        """Count, and save if that is wanted, what is cut from `offset` on."""
+        view = self._view
+        records = sum(found.records for found in common_batch.batches_from(view, offset, view.log_end_offset))
+        saved: list[str] = []
+        if self._save is not None:
+            saved = truncated_batches.save(view, self._save, os.path.basename(self._log.path), offset)
+        self.truncations.append(Truncated(offset, view.log_end_offset, records, tuple(saved)))
+
+    def stats(self) -> FollowerStats:
+        """Where the follower is, and how far behind the leader's log as of the last look."""
+        end, leader_end = self.log_end_offset, self.leader.log_end_offset
+        behind = 0 if self.is_caught_up else max(leader_end - end, 0)
+        return {
+            "log_start_offset": self._view.log_start_offset,
+            "log_end_offset": end,
+            "leader_log_end_offset": leader_end,
+            "lag_records": behind,
+            "lag_bytes": self.leader.bytes_behind(end) if behind else 0,
+            "lag_ms": max(self._now() - self.caught_up_ms, 0) if behind or not self.is_caught_up else 0,
+            "truncations": [
+                {"offset": offset, "end_offset": cut_to, "records": records, "saved": list(saved)}
+                for offset, cut_to, records, saved in self.truncations
+            ],
+            "failure": "",
+        }
+
+
+def refuse_newer_epochs(leader: int | None, own: int | None, path: str) -> None:
+    """Raise `ReplicationError` for a follower that has a newer leader epoch than its leader ever had: it led since.
+
+    An epoch of 0 is no leader's that was made one: a leader that was emptied has no epoch any more.
+    """
+    if own is not None and own > max(-1 if leader is None else leader, 0):
+        least = "the leader has none" if leader is None else f"the latest of the leader is {leader}"
+        raise ReplicationError(
+            f"{path} has leader epoch {own}, and {least}: it was made leader since, so replicate the other way"
+        )

@@ -1,0 +1,310 @@
+"""The order in which a follower's partitions are looked at and copied.
+
+A failover may come at any moment, and the coordinators go on from what is there:
+
+- `__transaction_state` is copied before data, up to an end that is looked at after the data's: every transaction of
+  which there is data is known, and the new leader ends it.
+- `__consumer_offsets` is copied after data, up to an end that was looked at before the data's: no group goes on behind
+  a log's end.
+
+The hardest rule: a partition that fails stops no other one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from errno import ENOENT
+
+from kstore.base.stats import FollowerStats
+from kstore.base.threads import Workers
+from kstore.copies.replication.follower_partition import PIECE_BYTES, PartitionFollower
+from kstore.copies.replication.leader_directory import LeaderStore
+from kstore.copies.replication.replicated_topics import CopiedTopics
+from kstore.copies.replication.schedule import Schedule
+from kstore.disk import fs
+from kstore.disk._stamps import Stamps
+from kstore.errors import KStoreError
+from kstore.store.leadership import follower_of
+from kstore.store.store import Store
+
+logger = logging.getLogger("kstore")
+
+SLICE_BYTES = 8 << 20  # of one partition in one sweep
+LARGE_BYTES = 1 << 20  # a partition of which so much was copied at once is worth a thread
+THREADS = 2
+TOPICS_SECONDS = 0.05
+STAMPS_SHARE = 149  # a pause between looks at all stamps is so many times the processor time of one
+FIRST_RETRY, LONGEST_RETRY = 0.5, 30.0
+
+STATE, DATA, OFFSETS = 0, 1, 2
+_KINDS = {"__transaction_state": STATE, "__consumer_offsets": OFFSETS}
+
+
+class Copy:
+    """One partition and what is known of its copying."""
+
+    __slots__ = ("bound", "failure", "follower", "goal", "is_large", "key", "kind", "retry_at", "retry_pause")
+
+    def __init__(self, key: tuple[str, int]) -> None:
+        self.key = key
+        self.kind = _KINDS.get(key[0], DATA)
+        self.follower: PartitionFollower | None = None
+        self.bound = -1  # the leader's log end at the last look, up to which it is copied
+        self.goal = -1  # the bound of the last look at everything
+        self.is_large = True
+        self.failure: KStoreError | None = None
+        self.retry_at, self.retry_pause = 0.0, FIRST_RETRY
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something to copy up to the bound, and no failure in the way."""
+        follower = self.follower
+        if follower is None or self.failure is not None:
+            return False
+        return not follower.is_settled or not (follower.log_end_offset >= self.bound or follower.is_caught_up)
+
+    @property
+    def has_reached_goal(self) -> bool:
+        """Whether all is copied that was there at the last look at everything, or cannot be."""
+        follower = self.follower
+        return not self.is_behind or (follower is not None and follower.log_end_offset >= self.goal)
+
+
+class Rounds:
+    """Copies what is new, sweep by sweep. `sweep` and `copy_once` are for one thread, the others for any."""
+
+    def __init__(
+        self,
+        leader: LeaderStore,
+        store: Store,
+        selected: Collection[str] | None,
+        now: Callable[[], int],
+        save_truncated: str | None,
+    ) -> None:
+        self._leader = leader
+        self._follower = follower_of(store)
+        self._topics = CopiedTopics(leader, store, self._follower, selected)
+        self._now = now
+        self._save = save_truncated
+        self._copies: dict[tuple[str, int], Copy] = {}
+        self._records: Schedule[Copy] = Schedule()  # of data and of transactions
+        self._offsets: Schedule[Copy] = Schedule()
+        self._stamps: Stamps[Copy] = Stamps()  # of the files of what stands still
+        self._stamps_at = 0.0
+        self._held: list[Copy] = []  # partitions of offsets, until all data that was there before them is copied
+        self._topics_at = 0.0
+        self._workers = Workers(THREADS, "kstore-copies")
+        self._buffers = threading.local()
+        self._asked = self._taken = self._answered = 0
+        self.is_gone = False
+        self.has_backlog = False
+
+    def close(self) -> None:
+        """End the threads."""
+        self._workers.shutdown()
+
+    # What is asked from outside.
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every partition has all that it had at its last look, and nothing has failed."""
+        copies = list(self._copies.values())
+        return not self._topics.failures and not any(copy.failure or copy.is_behind for copy in copies)
+
+    def ask(self) -> int:
+        """Have a sweep look at everything; a ticket for `answered`."""
+        self._asked += 1
+        return self._asked
+
+    def answered(self, ticket: int) -> bool:
+        """Whether all that was there when the ticket was given is copied, but for what has failed."""
+        return self._answered >= ticket
+
+    def partitions(self) -> dict[str, FollowerStats]:
+        """How far behind each partition is."""
+        found: dict[str, FollowerStats] = {}
+        for copy in list(self._copies.values()):
+            numbers: FollowerStats = {"failure": ""} if copy.follower is None else copy.follower.stats()
+            found[f"{copy.key[0]}-{copy.key[1]}"] = numbers
+            numbers["failure"] = "" if copy.failure is None else str(copy.failure)
+        return found
+
+    def failures(self) -> dict[str, str]:
+        """The topics that are not copied, and why."""
+        return {topic: str(error) for topic, error in self._topics.failures.items()}
+
+    # Copying.
+
+    def copy_once(self) -> None:
+        """Copy all that the leader has now; raises the first failure once the others are done."""
+        self._sweep_to(self.ask())
+        if self._topics.failures or any(copy.failure is not None for copy in self._copies.values()):
+            self._sweep_to(self.ask())  # what has failed may be of a topic that was deleted meanwhile
+        failures: list[Exception] = list(self._topics.failures.values())
+        if failed := [copy for copy in self._copies.values() if copy.failure is not None]:
+            theirs = self._leader.topics()  # without those that are being deleted
+            failures += [copy.failure for copy in failed if copy.failure is not None and copy.key[0] in theirs]
+        for other in failures[1:]:
+            failures[0].add_note(f"and: {other}")
+        if failures:
+            raise failures[0]
+
+    def _sweep_to(self, ticket: int) -> None:
+        while not self.answered(ticket):
+            self.sweep()
+            if self.is_gone:
+                raise fs.MissingFileError(ENOENT, "the leader's log directory has gone", self._leader.paths[0])
+
+    def sweep(self) -> bool:
+        """Look at what may have changed, and copy a part of what is new; whether there was anything.
+
+        Raises `ReplicationError` once the follower is a leader: it becomes one between two sweeps.
+        """
+        with self._follower.changing():
+            return self._sweep()
+
+    def _sweep(self) -> bool:
+        begun = time.monotonic()
+        self.is_gone = self._leader.is_gone()
+        if self.is_gone:
+            return False
+        asked = self._asked  # read once: a ticket that comes from here on is the next sweep's
+        if begun - self._topics_at >= TOPICS_SECONDS or asked > self._taken:
+            self._topics_at = begun
+            if not self._look_at_topics():
+                asked = self._taken
+        self._wake_changed(begun)
+        is_whole = not self._held and self._look_at_offsets(asked)
+        copies = self._copies.values()
+        news = self._look([copy for copy in copies if copy.kind != OFFSETS] if is_whole else self._records.due(begun))
+        if is_whole:
+            for copy in copies:
+                copy.goal = copy.bound
+        # What is behind stays in turn, also where its leader's log has not changed for long.
+        self._saw(self._records, begun, [*news, *(copy for copy in self._records.hot if copy.is_behind)])
+        behind = [copy for copy in self._records.hot if copy.is_behind]
+        if behind:
+            state = [copy for copy in copies if copy.kind == STATE]
+            self._look(state)  # after the data: it knows each transaction of which there is data
+            self._copy_all(state)
+            self._copy_all([copy for copy in behind if copy.kind == DATA])
+        if all(copy.has_reached_goal for copy in self._records.hot):
+            self._copy_all(self._held)
+            self._held = [copy for copy in self._held if copy.is_behind]
+            if not self._held:
+                self._answered = self._taken
+        self.has_backlog = bool(self._held) or any(copy.is_behind for copy in self._records.hot)
+        return bool(behind) or bool(news)
+
+    def _look_at_offsets(self, asked: int) -> bool:
+        """Look at the groups' offsets, before data; whether all data has to be looked at for them, or was asked for."""
+        now = time.monotonic()
+        is_asked = asked > self._taken
+        news = self._look(
+            [copy for copy in self._copies.values() if copy.kind == OFFSETS] if is_asked else self._offsets.due(now)
+        )
+        self._saw(self._offsets, now, news)
+        self._held = [copy for copy in self._offsets.hot if copy.is_behind]
+        self._taken = asked
+        return is_asked or bool(self._held)
+
+    def _wake_changed(self, now: float) -> None:
+        """Have those looked at of which a file has changed."""
+        if now < self._stamps_at:
+            return
+        used = time.thread_time()
+        for copy in self._stamps.take_changed():
+            self._schedule_of(copy).wake([copy])
+        self._stamps_at = now + STAMPS_SHARE * (time.thread_time() - used)
+
+    def _saw(self, schedule: Schedule[Copy], now: float, news: Iterable[Copy]) -> None:
+        """Note what had changed. The files of what has stood still for a while are watched from now on; a look
+        afterwards sees what changed before that."""
+        cooled = schedule.saw(now, news)
+        for copy in cooled:
+            if copy.follower is not None:
+                self._stamps.add(copy, *copy.follower.leader.files)
+        schedule.wake(self._look(cooled))
+
+    # Partitions.
+
+    def _look_at_topics(self) -> bool:
+        """Follow the leader's topics; False where it has to be looked at again."""
+        try:
+            changed = self._topics.look()
+        except fs.MissingFileError:
+            return False  # the leader changes its directories, or they are going: the next look tells
+        if not changed:
+            return True
+        here = set(self._topics.partitions())
+        for key in [key for key in self._copies if key not in here]:
+            self._forget(self._copies.pop(key))
+        for key in here - self._copies.keys():
+            copy = self._copies[key] = Copy(key)
+            self._schedule_of(copy).add(copy)
+        return True
+
+    def _schedule_of(self, copy: Copy) -> Schedule[Copy]:
+        return self._offsets if copy.kind == OFFSETS else self._records
+
+    def _forget(self, copy: Copy) -> None:
+        self._schedule_of(copy).remove(copy)
+        self._stamps.remove(copy)
+        if copy in self._held:
+            self._held.remove(copy)
+
+    def _look(self, copies: Iterable[Copy]) -> list[Copy]:
+        """Look at the leader's logs; those that have news, or that are new themselves."""
+        news = []
+        for copy in copies:
+            if copy.failure is not None and time.monotonic() < copy.retry_at:
+                continue
+            try:
+                if copy.follower is None:
+                    copy.follower = self._open(copy.key)
+                before = copy.bound
+                copy.bound = copy.follower.look()
+                if copy.failure is not None or copy.bound != before or not copy.follower.is_settled:
+                    copy.failure = None
+                    news.append(copy)
+            except KStoreError as error:
+                self._fail(copy, error)
+        return news
+
+    def _open(self, key: tuple[str, int]) -> PartitionFollower:
+        leader, target = self._leader.partition(*key), self._follower.partition(*key)
+        return PartitionFollower(leader, target, now=self._now, save_truncated=self._save)
+
+    def _copy_all(self, copies: Iterable[Copy]) -> None:
+        """Copy a slice of each; large ones side by side."""
+        behind = [copy for copy in copies if copy.is_behind]
+        large = [copy for copy in behind if copy.is_large]
+        if len(large) > 1:
+            for _ in self._workers.map(self._copy, large):
+                pass
+        for copy in behind:
+            if len(large) <= 1 or not copy.is_large:
+                self._copy(copy)
+
+    def _copy(self, copy: Copy) -> None:
+        buffer: memoryview | None = getattr(self._buffers, "buffer", None)
+        if buffer is None:
+            buffer = self._buffers.buffer = memoryview(bytearray(PIECE_BYTES))
+        try:
+            assert copy.follower is not None
+            copied = copy.follower.step(buffer, SLICE_BYTES, copy.bound)
+            copy.is_large = copied >= LARGE_BYTES
+            copy.retry_pause = FIRST_RETRY
+        except KStoreError as error:
+            self._fail(copy, error)
+
+    def _fail(self, copy: Copy, error: KStoreError) -> None:
+        if str(copy.failure) != str(error):
+            logger.error("%s-%d is not copied: %s", *copy.key, error)
+        copy.failure = error
+        copy.retry_at = time.monotonic() + copy.retry_pause
+        copy.retry_pause = min(2 * copy.retry_pause, LONGEST_RETRY)
+        self._topics_at = 0.0  # perhaps its topic is gone

@@ -1,0 +1,164 @@
+"""The bytes of a restore: parts of objects become files, several at a time, and each part is checked.
+
+A file is made of its parts in order, as they come, so that memory is bounded by the number of threads. The hardest
+rule: a file counts as fetched only if it has the length and the CRC-32C of each part; else it is written anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from kstore._core import crc32c
+from kstore.base.threads import Workers
+from kstore.codec import header
+from kstore.copies.backups.object_store import Objects
+from kstore.copies.restores.restore_plan import Part, PlannedFile
+from kstore.disk import fs
+from kstore.errors import BackupError
+
+_READ_BYTES = 1 << 20
+_WRITE_BYTES = 8 << 20  # after so many the system is told to begin with writing to the disk
+
+Progress = Callable[[int, int], object]
+
+
+class Fetcher:
+    """The files of one restore, and how many bytes of them there are. `fetch` is for one thread."""
+
+    def __init__(self, objects: Objects, root: str, files: Iterable[PlannedFile], progress: Progress | None) -> None:
+        self.objects = objects
+        self.root = root
+        self.files = sorted(files, key=lambda file: -file.bytes)  # the largest first, so that no thread ends alone
+        self.bytes = sum(file.bytes for file in self.files)
+        self.fetched_bytes = 0
+        """Bytes that were read from objects; the others were there."""
+        self._done = 0
+        self._progress = progress
+        self._counting = threading.Lock()
+        self._stopped = False
+
+    def fetch(self, threads: int) -> None:
+        """Fetch what is not there; when one file fails the others stop, and its error is raised."""
+        with Workers(threads, "kstore-restore") as workers:
+            waiting = [workers.submit(partial(self._fetch_one, file)) for file in self.files]
+            try:
+                for future in waiting:
+                    future.wait()
+            finally:
+                self._stopped = True
+                for future in waiting:
+                    future.cancel()
+
+    def _fetch_one(self, file: PlannedFile) -> None:
+        if self._stopped:
+            return
+        path = f"{self.root}/{file.path}"
+        try:
+            if is_whole(path, file.parts):  # and synced: an earlier call may have been stopped before it did that
+                self._count(file.bytes, fetched=False)
+            else:
+                self._write(path, file.parts)
+            if file.modified_ns >= 0:
+                fs.set_modified(path, file.modified_ns)
+        except BaseException:
+            self._stopped = True
+            raise
+
+    def _write(self, path: str, parts: Iterable[Part]) -> None:
+        fd = fs.open(path, create=True, empty=True)
+        try:
+            end = 0
+            for part in parts:
+                crc, got = 0, 0
+                for piece in self.objects.stream(part.key, part.position, part.length) if part.length else ():
+                    if self._stopped:
+                        return
+                    if got + len(piece) > part.length:
+                        break
+                    crc = crc32c(piece, crc)
+                    fs.pwrite(fd, piece, end + got)
+                    got += len(piece)
+                    self._count(len(piece))
+                    if (end + got) // _WRITE_BYTES > (end + got - len(piece)) // _WRITE_BYTES:
+                        fs.start_writing(fd)
+                self._check(part, got, crc)
+                end += got
+            fs.fsync(fd)
+        finally:
+            fs.close(fd)
+
+    def _check(self, part: Part, got: int, crc: int) -> None:
+        where = f"{part.key} in {self.objects.url}"
+        if got != part.length:
+            raise BackupError(
+                f"{where} has {got} bytes from byte {part.position} on; {part.length} are needed: it was altered"
+            )
+        if crc != part.crc:
+            raise BackupError(
+                f"{where} has {got} bytes of CRC {crc:#010x} from byte {part.position} on; the backup says "
+                f"{part.crc:#010x}: it was altered"
+            )
+
+    def _count(self, count: int, *, fetched: bool = True) -> None:
+        with self._counting:
+            self._done += count
+            self.fetched_bytes += count if fetched else 0
+            if self._progress is not None:
+                self._progress(self._done, self.bytes)
+
+
+def is_whole(path: str, parts: Iterable[Part]) -> bool:
+    """Whether a file has exactly the bytes of its parts; then it is synced."""
+    try:
+        fd = fs.open(path)
+    except fs.MissingFileError:
+        return False
+    try:
+        end = 0
+        for part in parts:
+            crc, at, end = 0, end, end + part.length
+            while at < end:
+                piece = fs.pread(fd, min(_READ_BYTES, end - at), at)
+                if not piece:
+                    return False
+                crc = crc32c(piece, crc)
+                at += len(piece)
+            if crc != part.crc:
+                return False
+        if fs.size(fd) != end:
+            return False
+        fs.fsync(fd)
+        return True
+    finally:
+        fs.close(fd)
+
+
+def find_cut(objects: Objects, parts: Iterable[Part], cut: int, base_offset: int) -> tuple[int, int]:
+    """Where a `.log` file made of these parts is cut so that `cut` is not in it, without writing it.
+
+    The position of the batch that holds the offset or comes next, and one past the last offset before it: `base_offset`
+    without a batch.
+    """
+    position, end_offset = 0, base_offset
+    for part in parts:
+        pending = bytearray()
+        skip = 0
+        for piece in objects.stream(part.key, part.position, part.length):
+            at = min(skip, len(piece))
+            skip -= at
+            pending += piece[at:]
+            at = 0
+            while len(pending) - at >= header.UP_TO_MAGIC_BYTES:
+                if header.MAGIC.of(pending, at) >= 2 and len(pending) - at < header.HEADER_BYTES:
+                    break
+                last, size = header.last_offset_of(pending, at), header.size_of(pending, at)
+                if last >= cut or size < header.LOG_OVERHEAD + header.MIN_V0_MESSAGE:
+                    return position, end_offset
+                position += size
+                end_offset = last + 1
+                at += size
+            skip += max(at - len(pending), 0)
+            del pending[:at]
+    return position, end_offset

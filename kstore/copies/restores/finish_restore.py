@@ -1,0 +1,201 @@
+"""What makes fetched files a store: logs are cut, small files are written, and the store is opened once.
+
+The opening builds the indexes of the segments that came without, ends transactions as after a crash, and refuses a log
+that is not sound. The hardest rule: all of it can be done again from the beginning, at whatever step it was stopped.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kstore.copies.backups import backup_rounds
+from kstore.copies.backups.backup_contents import BackupState, PartitionKey
+from kstore.copies.restores.restore_plan import PartitionPlan, Plan
+from kstore.disk import fs
+from kstore.errors import BackupError, KStoreError, StorageError
+from kstore.files import _log_search, checkpoint, gap_files, names, restore_mark
+from kstore.files.epochs import LeaderEpochCache
+from kstore.files.load_files import LOADS_FILE, read_done
+from kstore.files.log_file import open_log
+from kstore.files.topic_files import TOPICS_FILE, TopicRecord, TopicTable
+from kstore.store.store import Store
+
+STATE_FILE = "kstore-restore.catalog"
+"""What is restored, once all of it is there, so that the last steps do without the backup: text as in its catalogs."""
+
+ROOT_FILES = (
+    fs.LOCK_FILE,
+    restore_mark.RESTORE_FILE,
+    STATE_FILE,
+    TOPICS_FILE,
+    LOADS_FILE,
+    *checkpoint.OFFSET_CHECKPOINTS,
+)
+PARTITION_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA, gap_files.GAPS_FILE)
+"""What a restore writes besides the files that it fetches; each may have left a `.tmp`."""
+
+
+def write_small_files(root: str, plan: Plan) -> dict[PartitionKey, tuple[int, int]]:
+    """Cut the logs and write all but the segments' files, durably; the offsets `[start, end)` of each partition."""
+    spans = {partition.key: _finish_partition(root, partition) for partition in plan.partitions}
+    records = {
+        topic: TopicRecord(checkpoint.parse_topic_id(record.topic_id), record.partitions, record.config)
+        for topic, record in plan.state.topics.items()
+        if any(partition.key[0] == topic for partition in plan.partitions)
+    }
+    if records:
+        table = TopicTable()
+        for topic, record in records.items():
+            table = table.put(topic, record)
+        table.write([root])
+    if plan.state.loads:
+        _write_loads(root, plan.state.loads)
+    cleaned = {
+        partition.key: min(partition.state.cleaned_offset, spans[partition.key][1])
+        for partition in plan.partitions
+        if partition.state.cleaned_offset >= 0
+    }
+    marks = {
+        checkpoint.RECOVERY_POINTS: {key: end for key, (_, end) in spans.items()},
+        checkpoint.LOG_STARTS: {key: start for key, (start, _) in spans.items() if start > 0},
+        checkpoint.HIGH_WATERMARKS: {
+            partition.key: min(max(partition.state.high_watermark, spans[partition.key][0]), spans[partition.key][1])
+            for partition in plan.partitions
+        },
+        checkpoint.CLEANER_OFFSETS: cleaned,
+    }
+    for name, offsets in marks.items():
+        checkpoint.write_offsets(root, name, offsets)
+    fs.sync_directory(root)
+    return spans
+
+
+def _finish_partition(root: str, plan: PartitionPlan) -> tuple[int, int]:
+    directory = f"{root}/{plan.directory}"
+    start = plan.state.log_start_offset
+    end = _cut(f"{root}/{plan.last_log.path}", plan)
+    if end < start:
+        # The batch at the cut begins below the log's start: nothing of the log is left.
+        for base in plan.bases:
+            for kind in (*names.SEGMENT_KINDS, names.SNAPSHOT):
+                fs.unlink(f"{directory}/{names.file_name(base, kind)}")
+        fs.close(fs.open(f"{directory}/{names.log_name(start)}", create=True))
+        end = start
+    below = [(first, min(after, end)) for first, after in plan.gaps if first < end]
+    if below:
+        gap_files.write_gaps(directory, below)
+    epochs = LeaderEpochCache(
+        f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}",
+        [entry for entry in plan.state.epochs if entry.offset < end or (plan.cut is None and entry.offset == end)],
+    )
+    epochs.dirty = True
+    epochs.flush()
+    if plan.state.topic_id:
+        checkpoint.ensure_partition_metadata(directory, checkpoint.parse_topic_id(plan.state.topic_id))
+    fs.sync_directory(directory)
+    return max(start, plan.bases[0]) if end > start else start, end
+
+
+def _cut(path: str, plan: PartitionPlan) -> int:
+    """Cut the last log file at the start of the batch that holds the cut; one past the last offset that is left."""
+    fd = open_log(path, write=True)
+    try:
+        size = fs.size(fd)
+        if plan.cut is not None:
+            place = _log_search.find_batch(fd, 0, size, plan.cut, path=path)
+            if place is not None:
+                size = place.position
+                fs.truncate(fd, size)
+                fs.fsync(fd)
+        last = _log_search.last_offset(fd, 0, size, least=plan.bases[-1], path=path)
+        torn = size - (0 if last is None else last.position)
+    finally:
+        fs.close(fd)
+    end = plan.bases[-1] if last is None else last.last_offset + 1
+    if torn or (plan.cut is None and end != plan.end_offset):
+        raise BackupError(
+            f"{path} ends at offset {end} with {torn} bytes behind; the backup says {plan.end_offset} and whole batches"
+        )
+    return end
+
+
+def _write_loads(root: str, text: str) -> None:
+    """Write down which bulk loads are done, so that a restored store does none of them again."""
+    path = f"{root}/{LOADS_FILE}"
+    fs.write_atomically(path, text.encode())
+    try:
+        read_done([root])
+    except StorageError as error:
+        raise BackupError(f"the backup's list of bulk loads: {error}") from error
+
+
+def write_state(root: str, state: BackupState) -> None:
+    """Write down what is restored, durably."""
+    fs.write_atomically(f"{root}/{STATE_FILE}", backup_rounds.encode_catalog(state))
+
+
+def read_state(root: str) -> BackupState | None:
+    """What `write_state` has written; None without it, `BackupError` for a file that is damaged."""
+    path = f"{root}/{STATE_FILE}"
+    try:
+        return backup_rounds.decode_catalog(fs.read_file(path), path)
+    except fs.MissingFileError:
+        return None
+
+
+def remove_state(root: str) -> None:
+    """Delete it, durably."""
+    if fs.unlink(f"{root}/{STATE_FILE}"):
+        fs.sync_directory(root)
+
+
+def open_once(root: str, plan: Plan) -> dict[PartitionKey, tuple[int, int]]:
+    """Open the store, so that it is recovered, and close it as a clean shutdown does; each partition's `[start, end)`.
+
+    Of a log that was cut, or that ends earlier than others, the positions of groups above its end come down to it: they
+    would not find what they had read.
+    """
+    spans = {}
+    is_whole = plan.state.caught_up and plan.state.together
+    cut = {partition.key for partition in plan.partitions if partition.cut is not None or not is_whole}
+    try:
+        with restore_mark.finishing(root), Store.open(root, background=False) as store:
+            for partition in plan.partitions:
+                log = store.log(*partition.key)
+                spans[partition.key] = log.log_start_offset, log.log_end_offset
+            for group in store.groups() if cut else ():
+                for place, position in store.committed_offsets(group).items():
+                    if place in cut and position > spans[place][1]:
+                        store.commit_offsets(group, {place: spans[place][1]}, position.metadata)
+    except KStoreError as error:
+        raise BackupError(f"what was restored into {root} cannot be opened: {error}") from error
+    return spans
+
+
+def refuse_others(root: str, plan: Plan, complete: bool) -> None:
+    """Raise `BackupError` for a file or directory of which this restore cannot have written a part."""
+    files: dict[str, set[str]] = {partition.directory: set() for partition in plan.partitions}
+    for file in plan.files:
+        directory, _, name = file.path.partition("/")
+        files[directory].add(name)
+    allowed = {*ROOT_FILES, *(f"{name}.tmp" for name in ROOT_FILES)}
+    for entry in fs.scandir(root):
+        if entry.is_symlink() or (entry.name not in allowed and entry.name not in files):
+            if not complete or entry.is_symlink():
+                raise _other(root, entry.name)
+        elif entry.name in files:
+            fs.refuse_links(entry.path, below=root)
+            known = files[entry.name] | {*PARTITION_FILES, *(f"{name}.tmp" for name in PARTITION_FILES)}
+            for name in () if complete else fs.listdir(entry.path):
+                if name not in known and names.parse_file_name(name) is None:
+                    raise _other(root, f"{entry.name}/{name}")
+
+
+def _other(root: str, name: str) -> BackupError:
+    return BackupError(f"{root} holds {name!r}, which is not of this restore; nothing was written into it")
+
+
+def make_directories(root: str, plan: Plan) -> None:
+    """Make the partitions' directories, without syncing them."""
+    for partition in plan.partitions:
+        fs.make_directory(os.path.join(root, partition.directory))

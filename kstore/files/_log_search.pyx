@@ -1,0 +1,530 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""Searches in a `.log` file that start at an index entry: for an offset, for a time, and whether the entry is right.
+
+Reads with `pread` into memory of its own; opens nothing, maps nothing. A search holds the GIL while it is short and
+what it reads is in the page cache (held.h). Hardest rule: the file may hold anything and may be cut meanwhile, and still
+every walk ends, within `[position, end)` and a fixed buffer.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memset
+
+from kstore._core cimport fault_text, ks_find_timestamp, ks_stamped, outside, record_section
+from kstore.codec._wire cimport (
+    BASE_TIMESTAMP_AT, CODEC_MASK, RECORDS_AT, RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, load32, load64,
+)
+from kstore.disk._held cimport hold, take_back
+from kstore.files._framing cimport (
+    BAD_ORDER, BAD_READ, END, GOES_ON, TORN, Header, Stop, check_crc_at, check_place, raise_read, read_header, reason,
+)
+from kstore.files._index_search cimport Neighbours, OffsetEntries, TimeEntries
+from kstore.files._window cimport Window, window_at, window_free, window_new, window_on
+
+from collections import namedtuple
+
+from kstore._core import decode_batches
+from kstore.codec import compression
+from kstore.errors import CorruptRecordError, InvalidRecordError
+
+
+cdef enum:
+    HEADER_WINDOW = 4096           # as much log as an index entry stands for, by default
+    SEARCH_WINDOW = 65536
+    BEHIND_WINDOW = 32768          # on the stack
+    FAR_BEHIND = 262144            # further on, headers alone are cheaper to read
+    FIRST_LOOK = 256               # far from the last one every cache line is a wait for memory
+
+
+class BatchPlace(namedtuple("BatchPlace", "position size_bytes base_offset last_offset max_timestamp magic")):
+    """Where a batch lies in its file, the offsets it spans, and its greatest timestamp."""
+
+    __slots__ = ()
+
+
+class LogEnd(namedtuple("LogEnd", "last_offset position")):
+    """The last offset of the last whole batch of a log file, and the position where that batch ends."""
+
+    __slots__ = ()
+
+
+class GreatestTimestamp(namedtuple("GreatestTimestamp", "timestamp offset")):
+    """The greatest timestamp of some batches, and the last offset of the first batch that has it; -1 for none."""
+
+    __slots__ = ()
+
+
+class FoundRecord(namedtuple("FoundRecord", "timestamp offset leader_epoch")):
+    """A record that was searched for by its timestamp; leader epoch -1 if it is unknown."""
+
+    __slots__ = ()
+
+
+cdef object NEW_TUPLE = tuple.__new__      # a BatchPlace is made for each read, a FoundRecord for each search
+cdef int64_t NO_LIMIT = 0x7fffffffffffffff
+cdef int64_t UNKNOWN = INT64_MIN       # as the least offset of a batch: nothing is known of the one before
+
+
+cdef struct Chain:                 # the offsets around a batch, as far as they are known
+    int64_t least                  # where the one before it ended
+    int64_t most                   # where the segment's offsets end
+    bint follow                    # whether all this is looked at
+
+
+cdef Stop _next(Window *w, int64_t position, Header *h) noexcept nogil:
+    """Frame the batch at `position`, reading a little: 4 KiB among small batches, a header among large ones."""
+    cdef const uint8_t *p
+    w.ahead = HEADER_WINDOW if 0 < h.size <= HEADER_WINDOW // 2 else FIRST_LOOK
+    return read_header(w, position, h, &p)
+
+
+cdef Stop _step(Window *w, int64_t position, Header *h, Chain *chain) noexcept nogil:
+    """Frame the batch at `position` as `_next` does and, where the chain is followed, hold its offsets against it."""
+    cdef Stop stop = _next(w, position, h)
+    if stop == GOES_ON and chain.follow:
+        if h.base_offset != chain.least or h.last_offset < h.base_offset or h.last_offset >= chain.most:
+            stop = check_place(w, h, chain.least, chain.most)
+        chain.least = h.last_offset + 1
+    return stop
+
+
+cdef Stop _walk_to(Window *w, int64_t position, Header *h, Chain *chain, int64_t offset, int64_t after,
+                   int64_t timestamp) noexcept nogil:
+    """Frame batches from `position` on, up to the first that ends at `offset` or above.
+
+    It ends before at one that ends above `after` and has this timestamp or a later one.
+    """
+    cdef Stop stop
+    while True:
+        stop = _step(w, position, h, chain)
+        if stop != GOES_ON or h.last_offset >= offset or (h.last_offset > after and h.max_timestamp >= timestamp):
+            return stop
+        position += h.size
+
+
+cdef Chain _chain(object least, int64_t most) except *:
+    cdef Chain chain
+    chain.follow = least is not None
+    chain.least = least if least is not None else UNKNOWN
+    chain.most = most
+    return chain
+
+
+cdef int _raise_stop(Stop stop, Window *w, const Header *h, const Chain *chain, object path) except -1:
+    """For walks that end in silence at the end, and at a torn batch unless the chain is followed, but at nothing else."""
+    if stop == BAD_READ:
+        raise_read(w.error, path)
+    if stop != GOES_ON and stop != END and (stop != TORN or chain.follow):
+        raise CorruptRecordError(reason(stop, h, w.end), path=path, position=h.position)
+    return 0
+
+
+cdef bytes _read_batch(int fd, const Header *h, bint check_crc, object path):
+    """The whole batch that `h` frames, or None if the file has been cut meanwhile."""
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> h.size)
+    cdef Window w
+    cdef const uint8_t *p
+    cdef Stop stop = GOES_ON
+    window_on(&w, fd, h.position + h.size, <uint8_t *> PyBytes_AS_STRING(data), <Py_ssize_t> h.size)
+    hold(&w.held)
+    p = window_at(&w, h.position, w.capacity)
+    take_back(&w.held)
+    if p == NULL:
+        if w.error:
+            raise_read(w.error, path)
+        return None
+    if check_crc:
+        stop = check_crc_at(&w, h)
+        if stop != GOES_ON:
+            raise CorruptRecordError(reason(stop, h, w.end), path=path, position=h.position)
+    return data
+
+
+cdef object _place(const Header *h):
+    return NEW_TUPLE(BatchPlace, (h.position, h.size, h.base_offset, h.last_offset, h.max_timestamp, h.magic))
+
+
+def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least=None, int64_t most=NO_LIMIT, path=None):
+    """The `BatchPlace` of the batch that holds `offset`, or of the next after a gap (SEMANTICS 3.18a).
+
+    The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, and the
+    GIL is held while they are in the page cache (held.h); no CRC is checked. Of formats 0 and 1 the base offset is the
+    entry's own, which for a wrapper is its last. Raises `CorruptRecordError` at a length or magic that cannot be.
+
+    With `least`, the least base offset that the first batch may have, `end` is the end of a batch, every offset is
+    below `most`, and batches follow one another: anything else is a `CorruptRecordError`, too.
+    """
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef Chain chain = _chain(least, most)
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    hold(&w.held)
+    stop = _walk_to(&w, position, &h, &chain, offset, NO_LIMIT, NO_LIMIT)
+    take_back(&w.held)
+    if stop == GOES_ON:
+        return _place(&h)
+    _raise_stop(stop, &w, &h, &chain, path)
+    return None
+
+
+def last_offset(int fd, int64_t position, int64_t end, *, least=None, int64_t most=NO_LIMIT, path=None):
+    """Walk the headers of `[position, end)` to the last whole batch (SEMANTICS 8.10): where it ends, as a `LogEnd`.
+
+    None if there is none. A torn batch at the end is passed over in
+    silence. Raises `CorruptRecordError` at a length or magic that cannot be; with `least` also as `find_batch` does.
+    """
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef int64_t last = 0
+    cdef int64_t at = position
+    cdef Chain chain = _chain(least, most)
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    with nogil:
+        while True:
+            stop = _step(&w, at, &h, &chain)
+            if stop != GOES_ON:
+                break
+            last = h.last_offset
+            at += h.size
+    _raise_stop(stop, &w, &h, &chain, path)
+    return None if at == position else LogEnd(last, at)
+
+
+def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t offset, *, path=None):
+    """Check an entry of an offset index, `offset` at `position`, with the log: a batch's base offset, -1 or -2.
+
+    The base offset is that of the batch there, which ends at `offset`, as an entry says it since 4.1; or `offset` is
+    where one of the batches behind it ends, none of them behind a gap (SEMANTICS 3.18). -1 says that a batch is
+    there which ends below `offset`, and that more is not known: older brokers wrote such entries. -2 says that no such
+    batch of a segment that begins at `base_offset` can be there. Reads headers only, and holds the GIL as `find_batch`
+    does.
+    """
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop
+    cdef int64_t base = -2
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    hold(&w.held)
+    stop = _follow(&w, position, &h, base_offset, offset, &base)
+    take_back(&w.held)
+    if stop == BAD_READ:
+        raise_read(w.error, path)
+    if base >= 0 and (stop != GOES_ON or h.last_offset != offset):
+        return -1
+    return base
+
+
+cdef Stop _follow(Window *w, int64_t position, Header *h, int64_t least, int64_t offset, int64_t *base) noexcept nogil:
+    """Frame batches from `position` on, up to one that ends at `offset` or where they no longer follow one another."""
+    cdef Stop stop = END
+    cdef int64_t at = position
+    while 0 <= at < w.end:
+        stop = _next(w, at, h)
+        if stop != GOES_ON or h.base_offset < least or h.last_offset < h.base_offset or h.last_offset > offset:
+            break
+        if at == position:
+            base[0] = h.base_offset
+        elif h.magic == 2 and h.base_offset != least:
+            break
+        if h.last_offset == offset:
+            break
+        least = h.last_offset + 1
+        at += h.size
+    return stop
+
+
+def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t offset, int64_t timestamp, *, least,
+                  path=None):
+    """Whether the batch that holds `offset` has this greatest timestamp, as the first of those that end above `after`.
+
+    None where all batches end before `offset`. That is what two entries of a time index say, the first of which names
+    `after` (SEMANTICS 3.6, 3.10). Reads headers from `position` on, and holds the GIL as `find_batch` does. Raises as that
+    does with `least`.
+    """
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef Chain chain = _chain(least, NO_LIMIT)
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    hold(&w.held)
+    stop = _walk_to(&w, position, &h, &chain, offset, after, timestamp)
+    take_back(&w.held)
+    _raise_stop(stop, &w, &h, &chain, path)
+    if stop != GOES_ON:
+        return None
+    return (h.last_offset >= offset and h.max_timestamp == timestamp
+            and (h.magic < 2 or h.base_offset <= offset))
+
+
+def greatest_timestamp(int fd, int64_t position, int64_t end, *, least, bint with_records=False, path=None):
+    """The `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
+
+    Reads headers, and holds the GIL as `find_batch` does. Raises as that does with `least`.
+    """
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef int64_t most = -1, offset = -1
+    cdef Chain chain = _chain(least, NO_LIMIT)
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    hold(&w.held)
+    stop = _walk_all(&w, position, &h, &chain, with_records, &most, &offset)
+    take_back(&w.held)
+    _raise_stop(stop, &w, &h, &chain, path)
+    return GreatestTimestamp(most, offset)
+
+
+cdef inline bint _is_emptied(const Header *h) noexcept nogil:
+    """Whether it is a batch without records, as a compaction leaves a producer's last one (SEMANTICS 7.20)."""
+    return h.magic == 2 and h.size == RECORDS_AT
+
+
+cdef Stop _walk_all(Window *w, int64_t position, Header *h, Chain *chain, bint with_records, int64_t *most,
+                    int64_t *offset) noexcept nogil:
+    """Frame all batches from `position` on; the greatest timestamp, and where the first batch that has it ends."""
+    cdef Stop stop
+    while True:
+        stop = _step(w, position, h, chain)
+        if stop != GOES_ON:
+            return stop
+        if h.max_timestamp > most[0] and not (with_records and _is_emptied(h)):
+            most[0], offset[0] = h.max_timestamp, h.last_offset
+        position += h.size
+
+
+def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int64_t min_offset=0, *,
+                   bint exactly=False, least=None, int64_t most=NO_LIMIT, int64_t older_below=INT64_MIN,
+                   bint check_crc=True, max_decompressed_bytes=None, path=None):
+    """The first record of `[position, end)` with this timestamp or a later one, at `min_offset` or above.
+
+    With `exactly` the record has this very timestamp and is in the first batch with records whose maxTimestamp reaches
+    it (SEMANTICS 5.4).
+
+    A `FoundRecord`, or None. SEMANTICS 5.5, step 3: only batches whose maxTimestamp reaches it are opened, and their CRC
+    checked. With `least`, which is as with `find_batch`, so is the CRC of the batches on the way, except of those that
+    end below `older_below` and are known to be older. Raises `CorruptRecordError` and `StorageError`.
+    """
+    cdef Window w
+    cdef Header h
+    cdef Stop stop = END
+    cdef int64_t limit = compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes
+    cdef Chain chain = _chain(least, most)
+    cdef bint every = chain.follow and check_crc, has_one
+    cdef int64_t latest
+    cdef Found found
+    cdef bytes batch
+    if window_new(&w, fd, end, SEARCH_WINDOW):
+        raise MemoryError
+    memset(&h, 0, sizeof(Header))
+    try:
+        while True:
+            hold(&w.held)
+            stop = _step_to(&w, &position, &h, &chain, timestamp, every, max(min_offset, older_below))
+            take_back(&w.held)
+            if stop != GOES_ON:
+                _raise_stop(stop, &w, &h, &chain, path)
+                return None
+            if h.last_offset >= min_offset and not (exactly and _is_emptied(&h)):
+                batch = _read_batch(fd, &h, check_crc, path)
+                if batch is None:
+                    return None
+                latest = timestamp if exactly else INT64_MAX
+                if h.magic == 2:
+                    has_one = _first_at(<const uint8_t *> PyBytes_AS_STRING(batch), &h, timestamp, latest, min_offset,
+                                        limit, path, &found)
+                else:
+                    has_one = _first_old(batch, &h, timestamp, latest, min_offset, limit, path, &found)
+                if has_one or exactly:
+                    return _record(&found) if has_one else None
+            position += h.size
+    finally:
+        window_free(&w)
+
+
+cdef Stop _step_to(Window *w, int64_t *position, Header *h, Chain *chain, int64_t timestamp, bint check,
+                   int64_t checked_from) noexcept nogil:
+    """Frame batches up to one that has this timestamp or a later one.
+
+    With `check` the CRC of those on the way is checked that end at `checked_from` or above.
+    """
+    cdef Stop stop
+    while True:
+        stop = _step(w, position[0], h, chain)
+        if stop != GOES_ON or h.max_timestamp >= timestamp:
+            return stop
+        if check and h.last_offset >= checked_from:
+            stop = check_crc_at(w, h)
+            if stop != GOES_ON:
+                return stop
+        position[0] += h.size
+
+
+def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, TimeEntries times, OffsetEntries offsets,
+                max_decompressed_bytes):
+    """As `find_timestamp`, in the batch behind the one that both indexes name.
+
+    The header of the named one is read first, as it shows whether the log bears the entries out. Where it has done so
+    before, and the next entries name the batch behind, that one alone is read. None where the log does not bear the
+    entries out, where no such record is found near them and where anything is wrong with the bytes: then
+    `find_timestamp` says what it is. The CRC of each batch from there on is checked.
+    """
+    cdef Found found
+    if look_behind(fd, end, timestamp, min_offset, times, offsets, max_decompressed_bytes, False, &found):
+        return _record(&found)
+    return None
+
+
+cdef bint look_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, TimeEntries times,
+                      OffsetEntries offsets, object max_decompressed_bytes, bint between, Found *found) except? True:
+    """As `find_behind`. With `between` there is no search where the time index has no later entry."""
+    cdef Neighbours named
+    cdef uint8_t data[BEHIND_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop
+    cdef bint is_proved
+    cdef int64_t limit = compression.MAX_DECOMPRESSED_BYTES if max_decompressed_bytes is None else max_decompressed_bytes
+    cdef const uint8_t *p = NULL
+    if times.has_unsound or offsets.has_unsound or not times.lookup_batches(timestamp - 1, offsets, &named):
+        return False
+    if between and not named.has_next:
+        return False
+    is_proved = named.has_next and times.is_proved(&named)
+    window_on(&w, fd, end, data, BEHIND_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    hold(&w.held)
+    stop = _frame_behind(&w, &h, &named, times.base_offset, timestamp, min_offset, &is_proved)
+    if stop == GOES_ON:
+        p = window_at(&w, h.position, <Py_ssize_t> h.size)
+    take_back(&w.held)
+    if stop != GOES_ON:
+        return False
+    if is_proved and h.position == named.next_position and h.last_offset == named.next_offset:
+        times.prove(&named)
+    if p == NULL:
+        return False
+    try:
+        return _first_at(p, &h, timestamp, INT64_MAX, min_offset, limit, None, found)
+    except (CorruptRecordError, InvalidRecordError):
+        return False
+
+
+cdef Stop _frame_behind(Window *w, Header *h, const Neighbours *named, int64_t base_offset, int64_t timestamp,
+                        int64_t min_offset, bint *is_proved) noexcept nogil:
+    """Frame the batch behind the one that both indexes name; `is_proved`: whether the named one need not be, or was."""
+    cdef Stop stop = BAD_ORDER
+    cdef int64_t position, far, least
+    cdef const uint8_t *p = NULL
+    if is_proved[0]:
+        w.ahead = named.next_end - named.next_position
+        if w.ahead <= 0:
+            w.ahead = named.next_position - named.position + FIRST_LOOK
+        w.ahead = min(max(w.ahead, RECORDS_AT), w.capacity)
+        stop = read_header(w, named.next_position, h, &p)
+        least = named.offset + 1
+        if stop == GOES_ON:
+            stop = _check_behind(w, h, least)
+        if h.last_offset != named.next_offset or min_offset > least:
+            stop = BAD_ORDER
+    if stop != GOES_ON or h.max_timestamp < timestamp or h.last_offset < min_offset:
+        position = named.position
+        far = position + FAR_BEHIND
+        least = named.offset + 1
+        h.size = 0
+        stop = _next(w, position, h)
+        if stop == GOES_ON and (h.magic != 2 or h.base_offset != named.after + 1
+                                or h.base_offset < base_offset or h.last_offset != named.offset
+                                or h.max_timestamp != named.timestamp or h.size > w.capacity or min_offset > least):
+            stop = BAD_ORDER
+        is_proved[0] = stop == GOES_ON and named.has_next
+        while stop == GOES_ON:
+            position += h.size
+            # The batch behind is likely to be about as large: its header and its records come at once.
+            w.ahead = min(max(h.size + FIRST_LOOK, HEADER_WINDOW), w.capacity)
+            stop = read_header(w, position, h, &p)
+            if stop == GOES_ON:
+                stop = _check_behind(w, h, least)
+            if position > far:
+                stop = BAD_ORDER
+            if stop != GOES_ON or (h.max_timestamp >= timestamp and h.last_offset >= min_offset):
+                break
+            least = h.last_offset + 1
+    return stop
+
+
+cdef Stop _check_behind(Window *w, const Header *h, int64_t least) noexcept nogil:
+    """Hold a framed batch, which is to begin at `least` and to fit into the window, against its place and its CRC."""
+    if h.magic != 2 or h.base_offset != least or h.last_offset < h.base_offset or h.size > w.capacity:
+        return BAD_ORDER
+    return check_crc_at(w, h)
+
+
+cdef object _record(const Found *found):
+    return NEW_TUPLE(FoundRecord, (found.timestamp, found.offset, found.leader_epoch))
+
+
+cdef bint _first_old(bytes batch, const Header *h, int64_t timestamp, int64_t most, int64_t min_offset,
+                     int64_t limit, object path, Found *found) except? True:
+    """As `_first_at`, of a batch in format 0 or 1."""
+    for one in decode_batches(batch, False, path=path, position=h.position, max_decompressed_bytes=limit):
+        for record in one:
+            if timestamp <= record.timestamp <= most and record.offset >= min_offset:
+                found.timestamp, found.offset, found.leader_epoch = record.timestamp, record.offset, -1
+                return True
+    return False
+
+
+cdef bint _first_at(const uint8_t *head, const Header *h, int64_t timestamp, int64_t most, int64_t min_offset,
+                    int64_t limit, object path, Found *found) except? True:
+    """Whether a record of the batch at `head` has a timestamp in `[timestamp, most]`; the first one."""
+    cdef const uint8_t *p = head + RECORDS_AT
+    cdef const uint8_t *end = head + h.size
+    cdef int32_t left = load32(head + RECORDS_COUNT_AT)
+    cdef int64_t base = load64(head + BASE_TIMESTAMP_AT), offset
+    cdef uint64_t mask = ~<uint64_t> 0
+    cdef bytes section
+    cdef ks_stamped stamped
+    if h.attributes & CODEC_MASK:
+        section = record_section(head, <Py_ssize_t> h.size, limit, path, h.position)
+        p = <const uint8_t *> PyBytes_AS_STRING(section)
+        end = p + len(section)
+    if h.attributes & TIMESTAMP_TYPE_BIT:
+        base, mask = h.max_timestamp, 0
+    while True:
+        p = ks_find_timestamp(p, end, &left, base, mask, timestamp, most, &stamped)
+        if p == NULL:
+            if stamped.fault:
+                raise CorruptRecordError(fault_text(stamped.fault), path=path, position=h.position)
+            return False
+        offset = <int64_t> (<uint64_t> h.base_offset + <uint64_t> stamped.offset_delta)
+        if not h.base_offset <= offset <= h.last_offset:
+            raise CorruptRecordError(outside(offset, h.base_offset, h.last_offset), path=path, position=h.position)
+        if offset >= min_offset:
+            found.timestamp, found.offset, found.leader_epoch = stamped.timestamp, offset, h.leader_epoch
+            return True
+
+
+def header_at(int fd, int64_t position, int64_t end, *, path=None):
+    """The `BatchPlace` of the batch at `position`, None if none is there."""
+    cdef uint8_t data[HEADER_WINDOW]
+    cdef Window w
+    cdef Header h
+    cdef Stop stop
+    window_on(&w, fd, end, data, HEADER_WINDOW)
+    memset(&h, 0, sizeof(Header))
+    stop = _next(&w, position, &h)
+    if stop == BAD_READ:
+        raise_read(w.error, path)
+    return _place(&h) if stop == GOES_ON else None

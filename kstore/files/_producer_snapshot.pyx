@@ -1,0 +1,57 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
+"""Reads producer snapshot files: the state of idempotent and transactional producers at an offset (FORMAT 10).
+
+Parses and checks; `log.segments.producer_state` decides which snapshot counts. Hardest rule: a file of any bytes is a list of
+entries or a `SnapshotError` that says which of the three faults it has, since Kafka tells them apart.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from kstore.codec._wire cimport load16, load32
+
+from collections import namedtuple
+
+__all__ = ["ProducerEntry", "SnapshotError", "is_cut_short", "parse_snapshot"]
+
+
+class SnapshotError(ValueError):
+    """A file that is no sound snapshot; the text is Kafka's. Every reader of snapshots catches it and goes on."""
+
+
+class ProducerEntry(namedtuple("ProducerEntry", "producer_id producer_epoch last_sequence last_offset offset_delta "
+                                                "timestamp coordinator_epoch current_txn_first_offset")):
+    """The state of one producer; -1 stands for none."""
+
+    __slots__ = ()
+
+
+def parse_snapshot(bytes data not None):
+    """The entries of a snapshot, in the order of the file."""
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef int fault = snapshot_check(p, size)
+    cdef Producer e
+    cdef int64_t slot
+    if fault == SNAPSHOT_OTHER_VERSION:
+        raise SnapshotError("Snapshot failed schema validation: Snapshot contained an unknown file version "
+                            f"{load16(p + SNAPSHOT_VERSION_AT)}")
+    if fault == SNAPSHOT_CUT:
+        raise SnapshotError("Snapshot failed schema validation: null")
+    if fault == SNAPSHOT_BAD_CRC:
+        raise SnapshotError(f"Snapshot is corrupt (CRC is no longer valid). Stored crc: "
+                            f"{<uint32_t> load32(p + SNAPSHOT_CRC_AT)}. Computed crc: {snapshot_crc(p, size)}")
+    entries = []
+    for slot in range(load32(p + SNAPSHOT_COUNT_AT)):
+        snapshot_get(p, slot, &e)
+        entries.append(ProducerEntry(e.producer_id, e.producer_epoch, e.last_sequence, e.last_offset, e.offset_delta,
+                                     e.timestamp, e.coordinator_epoch, e.txn_first))
+    return entries
+
+
+def is_cut_short(bytes data not None):
+    """Whether the file ends before its last entry does, as after an interrupted write."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    if size < SNAPSHOT_HEAD:
+        return True
+    return (size - SNAPSHOT_HEAD) // SNAPSHOT_ENTRY < load32(<const uint8_t *> PyBytes_AS_STRING(data) + SNAPSHOT_COUNT_AT)

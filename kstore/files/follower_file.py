@@ -1,0 +1,162 @@
+"""A follower's file: of which log directories a store's directory is a copy.
+
+`kstore-follower.json` is in every log directory of a follower, and in none of a leader. A broker passes the file over.
+Owns its text, its strict reading, and its durable writing and removal; what a follower may do is left to the rooms
+above. The hardest rule: while one directory of a store has the file, the store is a follower, so that a crash between
+two directories never makes a leader.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from kstore.disk import fs
+from kstore.errors import InvalidTopicError, NotLeaderError, ReplicationError, StorageError
+from kstore.files import json_file, load_files, names
+
+FOLLOWER_FILE = "kstore-follower.json"
+MAX_BYTES = 4 << 20
+"""The largest size of the file: some fifteen thousand of the longest topic names."""
+
+MAX_SOURCES = 1000
+
+_VERSION = 1
+
+Path = str | os.PathLike[str]
+
+
+class FollowerRole(NamedTuple):
+    """Whose follower a directory is: absolute paths of the leader's directories, and which topics (None: all)."""
+
+    source: tuple[str, ...]
+    topics: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        topics = "" if self.topics is None else f", with the topics {', '.join(self.topics)}"
+        return f"a follower of {', '.join(self.source)}{topics}: Store.become_leader() makes it a leader"
+
+    def refusal(self, directory: str) -> NotLeaderError:
+        """Make the error of a client's change to this follower."""
+        return NotLeaderError(
+            f"{directory}: a follower of {', '.join(self.source)} takes records and topics from there alone; "
+            f"Store.become_leader() makes it a leader"
+        )
+
+
+def read_role(root: Path) -> FollowerRole | None:
+    """Read a directory's role; None for a leader's, `StorageError` for a file that is malformed."""
+    path = _path(root)
+    fields = json_file.read(path, MAX_BYTES, _VERSION)
+    if fields is None:
+        return None
+    sources = tuple(fields.path_of(place, item) for place, item in fields.items("source"))
+    topics = None
+    named = fields.take("topics")
+    if named is not None:
+        if not isinstance(named, list):
+            raise fields.refusal("topics", named, "a list or null")
+        topics = tuple(fields.text_of(f"topics[{number}]", item) for number, item in enumerate(named))
+    fields.end()
+    role = FollowerRole(sources, topics)
+    wrong = _what_is_wrong(role)
+    if wrong is not None:
+        raise json_file.malformed(path, wrong)
+    return role
+
+
+def read_roles(roots: Iterable[Path]) -> FollowerRole | None:
+    """Read the role of a store by its directories: a follower's, if one of them has it; None for a leader.
+
+    `StorageError` where two directories name different leaders.
+    """
+    found: tuple[str, FollowerRole] | None = None
+    for root in roots:
+        role = read_role(root)
+        if role is None:
+            continue
+        if found is not None and found[1] != role:
+            what = f"this directory follows {', '.join(role.source)}, and {found[0]} is not a follower of the same"
+            raise StorageError(errno.EBADMSG, f"{what}; kstore.replicate writes both anew", _path(root))
+        found = found or (os.fspath(root), role)
+    return None if found is None else found[1]
+
+
+def write_role(root: Path, role: FollowerRole) -> None:
+    """Make a directory a follower's, durably. The caller holds its lock; `ValueError` for a role that cannot be."""
+    wrong = _what_is_wrong(role)
+    if wrong is not None:
+        raise ValueError(wrong)
+    topics = None if role.topics is None else list(role.topics)
+    data = json.dumps({"version": _VERSION, "source": list(role.source), "topics": topics}, indent=1).encode() + b"\n"
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"a follower's file of {len(data)} bytes; {MAX_BYTES} are allowed")
+    fs.write_atomically(_path(root), data)
+
+
+def remove_role(root: Path) -> None:
+    """Make a directory a leader's, durably; nothing happens to one that is."""
+    if fs.unlink(_path(root)):
+        fs.sync_directory(root)
+
+
+def follow(roots: Sequence[Path], role: FollowerRole) -> None:
+    """Make the directories of a store those of a follower: made if they are missing, and locked meanwhile.
+
+    Raises `LogLockedError` while a store or a broker has one of them, and `ReplicationError` while a bulk load into
+    them is not finished: as a follower they could not take it.
+    """
+    with ExitStack() as locks:
+        for root in roots:
+            fs.make_directories(root)
+            locks.callback(fs.lock_root(root, shared=False).release)
+        for root in roots:
+            refuse_pending_load(root)
+        for root in roots:
+            if read_role_to_replace(root) != role:
+                write_role(root, role)
+
+
+def read_role_to_replace(root: Path) -> FollowerRole | None:
+    """As `read_role`, and None for a file that is malformed: it is about to be written anew."""
+    try:
+        return read_role(root)
+    except StorageError as error:
+        if error.errno != errno.EBADMSG:
+            raise
+        return None
+
+
+def refuse_pending_load(root: Path) -> None:
+    """Raise `ReplicationError` for a directory in which a bulk load is decided and not finished."""
+    path = f"{os.fspath(root)}/{load_files.COMMIT_FILE}"
+    if fs.exists(path):
+        raise ReplicationError(
+            f"{path}: a bulk load is not finished, which a follower cannot take; Store.open finishes it in a leader"
+        )
+
+
+def _what_is_wrong(role: FollowerRole) -> str | None:
+    """What keeps a role from being one, None if nothing does."""
+    if not role.source or len(role.source) > MAX_SOURCES or len(set(role.source)) < len(role.source):
+        return f"source names {len(role.source)} directories; from 1 to {MAX_SOURCES} are needed, none of them twice"
+    for path in role.source:
+        if not json_file.is_plain_path(path):
+            return f"source has {ascii(path)[:100]}; an absolute path without '.', '..', '//' and NUL is needed"
+    topics = role.topics or ()
+    if len(set(topics)) < len(topics):
+        return "topics has a name twice"
+    for topic in topics:
+        try:
+            names.check_topic(topic)
+        except InvalidTopicError as error:
+            return f"topics: {error}"
+    return None
+
+
+def _path(root: Path) -> str:
+    return f"{os.fspath(root).rstrip('/')}/{FOLLOWER_FILE}"

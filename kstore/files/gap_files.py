@@ -1,0 +1,98 @@
+"""Offsets that no segment holds, and never will, written down in the partition's directory.
+
+A log may lack offsets where a cleaner, a truncation inside a batch, a follower's batches or a repair left them out.
+Between two segments only this file tells such a gap from a segment that is missing. A broker passes over a plain file
+of this name. Owns the file's text.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Iterable
+
+from kstore.base.numbers import LONG_MAX
+from kstore.disk import fs
+from kstore.errors import StorageError
+from kstore.files import json_file
+
+__all__ = ["GAPS_FILE", "add_gap", "cut_gaps", "read_gaps", "write_gaps"]
+
+logger = logging.getLogger("kstore")
+
+GAPS_FILE = "kstore-gaps.json"
+
+MAX_FILE_BYTES = 16 << 20
+
+_VERSION = 1
+
+
+def read_gaps(directory: str | os.PathLike[str]) -> list[tuple[int, int]]:
+    """Read the stretches `[start, end)` of offsets that are gone; none without the file. `StorageError` if damaged."""
+    content = json_file.read(os.path.join(directory, GAPS_FILE), MAX_FILE_BYTES, _VERSION)
+    if content is None:
+        return []
+    gaps = []
+    for place, gap in content.items("gaps"):
+        is_pair = isinstance(gap, list) and len(gap) == 2 and all(type(at) is int for at in gap)
+        if not is_pair or not 0 <= gap[0] < gap[1] <= LONG_MAX:
+            raise content.refusal(place, gap, "a first offset and one past the last")
+        gaps.append((gap[0], gap[1]))
+    content.end()
+    return _merged(gaps)
+
+
+def write_gaps(directory: str | os.PathLike[str], gaps: Iterable[tuple[int, int]]) -> None:
+    """Replace the file, durably; stretches that touch become one."""
+    content = {"version": _VERSION, "gaps": _merged(gaps)}
+    fs.write_atomically(os.path.join(directory, GAPS_FILE), f"{json.dumps(content)}\n".encode())
+
+
+def add_gap(directory: str, start: int, end: int, *, first_base: int) -> None:
+    """Write down that a log rolls over offsets `[start, end)`, durably, before the new segment is there.
+
+    Stretches below `first_base`, where the log begins, are left out. A damaged file stays as it is: what it said is not
+    known, and `kstore verify` tells of it.
+    """
+    try:
+        gaps = read_gaps(directory)
+    except StorageError as error:
+        if error.errno != errno.EBADMSG:
+            raise
+        logger.warning("%s; the gap from %d to %d is not written down", error, start, end - 1)
+        return
+    write_gaps(directory, [*(gap for gap in _below(gaps, start) if gap[1] > first_base), (start, end)])
+
+
+def cut_gaps(directory: str, end: int) -> None:
+    """Drop the gaps above `end`, where the data ends after a truncation. A damaged file is not changed."""
+    if not fs.exists(os.path.join(directory, GAPS_FILE)):
+        return
+    try:
+        gaps = read_gaps(directory)
+    except StorageError as error:
+        if error.errno != errno.EBADMSG:
+            raise
+        return
+    kept = _below(gaps, end)
+    if not kept:
+        fs.unlink(os.path.join(directory, GAPS_FILE))
+    elif kept != gaps:
+        write_gaps(directory, kept)
+
+
+def _below(gaps: Iterable[tuple[int, int]], limit: int) -> list[tuple[int, int]]:
+    """The stretches, and the parts of such, below an offset."""
+    return [(start, min(end, limit)) for start, end in gaps if start < limit]
+
+
+def _merged(gaps: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(gaps):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

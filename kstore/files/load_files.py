@@ -1,0 +1,353 @@
+"""A root's files about bulk loads: the record of a pending one, and the list of those that are done.
+
+`kstore-commit.json` is there only while a load that was decided is not wholly in the logs; `kstore-loads.json` has
+the last version of each application and the newest loads without one. Plain files in the root: a broker passes them
+over. Owns their text and the order in which the roots of a store get them. The hardest rule: a load is decided by the
+record in its first root alone, which says so itself, wherever that root is found later; copies elsewhere only keep
+writers out.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kstore.base.numbers import INT_MAX, LONG_MAX
+from kstore.disk import fs
+from kstore.errors import ConfigError, InvalidTopicError, StorageError
+from kstore.files import json_file, names
+from kstore.files.json_file import Fields
+
+COMMIT_FILE = "kstore-commit.json"
+LOADS_FILE = "kstore-loads.json"
+STAGING = ".kstore-staging"
+"""The suffix of a staging directory beside its root, behind the root's name."""
+
+TASK_PREFIX = "task-"
+MAX_COMMIT_BYTES = 64 << 20  # some two hundred thousand staged segments
+MAX_LOADS_BYTES = 32 << 20
+
+MOST_JOBS = 1000
+"""How many loads without a transaction are remembered; the staged files of older ones are long gone."""
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """A load that is decided. `shares` are those of the partitions, `directories` hold the staged files.
+
+    `load` names it: what was staged in these directories; "" where nothing was. `primary` is the root whose record
+    decides. Of what was read, `decides` says whether it does, and `root` where its root was when it was written.
+    """
+
+    load: str
+    primary: str
+    roots: tuple[str, ...]
+    application: str | None
+    version: int
+    shares: tuple[Mapping[str, Any], ...]
+    directories: tuple[str, ...]
+    decides: bool = False
+    root: str = ""
+
+    def __str__(self) -> str:
+        whose = "" if self.application is None else f" of {self.application}, version {self.version},"
+        return (
+            f"a bulk load{whose} into {len(self.shares)} partitions was decided and is not finished; Store.open or "
+            f"kstore.spark.commit finishes it"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Which loads have been done: the last version by application, and loads by name, the oldest first."""
+
+    applications: Mapping[str, int] = field(default_factory=dict)
+    loads: tuple[str, ...] = ()
+
+    def has(self, load: str, application: str | None, version: int) -> bool:
+        """Whether this load, or this version of the application or a later one, has been done; a load "" never has."""
+        if application is not None and self.applications.get(application, -1) >= version:
+            return True
+        return load != "" and load in self.loads
+
+    def with_load(self, load: str, application: str | None, version: int) -> Done:
+        """The same with one more."""
+        applications = dict(self.applications)
+        if application is not None:
+            applications[application] = max(version, applications.get(application, version))
+        loads = (*(done for done in self.loads if done != load), *([load] if load else []))
+        return Done(applications, loads[-MOST_JOBS:])
+
+    def joined(self, other: Done) -> Done:
+        """The loads of both."""
+        applications = dict(other.applications)
+        for name, version in self.applications.items():
+            applications[name] = max(version, applications.get(name, version))
+        return Done(applications, tuple(dict.fromkeys([*self.loads, *other.loads])))
+
+    def write(self, roots: Iterable[str]) -> None:
+        """Write it to every root, durably."""
+        data = {"version": _VERSION, "applications": dict(self.applications), "loads": list(self.loads)}
+        for root in roots:
+            _write(f"{root}/{LOADS_FILE}", data, MAX_LOADS_BYTES)
+
+
+def staging_areas(roots: Iterable[str], named: Iterable[str] = ()) -> tuple[str, ...]:
+    """Where loads into these roots may be staged: beside each root, and in the directories that the caller `named`."""
+    return tuple(dict.fromkeys([*(f"{root}{STAGING}" for root in roots), *named]))
+
+
+def check_staged(directory: str, areas: Sequence[str], *, partition: str | None = None) -> str:
+    """Find the staging area that a task attempt's directory lies in, or its `partition` below that.
+
+    The area is followed by a job's name and a task's. `ConfigError` for any other path. Nothing is opened.
+    """
+    attempt, name = os.path.split(directory) if partition is not None else (directory, None)
+    job, task = os.path.split(attempt)
+    area = os.path.dirname(job)
+    is_attempt = json_file.is_plain_path(directory) and task.startswith(TASK_PREFIX) and area != job
+    if not is_attempt or name != partition or area not in areas:
+        below = "" if partition is None else f"/{partition}"
+        raise ConfigError(
+            f"{_shown(directory)} is not JOB/{TASK_PREFIX}...{below} in a staging directory of this store "
+            f"({', '.join(areas)}); staging_dir names another one"
+        )
+    return area
+
+
+def read_done(roots: Iterable[str]) -> Done:
+    """The loads of all roots; `StorageError` for a file that cannot be read."""
+    done = Done()
+    for root in roots:
+        path = f"{root}/{LOADS_FILE}"
+        fields = json_file.read(path, MAX_LOADS_BYTES, _VERSION)
+        if fields is None:
+            continue
+        versions = fields.mapping("applications")
+        applications = Fields(versions, path, "applications.")
+        newest_versions = {name: applications.integer(name, 0, LONG_MAX) for name in versions}
+        loads = [fields.text_of(place, item) for place, item in fields.items("loads")]
+        fields.end()
+        done = done.joined(Done(newest_versions, tuple(loads)))
+    return done
+
+
+def write_commit(record: CommitRecord) -> None:
+    """Decide a load: when this returns it happens, when it raises it may."""
+    data = {
+        "version": _VERSION,
+        "load": record.load,
+        "primary": record.primary,
+        "roots": list(record.roots),
+        "application": record.application,
+        "application_version": record.version,
+        "shares": list(record.shares),
+        "directories": list(record.directories),
+    }
+    for root in sorted(record.roots, key=lambda root: root == record.primary):  # the one that counts comes last
+        own = {"decides": root == record.primary, "root": root}
+        _write(f"{root}/{COMMIT_FILE}", data | own, MAX_COMMIT_BYTES)
+
+
+def remove_commit(record: CommitRecord) -> None:
+    """Take the record of a load away that is done, or that never was decided."""
+    for root in sorted(record.roots, key=lambda root: root != record.primary):
+        if fs.exists(root) and fs.unlink(f"{root}/{COMMIT_FILE}"):
+            fs.sync_directory(root)
+
+
+def read_commit(root: str) -> CommitRecord | None:
+    """The record in a root, None if there is none; `StorageError` for one that cannot be read.
+
+    Its fields are of the right types and ranges. Where its paths lead is checked by `find_pending`.
+    """
+    path = f"{root}/{COMMIT_FILE}"
+    fields = json_file.read(path, MAX_COMMIT_BYTES, _VERSION)
+    if fields is None:
+        return None
+    application = fields.take("application")
+    record = CommitRecord(
+        load=fields.text("load"),
+        primary=fields.file_path("primary"),
+        roots=tuple(fields.path_of(place, path) for place, path in fields.items("roots")),
+        application=None if application is None else fields.text_of("application", application),
+        version=fields.integer("application_version", -1, LONG_MAX),
+        shares=tuple(_read_share(share) for share in fields.objects("shares")),
+        directories=tuple(fields.path_of(place, item) for place, item in fields.items("directories")),
+        decides=fields.flag("decides"),
+        root=fields.file_path("root"),
+    )
+    fields.end()
+    keys = [(share["topic"], share["partition"]) for share in record.shares]
+    if len(set(keys)) < len(keys):
+        raise json_file.malformed(path, "shares has a partition twice")
+    return record
+
+
+def _read_share(fields: Fields) -> dict[str, Any]:
+    share: dict[str, Any] = {
+        "root": fields.file_path("root"),
+        "topic": fields.text("topic"),
+        "partition": fields.integer("partition", 0, INT_MAX),
+        "renames": fields.flag("renames"),
+        "leader_epoch": fields.integer("leader_epoch", -1, INT_MAX),
+        "segments": [_read_segment(segment) for segment in fields.objects("segments")],
+    }
+    fields.end()
+    try:
+        names.partition_name(share["topic"], share["partition"])
+    except InvalidTopicError as error:
+        raise json_file.malformed(fields.path, f"{fields.where}topic: {error}") from None
+    segments = share["segments"]
+    ends = [segment["next_offset"] for segment in segments]
+    if not segments or ends[:-1] != [segment["base_offset"] for segment in segments[1:]]:
+        what = "segments must be one at least, each where the last one ends"
+        raise json_file.malformed(fields.path, f"{fields.where}{what}")
+    return share
+
+
+def _read_segment(fields: Fields) -> dict[str, Any]:
+    segment = {
+        "directory": fields.file_path("directory"),
+        "staged_base": fields.integer("staged_base", 0, LONG_MAX),
+        "bytes": fields.integer("bytes", 1, LONG_MAX),
+        "base_offset": (base := fields.integer("base_offset", 0, LONG_MAX)),
+        "next_offset": fields.integer("next_offset", base + 1, LONG_MAX),
+        "first_crc": fields.integer("first_crc", 0, 2**32 - 1),
+    }
+    fields.end()
+    return segment
+
+
+def find_pending(roots: Sequence[str], areas: Sequence[str]) -> CommitRecord | None:
+    """The load that is decided and not done, if there is one, with the paths that its roots have now.
+
+    Nothing is written to, renamed or removed by the record that it gives but in these roots, and below `areas`
+    (`staging_areas`). Copies of one that was not decided are removed. Raises `StorageError` when a copy is there and
+    the root that decides is not, for a root that is itself a copy, made while a load was pending, and for a record
+    that names other directories.
+    """
+    records: dict[str, CommitRecord] = {}
+    for root in roots:
+        record = read_commit(root)
+        if record is not None:
+            records[root] = record
+    for root, record in records.items():
+        if record.decides:
+            return _confined(_where_it_is(record, records), f"{root}/{COMMIT_FILE}", roots, areas)
+    for record in records.values():
+        if record.primary not in roots:
+            state = "is not opened with the others" if fs.exists(record.primary) else "is missing"
+            raise StorageError(
+                errno.ENOENT, f"a bulk load is pending, and this root, which decides about it, {state}", record.primary
+            )
+        for root, copy in records.items():
+            if copy.load == record.load and fs.unlink(f"{root}/{COMMIT_FILE}"):
+                fs.sync_directory(root)
+    return None
+
+
+def _confined(record: CommitRecord, path: str, roots: Sequence[str], areas: Sequence[str]) -> CommitRecord:
+    """The record with those of its roots alone that the caller named; `StorageError` where its paths lead elsewhere."""
+    if record.primary not in roots:
+        raise json_file.malformed(path, f"primary is {_shown(record.primary)}, which is not opened with this root")
+
+    def check(field: str, directory: str, partition: str | None = None) -> None:
+        try:
+            fs.refuse_links(directory, below=check_staged(directory, areas, partition=partition))
+        except ConfigError as error:
+            what = f"{field}: {error}; removing this file gives the load up"
+            raise StorageError(errno.EPERM, what, path) from None
+
+    for number, share in enumerate(record.shares):
+        name = f"{share['topic']}-{share['partition']}"
+        for at, segment in enumerate(share["segments"]):
+            check(f"shares[{number}].segments[{at}].directory", segment["directory"], name)
+    for number, directory in enumerate(record.directories):
+        check(f"directories[{number}]", directory)
+    return replace(record, roots=tuple(root for root in record.roots if root in roots))
+
+
+def _where_it_is(record: CommitRecord, records: Mapping[str, CommitRecord]) -> CommitRecord:
+    """A record with the present paths of its roots, which may differ from those at the time of the decision."""
+    moves = {copy.root: root for root, copy in records.items() if copy.load == record.load and copy.root != root}
+    if not moves:
+        return record
+    for old, new in moves.items():
+        other = read_commit(old) if fs.exists(old) and not _is_the_same(old, new) else None
+        if other is not None and other.load == record.load:
+            raise StorageError(
+                errno.EEXIST,
+                f"a bulk load is pending here and in {old}, of which this is a copy; it is finished there; "
+                f"to give it up here, remove this file",
+                f"{new}/{COMMIT_FILE}",
+            )
+
+    def moved(path: str) -> str:
+        for old, new in moves.items():
+            for before, now in ((old, new), *_parents(old, new)):
+                at = now + path.removeprefix(before)
+                if path.startswith((f"{before}/", f"{before}{STAGING}/")) and fs.exists(at):
+                    return at
+        return path
+
+    def moved_share(share: Mapping[str, Any]) -> Mapping[str, Any]:
+        segments = [{**segment, "directory": moved(str(segment["directory"]))} for segment in share["segments"]]
+        return {**share, "root": moves.get(share["root"], share["root"]), "segments": segments}
+
+    return replace(
+        record,
+        primary=moves.get(record.primary, record.primary),
+        roots=tuple(moves.get(root, root) for root in record.roots),
+        shares=tuple(map(moved_share, record.shares)),
+        directories=tuple(map(moved, record.directories)),
+    )
+
+
+def _is_the_same(one: str, other: str) -> bool:
+    """Whether two paths lead to one directory."""
+    first, second = fs.stat(one), fs.stat(other)
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
+def _parents(old: str, new: str) -> list[tuple[str, str]]:
+    """The directories that were moved together with the root: the parts above the names that both paths end in."""
+    one, two = old.split("/"), new.split("/")
+    while one and two and one[-1] == two[-1]:
+        one.pop()
+        two.pop()
+    return [("/".join(one), "/".join(two))] if len("/".join(one)) < len(old) else []
+
+
+def refuse_pending(root: str, topic: str, partition: int) -> None:
+    """Raise `StorageError` for a partition of a pending bulk load: only the store that finishes it may write."""
+    path = f"{root}/{COMMIT_FILE}"
+    if not fs.exists(path):
+        return
+    record = read_commit(root)
+    if record is not None and any(
+        share.get("topic") == topic and share.get("partition") == partition for share in record.shares
+    ):
+        raise StorageError(
+            errno.EBUSY,
+            f"a bulk load into {topic}-{partition} was decided and is not finished; Store.open or "
+            f"kstore.spark.commit finishes it",
+            path,
+        )
+
+
+def _shown(path: str) -> str:
+    return ascii(path)[:400]
+
+
+def _write(path: str, data: Any, most_bytes: int) -> None:
+    text = (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()
+    if len(text) > most_bytes:
+        raise StorageError(errno.EFBIG, f"{len(text)} bytes are to be written; {most_bytes} are allowed", path)
+    fs.write_atomically(path, text)

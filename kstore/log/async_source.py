@@ -1,0 +1,63 @@
+"""`LogSource`: what comes to one log, for a stream that follows it; woken by the writer if that is in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from kstore._core import RecordIterator
+from kstore.log.reading.followed_log import FollowedLog
+from kstore.log.reading.log_reader import ReadOptions
+from kstore.log.reading.view import View
+from kstore.log.writing.writer import Writer
+
+
+@contextmanager
+def watching(views: Sequence[View], ring: Callable[[], None]) -> Iterator[None]:
+    """Have the writers among the logs call `ring` when these have grown or changed otherwise."""
+    watched: list[Writer] = []
+    try:
+        for view in views:
+            if isinstance(view, Writer):
+                watched.append(view)
+                view.waiters.watch(ring)
+        yield
+    finally:
+        for view in watched:
+            view.waiters.unwatch(ring)
+
+
+class LogSource:
+    """What comes to one log, up to `end_offset` if there is one; a `Source`."""
+
+    longest_wait: float | None = None
+
+    def __init__(self, view: View, records: RecordIterator, options: ReadOptions) -> None:
+        self._view = view
+        self._followed = FollowedLog(view, records, options.durable)
+        self._end_offset = options.end_offset
+        self._committed = options.committed
+        self.is_woken = isinstance(view, Writer)
+        self.is_over = False
+
+    def has_news(self) -> bool:
+        """Whether the log has grown or changed otherwise since the last look."""
+        return self._followed.has_news()
+
+    def look(self) -> Sequence[RecordIterator]:
+        """The records that have come since the last look."""
+        records = self._followed.look()
+        if records is None:
+            return ()
+        if self._end_offset is not None:
+            end = self._followed.end_offset
+            if self._committed:
+                end = min(end, self._view.stable_end_offset)
+            self.is_over = end >= self._end_offset
+            if self._followed.end_offset > self._end_offset:
+                records.resume(self._end_offset)
+        return (records,)
+
+    def watched(self, ring: Callable[[], None]) -> AbstractContextManager[None]:
+        """Have the writer call `ring`, if it is in this process."""
+        return watching((self._view,), ring)

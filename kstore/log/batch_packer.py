@@ -1,0 +1,202 @@
+"""Encoded batches on their way into one log: a packer that makes them to the log's rules, and the append of them.
+
+`Log` and `Store` append records, numbered records and columns through these functions. They take the log's `Writer`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from kstore.base import arguments
+from kstore.base.numbers import INT_MAX, LONG_MAX
+from kstore.codec import compression, header
+from kstore.codec._pack import Packer
+from kstore.config import cautions
+from kstore.config.log_config import LogConfig
+from kstore.errors import KStoreError, RecordBatchTooLargeError, RecordTooLargeError, UnexpectedOffsetError
+from kstore.log.appended import Stored
+from kstore.log.segments._producer_state import Origin
+from kstore.log.writing import producer_append
+from kstore.log.writing.writer import Writer
+
+PACK_BYTES = 512 * 1024  # append_many and append_columns encode so much before they write,
+LOAD_BYTES = 3 << 19  # columns on one thread, without a codec: the page cache holds larger writes in larger pieces
+DEFAULT_BATCH_BYTES = 1 << 20
+SPREAD_BYTES = 8 << 20  # batches of all partitions that are filled at once: with less each write is small
+LEAST_SPREAD_BYTES = 65_536  # of one partition, however many there are
+MAX_EPOCH = 32_767
+
+
+class ProducerFields(NamedTuple):
+    """What the first batch of a call says of its producer; -1 stands for none."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transactional: bool = False
+
+
+NO_PRODUCER = ProducerFields()
+
+
+def producer_fields(producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool) -> ProducerFields:
+    """Check what a caller says of its producer; without an id the other arguments are refused."""
+    if producer_id == -1:
+        if producer_epoch != -1 or base_sequence != -1 or transactional:
+            raise ValueError("producer_epoch, base_sequence and transactional need a producer_id")
+        return NO_PRODUCER
+    return ProducerFields(
+        arguments.integer("producer_id", producer_id, 0, LONG_MAX),
+        arguments.integer("producer_epoch", producer_epoch, 0, MAX_EPOCH),
+        arguments.integer("base_sequence", base_sequence, 0, INT_MAX),
+        bool(transactional),
+    )
+
+
+def codec_of(config: LogConfig, named: str | None) -> int:
+    """The codec of an append: the topic's, else the one that the call names, else none (SEMANTICS 1.10)."""
+    codec = compression.type_id(named) if named is not None else 0
+    topic = config.compression_type
+    if topic == "producer":
+        return codec
+    return compression.type_id("none" if topic == "uncompressed" else topic)
+
+
+def batch_bytes_of(config: LogConfig, given: int | None, partitions: int) -> int:
+    """How far batches are filled where so many partitions are filled at once; `given` is the caller's wish."""
+    if given is None:
+        given = min(max(SPREAD_BYTES // partitions, LEAST_SPREAD_BYTES), DEFAULT_BATCH_BYTES)
+    return min(arguments.integer("batch_bytes", given, low=1), config.max_message_bytes, config.effective_segment_bytes)
+
+
+class Configured(Protocol):
+    """Something that has the configuration of a log."""
+
+    @property
+    def config(self) -> LogConfig:
+        """The configuration that is in force."""
+
+
+def packer(
+    writer: Configured,
+    codec: int,
+    batch_bytes: int | None,
+    now_ms: int,
+    *,
+    single: bool = False,
+    draft: bool = False,
+    producer: ProducerFields = NO_PRODUCER,
+) -> Packer:
+    """Make a packer to the log's rules; a `draft` is not stored: its batches may have any size and have no checksum."""
+    config = writer.config
+    limit = min(config.max_message_bytes, config.effective_segment_bytes)
+    if batch_bytes is None:
+        batch_bytes = min(DEFAULT_BATCH_BYTES, limit)
+    else:
+        batch_bytes = min(arguments.integer("batch_bytes", batch_bytes, low=1), limit)
+    return Packer(
+        batch_bytes,
+        INT_MAX if draft else limit,
+        codec,
+        config.compression_level if config.compression_type != "producer" else None,
+        timestamp_type=config.message_timestamp_type,
+        now_ms=now_ms,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=producer.base_sequence,
+        transactional=producer.transactional,
+        before_max_ms=config.message_timestamp_before_max_ms,
+        after_max_ms=config.message_timestamp_after_max_ms,
+        require_key=config.compacts,
+        single=single,
+        draft=draft,
+    )
+
+
+def checked_expectation(expected_offset: int | None) -> int | None:
+    """Check the offset that a conditional append expects."""
+    return None if expected_offset is None else arguments.integer("expected_offset", expected_offset, 0, LONG_MAX)
+
+
+def refuse_unexpected_locked(writer: Writer, expected_offset: int | None) -> None:
+    """Raise `UnexpectedOffsetError` unless the next record gets this offset."""
+    actual = writer.log_end_offset
+    if expected_offset is not None and expected_offset != actual:
+        raise UnexpectedOffsetError(
+            f"the append was to begin at offset {expected_offset}, and the log ends at {actual}",
+            expected=expected_offset,
+            actual=actual,
+        )
+
+
+def store(
+    writer: Writer,
+    packer: Packer,
+    stored: Stored,
+    *,
+    leader_epoch: int | None = None,
+    numbered: bool = False,
+    expected_offset: int | None = None,
+) -> tuple[int, int]:
+    """Append a packer's batches; (first offset, last offset). What is in the log is in `stored`, also when it raises.
+
+    `numbered` batches are compared with what the log knows of their producer: one that it has is not stored again. With
+    an `expected_offset` it must be where it was expected.
+    """
+    if 0 < packer.max_timestamp < cautions.LIKE_SECONDS_BELOW and not writer.appender.warned:
+        stored.caution.say(packer.max_timestamp)
+        writer.appender.warned = True
+    writer.housekeeping.before_append()
+    with writer.gate():
+        if not (numbered and expected_offset is not None and _has_at(writer, packer, expected_offset)):
+            refuse_unexpected_locked(writer, expected_offset)
+        writer.assign_epoch_locked(leader_epoch)
+        first = end = writer.log_end_offset
+        with packer.buffer as batches:
+            try:
+                if numbered:
+                    first, last, _ = producer_append.append_locked(writer, batches, Origin.CLIENT)
+                    if expected_offset not in (None, first):  # the log had the batch already, elsewhere
+                        raise UnexpectedOffsetError(
+                            f"the append was to begin at offset {expected_offset}, and its batch is at {first} already",
+                            expected=expected_offset,
+                            actual=first,
+                        )
+                else:
+                    writer.append_locked(batches)
+                    last = writer.log_end_offset - 1
+                stored.add(first, last, packer.max_timestamp)
+            except BaseException:
+                count = writer.log_end_offset - end
+                if count:
+                    stored.add(end, end + count - 1, _max_timestamp(batches, end, count))
+                raise
+    return first, last
+
+
+def _has_at(writer: Writer, packer: Packer, offset: int) -> bool:
+    """Whether the log has the packer's first batch already, at this offset."""
+    with packer.buffer as batches:
+        producer_id, sequence = header.PRODUCER_ID.of(batches), header.BASE_SEQUENCE.of(batches)
+    info = writer.producers.info(producer_id)
+    known = () if info is None else info.batches
+    return any((batch.first_offset, batch.first_sequence) == (offset, sequence) for batch in known)
+
+
+def too_large(config: LogConfig, error: RecordTooLargeError) -> KStoreError:
+    """Return the error that names the lower of the two limits: `segment.bytes` has an error of its own."""
+    if config.effective_segment_bytes < config.max_message_bytes:
+        return RecordBatchTooLargeError(str(error).replace("max.message.bytes", "segment.bytes"))
+    return error
+
+
+def _max_timestamp(batches: memoryview, first_offset: int, count: int) -> int:
+    """The greatest timestamp of the first `count` records at or above `first_offset` in v2 batches."""
+    greatest, at = -1, 0
+    while at < len(batches) and count > 0:
+        base_offset = header.BASE_OFFSET.of(batches, at)
+        if base_offset >= first_offset:  # the log had the batches below from an earlier call
+            greatest = max(greatest, header.MAX_TIMESTAMP.of(batches, at))
+            count -= header.records_of(batches, at)
+        at += header.size_of(batches, at)
+    return greatest

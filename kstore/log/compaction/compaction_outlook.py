@@ -1,0 +1,260 @@
+"""Why nothing of a log is cleaned, or what is cleaned next and when: in words, and as numbers.
+
+Explains what `dirtiness` has found. The hardest rule: the time that is told is that of the first pass that selects the
+log if nothing more is appended, and a search over the moments at which anything changes finds it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from kstore.base import times
+from kstore.base.numbers import LONG_MAX
+from kstore.codec import header
+from kstore.errors import CorruptRecordError, StorageError
+from kstore.files import checkpoint
+from kstore.log.compaction.dirtiness import Dirtiness, closed_from, survey, timestamp_of
+from kstore.log.writing.cleaning_guard import State
+from kstore.log.writing.writer import Writer
+
+if TYPE_CHECKING:
+    from kstore.config.log_config import LogConfig
+    from kstore.log.reading.read_only_view import ReadOnlyView
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionOutlook:
+    """Why nothing of a log is cleaned, or what will be, and when."""
+
+    explanation: str
+    """What is cleaned and what is not, and why, in words."""
+
+    due_ms: int | None
+    """When the first pass of a cleaner selects the log if nothing more is appended, in milliseconds since the epoch;
+    None where none does. The time of the question where the next pass selects it.
+    """
+
+    first_dirty_offset: int
+    """Everything below it has been cleaned."""
+
+    first_uncleanable_offset: int
+    """Nothing from it on is cleaned now."""
+
+    clean_bytes: int
+    """Bytes of the segments that begin below the first dirty offset."""
+
+    cleanable_bytes: int
+    """Bytes of the segments that are dirty and may be cleaned now."""
+
+    ratio: float | None
+    """The share of the cleanable bytes in both, which has to exceed `min.cleanable.dirty.ratio`; None in a log without
+    closed segments.
+    """
+
+    held_offset: int | None
+    """The offset of the record that `min.compaction.lag.ms` waits for; None where it waits for none."""
+
+    held_timestamp: int | None
+    """The timestamp of that record, or the age of its segment's file where no record there has one."""
+
+    forced_ms: int | None
+    """From when on `max.compaction.lag.ms` has the log cleaned whatever its ratio; None where it never does."""
+
+    transaction_producer_id: int | None
+    """The producer id of the open transaction that ends the cleanable part; None where none does."""
+
+    transaction_offset: int | None
+    """Where that transaction begins."""
+
+    transaction_since_ms: int | None
+    """The timestamp of its first record."""
+
+    failure: str | None
+    """Why the last cleaning failed; None where it did not, or in a log that is open for reading."""
+
+
+class Transaction(NamedTuple):
+    """An open transaction: who has it, where it begins, and the timestamp of its first record if it is known."""
+
+    producer_id: int | None
+    first_offset: int
+    since_ms: int | None
+
+
+def first_dirty_line(view: Writer | ReadOnlyView) -> int | None:
+    """The log's line of the cleaner's checkpoint; None without one."""
+    if isinstance(view, Writer):
+        return view.housekeeping.housekeeper.first_dirty(view.partition)
+    return checkpoint.read_offset(view.root, checkpoint.CLEANER_OFFSETS, view.partition)
+
+
+def outlook(view: Writer | ReadOnlyView, config: LogConfig, now_ms: int) -> CompactionOutlook:
+    """Say why nothing is cleaned, or what will be and when; changes nothing."""
+    line = first_dirty_line(view)
+    dirtiness = survey(view, config, now_ms, line)
+    transaction = _transaction(view, dirtiness) if dirtiness.bound == "open transaction" else None
+    due_ms = _due_ms(view, config, now_ms, line) if config.compacts else None
+    oldest, youngest = dirtiness.oldest, dirtiness.youngest
+    cleaning = view.cleaning if isinstance(view, Writer) else None
+    failure = None if cleaning is None or cleaning.failure is None else cleaning.failure
+    told = None if failure is None else f"{type(failure).__name__}: {failure}"
+    if config.compacts:
+        sentences = [
+            *_of_state(State.NONE if cleaning is None else cleaning.state),
+            *_of_dirty_part(dirtiness, config),
+            *_of_bound(dirtiness, transaction, config, now_ms),
+            *_of_force(dirtiness, config, now_ms),
+            _of_due(due_ms, now_ms),
+        ]
+        if told is not None:
+            sentences.append(f"the last cleaning failed, and is tried again with the next pass: {told}")
+    else:
+        sentences = [f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, so nothing is compacted"]
+    is_held = dirtiness.bound == "min.compaction.lag.ms" and youngest is not None
+    return CompactionOutlook(
+        explanation="; ".join(sentences),
+        due_ms=due_ms,
+        first_dirty_offset=dirtiness.first_dirty_offset,
+        first_uncleanable_offset=dirtiness.first_uncleanable_offset,
+        clean_bytes=dirtiness.clean_bytes,
+        cleanable_bytes=dirtiness.cleanable_bytes,
+        ratio=dirtiness.ratio,
+        held_offset=youngest.offset if is_held and youngest is not None else None,
+        held_timestamp=youngest.timestamp if is_held and youngest is not None else None,
+        forced_ms=None if oldest is None else oldest.timestamp + config.max_compaction_lag_ms + 1,
+        transaction_producer_id=None if transaction is None else transaction.producer_id,
+        transaction_offset=None if transaction is None else transaction.first_offset,
+        transaction_since_ms=None if transaction is None else transaction.since_ms,
+        failure=told,
+    )
+
+
+# When.
+
+
+def _due_ms(view: Writer | ReadOnlyView, config: LogConfig, now_ms: int, line: int | None) -> int | None:
+    """The first moment from now on at which the log is eligible; None for never.
+
+    As time passes more becomes cleanable and never less, so that the moments at which anything changes can be searched.
+    """
+
+    def is_eligible(at_ms: int) -> bool:
+        return survey(view, config, at_ms, line).is_eligible(config.min_cleanable_dirty_ratio)
+
+    moments = sorted({moment_ms for moment_ms in _changes(view, config, line, now_ms) if moment_ms > now_ms})
+    number = bisect_left([now_ms, *moments], True, key=is_eligible)
+    return [now_ms, *moments, None][number]
+
+
+def _changes(view: Writer | ReadOnlyView, config: LogConfig, line: int | None, now_ms: int) -> Sequence[int]:
+    """The moments at which a segment becomes old enough, or the log is forced."""
+    dirtiness = survey(view, config, now_ms, line)
+    moments = []
+    if config.min_compaction_lag_ms > 0:
+        dirty = closed_from(view.segments, dirtiness.first_dirty_offset)
+        moments += [timestamp_of(view, segment)[0] + config.min_compaction_lag_ms for segment in dirty]
+    if dirtiness.oldest is not None:
+        moments.append(dirtiness.oldest.timestamp + config.max_compaction_lag_ms + 1)
+    return moments
+
+
+# Who holds it.
+
+
+def _transaction(view: Writer | ReadOnlyView, dirtiness: Dirtiness) -> Transaction:
+    """The transaction that begins at the last stable offset, as far as the log says who has it and since when."""
+    offset = dirtiness.stable_offset
+    with suppress(StorageError):  # a log that refuses writes
+        offset, producer_id = min(view.open_transactions(), default=(offset, None))
+        return Transaction(producer_id, offset, _first_timestamp(view, offset))
+    return Transaction(None, offset, _first_timestamp(view, offset))
+
+
+def _first_timestamp(view: Writer | ReadOnlyView, offset: int) -> int | None:
+    """The timestamp of the first record of the batch that holds `offset`; None where it cannot be read."""
+    segments = view.segments
+    number = segments.floor(offset)
+    if number < 0:
+        return None
+    segment = segments.items[number]
+    with suppress(CorruptRecordError, StorageError):
+        place = segment.find_batch(offset, view.readable_bytes(segment))
+        if place is not None and place.magic >= 2:
+            timestamp = header.BASE_TIMESTAMP.of(segment.file.read(place.position, header.BASE_TIMESTAMP.end))
+            return timestamp if timestamp >= 0 else None
+    return None
+
+
+# As sentences.
+
+
+def _of_state(state: State) -> Sequence[str]:
+    if state in (State.IN_PROGRESS, State.ABORTED):
+        return ["it is being cleaned now"]
+    return ["its cleaning is paused while the log is changed otherwise"] if state is State.PAUSED else []
+
+
+def _of_dirty_part(dirtiness: Dirtiness, config: LogConfig) -> Sequence[str]:
+    sentences = []
+    if dirtiness.reset:
+        sentences.append(f"{dirtiness.reset}, so cleaning begins at the log start")
+    first, end = dirtiness.first_dirty_offset, dirtiness.first_uncleanable_offset
+    if dirtiness.active_base_offset <= first:
+        return [*sentences, "no closed segment is dirty"]
+    if dirtiness.ratio is None or not dirtiness.cleanable_bytes:
+        return [*sentences, f"nothing from the first dirty offset {first} on is cleanable"]
+    least, total = config.min_cleanable_dirty_ratio, dirtiness.clean_bytes + dirtiness.cleanable_bytes
+    share = f"{dirtiness.cleanable_bytes} of {total} bytes ({dirtiness.ratio:.4g})"
+    compared = "more than" if dirtiness.ratio > least else "no more than"
+    bound = f"{compared} min.cleanable.dirty.ratio {least:.4g}"
+    return [*sentences, f"offsets {first} to {end - 1} are dirty and cleanable: {share}, {bound}"]
+
+
+def _of_bound(dirtiness: Dirtiness, transaction: Transaction | None, config: LogConfig, now_ms: int) -> Sequence[str]:
+    end = dirtiness.first_uncleanable_offset
+    if transaction is not None:
+        who = "an open transaction"
+        if transaction.producer_id is not None:
+            who = f"the transaction of producer id {transaction.producer_id}"
+        since = "" if transaction.since_ms is None else f", open since {_when(transaction.since_ms, now_ms)},"
+        begins = f"that begins at offset {transaction.first_offset}{since}"
+        return [f"nothing from offset {end} on is cleaned: {who} {begins} has to end first"]
+    youngest = dirtiness.youngest
+    if dirtiness.bound == "min.compaction.lag.ms" and youngest is not None:
+        due_ms = youngest.timestamp + config.min_compaction_lag_ms
+        if youngest.of_file:
+            what = f"its records have no timestamps, and its file was written {_when(youngest.timestamp, now_ms)}"
+        else:
+            what = f"the record at offset {youngest.offset} is from {_when(youngest.timestamp, now_ms)}"
+        lag = f"min.compaction.lag.ms = {times.span(config.min_compaction_lag_ms)}"
+        return [f"{lag} holds segment {youngest.base_offset} and all behind it until {times.show(due_ms)}: {what}"]
+    return [f"the active segment, from offset {dirtiness.active_base_offset} on, is never cleaned"]
+
+
+def _of_force(dirtiness: Dirtiness, config: LogConfig, now_ms: int) -> Sequence[str]:
+    if dirtiness.oldest is None or config.max_compaction_lag_ms >= LONG_MAX:
+        return []
+    forced_ms = dirtiness.oldest.timestamp + config.max_compaction_lag_ms + 1
+    lag = f"max.compaction.lag.ms = {times.span(config.max_compaction_lag_ms)}"
+    since = f"since {times.show(forced_ms)}" if forced_ms <= now_ms else f"from {times.show(forced_ms)} on"
+    oldest = dirtiness.oldest
+    first = f"the first batch of segment {oldest.base_offset} is from {times.show(oldest.timestamp)}"
+    return [f"{lag} has it cleaned {since}, whatever the ratio: {first}"]
+
+
+def _of_due(due_ms: int | None, now_ms: int) -> str:
+    if due_ms is None:
+        return "no pass selects it before more is appended or a transaction ends"
+    if due_ms <= now_ms:
+        return "the next pass of a cleaner selects it"
+    return f"a pass selects it from {times.show(due_ms)} on"
+
+
+def _when(ms: int, now_ms: int) -> str:
+    """A time, and how far it is from now."""
+    ago = f"{times.span(now_ms - ms)} ago" if ms <= now_ms else f"{times.span(ms - now_ms)} ahead of the clock"
+    return f"{times.show(ms)} ({ago})"

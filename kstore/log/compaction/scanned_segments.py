@@ -1,0 +1,80 @@
+"""What the first pass has read of a segment, in pieces of whole batches: so that the second need not read them all."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kstore.log.compaction._newest_records import NewestRecords
+
+
+class Piece(NamedTuple):
+    """Whole batches, one after the other, of which each record is superseded; they may be left out unread.
+
+    None of the batches is of a transaction, of control records or of formats 0 and 1.
+    """
+
+    size_bytes: int
+    records: int
+    batches: int
+    last_offset: int
+
+
+class Part(NamedTuple):
+    """A part of a segment, by positions in its file."""
+
+    first: int
+    last: int
+    is_scanned: bool
+    """Whether the first pass has read it."""
+
+    piece: Piece | None
+    """What the part is, if nothing of it need stay."""
+
+
+_NUMBERS = 5  # of a piece: its end, records, batches, last offset, and whether it has no batch of another kind
+
+
+class ScannedPart:
+    """The part of one segment that the first pass has read. A piece takes 40 bytes. Not thread-safe."""
+
+    def __init__(self, start: int, first_ordinal: int) -> None:
+        self.start = self.end = start
+        self._first_ordinal = first_ordinal
+        self._numbers = array("q")
+        self._before = 0, 0, 0
+
+    def begin(self, newest: NewestRecords) -> None:
+        """Note what the first pass has seen before the next piece."""
+        self._before = newest.records, newest.batches, newest.special_batches
+
+    def add(self, end: int, newest: NewestRecords) -> None:
+        """Note that the first pass has taken the next batches, up to the position `end`."""
+        records, batches, special = self._before
+        last_offset, is_plain = newest.next_offset - 1, newest.special_batches == special
+        self._numbers.extend((end, newest.records - records, newest.batches - batches, last_offset, is_plain))
+        self.end = end
+
+    def extend(self, pieces: bytes) -> None:
+        """Note the pieces that `NewestRecords.scan` gives."""
+        if pieces:
+            self._numbers.frombytes(pieces)
+            self.end = self._numbers[-_NUMBERS]
+
+    def parts(self, size: int, newest: NewestRecords) -> Iterator[Part]:
+        """The parts of a segment of `size` bytes: each piece that may be left out, and what is between two as one."""
+        yield Part(0, self.start, False, None)
+        first = position = self.start
+        ordinal = self._first_ordinal
+        for at in range(0, len(self._numbers), _NUMBERS):
+            end, records, batches, last_offset, is_plain = self._numbers[at : at + _NUMBERS]
+            if is_plain and newest.count_superseded(ordinal, records) == records:
+                yield Part(first, position, True, None)
+                yield Part(position, end, True, Piece(end - position, records, batches, last_offset))
+                first = end
+            position = end
+            ordinal += records
+        yield Part(first, position, True, None)
+        yield Part(position, size, False, None)

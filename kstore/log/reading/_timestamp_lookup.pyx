@@ -1,0 +1,142 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False, annotation_typing=False, nonecheck=True, embedsignature=False
+"""The search by time, compiled: most of its time would else be Python's, as it reads little.
+
+Which segments a search looks at is decided here. Where in a segment the record is, `look_behind` and, if it does not know,
+`Segment.find_timestamp` find. Takes no lock.
+"""
+
+cimport cython
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t
+
+from kstore._core cimport Guard
+from kstore.files._index_search cimport TimeEntries
+from kstore.files._log_search cimport Found, look_behind
+
+cdef extern from *:
+    """
+    #include "tuples.h"
+    static PyObject *ks_pair(PyObject *type, int64_t first, int64_t second) {
+        PyObject *pair = ks_new_tuple((PyTypeObject *)type, 2);
+        if (!pair) return NULL;
+        PyTuple_SET_ITEM(pair, 0, PyLong_FromLongLong(first));
+        PyTuple_SET_ITEM(pair, 1, PyLong_FromLongLong(second));
+        if (PyTuple_GET_ITEM(pair, 0) && PyTuple_GET_ITEM(pair, 1)) return pair;
+        Py_DECREF(pair);
+        return NULL;
+    }
+    """
+    object pair "ks_pair"(PyObject *type, int64_t first, int64_t second)
+
+from bisect import bisect_left, bisect_right
+
+from kstore.base import times
+from kstore.errors import CorruptIndexError, StorageError
+from kstore.log.reading.view import steadily
+from kstore.types import TimestampOffset
+
+
+@cython.binding(True)                    # a method of a class of Python
+def offset_for_timestamp(log, timestamp: int | datetime) -> TimestampOffset | None:
+    """Find the lowest offset whose timestamp is at or after `timestamp`; None when there is none.
+
+    `timestamp` is in milliseconds, or a `datetime` with a time zone, which counts down to its millisecond, as when
+    it is appended. Raises `InvalidTimestampError` for one without a time zone.
+    """
+    return first_at(log._view, timestamp)
+
+
+cdef class ActiveEnd:
+    """Where the active segment ends."""
+
+    cpdef int64_t published_bytes(self, int64_t base_offset):
+        """The size of the segment with this base if it is the active one, else -1."""
+        return -1
+
+
+cpdef object first_at(view, timestamp):
+    """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
+
+    `timestamp` is as `times.moment` takes it. Unlike Kafka's, the search goes on behind the first candidate segment
+    (SEMANTICS 5.6). The segments that a search has passed are noted, so that a later one need not ask each of them
+    again.
+    """
+    cdef int64_t wanted
+    if type(timestamp) is not int or not -0x8000000000000000 <= timestamp <= 0x7fffffffffffffff:
+        timestamp = times.moment("timestamp", timestamp)
+    wanted = timestamp
+    answer = _near(view, wanted) if view.is_own else None
+    return steadily(_look, view, wanted, view=view) if answer is None else answer
+
+
+cdef object _near(view, int64_t timestamp):
+    """The answer of the first segment that can have one, where its open files lead to it at once; else None."""
+    cdef Guard guard = view.guard
+    cdef int64_t seen = guard.version
+    cdef int64_t end
+    cdef Found found
+    cdef tuple items
+    if view.closed or timestamp <= 0:
+        return None
+    segments = view.segments
+    items = segments.items
+    if not items:
+        return None
+    start = view.log_start_offset
+    segment = items[_first(segments, start, timestamp) if len(items) > 1 else 0]
+    file, time_index, offset_index = segment._file, segment._time_index, segment._offset_index
+    if file is None or time_index is None or offset_index is None:
+        return None
+    segment._used = True
+    end = (<ActiveEnd?> view.appender).published_bytes((<TimeEntries?> time_index).base_offset)
+    try:
+        if end < 0:
+            end = segment.size_bytes
+        if not look_behind(file.fd, end, timestamp, start, time_index, offset_index, view.max_decompressed_bytes, True,
+                           &found):
+            return None
+    except (CorruptIndexError, StorageError):   # `_look` says whether the log has only changed meanwhile
+        return None
+    if guard.version != seen:
+        return None
+    return pair(<PyObject *> TimestampOffset, found.timestamp, found.offset)
+
+
+cdef Py_ssize_t _first(segments, int64_t start, int64_t timestamp) except -1:
+    """The number of the first segment that may have the answer: those before it end below `start` or have earlier
+    times."""
+    cdef Py_ssize_t first = max(<Py_ssize_t> bisect_right(segments.bases, start) - 1, 0)
+    noted = segments.maxima
+    return max(first, <Py_ssize_t> bisect_left(noted, timestamp)) if noted else first
+
+
+cpdef object _look(view, int64_t timestamp):
+    cdef Py_ssize_t number, notes
+    cdef int64_t largest
+    cdef list found = None
+    cdef tuple items
+    start = view.log_start_offset
+    segments = view.segments
+    items = segments.items
+    noted, answer = segments.maxima, None
+    notes = len(noted)
+    for number in range(_first(segments, start, timestamp), len(items)):
+        segment = items[number]
+        largest = view.maximum(segment)[0]
+        if number == notes < len(items) - 1 and largest >= 0 and not segment.times_doubted:
+            if found is None:
+                found = []
+            found.append(largest)
+            notes += 1
+        if largest < 0 and view.readable_bytes(segment):
+            largest = segment.largest_timestamp()
+        if largest >= timestamp or segment.times_doubted:
+            record = segment.find_timestamp(timestamp, start, view.readable_bytes(segment), view.max_decompressed_bytes)
+            if record is not None:
+                answer = TimestampOffset(record[0], record[1])
+                break
+    if found is not None:
+        segments.note_maxima(noted, found)
+    if answer is None:
+        view.check_end()
+    return answer

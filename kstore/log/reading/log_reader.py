@@ -1,0 +1,270 @@
+"""What feeds the iterators over a log: pieces of segment files in order, waiting for more, going on after a change.
+
+An iterator looks at its view's guard before each record, so that it notices at once when its position is gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kstore._core import ReaderPosition
+from kstore.codec._aborted import AbortedFilter
+from kstore.disk import fs
+from kstore.errors import CorruptRecordError
+from kstore.log.reading.view import (
+    HEADER_BYTES,
+    MAX_OFFSET,
+    ReadPiece,
+    View,
+    chain,
+    check_offset,
+    misplaced,
+    offset_limit,
+    out_of_range,
+    steadily,
+)
+from kstore.log.segments.segment import Segment
+
+FIRST_BYTES = 32 << 10  # of the first piece of a pass: a batch of 16 KiB, which is what most producers make, and more
+
+
+class ReadOptions(NamedTuple):
+    """What a caller wants of one pass over a log."""
+
+    end_offset: int | None  # None: where the log ends as the pass begins, or never when following
+    committed: bool  # no batch of an open or an aborted transaction
+    durable: bool  # only what was flushed
+    follow: bool = False  # wait for more at the end
+    timeout: float | None = None  # seconds of waiting without a new record after which a follower ends
+    skip_deleted: bool = False  # go on at the log start where it has overtaken the reader
+
+
+class LogReader:
+    """One pass over a part of a log: it feeds the compiled iterators. For one thread at a time.
+
+    Iterating gives (bytes, path, position, least offset) with whole batches that follow one another, from the batch
+    that holds `offset` on. A batch whose offsets do not follow those before it is a `CorruptRecordError`. An iterator
+    calls `recheck` when the guard has moved; that raises, or answers with a reader to go on with.
+    """
+
+    def __init__(self, view: View, offset: int, end_offset: int, options: ReadOptions) -> None:
+        self.view = view
+        self.offset = offset
+        self.end_offset = end_offset
+        self.options = options
+        self.owner: object = None  # an object that must live as long as this reader
+        self._continues: ReaderPosition | None = None  # the position of the reader that this one goes on for
+
+    def __iter__(self) -> Iterator[tuple[memoryview, str, int, int]]:
+        try:
+            yield from self._pieces()
+        except fs.MissingFileError as error:
+            # The file was renamed meanwhile; the iterator asks `recheck`, which says why.
+            raise CorruptRecordError(f"the file has gone: {error}", path=error.filename) from error
+
+    def _pieces(self) -> Iterator[tuple[memoryview, str, int, int]]:
+        view = self.view
+        promised = 0 if self.options.follow else min(view.data_end_offset, self.end_offset)
+        # No segment: a new directory, or a log that is being started anew.
+        while not (segments := view.segments).items:
+            if not self.options.follow:
+                view.check_end()
+                return
+            if not self._wait(None, 0):
+                return
+        segment = segments.items[max(segments.floor(self.offset), 0)]
+        if segment.base_offset > self.offset and not self.options.skip_deleted:
+            # There is a gap, or the segment was deleted before the iterator had first looked at the guard.
+            start = view.log_start_offset
+            if start > self.offset:
+                raise out_of_range(self.offset, start, view.log_end_offset)
+        position, least = self._start_in(segment)
+        previous: ReadPiece | None = None
+        while True:
+            # In this order: a segment that has one after it is sealed, and its size is its last.
+            limit = self._limit(0 if self.options.follow else None)  # a follower waits in `_wait`
+            following = view.segments.after(segment.base_offset)
+            is_last = following is None
+            if following is not None and following.base_offset > limit:
+                following = None
+            end = self._end_in(segment, limit, sealed=following is not None)
+            if position < end:
+                aborted = self.aborted_in(segment, self.offset, limit)
+                for piece, data, at, sound, after in self._pieces_of(segment, position, end, previous, least):
+                    if self.options.durable:
+                        view.check_durable(limit)
+                    if aborted is None:
+                        yield data[:sound], segment.path, at, least
+                    else:
+                        for start, stop in aborted.kept(data[:sound]):
+                            yield data[start:stop], segment.path, at + start, least
+                    if sound < len(data):
+                        raise misplaced(view, piece, data[sound:], at + sound, after)
+                    previous, least = piece, after
+                position = end
+                continue
+            if following is not None:
+                segment, position, least = following, 0, max(least, following.base_offset)
+                continue
+            if not self.options.follow:
+                view.check_end()
+                if is_last and least < promised and position == view.readable_bytes(segment):
+                    raise CorruptRecordError(
+                        f"the batches end at offset {least}, and those of the log at {promised}",
+                        path=segment.path,
+                        position=position,
+                    )
+                return
+            if previous is not None:
+                previous = piece = previous._replace(file=None)
+            if not self._wait(segment, position):
+                return
+
+    def _limit(self, timeout: float | None) -> int:
+        """The offset that reading may not reach for now; waits for at most `timeout` seconds for a truncation."""
+        limit = self.view.durable_end_offset if self.options.durable else MAX_OFFSET
+        return min(limit, self.view.decided_end_offset(timeout)) if self.options.committed else limit
+
+    def aborted_in(self, segment: Segment, start: int, limit: int) -> AbortedFilter | None:
+        """The aborted transactions in `[start, limit)` of a segment, which a reader of committed records leaves out.
+
+        None where there are none, and for a reader of all records.
+        """
+        if not self.options.committed:
+            return None
+        following = self.view.segments.after(segment.base_offset)
+        if following is not None:
+            limit = min(limit, following.base_offset)
+        aborted = self.view.aborted_between(max(start, segment.base_offset), limit)
+        if not aborted:
+            return None
+        return AbortedFilter((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted)
+
+    def _pieces_of(
+        self, segment: Segment, position: int, end: int, previous: ReadPiece | None, least: int
+    ) -> Iterator[tuple[ReadPiece, memoryview, int, int, int]]:
+        """Read `[position, end)` of a segment in pieces; the first is to follow `previous` and to begin at `least`.
+
+        Beside a piece, its bytes and its position: how many of the bytes are batches that follow one another, and the
+        least offset of what comes after these.
+        """
+        file = segment.file
+        first_bytes = FIRST_BYTES if previous is None else None
+        for data, at in file.pieces(position, end, first_bytes=first_bytes):
+            piece = ReadPiece(segment, at, b"", at + len(data), file)
+            sound, last, least = chain(self.view, piece, data, least)
+            piece = piece._replace(position=at + last, header=bytes(data[last : last + HEADER_BYTES]))
+            self.view.check_piece(previous, piece)
+            if previous is None and self._continues is not None and self.view.has_overtaken(self._continues):
+                # Records were cut after `recheck` and before the piece was read: `recheck` has to look again.
+                self.view.guard.version += 1
+                raise CorruptRecordError("the file was cut under its reader", path=segment.path, position=at)
+            yield piece, data, at, sound, least
+            previous = piece
+
+    def _start_in(self, segment: Segment) -> tuple[int, int]:
+        """A border at or before the batch that holds the offset, and its least offset; the end, for the log end."""
+        view = self.view
+        while True:
+            log_end, data_end = view.log_end_offset, view.data_end_offset
+            end = view.readable_bytes(segment)
+            if self.offset < log_end:
+                return segment.start(self.offset, end)
+            if view.log_end_offset == log_end:  # nothing was appended between the two looks
+                return end, data_end
+
+    def _end_in(self, segment: Segment, limit: int, *, sealed: bool) -> int:
+        """Where reading stops in a segment for now: behind its whole batches below `limit`.
+
+        A batch that `limit` divides was synced as a whole. A reader that follows gets it when the recovery point has
+        passed it, any other gets its records below `limit`. A batch that the last stable offset divides is undecided.
+        """
+        end = self.view.readable_bytes(segment)
+        if not (self.options.durable or self.options.committed) or sealed:
+            return end
+        if limit <= segment.base_offset:
+            return 0
+        place = segment.find_batch(limit, end, most=offset_limit(self.view, segment))
+        if place is None:
+            return end
+        undecided = self.options.committed and (not self.options.durable or self.view.stable_end_offset <= limit)
+        divided = place.base_offset < limit and not self.options.follow and not undecided
+        return place.position + place.size_bytes if divided else place.position
+
+    def _wait(self, segment: Segment | None, position: int) -> bool:
+        """Wait for bytes after `position` or for a next segment (None: any segment); False when the time is up."""
+        deadline = None if self.options.timeout is None else time.monotonic() + self.options.timeout
+        view = self.view
+        while True:
+            view.check_end()
+            end_offset = view.durable_end_offset if self.options.durable else view.log_end_offset
+            if segment is None:
+                if view.segments.items:
+                    return True
+            else:
+                limit = self._limit(_left(deadline))
+                following = view.segments.after(segment.base_offset)
+                if following is not None and following.base_offset <= limit:
+                    return True
+                if self._end_in(segment, limit, sealed=False) > position:
+                    return True
+            left = _left(deadline)
+            if left is not None and left <= 0:
+                return False
+            view.wait(end_offset, left, durable=self.options.durable)
+
+    def recheck(self, position: ReaderPosition, error: CorruptRecordError | None) -> LogReader | None:
+        """Answer an iterator at `position`, whose log has changed or whose next bytes are unsound.
+
+        None: go on; a reader: go on with that one. Raises where reading cannot go on.
+        """
+        view = self.view
+        if error is not None:
+            view.refresh()
+            if view.guard.version == position.seen_version and not view.is_end_of_log(error):
+                if "kstore repair" not in error.reason:
+                    error.advice = "; see `kstore repair`"
+                raise error
+        start, end, is_overtaken = steadily(_marks_and_overtaken, view, position, view=view)
+        next_offset = position.next_offset
+        if self.options.skip_deleted and next_offset < start <= end:
+            next_offset = start
+        elif is_overtaken or not start <= next_offset <= end:
+            raise out_of_range(next_offset, start, end)
+        following = LogReader(view, next_offset, self.end_offset, self.options)
+        following.owner = self.owner
+        following._continues = position._replace(next_offset=next_offset)
+        return following
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else deadline - time.monotonic()
+
+
+def _marks_and_overtaken(view: View, position: ReaderPosition) -> tuple[int, int, bool]:
+    start, end = view.log_start_offset, view.log_end_offset
+    return start, end, view.has_overtaken(position)
+
+
+def open_reader(view: View, offset: int | None, options: ReadOptions) -> LogReader:
+    """Begin to read at `offset`, None for the log start: bounds are checked.
+
+    The end is that of `options`, at most where the log, or its durable or its decided part, ends now, unless it
+    follows. With `skip_deleted` an offset below the log start is the log start.
+    """
+    view.refresh()
+    start = view.log_start_offset
+    if offset is not None and (offset >= start or not options.skip_deleted):
+        start = offset
+    check_offset(view, start)
+    log_end = view.durable_end_offset if options.durable else view.log_end_offset
+    end_offset = options.end_offset
+    if options.follow:
+        end = MAX_OFFSET if end_offset is None else end_offset
+    else:
+        if options.committed:
+            log_end = min(log_end, view.decided_end_offset())
+        end = log_end if end_offset is None else min(end_offset, log_end)
+    return LogReader(view, start, end, options)

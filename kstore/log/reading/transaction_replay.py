@@ -1,0 +1,163 @@
+"""Transactions of a log that another process may be writing: where the open ones begin, and which were aborted.
+
+A log's writer has this in memory and in its transaction indexes. A read-only log takes the newest snapshot and the
+batches behind it. Invariant: nothing above the recovery point is believed, where a power cut may bring back a snapshot
+that was deleted, and may have lost an index entry; the batches there are replayed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from kstore.base.numbers import NEVER
+from kstore.disk import fs
+from kstore.files import names
+from kstore.files.txnindex import AbortedTxn
+from kstore.log.segments._producer_state import ProducerTable
+from kstore.log.segments.producer_state import ProducerInfo, producer_infos, replay_segment
+from kstore.log.segments.segment import Segment
+
+
+def aborted_between(segments: Sequence[Segment], start_offset: int, end_offset: int) -> list[AbortedTxn]:
+    """The aborted transactions that reach into `[start_offset, end_offset)`, of the indexes of `segments`
+    (SEMANTICS 4.11).
+
+    `segments` begin with the one that holds `start_offset`.
+    """
+    aborted = []
+    for segment in segments:
+        for entry in segment.txn_index.entries:
+            if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                aborted.append(entry)
+            if entry.last_stable_offset >= end_offset:
+                return aborted
+    return aborted
+
+
+def open_transactions(table: ProducerTable) -> list[tuple[int, int]]:
+    """Each open transaction of a table: (first offset, producer id)."""
+    return [
+        (first_offset, producer_id) for producer_id, _, _, _, first_offset, _ in table.states() if first_offset >= 0
+    ]
+
+
+def last_records(table: ProducerTable) -> dict[int, tuple[int, int]]:
+    """The last record of each active producer (SEMANTICS 7.18): (last data offset or -1, epoch) by producer id."""
+    return {state[0]: (state[5][-1][3] if state[5] else -1, state[1]) for state in table.states()}
+
+
+class Replayed:
+    """The producers of a log that another process may be writing, as far as it was read. Safe from any thread."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._table = ProducerTable()
+        self._version = -1
+        self._from = 0  # below it a snapshot and the indexes tell of transactions
+        self._end = 0
+        self._aborted: list[AbortedTxn] = []
+
+    def catch_up(
+        self,
+        version: int,
+        segments: Sequence[Segment],
+        size_of: Callable[[Segment], int],
+        *,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+    ) -> tuple[int | None, int, list[AbortedTxn]]:
+        """Replay new batches: (first unstable offset, offset from which aborts are in the list, the list).
+
+        `version` is the guard's: when it has moved, everything is replayed anew.
+        """
+        with self._lock:
+            if version != self._version or log_end_offset < self._end:
+                self._version = -1  # a replay that is broken off is begun again
+                self._begin(segments, size_of, log_start_offset, log_end_offset, recovery_point)
+                self._version = version
+            if log_end_offset > self._end:
+                version, self._version = self._version, -1
+                self._replay(segments, size_of, log_end_offset)
+                self._version = version
+            return self._table.first_unstable_offset, self._from, self._aborted
+
+    def last_records(self) -> dict[int, tuple[int, int]]:
+        """The last record of each active producer at the last look: (last data offset or -1, epoch) by producer id."""
+        with self._lock:
+            return last_records(self._table)
+
+    def producer_states(self) -> list[ProducerInfo]:
+        """What was known of each producer at the last look, in order of their ids."""
+        with self._lock:
+            return producer_infos(self._table)
+
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """Each transaction that was open at the last look: (first offset, producer id)."""
+        with self._lock:
+            return open_transactions(self._table)
+
+    def _begin(
+        self,
+        segments: Sequence[Segment],
+        size_of: Callable[[Segment], int],
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+    ) -> None:
+        """Start from the newest sound snapshot below the recovery point; replay aborted transactions from an older one.
+
+        A transaction may have begun below the log start (SEMANTICS 9.16): a snapshot or a batch there tells.
+        """
+        first = segments[0].base_offset if segments else log_start_offset
+        bases = [segment.base_offset for segment in segments if segment.base_offset <= recovery_point]
+        complete_below = bases[-1] if bases else first
+        self._table, self._aborted = ProducerTable(), []
+        self._from = self._end = first
+        newest: tuple[int, bytes] | None = None
+        for offset in self._snapshots(first, min(log_end_offset, recovery_point)):
+            with suppress(fs.MissingFileError):  # the writer has removed it
+                data = fs.read_file(f"{self._directory}/{names.snapshot_name(offset)}")
+                if self._table.load(data, 0, NEVER):
+                    newest = newest or (offset, data)
+                    if offset <= complete_below:
+                        self._from = self._end = offset
+                        break
+        else:
+            self._table.clear()
+        if newest is not None and newest[0] > self._end:
+            self._replay(segments, size_of, newest[0])
+            self._table.load(newest[1], 0, NEVER)
+
+    def _snapshots(self, first_offset: int, end_offset: int) -> list[int]:
+        """The offsets of the snapshots in `[first_offset, end_offset]`, the newest first."""
+        parsed = map(names.parse_file_name, fs.listdir(self._directory))
+        offsets = (
+            file.offset for file in parsed if file is not None and file.kind == names.SNAPSHOT and not file.state
+        )
+        return sorted((offset for offset in offsets if first_offset <= offset <= end_offset), reverse=True)
+
+    def _replay(self, segments: Sequence[Segment], size_of: Callable[[Segment], int], end_offset: int) -> None:
+        """Take in the batches up to `end_offset`, which a batch ends at."""
+        for segment in _from_floor(segments, self._end):
+            if segment.base_offset >= end_offset:
+                break
+            end = size_of(segment)
+            behind = segment.find_batch(end_offset, end)
+            start = max(self._end, segment.base_offset)
+            for transaction in replay_segment(self._table, segment, start, end if behind is None else behind.position):
+                self._aborted.append(AbortedTxn(0, *transaction))
+        self._end = end_offset
+
+
+def _from_floor(segments: Sequence[Segment], offset: int) -> Sequence[Segment]:
+    """The segments from the one that holds `offset` on."""
+    first = 0
+    for number, segment in enumerate(segments):
+        if segment.base_offset > offset:
+            break
+        first = number
+    return segments[first:]

@@ -1,0 +1,271 @@
+"""A log as its readers see it, and what all of them need of it: pieces of files, places in a log, errors.
+
+A `View` is an ordered list of segments with a start and an end: the log's `Writer`, or a `ReadOnlyView` in another
+process. Reading takes no lock.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate, islice, takewhile
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, TypeVarTuple
+
+from kstore import _core
+from kstore._core import ReaderPosition
+from kstore.base.numbers import LONG_MAX
+from kstore.codec import header
+from kstore.codec._batches import chained
+from kstore.errors import CorruptRecordError, KStoreError, OffsetOutOfRangeError, StorageError
+from kstore.files.log_file import LogFile
+from kstore.log.segments.segment import Segment
+from kstore.types import SegmentInfo
+
+if TYPE_CHECKING:
+    from kstore.files.txnindex import AbortedTxn
+    from kstore.log.segments.producer_state import ProducerInfo
+
+MAX_OFFSET = LONG_MAX
+OFFSET_BYTES = header.BASE_OFFSET.end
+HEADER_BYTES = header.UP_TO_CRC_BYTES
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class SegmentList:
+    """The segments of a log in order, never changed once made: a reader takes it and need not lock.
+
+    `maxima` is what searches by time have noted: the greatest timestamp of the first segment, of the first two, and so
+    on, never of the last one of the list, which may be appended to. It is replaced as a whole.
+    """
+
+    __slots__ = ("bases", "items", "maxima")
+
+    def __init__(self, items: list[Segment]) -> None:
+        self.items = tuple(items)
+        self.bases = tuple(segment.base_offset for segment in items)
+        self.maxima = array("q")
+
+    def ending_in(self, segment: Segment, *, replaces: bool = False) -> SegmentList:
+        """Make the list with one more segment, or with another one as its last.
+
+        The others are copied as they are: a log of very many segments rolls, too.
+        """
+        made = SegmentList([])
+        end = len(self.items) - replaces
+        made.items = (*self.items[:end], segment)
+        made.bases = (*self.bases[:end], segment.base_offset)
+        made.maxima = self.maxima
+        return made
+
+    def note_maxima(self, noted: array[int], found: list[int]) -> None:
+        """Note the greatest timestamps of one or more segments behind those of `noted`, which `maxima` was."""
+        so_far = accumulate(found, max, initial=noted[-1] if noted else found[0])
+        self.maxima = noted + array("q", islice(so_far, 1, None))
+
+    def keep_maxima(self, earlier: SegmentList) -> None:
+        """Take over what was noted of the segments that both lists begin with."""
+        if earlier.maxima:
+            pairs = zip(self.items[:-1], earlier.items, strict=False)
+            self.maxima = earlier.maxima[: sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))]
+
+    def floor(self, offset: int) -> int:
+        """Return the number of the segment with the greatest base offset at or below `offset`, -1 for none."""
+        return bisect_right(self.bases, offset) - 1
+
+    def after(self, base_offset: int) -> Segment | None:
+        """Return the first segment with a greater base offset."""
+        number = bisect_right(self.bases, base_offset)
+        return self.items[number] if number < len(self.items) else None
+
+
+class ReadPiece(NamedTuple):
+    """Whole batches of a segment's file, up to the position `end`; `position` and `header` are those of the last batch.
+
+    `file` is the open file that they were read from: the segment may have closed it since, and opened the file that is
+    at the path now. It is None where the reader has waited since, as a waiting reader keeps no file open.
+    """
+
+    segment: Segment
+    position: int
+    header: bytes
+    end: int
+    file: LogFile | None
+
+
+class View(Protocol):
+    """A log as its readers see it."""
+
+    is_own: bool  # no other process changes the log, and who closes it or takes records away moves the guard's number
+    guard: _core.Guard
+    max_decompressed_bytes: int | None  # what a batch may become; None: compression.MAX_DECOMPRESSED_BYTES
+
+    @property
+    def segments(self) -> SegmentList: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def data_end_offset(self) -> int:
+        """One past the last batch: below the log end after a truncation inside of a batch (SEMANTICS 11.4)."""
+
+    @property
+    def stable_end_offset(self) -> int:
+        """The last stable offset: nothing below it is undecided (SEMANTICS 0.2); the log start during a truncation."""
+
+    def decided_end_offset(self, timeout: float | None = None) -> int:
+        """The last stable offset; waits for a truncation that another thread has under way.
+
+        The log start after `timeout` seconds.
+        """
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """The aborted transactions that reach into `[start_offset, end_offset)`, in the order of their ends
+        (SEMANTICS 4.11)."""
+
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """Each open transaction: (first offset, producer id)."""
+
+    def producer_states(self) -> list[ProducerInfo]:
+        """What the log knows of each producer id, in order (SEMANTICS 9)."""
+
+    @property
+    def durable_end_offset(self) -> int:
+        """The end of what survives the machine: the recovery point, which never lies beyond the log's end."""
+
+    def readable_bytes(self, segment: Segment) -> int:
+        """Bytes of whole, published batches in the segment's file."""
+
+    def maximum(self, segment: Segment) -> tuple[int, int]:
+        """The segment's greatest timestamp and the offset that goes with it."""
+
+    def refresh(self) -> None:
+        """Look at what has changed on the disk, if another process may change it."""
+
+    def check_end(self) -> None:
+        """Raise the fault that ends the log, if a fault does."""
+
+    def is_end_of_log(self, error: CorruptRecordError) -> bool:
+        """Look again at the place of a fault: whether the log ends before it."""
+
+    def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
+        """Raise `CorruptRecordError` unless `piece` follows `previous` in one state of the log."""
+
+    def check_durable(self, offset: int) -> None:
+        """Raise `CorruptRecordError` if the recovery point has come down below `offset`: then records were cut."""
+
+    def wait(self, offset: int, timeout: float | None, *, durable: bool = False) -> bool:
+        """Wait until the log, or with `durable` its durable part, ends above `offset`; False when the time is up."""
+
+    def has_overtaken(self, position: ReaderPosition) -> bool:
+        """Whether records that a reader was given are no longer in the log; `LogClosedError` for a closed log."""
+
+
+def check_offset(view: View, offset: int) -> None:
+    """Refuse an offset outside of `[log start, log end]` (SEMANTICS 4.3)."""
+    while True:
+        start, end = view.log_start_offset, view.log_end_offset
+        if start <= offset <= end:
+            return
+        if start <= end:  # else a truncation came between the two looks
+            raise out_of_range(offset, start, end)
+
+
+def out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRangeError:
+    """Make the error for an offset outside of the log, with the log's start and end."""
+    return OffsetOutOfRangeError(
+        f"offset {offset} is not in the log, which starts at {start} and ends at {end}",
+        log_start_offset=start,
+        log_end_offset=end,
+    )
+
+
+def offset_limit(view: View, segment: Segment) -> int:
+    """The offset that all offsets in a segment are below; the caller has read the segment's size before this."""
+    following = view.segments.after(segment.base_offset)
+    return view.log_end_offset if following is None else following.base_offset
+
+
+def chain(view: View, piece: ReadPiece, data: memoryview, least: int) -> tuple[int, int, int]:
+    """Say how far the batches of a piece follow one another, as `chained`; the first begins at or above `least`."""
+    segment, behind = piece.segment, piece.end
+    offset = b""
+    if piece.file is not None and behind < view.readable_bytes(segment):
+        offset = piece.file.read(behind, OFFSET_BYTES)  # a batch behind a gap must end where the next one begins
+    following = header.BASE_OFFSET.of(offset) if len(offset) == OFFSET_BYTES else MAX_OFFSET
+    return chained(data, least, offset_limit(view, segment), following)
+
+
+def misplaced(view: View, piece: ReadPiece, data: memoryview, position: int, least: int) -> CorruptRecordError:
+    """Make the error for a batch whose offsets do not lie between those of the batches around it.
+
+    Raises `CorruptRecordError` where its CRC does not hold either.
+    """
+    size = header.size_of(data)
+    [batch] = _core.decode_batches(data[:size], path=piece.segment.path, position=position)
+    reason = f"a batch with offsets {_own_base(batch)} to {batch.last_offset}"
+    most = offset_limit(view, piece.segment) - 1
+    if _own_base(batch) < least or batch.last_offset > most or batch.last_offset < _own_base(batch):
+        reason += f", where offsets from {least} to {most} are possible"
+    else:
+        reason += f", behind a gap from {least} on, and the next batch begins below its end"
+    return CorruptRecordError(reason, path=piece.segment.path, position=position)
+
+
+def _own_base(batch: _core.RecordBatch) -> int:
+    return batch.base_offset if batch.magic == 2 else batch.last_offset
+
+
+_BY_CHANGES: tuple[type[KStoreError], ...] = (CorruptRecordError, StorageError)
+
+
+def steadily(
+    look: Callable[[*Ts], T], *arguments: *Ts, view: View, errors: tuple[type[KStoreError], ...] = _BY_CHANGES
+) -> T:
+    """Return `look(*arguments)`; look again where the log changed meanwhile, as a file may be cut or renamed.
+
+    `errors` are those that such a change can cause.
+    """
+    while True:
+        view.refresh()
+        version = view.guard.version
+        try:
+            answer = look(*arguments)
+        except errors:
+            view.refresh()
+            if view.guard.version == version:
+                raise
+            continue
+        view.refresh()
+        if view.guard.version == version:
+            return answer
+
+
+def describe_all(view: View) -> tuple[SegmentInfo, ...]:
+    """Describe the segments, in order."""
+    segments = view.segments  # one list, beside a change
+    items = segments.items
+    ends = [*segments.bases[1:], view.log_end_offset][: len(items)]  # none yet in a new directory
+    return tuple(
+        describe(view, segment, end, is_active=segment is items[-1]) for segment, end in zip(items, ends, strict=True)
+    )
+
+
+def describe(view: View, segment: Segment, next_offset: int, *, is_active: bool) -> SegmentInfo:
+    """Describe a segment that ends before `next_offset`."""
+    size_bytes = view.readable_bytes(segment)
+    first_timestamp = segment.first_timestamp(size_bytes) if size_bytes else None
+    return SegmentInfo(
+        base_offset=segment.base_offset,
+        next_offset=next_offset,
+        size_bytes=size_bytes,
+        offset_index_entries=segment.offset_index.entries,
+        time_index_entries=segment.time_index.entries,
+        max_timestamp=view.maximum(segment)[0],
+        first_timestamp=-1 if first_timestamp is None else first_timestamp,
+        is_active=is_active,
+        path=segment.path,
+        roll_reason=segment.roll_reason,
+    )

@@ -1,0 +1,219 @@
+"""Which old segments may go: a decision, no I/O (SEMANTICS 6.1 to 6.9).
+
+`decide` is given segments, marks, a configuration and a time, and answers with what goes and why; `outlook` says why
+the next one stays, and when it will go. Who carries it out is retention_run.py. The hardest rule: only a prefix of the log
+goes, so the first segment that stays keeps all behind it, and nothing behind it is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+
+from kstore.base import times
+
+if TYPE_CHECKING:
+    from kstore.config.log_config import LogConfig
+
+Reason: TypeAlias = Literal["log_start", "size", "time"]
+
+
+class Facts(Protocol):
+    """What the decision asks of a segment; asking may cost a look at the disk, and is put off until it matters."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches in its `.log` file."""
+
+    def newest(self) -> tuple[int, bool]:
+        """Its largest timestamp, or where no batch has one the time its file was last written, and True
+        (SEMANTICS 6.6)."""
+
+
+class Marks(NamedTuple):
+    """Where the log starts, how far it may be read, and where it ends."""
+
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """One segment that retention deletes: the offsets `[base_offset, next_offset)`, and why."""
+
+    base_offset: int
+    """The segment's base offset."""
+
+    next_offset: int
+    """One past the segment's last offset."""
+
+    size_bytes: int
+    """Bytes of the segment's `.log` file."""
+
+    largest_timestamp: int | None
+    """The segment's greatest timestamp in milliseconds; None where no rule had to look for it."""
+
+    reason: Reason
+    """The rule, tried in this order: "log_start" (the segment lies below the log start), "size" (the log is large
+    enough without it), "time" (its newest record is too old).
+    """
+
+    explanation: str
+    """The reason in words, with what was found and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Why retention keeps a segment, and when it will delete it."""
+
+    base_offset: int
+    """The segment's base offset."""
+
+    explanation: str
+    """Why the segment stays, in words."""
+
+    due_ms: int | None
+    """The first moment at which a pass deletes the segment for its age, in milliseconds since the epoch; None where it
+    never does.
+    """
+
+    bytes_left: int | None
+    """How many bytes the log has to grow until the segment is deleted by size; None where it never is."""
+
+    largest_timestamp: int | None
+    """The segment's greatest timestamp in milliseconds; None where age does not count."""
+
+
+# Why a segment goes, with its largest timestamp if that was asked for; None: it stays.
+_Grounds: TypeAlias = tuple[str, int | None] | None
+_Rule: TypeAlias = Callable[[Facts, int, bool], _Grounds]
+
+
+def decide(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: int) -> list[Deletion]:
+    """Say which of the oldest `segments` are deleted now (SEMANTICS 6.1): below the log start, by size, by time.
+
+    When all of them are, the log has to be rolled first (SEMANTICS 6.9). Raises what reading a segment raises.
+    """
+    deletions: list[Deletion] = []
+    rules: list[tuple[Reason, _Rule]] = [("log_start", _below_log_start(marks))]
+    if config.deletes:
+        if config.retention_bytes >= 0:
+            rules.append(("size", _BySize(segments, deletions, config.retention_bytes)))
+        if config.retention_ms >= 0:
+            rules.append(("time", _by_time(config.retention_ms, now_ms)))
+    for reason, rule in rules:
+        while len(deletions) < len(segments):
+            segment = segments[len(deletions)]
+            next_offset, is_last = _next_offset(segments, len(deletions), marks)
+            if marks.high_watermark < next_offset:
+                break
+            grounds = rule(segment, next_offset, is_last)
+            if grounds is None or (is_last and _is_empty(segment, marks)):
+                break
+            explanation, newest = grounds
+            size_bytes = segment.size_bytes
+            deletions.append(Deletion(segment.base_offset, next_offset, size_bytes, newest, reason, explanation))
+    return deletions
+
+
+def outlook(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: int) -> Outlook | None:
+    """Say why the first of `segments`, which are those that stay, is not deleted; None where there are none."""
+    if not segments:
+        return None
+    first = segments[0]
+    next_offset, is_last = _next_offset(segments, 0, marks)
+    due_ms = bytes_left = newest = None
+    if is_last and _is_empty(first, marks):
+        return Outlook(first.base_offset, "it is empty and the active one; a log keeps one segment", None, None, None)
+    why = []
+    if marks.high_watermark < next_offset:
+        why.append(f"the high watermark {marks.high_watermark} has not reached its end {next_offset}")
+    if not is_last:
+        why.append(f"the log start {marks.log_start_offset} is below its end {next_offset}")
+    if not config.deletes:
+        policy = ",".join(config.cleanup_policy)
+        why.append(f"cleanup.policy is {policy or 'empty'}, so neither size nor age counts")
+    else:
+        if config.retention_bytes < 0:
+            why.append("retention.bytes sets no limit")
+        else:
+            total = sum(segment.size_bytes for segment in segments)
+            bytes_left = max(config.retention_bytes + first.size_bytes - total, 0)
+            why.append(
+                f"without it the log would hold {total - first.size_bytes} bytes; "
+                f"retention.bytes keeps {config.retention_bytes}"
+            )
+        if config.retention_ms < 0:
+            why.append("retention.ms sets no limit")
+        else:
+            newest, of_file = first.newest()
+            due_ms = newest + config.retention_ms + 1
+            why.append(f"{_age(newest, of_file, now_ms)}; retention.ms keeps {times.span(config.retention_ms)}")
+    return Outlook(first.base_offset, "; ".join(why), due_ms, bytes_left, newest)
+
+
+def _next_offset(segments: Sequence[Facts], number: int, marks: Marks) -> tuple[int, bool]:
+    """One past the offsets that a segment may hold (SEMANTICS 6.2), and whether it is the last."""
+    is_last = number == len(segments) - 1
+    return marks.log_end_offset if is_last else segments[number + 1].base_offset, is_last
+
+
+def _is_empty(segment: Facts, marks: Marks) -> bool:
+    """Whether a roll would begin a segment at the same base offset: then it would free nothing (SEMANTICS 6.2, 6.9)."""
+    return segment.size_bytes == 0 or segment.base_offset >= marks.log_end_offset
+
+
+def _below_log_start(marks: Marks) -> _Rule:
+    """SEMANTICS 6.3; never the last segment."""
+
+    def rule(segment: Facts, next_offset: int, is_last: bool) -> _Grounds:
+        if is_last or next_offset > marks.log_start_offset:
+            return None
+        return f"it ends at offset {next_offset}, and the log starts at {marks.log_start_offset}", None
+
+    return rule
+
+
+class _BySize:
+    """SEMANTICS 6.4: at least `retention.bytes` are kept. Sizes are summed when the first segment is tried."""
+
+    def __init__(self, segments: Sequence[Facts], gone: Sequence[Deletion], retention_bytes: int) -> None:
+        self._segments = segments
+        self._gone = gone
+        self._retention_bytes = retention_bytes
+        self._left: int | None = None
+
+    def __call__(self, segment: Facts, next_offset: int, is_last: bool) -> _Grounds:
+        if self._left is None:
+            self._left = sum(segment.size_bytes for segment in self._segments[len(self._gone) :])
+        left, keep = self._left, self._retention_bytes
+        if left - segment.size_bytes < keep:
+            return None
+        self._left = left - segment.size_bytes
+        return f"the log holds {left} bytes, {self._left} without it, and retention.bytes keeps {keep}", None
+
+
+def _by_time(retention_ms: int, now_ms: int) -> _Rule:
+    """SEMANTICS 6.5: segments whose newest record is older than `retention.ms`."""
+
+    def rule(segment: Facts, next_offset: int, is_last: bool) -> _Grounds:
+        newest, of_file = segment.newest()
+        if now_ms - newest <= retention_ms:
+            return None
+        return f"{_age(newest, of_file, now_ms)}, and retention.ms keeps {times.span(retention_ms)}", newest
+
+    return rule
+
+
+# Explanations as sentences.
+
+
+def _age(newest: int, of_file: bool, now_ms: int) -> str:
+    fact = "it has no timestamps, and its file was last written" if of_file else "its newest record is from"
+    age = now_ms - newest
+    when = f"{times.span(age)} ago" if age >= 0 else f"{times.span(-age)} ahead of the clock"
+    return f"{fact} {times.show(newest)}, {when}"

@@ -1,0 +1,222 @@
+"""Retention carried out: what `retention` decides, done to an open log (SEMANTICS 6.9 to 6.14).
+
+Works on a log's `Writer`, or, for a plan, on any view of a log. The hardest rule: the log start is on the disk before
+the first segment below it is renamed. A crash in between may keep any of the renames and lose the others, and no reader
+then meets a gap. Syncs do not hold the gate.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kstore.disk import fs
+from kstore.errors import CorruptRecordError, StorageError
+from kstore.log.reading.view import SegmentList, View, describe, steadily
+from kstore.log.segments.segment import Segment
+from kstore.log.writing import truncation
+from kstore.log.writing.retention import Deletion, Marks, Outlook, decide, outlook
+from kstore.types import SegmentInfo
+
+if TYPE_CHECKING:
+    from kstore.config.log_config import LogConfig
+    from kstore.log.writing.writer import Writer
+
+logger = logging.getLogger("kstore")
+# Of its own, as in Kafka: one such record may warn for weeks (SEMANTICS 6.6).
+future_logger = logging.getLogger("kstore.future")
+
+
+class SegmentFacts:
+    """A segment as a view shows it: `retention.Facts`."""
+
+    __slots__ = ("_segment", "_view", "base_offset")
+
+    def __init__(self, view: View, segment: Segment) -> None:
+        self._view = view
+        self._segment = segment
+        self.base_offset = segment.base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self._view.readable_bytes(self._segment)
+
+    def newest(self) -> tuple[int, bool]:
+        timestamp = self._view.maximum(self._segment)[0]
+        return (timestamp, False) if timestamp >= 0 else (self._segment.largest_timestamp(), True)
+
+
+def survey(view: View, config: LogConfig, now_ms: int) -> tuple[list[Deletion], Outlook | None]:
+    """Say which segments are deleted now and why, and why the next one stays; changes nothing, takes no lock."""
+    return steadily(_survey, view, config, now_ms, view=view)
+
+
+def _survey(view: View, config: LogConfig, now_ms: int) -> tuple[list[Deletion], Outlook | None]:
+    facts = [SegmentFacts(view, segment) for segment in view.segments.items]
+    end = view.log_end_offset
+    marks = Marks(view.log_start_offset, end, end)
+    deletions = decide(facts, config, marks, now_ms)
+    return deletions, outlook(facts[len(deletions) :], config, marks, now_ms)
+
+
+def apply(writer: Writer) -> list[SegmentInfo]:
+    """Delete the segments that may be deleted by the log's clock; returns them, oldest first.
+
+    When it raises, the log start may be raised already and some of the segments deleted; the next pass goes on there.
+    """
+    writer.refuse_if_unusable()
+    was_full = writer.full is not None
+    now_ms = writer.now()
+    deletions, stays = survey(writer, writer.config, now_ms)
+    if stays is not None and stays.largest_timestamp is not None and stays.largest_timestamp > now_ms:
+        future_logger.warning("%s: segment %d stays: %s", writer.directory, stays.base_offset, stays.explanation)
+    if not deletions:
+        return []
+    with writer.cleaning.paused():
+        return _apply_paused(writer, now_ms, was_full=was_full)
+
+
+def _apply_paused(writer: Writer, now_ms: int, *, was_full: bool) -> list[SegmentInfo]:
+    with writer.gate():
+        to_delete = _decide_locked(writer, now_ms)
+    if not to_delete:
+        return []
+    infos = {segment: _info(writer, segment, decision) for segment, decision in to_delete.items()}
+    start = max(decision.next_offset for decision in to_delete.values())
+    start_is_written = _write_start(writer)
+    with writer.gate():
+        gone = _drop_locked(writer, to_delete, start, start_is_written)
+    if was_full or writer.full is not None:
+        _make_room(writer)
+    for segment in gone:
+        decision = to_delete[segment]
+        reason, explanation = decision.reason, decision.explanation
+        logger.info("%s: segment %d goes (%s): %s", writer.directory, decision.base_offset, reason, explanation)
+    return [infos[segment] for segment in gone]
+
+
+def _decide_locked(writer: Writer, now_ms: int) -> dict[Segment, Deletion]:
+    """Decide again under the gate; roll if no segment would be left (SEMANTICS 6.9); raise the log start
+    (SEMANTICS 6.10)."""
+    deletions = _survey(writer, writer.config, now_ms)[0]
+    segments = writer.segments.items
+    if deletions and len(deletions) == len(segments):
+        try:
+            writer.roll_locked("retention", writer.log_end_offset, before_deletion=True)
+        except fs.FullDiskError as error:
+            deletions.pop()
+            if not deletions:
+                raise
+            logger.info("%s: no room for a new segment, so the active one stays: %s", writer.directory, error)
+    if deletions and deletions[-1].next_offset > writer.log_start_offset:
+        truncation.raise_start_locked(writer, deletions[-1].next_offset)
+    return dict(zip(segments, deletions, strict=False))
+
+
+def _info(writer: Writer, segment: Segment, decision: Deletion) -> SegmentInfo:
+    """Describe a segment that is deleted; a damaged one only by what the decision has read."""
+    with suppress(CorruptRecordError, StorageError):
+        return describe(writer, segment, decision.next_offset, is_active=False)
+    return SegmentInfo(
+        base_offset=segment.base_offset,
+        next_offset=decision.next_offset,
+        size_bytes=decision.size_bytes,
+        offset_index_entries=0,
+        time_index_entries=0,
+        max_timestamp=-1,
+        first_timestamp=-1,
+        is_active=False,
+        path=segment.path,
+        roll_reason=segment.roll_reason,
+    )
+
+
+def _write_start(writer: Writer) -> bool:
+    """Write the log start to its file; False on a full disk, where the deletion makes room for it.
+
+    The names of the segments that stay are on the disk by then, too: a power cut may keep the renames of those that
+    go and lose the name of a new one, and the recovery point would promise what no segment has.
+    """
+    try:
+        writer.housekeeping.sync_names()
+        writer.housekeeping.write_checkpoints(keep_start=True)
+    except fs.FullDiskError as error:
+        logger.warning("%s: no room to write the log start: %s", writer.directory, error)
+        return False
+    return True
+
+
+def _make_room(writer: Writer) -> None:
+    """Unlink deleted files at once, as the disk is full, and write what found no room before."""
+    writer.housekeeping.unlink_now()
+    writer.housekeeping.write_later()
+    with suppress(fs.FullDiskError):  # the next checkpoint tries again
+        writer.housekeeping.write_checkpoints()
+
+
+def raise_start(writer: Writer, before_offset: int) -> None:
+    """Make everything below `before_offset` (-1: the log end) unreadable, durably (SEMANTICS 11.9 to 11.12).
+
+    On a full disk, which may have no room for the log start either, the segments below it are deleted at once.
+    """
+    was_full = writer.full is not None
+    try:
+        truncation.delete_records(writer, before_offset)
+        if not was_full:
+            return
+    except fs.FullDiskError:
+        pass
+    with writer.cleaning.paused(), writer.gate():
+        bound, bases = writer.log_start_offset, writer.segments.bases
+        gone = [item for item, following in zip(writer.segments.items, bases[1:], strict=False) if following <= bound]
+        if gone:
+            _delete_locked(writer, gone, one_by_one=True)
+    writer.housekeeping.unlink_now()
+    truncation.delete_records(writer, before_offset)
+
+
+def _drop_locked(
+    writer: Writer, to_delete: dict[Segment, Deletion], start: int, start_is_written: bool
+) -> Sequence[Segment]:
+    """Remove those segments from the log that are still below the log start, then rename their files."""
+    segments = writer.segments
+    bound = min(start, writer.log_start_offset)  # a truncation may have come in between
+    count = 0
+    for segment, following in zip(segments.items, segments.bases[1:], strict=False):
+        if segment not in to_delete or following > bound:
+            break
+        count += 1
+    gone = segments.items[:count]
+    if not gone:
+        return gone
+    if start_is_written:
+        with writer.housekeeping.dropping():
+            _delete_locked(writer, gone, one_by_one=False)
+    else:
+        _delete_locked(writer, gone, one_by_one=True)
+    writer.housekeeping.start_at(bound)
+    with suppress(fs.FullDiskError):  # the file has an entry too many until there is room
+        writer.epochs.flush()
+    return gone
+
+
+def _delete_locked(writer: Writer, gone: Sequence[Segment], *, one_by_one: bool) -> None:
+    """Rename the segments' files, oldest first; with `one_by_one` each rename is synced before the next."""
+    segments = writer.segments
+    # Readers hear of it first, before the files are renamed.
+    writer.segments = SegmentList(list(segments.items[len(gone) :]))
+    writer.wake()
+    done = 0
+    try:
+        for done, segment in enumerate(gone):  # noqa: B007
+            writer.delete_locked(segment)
+            if one_by_one:
+                fs.sync_directory(writer.directory)
+    except BaseException:
+        # A segment whose file still has its name stays in the log, below its start; the next pass tries again.
+        left = [segment for segment in gone[done:] if fs.exists(segment.path)]
+        writer.segments = SegmentList([*left, *segments.items[len(gone) :]])
+        writer.wake()
+        raise

@@ -1,0 +1,136 @@
+"""What is exported of a log, a store, a replication and a backup: the samples of one look. Any thread may look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TypeAlias
+
+from kstore.copies.backups.backup import Backup
+from kstore.copies.replication.replicate import Replication
+from kstore.errors import KStoreError
+from kstore.log.log import Log, dirty_ratio_of, view_of
+from kstore.log.reading.read_only_view import ReadOnlyView
+from kstore.metrics import metric_families as f
+from kstore.metrics.metric_families import Sample
+from kstore.store.coordinator.internal_topics import OFFSETS_TOPIC
+from kstore.store.store import Store, metadata_of, overview_of
+
+Source: TypeAlias = Log | Store | Replication | Backup
+
+
+def samples_of(source: Source) -> Iterator[Sample]:
+    """The samples of now; none of what is closed, also while they are taken."""
+    if not source.closed:
+        with suppress(KStoreError):  # it is being closed
+            if isinstance(source, Log):
+                yield from _of_lone_log(source)
+            elif isinstance(source, Store):
+                yield from _of_store(source)
+            elif isinstance(source, Replication):
+                yield from _of_replication(source)
+            else:
+                yield from _of_backup(source)
+
+
+def _of_lone_log(log: Log) -> Iterator[Sample]:
+    view = view_of(log)
+    view.refresh()
+    yield from _of_log(log)
+    if not isinstance(view, ReadOnlyView):
+        timings = view.housekeeping.housekeeper.timings
+        yield Sample(f.SYNC, (view.root,), timings.sync.stats())
+        yield Sample(f.SYNC_CALLERS, (view.root,), timings.callers.stats())
+
+
+def _of_log(log: Log) -> Iterator[Sample]:
+    """The marks and the size of a log, as its readers know them: nothing is looked up on the disk."""
+    view, place = view_of(log), (log.topic, str(log.partition))
+    segments = view.segments.items
+    point = view.recovery_point if isinstance(view, ReadOnlyView) else view.housekeeping.recovery_point
+    yield Sample(f.LOG_START, place, view.log_start_offset)
+    yield Sample(f.LOG_END, place, view.log_end_offset)
+    yield Sample(f.LOG_RECOVERY_POINT, place, point)
+    yield Sample(f.LOG_SEGMENTS, place, len(segments))
+    yield Sample(f.LOG_SIZE, place, sum(map(view.readable_bytes, segments)))
+    if log.config.compacts:
+        yield Sample(f.LOG_DIRTY, place, dirty_ratio_of(log))
+
+
+def _of_store(store: Store) -> Iterator[Sample]:
+    stats = overview_of(store)
+    yield Sample(f.STORE_TOPICS, (), stats["topics"])
+    yield Sample(f.STORE_PARTITIONS, (), stats["partitions"])
+    yield Sample(f.STORE_OPEN_LOGS, (), stats["open_logs"])
+    yield Sample(f.STORE_FOLLOWER, (), stats["role"] == "follower")
+    for name in stats["refused"]:
+        yield Sample(f.LOG_FAILED, _place(name), 1)
+    for entry in metadata_of(store).current().entries():
+        log = entry.log
+        if log is not None and not log.closed:
+            with suppress(KStoreError):  # this log alone is being closed, or has gone
+                yield from list(_of_log(log))
+    if "offline" in stats:
+        yield Sample(f.STORE_FAILURES, (), len(stats["failures"]))
+        for path in store.paths:
+            yield Sample(f.DIRECTORY_OFFLINE, (path,), path in stats["offline"])
+            yield Sample(f.DIRECTORY_FULL, (path,), path in stats["full"])
+        for path, seconds in stats["sync_seconds"].items():
+            yield Sample(f.SYNC, (path,), seconds)
+        for path, callers in stats["sync_callers"].items():
+            yield Sample(f.SYNC_CALLERS, (path,), callers)
+        for task, seconds in stats["task_seconds"].items():
+            yield Sample(f.TASK, (task,), seconds)
+        yield Sample(f.CLEANING, (), stats["cleaning_seconds"])
+    yield from _of_groups(store)
+
+
+def _of_groups(store: Store) -> Iterator[Sample]:
+    """How far each group is behind, in all partitions of the topics in which it has a position.
+
+    Their logs are opened: what a group has not begun to read, or nobody has used since the opening, counts, too.
+    """
+    metadata = metadata_of(store)
+    if OFFSETS_TOPIC not in metadata.current():
+        return
+    for group in store.groups():
+        positions = store.committed_offsets(group)
+        for topic in sorted({topic for topic, _ in positions}):
+            for number in sorted(metadata.partitions(topic)):
+                with suppress(KStoreError):  # this partition alone is refused, or has gone
+                    behind = _behind(store.log(topic, number), positions.get((topic, number), 0))
+                    yield Sample(f.GROUP_LAG, (group, topic, str(number)), behind)
+
+
+def _behind(log: Log, position: int) -> int:
+    """How many offsets lie between a position and the log end; below the log start there is nothing to read."""
+    start = log.log_start_offset
+    return max(log.log_end_offset - max(position, start), 0)
+
+
+def _of_replication(replication: Replication) -> Iterator[Sample]:
+    for name, lag in replication.stats()["partitions"].items():
+        place = _place(name)
+        yield Sample(f.FOLLOWER_FAILED, place, lag.get("failure", "") != "")
+        if "lag_records" in lag:
+            yield Sample(f.FOLLOWER_LAG, place, lag["lag_records"])
+            yield Sample(f.FOLLOWER_LAG_BYTES, place, lag["lag_bytes"])
+            yield Sample(f.FOLLOWER_LAG_TIME, place, lag["lag_ms"] / 1000)
+
+
+def _of_backup(backup: Backup) -> Iterator[Sample]:
+    stats = backup.stats()
+    for name, lag in stats["partitions"].items():
+        yield Sample(f.BACKUP_LAG, _place(name), lag["lag_records"])
+    yield Sample(f.BACKUP_ROUNDS, (), stats["rounds"])
+    for kind, count in stats["requests"].items():
+        yield Sample(f.BACKUP_REQUESTS, (kind,), count)
+    yield Sample(f.BACKUP_SENT, (), stats["sent_bytes"])
+    yield Sample(f.BACKUP_FAILED, (), stats["failure"] is not None)
+    if stats["last_backup_ms"] is not None:
+        yield Sample(f.BACKUP_LAST, (), stats["last_backup_ms"] / 1000)
+
+
+def _place(name: str) -> tuple[str, str]:
+    topic, _, partition = name.rpartition("-")
+    return topic, partition

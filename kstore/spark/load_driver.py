@@ -1,0 +1,231 @@
+"""The driver's part: commits, and whole loads.
+
+Opens the store of a path, waits for its lock, and calls `Store.adopt`. Uses Spark only through the DataFrame that it
+gets. The hardest rule: when the lock stays taken, the staged files stay, and the error says how to commit them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kstore.base import arguments, optional
+from kstore.base.numbers import INT_MAX
+from kstore.disk import fs
+from kstore.errors import KStoreError, LogLockedError
+from kstore.files import load_files
+from kstore.spark.spark_rows import COLUMNS
+from kstore.spark.staging import MANIFEST, partitions_of, stage, staging_directory
+from kstore.spark.workers import refuse_other_python
+from kstore.store.bulk_loads.load_manifest import (
+    TASK_PREFIX,
+    Adopted,
+    Manifest,
+    Staged,
+    Transaction,
+    check_transaction,
+)
+from kstore.store.bulk_loads.staged_files import remove_job, remove_staged
+from kstore.store.store import Store, loads_of
+
+logger = logging.getLogger("kstore")
+
+COMMIT_TIMEOUT = 60.0
+_PAUSE = 0.05  # seconds between two attempts to lock the store
+
+Root = str | os.PathLike[str] | Store
+
+
+def commit(
+    root: Root,
+    manifest: Manifest,
+    *,
+    txn: Transaction | None = None,
+    commit_timeout: float = COMMIT_TIMEOUT,
+    staging_dir: str | os.PathLike[str] | None = None,
+) -> Adopted:
+    """Make staged files part of the logs; exactly once for a `txn`, else for this manifest.
+
+    `staging_dir` is the argument that `stage` got: staged files may lie there, or beside the root, and in no other
+    directory.
+
+    Waits up to `commit_timeout` seconds while another process holds the store, then raises `LogLockedError`. Its
+    `manifest` stays valid: commit it later, or have the process that holds the store call `Store.adopt`. Otherwise
+    raises what `Store.adopt` raises.
+    """
+    rows = [Staged.of(row) for row in manifest]
+    check_transaction(txn)
+    if isinstance(root, Store):
+        return root.adopt(rows, txn=txn, staging_dir=staging_dir)
+    deadline = time.monotonic() + (arguments.seconds("commit_timeout", commit_timeout) or 0.0)
+    path = arguments.real_path("root", root)
+    while True:
+        try:
+            with Store.open(path, background=False, staging_dir=staging_dir) as store:
+                return store.adopt(rows, txn=txn)
+        except LogLockedError as error:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                error.manifest = tuple(rows)
+                error.add_note(
+                    f"the files staged for {path} are kept: commit the error's manifest later, or have the process "
+                    f"that has the store call store.adopt(manifest, txn=...)"
+                )
+                raise
+            time.sleep(min(_PAUSE, left))
+
+
+def discard(
+    root: Root,
+    manifest: Manifest = (),
+    *,
+    job: str | None = None,
+    staging_dir: str | os.PathLike[str] | None = None,
+) -> None:
+    """Delete staged files: the directories of `manifest`, or all of a `job`. Those of a load that is decided stay.
+
+    `job` is a job's name, or its directory if that is not beside the root (`Stage.directory`). A manifest that names a
+    directory which is neither beside the root nor in `staging_dir` is a `ConfigError`.
+    """
+    rows = [Staged.of(row) for row in manifest]
+    loading = loads_of(root).loading if isinstance(root, Store) else contextlib.nullcontext()
+    with loading:  # a load may have begun
+        _discard(root, rows, job, staging_dir)
+
+
+def _discard(root: Root, rows: list[Staged], job: str | None, staging_dir: str | os.PathLike[str] | None) -> None:
+    paths = root.paths if isinstance(root, Store) else (arguments.real_path("root", root),)
+    needed: set[str] = set()
+    for path in paths:
+        record = load_files.read_commit(path) if fs.exists(path) else None
+        # Directories are compared by name, since the root may have moved.
+        needed |= set() if record is None else set(map(os.path.basename, record.directories))
+    named = () if staging_dir is None else (arguments.real_path("staging_dir", staging_dir),)
+    areas = load_files.staging_areas(paths, named)
+    directories = list(dict.fromkeys(row.directory for row in rows))
+    for directory in directories:
+        load_files.check_staged(directory, areas)
+    if job is not None:
+        path = job if os.path.isabs(job) else f"{staging_directory(paths, staging_dir)}/{job}"
+        if os.path.basename(job) != os.path.basename(path) or os.path.basename(job) in ("", ".", ".."):
+            raise ValueError(f"{job!r} is neither the name of a job nor its directory")
+        areas = load_files.staging_areas((), (*areas, os.path.dirname(path)))
+        if fs.exists(path):
+            fs.refuse_links(path, below=os.path.dirname(path))
+            directories += [entry.path for entry in fs.scandir(path) if entry.name.startswith(TASK_PREFIX)]
+            remove_job(path, os.path.dirname(path))
+    remove_staged([directory for directory in directories if os.path.basename(directory) not in needed], areas)
+
+
+def ingest(
+    data: Any,
+    root: Root,
+    *,
+    topic: str | None = None,
+    partitions: int | None = None,
+    txn: Transaction | None = None,
+    compression: str | None = None,
+    batch_bytes: int | None = None,
+    config: Mapping[str, object] | None = None,
+    staging_dir: str | os.PathLike[str] | None = None,
+    commit_timeout: float = COMMIT_TIMEOUT,
+) -> Adopted:
+    """Append a DataFrame, or an RDD of rows, to logs, exactly once with a `txn`; returns the new records' offsets.
+
+    A DataFrame has the columns of Spark's Kafka sink (value, key, headers, topic, partition) and timestamp, and goes
+    through Arrow; the rows of an RDD are those of `Stage.__call__`. Each partition of a topic gets its records in the
+    order of the DataFrame's partitions, and of the rows in them. With a `txn` that was committed nothing is computed.
+
+    Raises what `stage` and `commit` raise; an error of the schema or the topic is raised before any task runs. When the
+    store stays locked, `LogLockedError` has the `manifest`, and the staged files are kept.
+    """
+    application, version = check_transaction(txn)
+    made = stage(
+        root,
+        topic=topic,
+        partitions=partitions,
+        compression=compression,
+        batch_bytes=batch_bytes,
+        config=config,
+        staging_dir=staging_dir,
+    )
+    schema = getattr(data, "schema", None)
+    if schema is not None and hasattr(data, "mapInArrow"):
+        optional.pyarrow("ingest", extra="spark")
+        made.check([(column.name, column.dataType.simpleString()) for column in schema.fields])
+        names = [column.name for column in schema.fields]
+        wanted = [name for name in names if name in COLUMNS and (name != "topic" or not topic)]
+        if len(wanted) < len(names):
+            data = data.select(*wanted)
+    elif not hasattr(data, "mapPartitions"):
+        raise TypeError(f"a DataFrame or an RDD is needed, not {type(data).__name__}")
+    if application is not None and _is_done(root, application, version):
+        return Adopted(duplicate=True)
+    refuse_other_python(getattr(data, "sparkSession", None) or getattr(data, "ctx", None))
+    try:
+        if schema is not None and hasattr(data, "mapInArrow"):
+            manifest = data.mapInArrow(made, MANIFEST).collect()
+        else:
+            manifest = data.mapPartitions(made).collect()
+        done = commit(root, manifest, txn=txn, commit_timeout=commit_timeout, staging_dir=staging_dir)
+    except LogLockedError:
+        raise
+    except BaseException:
+        _clear(root, made.directory)
+        raise
+    _clear(root, made.directory)  # the attempts whose output Spark did not use
+    return done
+
+
+def _clear(root: Root, directory: str) -> None:
+    """Delete a job's staged files. An error is only logged: whether the load took place does not depend on it."""
+    try:
+        discard(root, job=directory)
+    except KStoreError as error:
+        logger.warning("%s: staged files stay behind: %s", directory, error)
+
+
+def _is_done(root: Root, application: str, version: int) -> bool:
+    """Whether a transaction has been committed, as far as the files show without the store's lock."""
+    if isinstance(root, Store):
+        return loads_of(root).has(application, version)
+    path = arguments.real_path("root", root)
+    return fs.exists(path) and load_files.read_done([path]).has("", application, version)
+
+
+def partition_of(key: Any, partitions: int) -> Any:
+    """Make the column of the partitions to which Kafka's default partitioner sends `key`, by an Arrow UDF.
+
+    `key` is a column of strings or bytes, or its name; a null key has a null partition.
+    """
+    arguments.integer("partitions", partitions, 1, INT_MAX)
+    functions = optional.pyspark("partition_of", "pyspark.sql.functions")
+    pa = optional.pyarrow("partition_of", extra="spark")
+    column = functions.col(key) if isinstance(key, str) else key
+
+    def arrow(keys: Any) -> Any:
+        return _partitions(pa, keys, partitions)
+
+    def pandas(keys: Any) -> Any:
+        return _partitions(pa, pa.Array.from_pandas(keys), partitions).to_pandas()
+
+    if hasattr(functions, "arrow_udf"):
+        arrow.__annotations__ = {"keys": pa.Array, "return": pa.Array}  # Spark chooses the kind of UDF by these
+        return functions.arrow_udf(arrow, returnType="int")(column)
+    series = optional.pandas("partition_of").Series  # Spark 4.0
+    pandas.__annotations__ = {"keys": series, "return": series}
+    return functions.pandas_udf(pandas, returnType="int")(column)
+
+
+def _partitions(pa: Any, keys: Any, partitions: int) -> Any:
+    """The partitions of an Arrow array of keys."""
+    if pa.types.is_null(keys.type):
+        return pa.nulls(len(keys), pa.int32())
+    numbers = np.frombuffer(partitions_of(keys, partitions), np.int32)
+    return pa.array(numbers, pa.int32(), mask=numbers < 0)

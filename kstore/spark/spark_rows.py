@@ -1,0 +1,225 @@
+"""The columns of a load, their types, and rows that are not record batches yet.
+
+Names and types are those of Spark's Kafka sink, and `timestamp`; the errors have Spark's words. Frames of pandas become
+record batches here, and Python objects blocks of `Row`s. The hardest rule: input with two possible meanings (a name
+twice, a timestamp that would read as none) is refused.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kstore.base import arguments, optional
+from kstore.errors import ConfigError, InvalidColumnError, InvalidTimestampError
+from kstore.spark.spark_options import COLUMN_TYPES
+
+BLOCK_ROWS = 10_000  # rows that are Python objects become columns so many at a time
+BLOCK_BYTES = 16 << 20
+
+_BYTES = ("string", "binary")
+TYPES = {"value": _BYTES, "key": _BYTES} | {
+    name: (COLUMN_TYPES[name],) for name in ("headers", "topic", "partition", "timestamp")
+}
+"""The columns of a load, and Spark's names of the types that each may have."""
+COLUMNS = tuple(TYPES)
+
+Types = Mapping[str, str] | Iterable[tuple[str, str | None]]
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+
+
+def check(types: Types, *, wants_topic: bool) -> None:
+    """Refuse columns that do not fit: names, with Spark's simple type names (None for one that is not known yet).
+
+    Raises `ConfigError`, also for two columns of one known name. Columns of other names are ignored, as Spark's sink
+    ignores them.
+    """
+    pairs = list(types.items() if isinstance(types, Mapping) else types)
+    check_once(name for name, _ in pairs)
+    by_name = dict(pairs)
+    if "value" not in by_name:
+        raise no_value()
+    if wants_topic and "topic" not in by_name:
+        raise ConfigError(
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+        )
+    for name, wanted in TYPES.items():
+        kind = by_name.get(name)
+        if kind is not None and kind.lower().replace(" ", "") not in (*wanted, "void"):
+            raise _wrong_type(name, kind)
+
+
+def check_once(names: Iterable[Any]) -> None:
+    """Refuse two columns of one known name."""
+    for name, count in Counter(names).items():
+        if count > 1 and name in TYPES:
+            raise ConfigError(f"there are {count} columns of the name {name!r}, and each may be there once")
+
+
+def no_value() -> ConfigError:
+    """The refusal of rows without a column `value`."""
+    return ConfigError("Required attribute 'value' not found.")
+
+
+def _wrong_type(name: str, kind: str) -> ConfigError:
+    wanted = " or ".join(allowed.upper() for allowed in TYPES[name])
+    return ConfigError(f"{name} attribute unsupported type {kind.upper()}. {name} must be a(n) {wanted}.")
+
+
+# Record batches.
+
+
+def simple_name(pa: Any, kind: Any) -> str:
+    """Spark's name for an Arrow type, else Arrow's own."""
+    types = pa.types
+    if types.is_null(kind):
+        return "void"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "string"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return "binary"
+    if types.is_int32(kind):
+        return "int"
+    if types.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if (types.is_list(kind) or types.is_large_list(kind)) and types.is_struct(kind.value_type):
+        inner = ",".join(f"{child.name}:{simple_name(pa, child.type)}" for child in kind.value_type)
+        return f"array<struct<{inner}>>"
+    return str(kind)
+
+
+def check_stamps(pa: Any, stamps: Any, first: int) -> None:
+    """Refuse a time before 1970 in an Arrow column of timestamps; errors call its row 0 row `first`.
+
+    Kafka has no such times: the last millisecond before 1970 is -1, which means "no timestamp".
+    """
+    if not pa.types.is_timestamp(stamps.type):
+        return
+    pc = optional.pyarrow("a column of timestamps", "compute", extra="spark").compute
+    numbers = stamps.view(pa.int64())
+    least = pc.min(numbers).as_py()
+    if least is not None and least < 0:
+        row = first + pc.index(pc.less(numbers, 0), True).as_py()
+        raise _too_early(row, f"{numbers[row - first].as_py()} {stamps.type.unit} from 1970 on")
+
+
+def _too_early(row: int, shown: str) -> InvalidTimestampError:
+    return InvalidTimestampError(
+        f"timestamp of row {row} is {shown}: Kafka has no times before 1970",
+        record_errors=((row, "timestamp before 1970"),),
+    )
+
+
+def from_pandas(pa: Any, frame: Any) -> Any:
+    """Make a record batch of a frame of pandas.
+
+    pandas stores whole numbers as floats where some are missing: a column `partition` of floats, or of integers of
+    another width, is allowed. Datetimes without a zone are refused: their zone would be a guess.
+    """
+    check_once(frame.columns)
+    batch = pa.RecordBatch.from_pandas(frame, preserve_index=False)
+    place = batch.schema.get_field_index("partition")
+    if place < 0 or not (
+        pa.types.is_integer(batch.column(place).type) or pa.types.is_floating(batch.column(place).type)
+    ):
+        return batch
+    try:
+        return batch.set_column(place, "partition", batch.column(place).cast(pa.int32()))
+    except pa.ArrowInvalid as error:
+        raise InvalidColumnError(f"column partition: {error}; whole numbers of 32 bits are taken") from None
+
+
+# Rows that are Python objects.
+
+
+@dataclass(slots=True)
+class Row:
+    """One row: a record, and where it goes."""
+
+    value: Any
+    key: Any = None
+    partition: int | None = None
+    timestamp: int | None = None
+    headers: Any = None
+    topic: str | None = None
+
+
+def blocks(items: Iterable[Any]) -> Iterator[list[Row]]:
+    """Yield rows in blocks of at most `BLOCK_ROWS`, and of about `BLOCK_BYTES`."""
+    block: list[Row] = []
+    size = 0
+    for number, item in enumerate(items):
+        row = _row(item, number)
+        block.append(row)
+        size += len(row.value or b"") + len(row.key or b"")
+        if len(block) >= BLOCK_ROWS or size >= BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _row(item: Any, number: int) -> Row:
+    """Make one row; a `TypeError` says what a row may be."""
+    if isinstance(item, bytes | bytearray | memoryview) or item is None:
+        return Row(item)
+    if isinstance(item, tuple):
+        named = getattr(item, "__fields__", None)
+        if named:  # a Row of Spark's
+            fields = dict(zip(named, item, strict=True))
+            if len(fields) < len(named):
+                check_once(named)
+            if "value" not in fields:
+                raise no_value()
+            return Row(
+                _data("value", fields["value"]),
+                _data("key", fields.get("key")),
+                _number(fields.get("partition")),
+                _stamp(fields.get("timestamp"), number),
+                _pairs(fields.get("headers")),
+                fields.get("topic"),
+            )
+        if 2 <= len(item) <= 5:
+            rest = (*item[2:], None, None, None)
+            return Row(
+                _data("value", item[1]),
+                _data("key", item[0]),
+                _number(rest[0]),
+                _stamp(rest[1], number),
+                _pairs(rest[2]),
+            )
+        raise TypeError(
+            f"a tuple of {len(item)}; rows are (key, value[, partition[, timestamp[, headers]]]), by position"
+        )
+    raise TypeError(f"a row is bytes, a tuple, or a Row of Spark's, not {type(item).__name__}")
+
+
+def _data(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode()
+    if value is None or isinstance(value, bytes | bytearray | memoryview):
+        return value
+    raise _wrong_type(name, type(value).__name__)
+
+
+def _number(partition: Any) -> int | None:
+    return None if partition is None else arguments.integer("partition", partition, low=0)
+
+
+def _stamp(timestamp: Any, number: int) -> int | None:
+    """Milliseconds, -1 for none; a datetime without a zone comes from Spark, and is in this machine's zone."""
+    if isinstance(timestamp, datetime.datetime):
+        milliseconds = (timestamp.astimezone(datetime.UTC) - _EPOCH) // _MILLISECOND
+        if milliseconds < 0:
+            raise _too_early(number, str(timestamp))
+        return milliseconds
+    return None if timestamp is None else arguments.whole("timestamp", timestamp)
+
+
+def _pairs(headers: Any) -> Any:
+    return None if not headers else [(name, value) for name, value in headers]

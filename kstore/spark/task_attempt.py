@@ -1,0 +1,292 @@
+"""One task attempt: rows in, private segment files out, with offsets from 0 and their indexes.
+
+Rows go over the partitions as `Store.append_columns` sends them, and a batch is filled up across all calls of `append`.
+Needs neither Spark nor PyArrow. The hardest rule: an attempt writes into its own directory alone; the files are on the
+disk before the attempt hands them over, and an attempt that fails removes the directory.
+
+Memory: the caller's rows, and once more as records; the batches of all topics and partitions, `BATCHES_BYTES` between
+two calls; one partition's batches as the codec makes them; some 25 KiB for each partition that gets rows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kstore.base.numbers import NEVER
+from kstore.base.threads import Workers
+from kstore.codec._pack import Packer
+from kstore.columns import _column_encoder
+from kstore.columns.column_input import ColumnInput
+from kstore.config.cautions import TimestampCaution
+from kstore.config.log_config import LogConfig
+from kstore.disk import fs
+from kstore.errors import InvalidRecordError, RecordTooLargeError, StorageError
+from kstore.log.batch_packer import PACK_BYTES, batch_bytes_of, codec_of, too_large
+from kstore.log.batch_pipeline import OrderedWork, Pipeline
+from kstore.log.segment_writer import SegmentWriter
+from kstore.store.bulk_loads.load_manifest import TASK_PREFIX, Staged
+from kstore.store.topics._column_partitioner import ColumnSplitter
+from kstore.store.topics._partitioner import Router
+from kstore.store.topics.topic_append import READY_BYTES
+
+SYNC_THREADS = 8
+OPEN_BYTES = 16 << 20  # limit for a topic's open batches; with many partitions batches are written smaller
+BATCHES_BYTES = 16 << 20  # memory that the batches of all topics may take between two calls
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic for a task: its partitions, and the settings of its logs."""
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str]
+    config: str | None = None  # for a topic that the commit creates: its own settings, as JSON
+
+    def log_config(self) -> LogConfig:
+        """The settings for writing staged segments: the topic's, without those that only an open log needs."""
+        config = LogConfig.from_kafka(self.settings)
+        return config.replace(
+            flush_messages=NEVER, flush_ms=NEVER, preallocate=False, segment_jitter_ms=0, retention_ms=-1
+        )
+
+
+class _StagedPipeline(Pipeline):
+    """Sends batches into the staged segments of one partition; counts them, and the memory that they take."""
+
+    def __init__(
+        self,
+        segments: SegmentWriter,
+        work: OrderedWork,
+        *,
+        codec: int,
+        batch_bytes: int,
+        now_ms: int,
+        caution: TimestampCaution,
+    ) -> None:
+        super().__init__(segments.config, work, codec=codec, batch_bytes=batch_bytes, now_ms=now_ms)
+        self.segments = segments
+        self._caution = caution
+        self.count = 0
+        self.memory = 0
+
+    def warn_of_seconds(self, timestamp: int) -> None:
+        """Warn once for the task attempt."""
+        self._caution.say(timestamp)
+
+    def measure(self) -> int:
+        """Measure the memory that the batches take now; returns the growth since the last time."""
+        before = self.memory
+        self.memory = _column_encoder.memory(self.packer)
+        if self.compressed is not None:
+            self.memory += _column_encoder.memory(self.compressed)
+        return self.memory - before
+
+    def shrink(self, *, close: bool = False) -> int:
+        """Give back unused memory, with `close` also that of the open batch, which is written first. As `measure`."""
+        if close:
+            self.end_batch()
+        if self.compressed is not None:
+            _column_encoder.shrink(self.compressed)  # it is empty between two calls
+            self.compressed = None
+        _column_encoder.shrink(self.packer)
+        return self.measure()
+
+    def end_batch(self) -> None:
+        """End the open batch, and write it."""
+        _column_encoder.close(self.packer)
+        self.send()
+
+    def store(self, packer: Packer) -> None:
+        """Append the packer's batches to the segments, and empty it."""
+        self.count += packer.batches
+        with packer.buffer as batches:
+            self.segments.append(batches)
+        packer.clear()
+
+
+@dataclass(slots=True)
+class _TopicPipelines:
+    """The pipelines of one topic's partitions, and the splitter that sends rows to them."""
+
+    topic: Topic
+    config: LogConfig
+    batch_bytes: int
+    splitter: ColumnSplitter
+    by_partition: dict[int, _StagedPipeline] = field(default_factory=dict)
+
+
+class Attempt:
+    """Stages the rows of one task attempt. Not thread-safe; a context manager that removes its files after an error."""
+
+    def __init__(
+        self,
+        job_directory: str,
+        job: str,
+        task: int,
+        *,
+        compression: str | None = None,
+        batch_bytes: int | None = None,
+        query: str | None = None,
+        batch: int | None = None,
+        now_ms: int | None = None,
+    ) -> None:
+        self.directory = f"{job_directory}/{TASK_PREFIX}{task}-{uuid.uuid4().hex}"
+        self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        self._job, self._task = job, task
+        self._compression, self._batch_bytes = compression, batch_bytes
+        self._query, self._batch = query, batch
+        self._topics: dict[str, _TopicPipelines] = {}
+        self._work = OrderedWork(1)
+        self._memory = 0  # of all batches
+        self._caution = TimestampCaution()
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for pipeline in self._pipelines():
+            pipeline.segments.close()
+        if kind is not None:
+            self._remove()
+
+    def _remove(self) -> None:
+        try:
+            fs.remove_tree(self.directory)
+        except StorageError:  # the job's clean-up removes the rest
+            return
+
+    def _pipelines(self) -> list[_StagedPipeline]:
+        return [pipeline for pipelines in self._topics.values() for pipeline in pipelines.by_partition.values()]
+
+    # Rows in.
+
+    def columns(self, values: Any, keys: Any = None, timestamps: Any = None, headers: Any = None) -> ColumnInput:
+        """Columns in step, for `append`; without `timestamps` rows have the time at which the attempt began."""
+        return ColumnInput(values, keys, timestamps, headers, self.now_ms)
+
+    def append(self, topic: Topic, columns: ColumnInput, partition: int | None = None) -> None:
+        """Stage rows: all in one partition, or each in that of its key, and those without a key in turns.
+
+        Raises the errors of `Store.append_columns` for a row that the topic refuses; the attempt must then be dropped.
+        """
+        pipelines = self._topics.get(topic.name) or self._add_topic(topic)
+        splitter = pipelines.splitter
+        try:
+            for rows in columns:
+                if partition is None:
+                    while splitter.pack(rows):
+                        for ready, _ in splitter.ready:
+                            pipelines.by_partition[ready].send()
+                    self._memory += sum(pipeline.measure() for pipeline in pipelines.by_partition.values())
+                else:
+                    pipeline = self._pipeline(pipelines, partition)
+                    while _column_encoder.pack(pipeline.packer, rows, PACK_BYTES):
+                        pipeline.send()
+                    pipeline.send()
+                    self._memory += pipeline.measure()
+                if self._memory > BATCHES_BYTES:
+                    self._shrink()
+        except RecordTooLargeError as error:
+            raise too_large(pipelines.config, error) from None
+
+    def _shrink(self) -> None:
+        """Give back unused memory; if that is not enough, end the open batches, those with most memory first.
+
+        Half of the budget is free afterwards, or three quarters if batches had to end, so that this is rare.
+        """
+        pipelines = self._pipelines()
+        self._memory += sum(pipeline.shrink() for pipeline in pipelines)
+        if self._memory <= BATCHES_BYTES // 2:
+            return
+        for pipeline in sorted(pipelines, key=lambda pipeline: pipeline.memory, reverse=True):
+            self._memory += pipeline.shrink(close=True)
+            if self._memory <= BATCHES_BYTES // 4:
+                return
+
+    def _add_topic(self, topic: Topic) -> _TopicPipelines:
+        config = topic.log_config()
+        batch_bytes = batch_bytes_of(config, self._batch_bytes, topic.partitions)
+        # The task's number decides where rows without a key begin: a repeated attempt sends them the same way.
+        router = Router(topic.partitions, sticky_bytes=batch_bytes, seed=self._task)
+
+        def packer(partition: int) -> Packer:
+            return self._pipeline(pipelines, partition).packer
+
+        splitter = ColumnSplitter(
+            router, packer, limit_bytes=READY_BYTES, max_bytes=OPEN_BYTES, sticky_bytes=batch_bytes
+        )
+        pipelines = self._topics[topic.name] = _TopicPipelines(topic, config, batch_bytes, splitter)
+        return pipelines
+
+    def _pipeline(self, pipelines: _TopicPipelines, partition: int) -> _StagedPipeline:
+        pipeline = pipelines.by_partition.get(partition)
+        if pipeline is None:
+            topic = pipelines.topic
+            if not 0 <= partition < topic.partitions:
+                raise InvalidRecordError(f"partition {partition} of topic {topic.name}, which has {topic.partitions}")
+            fs.make_directories(self.directory)
+            path = f"{self.directory}/{topic.name}-{partition}"
+            fs.make_directory(path)  # `finish` makes it durable
+            pipeline = pipelines.by_partition[partition] = _StagedPipeline(
+                SegmentWriter(path, pipelines.config),
+                self._work,
+                codec=codec_of(pipelines.config, self._compression),
+                batch_bytes=pipelines.batch_bytes,
+                now_ms=self.now_ms,
+                caution=self._caution,
+            )
+        return pipeline
+
+    # Files out.
+
+    def finish(self) -> list[Staged]:
+        """Sync everything to the disk; returns the staged files, by topic and partition."""
+        staged = []
+        filled = []
+        for _, pipelines in sorted(self._topics.items()):
+            try:
+                pipelines.splitter.close()
+                for partition, pipeline in sorted(pipelines.by_partition.items()):
+                    pipeline.end_batch()
+                    if pipeline.count:
+                        staged.append(self._seal(pipelines.topic, partition, pipeline))
+                        filled.append(pipeline.segments)
+            except RecordTooLargeError as error:
+                raise too_large(pipelines.config, error) from None
+        # On several threads: a file system writes files that are synced at the same time together.
+        with Workers(SYNC_THREADS, "kstore-stage") as pool:
+            list(pool.map(SegmentWriter.flush, filled))
+        for segments in filled:
+            segments.close()
+        if filled:
+            fs.sync_directory(self.directory)
+        elif self._topics:
+            self._remove()
+        return staged
+
+    def _seal(self, topic: Topic, partition: int, pipeline: _StagedPipeline) -> Staged:
+        segments = pipeline.segments.seal()
+        return Staged(
+            job=self._job,
+            directory=self.directory,
+            task=self._task,
+            topic=topic.name,
+            partition=partition,
+            partitions=topic.partitions,
+            records=segments[-1].next_offset,
+            batches=pipeline.count,
+            bytes=sum(segment.size_bytes for segment in segments),
+            max_timestamp=max(segment.max_timestamp for segment in segments),
+            segments=json.dumps(
+                [[segment.base_offset, segment.next_offset, segment.size_bytes] for segment in segments]
+            ),
+            config=topic.config,
+            query=self._query,
+            batch=self._batch,
+        )

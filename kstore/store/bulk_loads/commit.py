@@ -1,0 +1,400 @@
+"""`BulkLoads`: segments that tasks have staged become part of a store's logs, exactly once.
+
+Owns the order of steps of a commit. Tasks only create private files, with offsets from 0. A commit assigns the offsets,
+writes them down durably in the COMMIT record, and only then changes a log. The hardest rule: once that record is
+written the load is finished, by this process or by a later opening; before it, nothing has happened.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from kstore.base import arguments, uninterrupted
+from kstore.base.threads import Workers
+from kstore.disk import fs
+from kstore.errors import InvalidTopicError, KStoreError, StorageError, first_report
+from kstore.files import load_files, names
+from kstore.files.load_files import CommitRecord, Done
+from kstore.log.log import fail, writer_of
+from kstore.log.writing.writer import Writer
+from kstore.store.administration import Administration
+from kstore.store.bulk_loads import place as steps
+from kstore.store.bulk_loads.load_manifest import Adopted, Manifest, Staged, Transaction, check_transaction, name_of
+from kstore.store.bulk_loads.place import PartitionShare, StagedSegment
+from kstore.store.bulk_loads.staged_files import remove_staged
+from kstore.store.catalog import Entry
+from kstore.store.coordinator._lock_set import LockSet
+from kstore.store.manager import LogManager
+from kstore.store.metadata import Metadata
+from kstore.store.read_only_logs import Logs
+
+logger = logging.getLogger("kstore")
+
+RENAME_BYTES = 4 << 20
+"""Files become segments by a rename where a partition's are this large on the average; smaller ones are appended."""
+
+THREADS = 4  # that patch staged files and wait for the disk
+
+Key = tuple[str, int]  # topic and partition
+
+
+class BulkLoads:
+    """The bulk loads of a store. Thread-safe: one load at a time, and `loading` is held meanwhile."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        logs: Logs,
+        administration: Administration,
+        staging_dir: str | os.PathLike[str] | None,
+    ) -> None:
+        self.loading = threading.Lock()
+        self._metadata = metadata
+        self._logs = logs
+        self._administration = administration
+        self._areas = load_files.staging_areas(metadata.paths)  # where loads may be staged
+        self._add_area(staging_dir)
+        self._done = Done()
+        self._pending: CommitRecord | None = None
+        fs.register(self)
+
+    def _after_fork(self) -> None:
+        """Have a new lock in a child process, where the thread that held the old one may not exist."""
+        self.loading = threading.Lock()
+
+    def has(self, application: str, version: int) -> bool:
+        """Whether a transaction has been committed."""
+        return self._done.has("", application, version)
+
+    def _add_area(self, staging_dir: str | os.PathLike[str] | None) -> None:
+        if staging_dir is not None:
+            area = arguments.real_path("staging_dir", staging_dir)
+            self._areas = tuple(dict.fromkeys([*self._areas, area]))
+
+    def adopt(
+        self,
+        manifest: Manifest,
+        txn: Transaction | None,
+        rename_bytes: int,
+        staging_dir: str | os.PathLike[str] | None,
+    ) -> Adopted:
+        """Make what tasks have staged part of the logs, all of it and once; see `Store.adopt`."""
+        self._logs.leading()
+        rows = [Staged.of(row) for row in manifest]
+        application, version = check_transaction(txn)
+        self._add_area(staging_dir)
+        for row in {row.path: row for row in rows}.values():
+            fs.refuse_links(row.path, below=load_files.check_staged(row.directory, self._areas))
+
+        def load(check: Callable[[], None]) -> Adopted:
+            with self.loading:
+                check()
+                return self._adopt_locked(rows, (application, version), rename_bytes, check)
+
+        return uninterrupted.run(load)
+
+    def _adopt_locked(
+        self, rows: Sequence[Staged], txn: tuple[str | None, int], rename_bytes: int, check: Callable[[], None]
+    ) -> Adopted:
+        """Adopt; where `check` is called the load may still be given up."""
+        if self._pending is not None and not self._pending.shares:
+            self._finish(self._pending)
+        if self._pending is not None:
+            raise _unfinished(self._pending, "it keeps others out")
+        if not rows and txn[0] is None:
+            return Adopted()
+        directories = tuple(dict.fromkeys(row.directory for row in rows))
+        load = name_of(directories)
+        if self._done.has(load, *txn):
+            remove_staged(directories, self._areas)
+            return Adopted(duplicate=True)
+        by_key: dict[Key, list[Staged]] = {}
+        for row in rows:
+            by_key.setdefault((row.topic, row.partition), []).append(row)
+        if len({row.path for row in rows}) < len(rows):
+            raise ValueError("the manifest has a task's rows twice")
+        wanted = self._check_topics(rows)
+        staged = self._look_through(by_key)
+        check()
+        self._make_topics(wanted)
+        record = CommitRecord(load, "", (), *txn, (), directories)
+        return self._commit(record, staged, rename_bytes, check)
+
+    def _check_topics(self, rows: Sequence[Staged]) -> dict[str, Staged]:
+        """The topics of a load; `ValueError` for one that has another number of partitions."""
+        wanted: dict[str, Staged] = {}
+        for row in rows:
+            if row.topic in names.INTERNAL_TOPICS:
+                raise InvalidTopicError(f"{row.topic} is its coordinator's own topic")
+            first = wanted.setdefault(row.topic, row)
+            count = self._metadata.partition_count(row.topic) or first.partitions
+            if row.partitions != count:
+                raise ValueError(f"topic {row.topic} has {count} partitions, and was staged for {row.partitions}")
+        return wanted
+
+    def _make_topics(self, wanted: Mapping[str, Staged]) -> None:
+        """Make those that are missing."""
+        for topic, row in wanted.items():
+            if topic not in self._metadata.catalog:
+                config = None if row.config is None else json.loads(row.config)
+                self._administration.create_topic(topic, row.partitions, config)
+
+    def _commit(
+        self,
+        record: CommitRecord,
+        staged: Mapping[Key, Sequence[StagedSegment]],
+        rename_bytes: int,
+        check: Callable[[], None],
+    ) -> Adopted:
+        manager = self._logs.writing()
+        entries = {key: self._metadata.catalog.find(*key) for key in sorted(staged)}
+        with Workers(THREADS, "kstore-adopt") as pool:
+            opened = pool.map(lambda entry: writer_of(manager.log(entry)), entries.values())
+            writers = dict(zip(entries, opened, strict=True))
+        with LockSet() as held:
+            for key in sorted(writers):  # always in this order: two loads must not wait for each other
+                held.enter(writers[key].gate())
+            shares = self._share_out(staged, entries, writers, rename_bytes)
+            roots = manager.disks.roots
+            used = {entry.root for entry in entries.values()}
+            record = replace(
+                record,
+                primary=roots[0],
+                roots=tuple(root for root in roots if root in used or root == roots[0]),
+                shares=tuple(share.to_json() for share in shares),
+            )
+            check()
+            if shares:
+                self._decide(manager, record)
+                self._pending = record
+                self._carry_out(record, shares, writers)
+                # All shares are in; only the done-file is still to be written.
+                self._pending = replace(record, shares=())
+        self._finish(record)
+        records = sum(share.offsets[1] - share.offsets[0] for share in shares)
+        size = sum(segment.bytes for share in shares for segment in share.segments)
+        return Adopted({share.key: share.offsets for share in shares}, records, size)
+
+    @staticmethod
+    def _look_through(by_key: Mapping[Key, Sequence[Staged]]) -> dict[Key, list[StagedSegment]]:
+        """Check that the staged files are what the manifest says, before any lock of a log is taken."""
+
+        def look(key: Key) -> list[StagedSegment]:
+            segments = []
+            for row in by_key[key]:
+                for base, next_offset, size in row.parts:
+                    segment = steps.look_at(row.path, base, size)
+                    if segment.next_offset != next_offset - base:
+                        raise StorageError(
+                            errno.EIO,
+                            f"{segment.next_offset} records are staged, and the manifest says {next_offset - base}",
+                            segment.paths[0],
+                        )
+                    segments.append(segment)
+            return segments
+
+        with Workers(THREADS, "kstore-adopt") as pool:
+            return dict(zip(by_key, pool.map(look, by_key), strict=True))
+
+    @staticmethod
+    def _share_out(
+        staged: Mapping[Key, Sequence[StagedSegment]],
+        entries: Mapping[Key, Entry],
+        writers: Mapping[Key, Writer],
+        rename_bytes: int,
+    ) -> list[PartitionShare]:
+        """Give every staged record its offset; in files that are to be renamed durably, in place."""
+
+        def share_of(key: Key) -> PartitionShare:
+            segments, entry, writer = staged[key], entries[key], writers[key]
+            device = fs.stat(entry.path).st_dev
+            directories = {segment.directory for segment in segments}
+            renames = (
+                sum(segment.bytes for segment in segments) >= rename_bytes * len(segments)
+                and all(fs.stat(directory).st_dev == device for directory in directories)
+                and all(steps.can_be_renamed(segment, entry.path) for segment in _one_of_each_job(segments))
+            )
+            end = steps.make_ready_locked(writer, renames=renames)
+            placed = []
+            for segment in segments:
+                placed.append(replace(segment, base_offset=end, next_offset=end + segment.next_offset))
+                end = placed[-1].next_offset
+            share = PartitionShare(entry.root, *key, renames, writer.appender.leader_epoch, tuple(placed))
+            if renames:
+                try:
+                    steps.patch(share)
+                except StorageError as error:
+                    first_report(error)  # it says nothing about the disk that the log is on
+                    raise
+            return share
+
+        with Workers(THREADS, "kstore-adopt") as pool:
+            return list(pool.map(share_of, sorted(staged)))
+
+    @staticmethod
+    def _decide(manager: LogManager, record: CommitRecord) -> None:
+        """Write the COMMIT record; when that fails, see that there is none."""
+        try:
+            load_files.write_commit(record)
+        except BaseException as error:
+            try:
+                load_files.remove_commit(record)
+            except BaseException as second:
+                # It is not known what an opening will find: until then nothing is written here.
+                for root in record.roots:
+                    manager.disks.take_offline(manager.disks.directories[root], _as_storage_error(second, root))
+                raise error from second
+            raise
+
+    def _carry_out(self, record: CommitRecord, shares: Sequence[PartitionShare], writers: Mapping[Key, Writer]) -> None:
+        """Have every log take in its share. The load is decided: a log that cannot refuses writes from now on."""
+
+        def take_in(share: PartitionShare) -> BaseException | None:
+            writer = writers[share.key]
+            try:
+                steps.take_in_locked(writer, share)
+            except BaseException as error:
+                writer.fail(error)
+                writer.report(error)
+                return error
+            return None
+
+        left = list(shares)
+        first: BaseException | None = None
+        try:
+            with Workers(THREADS, "kstore-adopt") as pool:
+                for share, error in zip(shares, pool.map(take_in, shares), strict=True):
+                    if error is None:
+                        left.remove(share)
+                    first = first or error
+        except BaseException as error:  # an interrupt; the threads have ended all the same
+            first = error
+        if not left:
+            return
+        assert first is not None
+        for share in left:
+            writers[share.key].fail(first)
+        self._keep_pending(record, left)
+        if not isinstance(first, KStoreError):
+            raise first
+        raise _unfinished(record, str(first)) from first
+
+    @staticmethod
+    def _keep_pending(record: CommitRecord, left: Sequence[PartitionShare]) -> None:
+        """Rewrite the record with the shares that are left: a share that is in must not be taken in again."""
+        try:
+            load_files.write_commit(replace(record, shares=tuple(share.to_json() for share in left)))
+        except KStoreError:
+            logger.exception("%s: the record of a bulk load stays as it was", record.primary)
+
+    def _finish(self, record: CommitRecord) -> None:
+        """Note that a load is done, and remove what it was made of."""
+        manager = self._logs.writing()
+        done = self._done.with_load(record.load, record.application, record.version)
+        try:
+            done.write(manager.disks.roots)
+            load_files.remove_commit(record)
+        except BaseException:
+            self._pending = replace(record, shares=())  # the next load notes it, or the next opening
+            raise
+        self._done = done
+        self._pending = None
+        remove_staged(record.directories, self._areas)
+
+    # At an opening.
+
+    def begin_recovery(self, manager: LogManager) -> list[PartitionShare]:
+        """Read which loads were done; of one that is pending, rename the files that a crash left.
+
+        Before any log is opened. The shares that `finish_recovery` has to append.
+        """
+        self._done = load_files.read_done(manager.disks.roots)
+        record = self._pending = load_files.find_pending(manager.disks.roots, self._areas)
+        if record is None:
+            return []
+        shares = [PartitionShare.from_json(fields) for fields in record.shares]
+        logger.info("%s: finishing a bulk load into %d partitions", record.primary, len(shares))
+        left = []
+        for share in shares:
+            entry = self._entry_of(share)
+            if share.root in manager.disks.roots and entry is None:
+                logger.warning("%s: has been deleted, and a bulk load into it with it", share.directory)
+                continue
+            left.append(share)
+            if entry is None or not share.renames or entry.failure is not None:
+                continue
+            try:
+                if steps.finish_files(share):
+                    manager.distrust(entry, share.offsets[0])
+                left.remove(share)
+            except KStoreError as error:
+                entry.failure = _refusal(record, error)
+                logger.error("%s: a bulk load into it is not finished: %s", share.directory, entry.failure)
+        return left
+
+    def _entry_of(self, share: PartitionShare) -> Entry | None:
+        entry = self._metadata.partitions(share.topic).get(share.partition)
+        return entry if entry is not None and entry.root == share.root else None
+
+    def finish_recovery(self, manager: LogManager, shares: Sequence[PartitionShare]) -> None:
+        """Append what a pending load has left to append, and note that it is done; after the logs were recovered."""
+        record = self._pending
+        if record is None:
+            return
+        left = []
+        for share in shares:
+            entry = self._entry_of(share)
+            if entry is None or share.renames or entry.failure is not None:
+                left.append(share)
+                continue
+            try:
+                steps.finish_appends(manager.log(entry), share)
+            except KStoreError as error:
+                left.append(share)
+                refusal = _refusal(record, error)
+                logger.error("%s: a bulk load into it is not finished: %s", share.directory, refusal)
+                if entry.log is None:
+                    entry.failure = refusal
+                else:
+                    fail(entry.log, refusal)
+        if left:
+            self._keep_pending(record, left)
+        else:
+            try:
+                self._finish(record)
+            except fs.FullDiskError as error:  # the next load notes it, or the next opening
+                logger.error("%s: the load is done, and noted later: %s", record.primary, error)
+
+
+def _one_of_each_job(segments: Iterable[StagedSegment]) -> Iterable[StagedSegment]:
+    """One staged segment of each job: all files of a job are on the same mount."""
+    return {os.path.dirname(os.path.dirname(segment.directory)): segment for segment in segments}.values()
+
+
+def _unfinished(record: CommitRecord, reason: str) -> StorageError:
+    path = f"{record.primary}/{load_files.COMMIT_FILE}"
+    return StorageError(
+        errno.EIO, f"a bulk load is decided and not finished ({reason}); opening the store anew finishes it", path
+    )
+
+
+def _refusal(record: CommitRecord, error: KStoreError) -> StorageError:
+    """Why an opening could not finish a load in a partition, and the two ways from there."""
+    path = f"{record.primary}/{load_files.COMMIT_FILE}"
+    copies = "".join(f", {root}/{load_files.COMMIT_FILE}" for root in record.roots if root != record.primary)
+    return StorageError(
+        error.errno if isinstance(error, StorageError) and error.errno else errno.EIO,
+        f"a bulk load is decided and not finished ({error}); an opening after this has been put right finishes it, and "
+        f"removing this file{copies} while no store is open gives up what is left of it",
+        path,
+    )
+
+
+def _as_storage_error(error: BaseException, path: str) -> StorageError:
+    return error if isinstance(error, StorageError) else StorageError(errno.EIO, str(error) or "interrupted", path)

@@ -1,0 +1,174 @@
+"""The manifest of a bulk load: what tasks have staged (`Staged`), checked, and what the load has become (`Adopted`).
+
+The hardest rule: a row comes from outside, and what it names is renamed and removed. So no `Staged` can be made of
+values that a task cannot have written, and code that has one need not check it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from kstore.base import arguments
+from kstore.base.numbers import LONG_MAX
+from kstore.files import json_file, names
+from kstore.files.load_files import TASK_PREFIX as TASK_PREFIX
+
+Transaction = tuple[str, int]
+"""The application's name and its version: a load is left out unless its version is above the last one committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one task has staged for one partition: a row of a manifest. Plain values only; may be pickled.
+
+    Values that no task can have written are a `ValueError`.
+    """
+
+    job: str
+    """The id of the load that the task belongs to."""
+
+    directory: str
+    """The task attempt's own directory, in the staging directory."""
+
+    task: int
+    """The task's number."""
+
+    topic: str
+    """The topic that the records are for."""
+
+    partition: int
+    """The partition that the records are for."""
+
+    partitions: int
+    """How many partitions the topic has, or gets when the load creates it."""
+
+    records: int
+    """How many records were staged."""
+
+    batches: int
+    """In how many batches they are."""
+
+    bytes: int
+    """The bytes of these batches."""
+
+    max_timestamp: int
+    """The greatest timestamp in milliseconds; -1 without one."""
+
+    segments: str
+    """The staged segments as JSON: `[[base offset, next offset, bytes], ...]`, with offsets from 0."""
+
+    config: str | None = None
+    """The topic's own settings as JSON, where the load creates it; else None."""
+
+    query: str | None = None
+    """The id of the streaming query; None for a batch job."""
+
+    batch: int | None = None
+    """The number of the micro-batch; None for a batch job."""
+
+    @classmethod
+    def of(cls, row: Any) -> Staged:
+        """Take a row as it comes back: a `Staged`, a mapping, or what has an `asDict` (Spark's Row)."""
+        if isinstance(row, cls):
+            return row
+        values = row if isinstance(row, Mapping) else row.asDict() if hasattr(row, "asDict") else None
+        if values is None:
+            raise TypeError(f"a manifest's rows are Staged, mappings or Spark's Rows, not {type(row).__name__}")
+        missing = [column.name for column in fields(cls) if column.default is MISSING and column.name not in values]
+        if missing:
+            raise ValueError(f"a row of a manifest lacks {', '.join(missing)}")
+        return cls(**{column.name: values[column.name] for column in fields(cls) if column.name in values})
+
+    def __post_init__(self) -> None:
+        for column in fields(self):
+            value = getattr(self, column.name)
+            if value is None and column.default is None:
+                continue
+            if str(column.type).startswith("str"):
+                if not isinstance(value, str):
+                    raise ValueError(f"{column.name} of a row of a manifest is {_shown(value)}, and text is needed")
+            elif type(value) is not int or not -1 <= value <= LONG_MAX:
+                raise ValueError(f"{column.name} of a row of a manifest is {_shown(value)}, and a number is needed")
+        try:
+            parts = json.loads(self.segments)
+            config = {} if self.config is None else json_file.parse(self.config.encode())
+            sound = [len(part) == 3 and all(type(number) is int for number in part) for part in parts]
+        except (TypeError, ValueError, RecursionError):
+            sound = []
+        if not sound or not all(sound):
+            raise ValueError(f"a row of a manifest for {_shown(self.topic)} has no list of segments, or no settings")
+        path = self.directory
+        if (
+            not json_file.is_plain_path(path)
+            or not os.path.basename(path).startswith(TASK_PREFIX)
+            or os.path.basename(os.path.dirname(path)) != self.job
+        ):
+            raise ValueError(f"{_shown(path)} is no directory of a task of the job {_shown(self.job)}")
+        names.partition_name(self.topic, self.partition)
+        if not 0 <= self.partition < self.partitions or not isinstance(config, dict):
+            raise ValueError(f"a row of a manifest for {self.topic}-{self.partition} of {self.partitions} partitions")
+        if any(not 0 <= base < end <= LONG_MAX or not 0 < size <= LONG_MAX
+               for base, end, size in parts):  # fmt: skip
+            raise ValueError(f"{path}: segments {parts} cannot be"[:400])
+
+    @property
+    def parts(self) -> list[tuple[int, int, int]]:
+        """The staged segments: base offset, next offset, bytes."""
+        return [(base, end, size) for base, end, size in json.loads(self.segments)]
+
+    @property
+    def path(self) -> str:
+        """The directory of the partition's staged files."""
+        return f"{self.directory}/{self.topic}-{self.partition}"
+
+
+Manifest = Iterable[Staged | Mapping[str, Any] | Any]
+"""What all tasks of a load have staged; records get their offsets in the order of its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What a bulk load has become."""
+
+    offsets: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """By (topic, partition): the first offset of the load, and one past its last."""
+
+    records: int = 0
+    """How many records were added."""
+
+    bytes: int = 0
+    """The bytes of their batches."""
+
+    duplicate: bool = False
+    """Whether the transaction, or this very load, had been committed before: then nothing was changed, and `offsets` is
+    empty.
+    """
+
+
+def check_transaction(txn: Transaction | None) -> tuple[str | None, int]:
+    """The application and the version of a transaction, (None, -1) for none; `TypeError` and `ValueError`."""
+    if txn is None:
+        return None, -1
+    if not isinstance(txn, tuple | list) or len(txn) != 2 or not isinstance(txn[0], str):
+        raise TypeError(f"txn must be (application, version), a str and an int, not {txn!r:.100}")
+    if not txn[0] or len(txn[0]) > 1000:
+        raise ValueError(f"the application's name has {len(txn[0])} characters; 1 to 1000 are allowed")
+    return txn[0], arguments.integer("the version of txn", txn[1], 0, LONG_MAX)
+
+
+def name_of(directories: Iterable[str]) -> str:
+    """What a load is known by: every attempt of every task stages in a directory that there is only once.
+
+    "" for a load of nothing, which is like any other of that kind.
+    """
+    ordered = sorted(directories)
+    return hashlib.sha256("\n".join(ordered).encode()).hexdigest()[:32] if ordered else ""
+
+
+def _shown(value: object) -> str:
+    return ascii(value)[:200]

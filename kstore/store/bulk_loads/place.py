@@ -1,0 +1,394 @@
+"""One log takes in what was staged for it: files by renaming them, or their batches by appending them.
+
+`PartitionShare` is what one partition gets of a load, with the offsets that it was given. Owns the steps on one log;
+each may be done again after a crash, and `adopt` decides when. The hardest rule: no other record is ever written over:
+the file that stands where a staged file is to go is empty, or is that same file.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kstore.codec import header
+from kstore.disk import fs
+from kstore.errors import CorruptRecordError, StorageError, first_report
+from kstore.files import _log_scan, names
+from kstore.files.log_file import LogFile
+from kstore.log.log import Log, writer_of
+from kstore.log.segments.segment import Segment
+from kstore.log.writing import truncation
+from kstore.store.bulk_loads._rebase import rebase
+
+if TYPE_CHECKING:
+    from kstore.log.writing.writer import Writer
+
+_PROBE = f"kstore-probe{names.DELETED}"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """A staged segment: its directory, the base offset in its files' names, what it holds, where its records go.
+
+    `first_crc` is that of its first batch, by which it is known again.
+    """
+
+    directory: str
+    staged_base: int
+    bytes: int
+    base_offset: int
+    next_offset: int
+    first_crc: int
+
+    @property
+    def paths(self) -> tuple[str, str, str]:
+        """The staged files: the log, the offset index, the time index."""
+        base = self.staged_base
+        log, index, times = names.log_name(base), names.index_name(base), names.time_index_name(base)
+        return f"{self.directory}/{log}", f"{self.directory}/{index}", f"{self.directory}/{times}"
+
+    def targets(self, directory: str) -> tuple[str, str, str]:
+        """Where the files go in a partition's directory."""
+        base = self.base_offset
+        log, index, times = names.log_name(base), names.index_name(base), names.time_index_name(base)
+        return f"{directory}/{log}", f"{directory}/{index}", f"{directory}/{times}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionShare:
+    """What one partition gets of a load. With `renames` files become segments, else their batches are appended."""
+
+    root: str
+    topic: str
+    partition: int
+    renames: bool
+    leader_epoch: int
+    segments: tuple[StagedSegment, ...]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Topic and number."""
+        return self.topic, self.partition
+
+    @property
+    def directory(self) -> str:
+        """The partition's directory."""
+        return f"{self.root}/{self.topic}-{self.partition}"
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """The first offset, and one past the last."""
+        return self.segments[0].base_offset, self.segments[-1].next_offset
+
+    def to_json(self) -> dict[str, Any]:
+        """The share as a COMMIT record has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> PartitionShare:
+        """Make it of what a COMMIT record has, whose fields were checked when it was read."""
+        return cls(**{**content, "segments": tuple(StagedSegment(**segment) for segment in content["segments"])})
+
+
+def look_at(directory: str, staged_base: int, size_bytes: int) -> StagedSegment:
+    """Look through a staged file for its batches; its records count from 0.
+
+    Raises `StorageError` if it is not there or of another size, and `CorruptRecordError`.
+    """
+    path = f"{directory}/{names.log_name(staged_base)}"
+    file = LogFile(path)
+    try:
+        size = file.size()
+        if size != size_bytes:
+            raise StorageError(errno.EIO, f"the staged file has {size} bytes, and its manifest says {size_bytes}", path)
+        next_offset, _, crc = rebase(file.fd, size_bytes, 0, 0, write=False, path=path)
+    finally:
+        file.close()
+    return StagedSegment(directory, staged_base, size_bytes, 0, next_offset, crc)
+
+
+def make_ready_locked(writer: Writer, *, renames: bool) -> int:
+    """Flush the log, and for renaming begin an empty active segment; the log end offset."""
+    end = writer.log_end_offset
+    if renames and (writer.appender.size > 0 or end > writer.active.base_offset):
+        writer.roll_locked("explicit", end)
+    writer.housekeeping.flush(indexes=True)
+    return end
+
+
+def take_in_locked(writer: Writer, share: PartitionShare) -> None:
+    """Make a share part of the log, durably; the log ends where the share begins.
+
+    When it raises, the log refuses writes, or holds the first batches of the share; `finish_files` and `finish_appends`
+    do the rest.
+    """
+    writer.assign_epoch_locked(share.leader_epoch)
+    if not share.renames:
+        _append_locked(writer, share, share.offsets[0])
+        return
+    writer.take_in_locked([(partial(_place, staged), staged.next_offset) for staged in share.segments])
+    writer.housekeeping.took_in(share.offsets[1])
+
+
+def _place(staged: StagedSegment, segment: Segment) -> int:
+    _rename(staged, segment.directory)
+    return staged.bytes
+
+
+def _append_locked(writer: Writer, share: PartitionShare, start_offset: int) -> None:
+    """Append the share's batches from `start_offset` on, where the log ends, and flush."""
+    for staged in share.segments:
+        file = LogFile(staged.paths[0])
+        try:
+            at = staged.base_offset
+            for piece, _ in file.pieces(0, staged.bytes, piece_bytes=1 << 20):
+                batches = bytearray(piece)
+                position = 0
+                while position < len(batches) and at < start_offset:
+                    at += header.records_of(batches, position)
+                    position += header.size_of(batches, position)
+                if position < len(batches):
+                    writer.append_locked(batches[position:] if position else batches)
+        finally:
+            file.close()
+    writer.housekeeping.flush()
+
+
+def finish_appends(log: Log, share: PartitionShare) -> None:
+    """Append what a crash has left out of a share's batches, and flush.
+
+    A power cut may have kept later ones and lost earlier ones: then what there is of the share is appended anew. Raises
+    `StorageError`, with nothing cut, if anything else stands there, or the log does not reach so far.
+    """
+    writer = writer_of(log)
+    first, last = share.offsets
+    if writer.log_start_offset >= last:
+        return  # they were all there, and have gone since
+    if writer.log_end_offset < first:
+        raise StorageError(errno.EIO, f"the log ends at {writer.log_end_offset}, the load begins at {first}", log.path)
+    start = _find_missing(log, share)
+    if start < last:
+        truncation.truncate_to(writer, start)
+        with writer.gate():
+            writer.assign_epoch_locked(share.leader_epoch)
+            _append_locked(writer, share, start)
+    else:
+        writer.housekeeping.flush()
+
+
+def _find_missing(log: Log, share: PartitionShare) -> int:
+    """The first offset of a share that is missing in the log; `StorageError` if other records stand after it."""
+    ours = {}
+    for staged in share.segments:
+        if not fs.exists(staged.paths[0]):
+            raise gone(staged)
+        file = LogFile(staged.paths[0])
+        try:
+            at = staged.base_offset
+            for piece, _ in file.pieces(0, staged.bytes):
+                position = 0
+                while position < len(piece):
+                    ours[at] = header.CRC.of(piece, position)
+                    at += header.records_of(piece, position)
+                    position += header.size_of(piece, position)
+        finally:
+            file.close()
+    first, last = share.offsets
+    next_offset = max(first, log.log_start_offset)
+    for batch in log.read_batches(next_offset):
+        if batch.base_offset >= last:
+            if next_offset < last:
+                raise foreign(batch.base_offset, log.path)
+            break
+        if ours.get(batch.base_offset) != batch.crc:
+            raise foreign(batch.base_offset, log.path)
+        if batch.base_offset == next_offset:
+            next_offset = batch.next_offset
+    return next_offset
+
+
+def foreign(offset: int, path: str) -> StorageError:
+    """Make the error for records of another writer that stand where a load is to go."""
+    return StorageError(
+        errno.EEXIST, f"records that are not the load's stand at offset {offset}, where a pending load goes", path
+    )
+
+
+def patch(share: PartitionShare) -> None:
+    """Give the staged batches their offsets and epoch, durably; may be done again with others."""
+    for staged in share.segments:
+        _patch(staged, share.leader_epoch)
+
+
+def finish_files(share: PartitionShare) -> bool:
+    """Rename what a crash has left of a share's files, before the log is opened; whether there was anything.
+
+    Raises `StorageError` where a file is neither staged nor in its place, and where the log does not end at the file's
+    first offset: nothing is written over, nothing overlaps, and no gap is left.
+    """
+    changed = False
+    for staged in share.segments:
+        target = staged.targets(share.directory)[0]
+        if fs.exists(staged.paths[0]):
+            if not _is_the_same(staged, target, staged.bytes):
+                _refuse_unless_next(share, staged)
+                _patch(staged, share.leader_epoch)
+                _rename(staged, share.directory)
+            changed = True
+        elif not _is_the_same(staged, target) and min(_bases(share.directory), default=0) < staged.next_offset:
+            raise gone(staged)
+    fs.sync_directory(share.directory)
+    return changed
+
+
+def gone(staged: StagedSegment) -> StorageError:
+    """Make the error for a staged file that is neither where it was staged nor in the log."""
+    first, last = staged.base_offset, staged.next_offset - 1
+    where = f"the log cannot be seen to have its records, which go to offsets {first} to {last}"
+    return StorageError(errno.ENOENT, f"a staged file is missing, and {where}", staged.paths[0])
+
+
+def _patch(staged: StagedSegment, leader_epoch: int) -> None:
+    """Give a staged file's batches their offsets, durably; its indexes count from its base, and stay as they are."""
+    path = staged.paths[0]
+    file = LogFile(path, write=True)
+    try:
+        rebase(file.fd, staged.bytes, staged.base_offset, leader_epoch, path=path)
+        fs.fdatasync(file.fd)  # no size changes
+    finally:
+        file.close()
+
+
+def can_be_renamed(staged: StagedSegment, directory: str) -> bool:
+    """Whether the staged files can be renamed into a partition's directory, tried with an empty file.
+
+    Bind mounts and quotas may refuse it although the device is the same. The file has the name of a deleted file: an
+    opening after a crash removes it.
+    """
+    source, target = f"{staged.directory}/{_PROBE}", f"{directory}/{_PROBE}"
+    try:
+        fs.close(fs.open(source, create=True))
+        try:
+            fs.rename(source, target)
+        except StorageError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            fs.unlink(source)
+            return False
+        fs.unlink(target)
+    except StorageError as error:
+        first_report(error)  # nothing of the log was changed
+        raise
+    return True
+
+
+def _rename(staged: StagedSegment, directory: str) -> None:
+    """Rename the staged files into the partition, the log last: without it no reader uses the indexes."""
+    sources, targets = staged.paths, staged.targets(directory)
+    for source, target in zip(sources[1:], targets[1:], strict=True):
+        if fs.exists(source):
+            _move(source, target)
+    _move(sources[0], targets[0])
+
+
+def _move(source: str, target: str) -> None:
+    """Rename a file; where the system cannot, copy it under the name of a deleted file, and rename the copy."""
+    try:
+        fs.rename(source, target)
+    except StorageError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = target + names.DELETED
+        file = LogFile(source)
+        try:
+            fs.unlink(copy)
+            fd = fs.open(copy, new=True)
+            try:
+                position = 0
+                while data := file.read(position, 1 << 20):
+                    fs.pwrite(fd, data, position)
+                    position += len(data)
+                fs.fsync(fd)
+            finally:
+                fs.close(fd)
+        finally:
+            file.close()
+        fs.rename(copy, target)
+
+
+def _is_the_same(staged: StagedSegment, target: str, least_bytes: int = header.HEADER_BYTES) -> bool:
+    """Whether the staged log is in the partition already: a power cut may have kept the new name and the old one.
+
+    The log may have been appended to since.
+    """
+    if not fs.exists(target):
+        return False
+    file = LogFile(target)
+    try:
+        first = file.read(0, header.HEADER_BYTES)
+        return (
+            len(first) == header.HEADER_BYTES
+            and file.size() >= least_bytes
+            and header.BASE_OFFSET.of(first) == staged.base_offset
+            and header.CRC.of(first) == staged.first_crc
+        )
+    finally:
+        file.close()
+
+
+def _refuse_unless_next(share: PartitionShare, staged: StagedSegment) -> None:
+    """Raise unless the log, which is not open yet, ends where the staged file's records begin.
+
+    After it there may be files of the same share that were renamed already, and the empty segment after those.
+    """
+    base, directory = staged.base_offset, share.directory
+    bases = _bases(directory)
+    ours = {segment.base_offset: segment for segment in share.segments}
+    for other in bases:
+        path = f"{directory}/{names.log_name(other)}"
+        if other < base or (other > base and other in ours and _is_the_same(ours[other], path)):
+            continue
+        if not _is_blank(path) or (other not in ours and other != share.offsets[1]):
+            raise foreign(other, path)
+    last = max((other for other in bases if other < base), default=None)
+    end = 0 if last is None else _end_of(directory, last)
+    if end > base:
+        raise foreign(base, f"{directory}/{names.log_name(last or 0)}")
+    if end < base and base not in bases:  # else the empty segment says where the log ends, however little is before it
+        raise StorageError(errno.EIO, f"the log ends at {end}, and the load goes to {base}", directory)
+
+
+def _bases(directory: str) -> list[int]:
+    """The base offsets of the segments in a partition's directory."""
+    files = map(names.parse_file_name, fs.listdir(directory))
+    return sorted(file.offset for file in files if file is not None and file.kind == names.LOG and not file.state)
+
+
+def _is_blank(path: str) -> bool:
+    """Whether a log has no batch; zeros are a file that was made in advance."""
+    file = LogFile(path)
+    try:
+        return not any(file.read(0, header.HEADER_BYTES))
+    finally:
+        file.close()
+
+
+def _end_of(directory: str, base: int) -> int:
+    """The next offset of a segment, or its base offset where it has no batch; `CorruptRecordError`.
+
+    Reads from the last batch that the offset index names. Zeros at the end are a file that was made in advance.
+    """
+    segment = Segment(directory, base, max_index_bytes=0, writable=False)
+    try:
+        file = segment.file
+        size = file.size()
+        position, least = segment.start(segment.offset_index.last[0], size)
+        batches = _log_scan.scan(file.fd, position, size, least, check_crc=False, path=segment.path)
+        if any(file.read(batches.end_position, header.HEADER_BYTES)):
+            raise CorruptRecordError(batches.reason, path=segment.path, position=batches.end_position)
+        return base if batches.next_offset is None else int(batches.next_offset)
+    finally:
+        segment.close()

@@ -1,0 +1,62 @@
+"""Removing the files that tasks have staged, once a load has taken them in or was given up."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+
+from kstore.base.threads import Workers
+from kstore.disk import fs
+from kstore.errors import ConfigError, KStoreError
+from kstore.files import load_files
+
+logger = logging.getLogger("kstore")
+
+THREADS = 4  # that remove files and wait for the disk
+
+
+def remove_staged(directories: Iterable[str], areas: Sequence[str]) -> None:
+    """Remove the directories of task attempts, then those of their jobs that are empty; a failure is logged.
+
+    Only directories in one of the staging `areas` are removed, and no link on the way there is followed.
+    """
+    jobs: dict[str, str] = {}
+
+    def remove(directory: str, area: str) -> None:
+        try:
+            fs.remove_tree(directory, below=area)
+        except KStoreError as error:
+            logger.warning("%s: staged files stay behind: %s", directory, error)
+
+    area_of: dict[str, str] = {}
+    for directory in directories:
+        try:
+            area = area_of[directory] = load_files.check_staged(directory, areas)
+        except ConfigError as error:
+            logger.warning("staged files stay behind: %s", error)
+            continue
+        jobs[os.path.dirname(directory)] = area
+    with Workers(THREADS, "kstore-adopt") as pool:
+        for directory, area in area_of.items():
+            try:
+                fs.refuse_links(directory, below=area)
+                partitions = [entry.path for entry in fs.scandir(directory) if entry.is_dir(follow_symlinks=False)]
+            except KStoreError:  # it has gone, or `remove` logs the error below
+                continue
+            for _ in pool.map(remove, partitions, [area] * len(partitions)):
+                pass
+    for directory, area in area_of.items():
+        remove(directory, area)
+    for job, area in sorted(jobs.items()):
+        remove_job(job, area)
+
+
+def remove_job(job: str, area: str) -> None:
+    """Remove the directory of a job in a staging area, if it is empty; what fails is logged."""
+    try:
+        fs.refuse_links(job, below=area)
+        if fs.exists(job) and not fs.listdir(job):
+            fs.rmdir(job)
+    except KStoreError as error:  # another attempt stages in it again
+        logger.info("%s: stays behind: %s", job, error)

@@ -1,0 +1,323 @@
+"""`Cleaner`: which logs of a store are cleaned and when, as Kafka's cleaner threads choose (SEMANTICS 7.1 to 7.6).
+
+Selects the dirtiest log, has `log.compaction` clean it, and runs retention on the logs whose policy has `compact`. The
+hardest rule: a pass holds up nothing else. In the background it has threads of its own, and closing the store ends it
+within one chunk of a file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kstore.base._histogram import Histogram
+from kstore.base.numbers import INT_MAX
+from kstore.base.weak import weak_method
+from kstore.disk import fs
+from kstore.errors import KStoreError, LogClosedError
+from kstore.files import names
+from kstore.log.compaction import passes
+from kstore.log.compaction.dirtiness import Dirtiness, survey
+from kstore.log.compaction.passes import CleanerLimits
+from kstore.log.log import Log, writer_of
+from kstore.log.writing.cleaning_guard import CleaningAbortedError, State
+from kstore.store.catalog import Entry, is_deleted
+from kstore.store.cleaner_throttle import Throttle
+from kstore.store.scheduler import RUN_SECONDS, Failure, Scheduler
+
+if TYPE_CHECKING:
+    from kstore.config.broker_config import BrokerConfig
+    from kstore.config.log_config import LogConfig
+    from kstore.store.log_directories import Disks
+    from kstore.store.metadata import Metadata
+
+logger = logging.getLogger("kstore")
+
+CLEANER = "cleaner"
+"""The scheduler's task that is a pass of the cleaner."""
+
+_EXIT_SECONDS = 10.0  # what the interpreter's exit waits for a cleaning to be aborted
+KEY_BYTES = 24  # what Kafka's offset map takes for a key: 16 bytes of hash, 8 of offset (SEMANTICS 7.9)
+
+
+class Host(Protocol):
+    """The part of a `LogManager` that the cleaner uses."""
+
+    disks: Disks
+    broker: BrokerConfig
+
+    def now(self) -> int: ...
+    def log(self, entry: Entry) -> Log: ...
+    def note(self, name: str, error: Exception) -> bool: ...
+    def forget_failure(self, name: str) -> None: ...
+    def retain(self, is_wanted: Callable[[Entry], bool]) -> None: ...
+
+
+class Selected(NamedTuple):
+    """A log that a thread is about to clean."""
+
+    entry: Entry
+    log: Log
+    dirtiness: Dirtiness
+
+
+def limits_of(broker: BrokerConfig, max_batch_bytes: int) -> CleanerLimits:
+    """The memory of one cleaner thread (SEMANTICS 7.9, 7.11, 7.23)."""
+    threads = max(broker.log_cleaner_threads, 1)
+    slots = min(broker.log_cleaner_dedupe_buffer_size // threads, INT_MAX) // KEY_BYTES
+    keys = int(slots * broker.log_cleaner_io_buffer_load_factor)
+    io_buffer_bytes = broker.log_cleaner_io_buffer_size // threads // 2
+    limits = CleanerLimits(max(keys, 1), max(io_buffer_bytes, 1), max_batch_bytes)
+    is_paced = broker.log_cleaner_io_max_bytes_per_second < sys.float_info.max
+    return limits._replace(buffers_at_once=1) if is_paced else limits
+
+
+class Cleaner:
+    """The cleaner of a store. Thread-safe; each of its threads cleans one log at a time.
+
+    A cleaning that fails is noted with the manager's failures and kept by the log; the log is tried again with the next
+    pass, and holds up no other.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        host: Host,
+        *,
+        clock: Callable[[], int] | None,
+    ) -> None:
+        """`host` is held weakly. `clock` is that of the store, None for the system's."""
+        broker = host.broker
+        self.threads = broker.log_cleaner_threads if broker.log_cleaner_enable else 0
+        self._metadata = metadata
+        self._host = weakref.ref(host)
+        self._broker = broker
+        self._backoff_ms = max(broker.log_cleaner_backoff_ms, 1)
+        self._clock = clock
+        self._throttle = Throttle(broker.log_cleaner_io_max_bytes_per_second)
+        self._lock = threading.Lock()  # held while a log is selected, never while one is cleaned
+        self._in_progress: set[Entry] = set()
+        self._one_segment: set[Entry] = set()
+        self._schedulers: list[Scheduler] = []
+        self._stopping = False
+        self.seconds = Histogram(RUN_SECONDS)  # of each cleaning of a log that was not given up
+        _all.add(self)
+
+    # Running.
+
+    def start(self, shared: Scheduler, *, background: bool, delay_ms: int) -> None:
+        """Have passes run after `delay_ms` and whenever they are due: in threads of their own, or in `shared`."""
+        for _ in range(self.threads if background else 0):
+            scheduler = Scheduler(self._clock, name="kstore-cleaner")
+            scheduler.every(CLEANER, weak_method(self.run), self._backoff_ms, delay_ms)
+            if scheduler.start():
+                self._schedulers.append(scheduler)
+        if self.threads and not self._schedulers:
+            shared.every(CLEANER, weak_method(self.run), self._backoff_ms, delay_ms)
+
+    def run_due(self) -> None:
+        """Do in this thread what is due of the cleaner's own threads, unless they are doing it."""
+        for scheduler in list(self._schedulers):
+            scheduler.run_due()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Begin no more cleaning, have those that run aborted, and wait until their threads have ended.
+
+        Waits `timeout` seconds for each at the most.
+        """
+        self._stopping = True
+        self._throttle.stop()
+        for scheduler in list(self._schedulers):
+            scheduler.stop(timeout)
+
+    @property
+    def failures(self) -> Mapping[str, Failure]:
+        """What went wrong in the cleaner's own threads beside the cleaning of a log."""
+        return {name: failure for scheduler in self._schedulers for name, failure in scheduler.failures.items()}
+
+    @property
+    def schedule(self) -> Mapping[str, int]:
+        """When the next pass is due, if the cleaner has threads of its own."""
+        due = [due_ms for scheduler in self._schedulers for due_ms in scheduler.schedule.values()]
+        return {CLEANER: min(due)} if due else {}
+
+    def run(self) -> int | None:
+        """One pass: clean the dirtiest log until none is eligible, then retention (SEMANTICS 7.5).
+
+        Returns the milliseconds until the next pass.
+
+        A log whose cleaning fails is left to the next pass, and so is one that another thread pauses.
+        """
+        host = self._host()
+        left: set[Entry] = set()
+        while host is not None and not self._stopping:
+            selected = self._take(host, left)
+            if selected is None:
+                host.retain(lambda entry: self.retains(entry) and entry not in self._in_progress)
+                return self._backoff_ms
+            try:
+                if not self._clean(host, selected):
+                    left.add(selected.entry)
+            finally:
+                self._in_progress.discard(selected.entry)
+        return None
+
+    def retains(self, entry: Entry) -> bool:
+        """Whether retention on a log is done by the cleaner's passes (SEMANTICS 6.18): its policy has `compact`.
+
+        A log that is not open is left to the task of retention, as one in which nothing is to be cleaned.
+        """
+        if not self.threads or entry.log is None or entry.log.closed:
+            return False
+        return self._metadata.config_of(entry.topic).compacts
+
+    # Selecting (SEMANTICS 7.2, 7.3).
+
+    def _take(self, host: Host, left: set[Entry]) -> Selected | None:
+        """Select the eligible log with the greatest ratio; None without any. It counts as in progress then."""
+        with self._lock:
+            eligible = list(self._eligible(host, left))
+            if not eligible:
+                return None
+            selected = max(eligible, key=lambda one: one.dirtiness.ratio or 0.0)  # the first of equals
+            self._in_progress.add(selected.entry)
+            return selected
+
+    def _eligible(self, host: Host, left: set[Entry]) -> Iterable[Selected]:
+        now_ms = host.now()
+        entries = self._metadata.catalog.entries()
+        self._one_segment.intersection_update(entries)
+        for entry in entries:
+            if self._stopping:
+                return
+            if entry in left or entry in self._in_progress or entry.failure is not None:
+                continue
+            directory = host.disks.directories.get(entry.root)
+            if directory is None or directory.offline is not None:
+                continue
+            try:
+                config = self._metadata.config_of(entry.topic)
+                if not self._metadata.is_compacted(entry.topic) or (log := self._open(host, entry)) is None:
+                    continue
+                dirtiness = self._survey(log, config, now_ms)
+            except LogClosedError:
+                continue
+            except Exception as error:
+                left.add(entry)
+                self._failed(host, entry, error)
+                continue
+            if dirtiness is not None and dirtiness.is_eligible(config.min_cleanable_dirty_ratio):
+                yield Selected(entry, log, dirtiness)
+
+    def _open(self, host: Host, entry: Entry) -> Log | None:
+        """The log of a partition, opened if it is not; None for one that has no closed segment, which stays closed."""
+        if entry.log is None or entry.log.closed:
+            if entry in self._one_segment:
+                return None
+            kinds = [names.parse_file_name(name) for name in fs.listdir(entry.path)]
+            if sum(kind is not None and kind.kind == names.LOG and not kind.state for kind in kinds) < 2:
+                self._one_segment.add(entry)  # nothing changes it while it is closed
+                return None
+        self._one_segment.discard(entry)
+        return host.log(entry)
+
+    def _survey(self, log: Log, config: LogConfig, now_ms: int) -> Dirtiness | None:
+        """How dirty a log is; None where nothing is, where its cleaning is not idle, or it refuses writes.
+
+        A first-dirty line outside of the log is written anew at once.
+        """
+        writer = writer_of(log)
+        if writer.cleaning.state is not State.NONE or writer.failure is not None:
+            return None
+        housekeeper = writer.housekeeping.housekeeper
+        line = housekeeper.first_dirty(writer.partition)
+        first_dirty = writer.log_start_offset if line is None else line
+        if max(writer.segments.bases[-1], writer.log_start_offset) <= first_dirty <= writer.log_end_offset:
+            return None  # no closed segment is dirty, as in most logs at most times
+        dirtiness = survey(writer, config, now_ms, line)
+        if dirtiness.reset:
+            # Retention moves the start of a log with `compact,delete`, and then it says nothing (SEMANTICS 7.29).
+            if not (config.deletes and line is not None and line < dirtiness.first_dirty_offset):
+                logger.warning("%s: %s; cleaning begins at the log start", writer.directory, dirtiness.reset)
+            housekeeper.write_first_dirty(writer.partition, dirtiness.first_dirty_offset)
+        return dirtiness
+
+    # Cleaning.
+
+    def _clean(self, host: Host, selected: Selected) -> bool:
+        """Clean a log; whether its first dirty offset has moved."""
+        entry, log, dirtiness = selected
+        try:
+            self._drop_lines(host, entry.root)
+            config = self._metadata.config_of(entry.topic)
+            limits = self.limits(config.max_message_bytes)
+            begun = time.perf_counter()
+            stats = passes.compact(writer_of(log), dirtiness, limits, throttle=self.pace)
+        except (CleaningAbortedError, LogClosedError) as error:
+            logger.info("%s: the cleaning was given up: %s", entry.path, error)
+            return False
+        except Exception as error:
+            self._failed(host, entry, error)
+            return False
+        self.seconds.observe(time.perf_counter() - begun)
+        host.forget_failure(_name(entry))
+        logger.info(
+            "%s: cleaned from offset %d to %d: %d of %d records stay, %d of %d bytes",
+            entry.path,
+            dirtiness.first_dirty_offset,
+            stats.first_dirty_offset,
+            stats.records_after,
+            stats.records_before,
+            stats.bytes_after,
+            stats.bytes_before,
+        )
+        return stats.first_dirty_offset > dirtiness.first_dirty_offset
+
+    def _failed(self, host: Host, entry: Entry, error: Exception) -> None:
+        if is_deleted(entry):
+            host.forget_failure(_name(entry))
+        elif host.note(_name(entry), error):
+            logger.error("%s: not cleaned: %s", entry.path, error, exc_info=not isinstance(error, KStoreError))
+
+    def _drop_lines(self, host: Host, root: str) -> None:
+        """Have the next writing of the cleaner's checkpoint drop the partitions that are not in the directory
+        (SEMANTICS 7.7)."""
+        hosted: Container[tuple[str, int]] = {
+            entry.key for entry in self._metadata.catalog.entries() if entry.root == root
+        }
+        host.disks.directories[root].keep_first_dirty(hosted)
+
+    def limits(self, max_message_bytes: int) -> CleanerLimits:
+        """The memory of one thread for a log with this `max.message.bytes`."""
+        return limits_of(self._broker, max(max_message_bytes, self._metadata.config.max_message_bytes))
+
+    def pace(self, count: int) -> None:
+        """Be told of bytes that were read or written: sleep where they are too many, abort where the store closes."""
+        if not self._stopping:
+            self._throttle(count)
+        self.refuse_if_stopping()
+
+    def refuse_if_stopping(self) -> None:
+        """Raise `CleaningAbortedError` when the store is being closed."""
+        if self._stopping:
+            raise CleaningAbortedError("the store is being closed")
+
+
+def _name(entry: Entry) -> str:
+    return f"{CLEANER} {entry.topic}-{entry.partition}"
+
+
+_all: weakref.WeakSet[Cleaner] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """End the threads while there is still an interpreter for them to run in; before the schedulers wait for them."""
+    for cleaner in list(_all):
+        cleaner.stop(_EXIT_SECONDS)

@@ -1,0 +1,561 @@
+"""Producers: `Producer` numbers its batches, `TransactionalProducer` writes to several partitions as one.
+
+`topics.numbered` appends with sequence numbers, `transactions` is the coordinator. The hardest rule: after an error a
+repeated call stores no record twice and leaves out none that is missing: the log is asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from kstore._core import Record
+from kstore.base import arguments
+from kstore.base.closing import Closing
+from kstore.codec.coordinator.transaction_records import Status
+from kstore.config.settings import shortened
+from kstore.disk import fs
+from kstore.errors import InvalidTxnStateError, KStoreError, StorageError, closed
+from kstore.log.log import writer_of
+from kstore.store.coordinator import _transaction
+from kstore.store.coordinator._transaction import RecordTransaction, StepLock
+from kstore.store.coordinator.consumer import Positions
+from kstore.store.coordinator.groups import GroupCoordinator
+from kstore.store.coordinator.transaction_log import draw_producer_id
+from kstore.store.coordinator.transactions import TransactionCoordinator, check_timeout, check_transactional_id, fenced
+from kstore.store.metadata import Metadata
+from kstore.store.read_only_logs import Logs
+from kstore.store.topics._consume import ConsumerRecord
+from kstore.store.topics._idempotent import RecordProducer, SequenceLock, append_at_once
+from kstore.store.topics.idempotent import NumberedAppender, SequenceNumbers
+from kstore.store.topics.topic_append import AppendOptions
+from kstore.store.topics.topic_append_columns import ColumnArguments
+from kstore.types import RecordMetadata
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from kstore.types import AppendInfo, Headers
+
+logger = logging.getLogger("kstore")
+
+Place = tuple[str, int]
+
+TIMEOUT_MS = 60_000  # transaction.timeout.ms of Kafka's producer
+
+_COMPLETE = Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT, Status.EMPTY
+
+
+class Producer(RecordProducer, Closing):
+    """Appends with numbered batches, made by `Store.producer()`. Safe from any thread.
+
+    A call that raised may be repeated: equal records, given to the same method with equal arguments, are then a
+    retry, and what the first attempt has stored is not stored again. Any other call gives the failed one up. Each
+    producer has an id of its own and knows only what it has appended itself since it was made: across restarts a
+    transaction, with the position it commits, says where to go on.
+    """
+
+    _appender: NumberedAppender
+    _numbers: SequenceNumbers
+
+    def __init__(self, appender: NumberedAppender) -> None:
+        self._appender = appender
+        self._closed = False
+        self._opened_in = 0
+        self._numbers = SequenceNumbers(draw_producer_id(), 0, transactional=False)
+        self._lock = SequenceLock(self._numbers)
+        self._failed: _Attempt | None = None  # the last attempt, if it raised
+        self._running: object = None  # the attempt that began last
+        fs.register(self)
+
+    @property
+    def producer_id(self) -> int:
+        """The id under which the logs know it."""
+        return self._numbers.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """Its epoch, 0."""
+        return self._numbers.producer_epoch
+
+    def append(
+        self,
+        topic: str,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Headers | None = None,
+        sync: bool = False,
+    ) -> RecordMetadata:
+        """Append one record as `Store.append` does, once, however often it is retried.
+
+        Raises what `Store.append` raises, and `OutOfOrderSequenceError` when the log has lost what it had.
+        """
+        chosen = partition
+        if headers is None and not sync and self._failed is None:
+            taken: list[Any] = [None]
+            try:
+                appended = append_at_once(self, taken, topic, partition, value, key, timestamp)
+                if taken[0] is not None:
+                    return appended  # type: ignore[return-value]
+                chosen = appended  # type: ignore[assignment]
+            except BaseException as error:  # also an interrupt that comes between the step and this line
+                self._broke_off(error, taken[0], topic, value, key, partition, timestamp)
+                raise
+        return self._append(topic, value, key, partition, chosen, timestamp, headers, sync)
+
+    def _broke_off(
+        self,
+        error: BaseException,
+        taken: tuple[Place, int] | None,
+        topic: str,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None,
+        partition: int | None,
+        timestamp: int | datetime | None,
+    ) -> None:
+        """Note what an `append` that raised has stored: with `taken`, the record is in the log."""
+        if isinstance(error, StorageError):
+            self._appender.forget_route(topic)
+        if taken is not None:
+            call = ("append", topic, value, key, partition, timestamp, None)
+            with self._lock:
+                self._running, self._failed = taken, _Attempt(_frozen(call), taken)
+
+    def _append(
+        self,
+        topic: str,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None,
+        partition: int | None,
+        chosen: int | None,
+        timestamp: int | datetime | None,
+        headers: Headers | None,
+        sync: bool,
+    ) -> RecordMetadata:
+        """Append one record under the lock, to the `chosen` partition of a call that asked for `partition`."""
+        headers = None if headers is None else arguments.header_pairs(headers)
+        attempt = _Attempt(("append", topic, value, key, partition, timestamp, headers))
+        try:
+            with self._lock:
+                self._begin(attempt)
+                appended = None
+                if attempt.known is not None:
+                    (_, chosen), _ = attempt.known
+                    appended = self._stored(*attempt.known)
+                if appended is None:
+                    appended = self._appender.append(self._numbers, None, topic, value, key, chosen, timestamp, headers)
+                if sync:
+                    self._appender.log(topic, appended.partition).flush()
+                return appended
+        except BaseException:
+            self._keep(attempt)
+            raise
+
+    def append_many(
+        self,
+        topic: str,
+        records: Iterable[Any],
+        *,
+        partition: int | None = None,
+        compression: str | None = None,
+        sync: bool = False,
+        batch_bytes: int | None = None,
+        seed: int | None = None,
+    ) -> dict[int, AppendInfo]:
+        """Append many records as `Store.append_many` does, each once, however often the call is retried.
+
+        A retry gives the same `list` or `tuple`. Any other iterable is a new call when it is given again, since nothing
+        says that it gives the same records.
+        """
+        identity = records if isinstance(records, list | tuple) else object()
+        attempt = _Attempt(("append_many", topic, identity, partition, compression, batch_bytes, seed))
+        options = AppendOptions(partition, compression, batch_bytes, sync, seed)
+        return self._load(attempt, partial(self._appender.load, self._numbers, topic), options, records)
+
+    def append_columns(
+        self,
+        topic: str,
+        values: Any,
+        *,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        compression: str | None = None,
+        sync: bool = False,
+        batch_bytes: int | None = None,
+        threads: int = 1,
+        seed: int | None = None,
+    ) -> dict[int, AppendInfo]:
+        """Append a record for each row of `values` as `Store.append_columns` does, each once, however often the call
+        is retried.
+
+        A retry has equal rows, in the same columns or in others. A stream of Arrow data that can be read only once
+        (one without a length) cannot be given again. After a call that raised, and before the next, all rows are
+        encoded once more to compare them; a call that did not raise costs nothing more.
+        """
+        columns = ColumnArguments(values, keys, timestamps, headers)
+        attempt = _Attempt(("append_columns", topic, columns, partition, compression, batch_bytes, seed))
+        options = AppendOptions(partition, compression, batch_bytes, sync, seed)
+        begin = partial(self._appender.load_columns, self._numbers, topic, threads=threads)
+        return self._load(attempt, begin, options, columns)
+
+    def _load(
+        self, attempt: _Attempt, begin: Callable[..., Any], options: AppendOptions, records: Any
+    ) -> dict[int, AppendInfo]:
+        """Run the load that `begin` makes, one with what an attempt at the same call has stored, if there was one."""
+        seed, load = options.seed, None
+        try:
+            with self._lock:
+                self._begin(attempt)
+                seed, before = (secrets.randbits(32) if seed is None else seed, None)
+                if attempt.known is not None:
+                    seed, before = attempt.known
+                load = begin(options=options._replace(seed=seed), again=before)
+                appended: dict[int, AppendInfo] = load.run(records, options.sync)
+                return appended
+        except BaseException:
+            self._keep(attempt, None if load is None else (seed, load))
+            raise
+
+    def _begin(self, attempt: _Attempt) -> None:
+        """Begin an attempt, which then knows of the one before if that was the same call and raised."""
+        if self._closed:
+            raise closed("the producer", self._opened_in)
+        failed = self._failed
+        if failed is not None and failed.call == _frozen(attempt.call):
+            attempt.known = failed.known
+        # In one step: no interrupt comes between assignments.
+        self._failed, self._running, self._numbers.taken = None, attempt, None
+
+    def _keep(self, attempt: _Attempt, known: Any = None) -> None:
+        """Keep the state of an attempt that was broken off, unless another one has begun since.
+
+        Also of one whose lock has been given back: an interrupt may come there, too.
+        """
+        with self._lock:
+            known = known or self._numbers.taken or attempt.known
+            if self._running is attempt and known is not None:
+                self._failed = _Attempt(_frozen(attempt.call), known)
+
+    def _stored(self, place: Place, sequence: int) -> RecordMetadata | None:
+        """Where the record of this number is, if it is in the log."""
+        topic, partition = place
+        info = self._numbers.info(writer_of(self._appender.log(topic, partition)))
+        for batch in () if info is None else info.batches:
+            if batch.first_sequence <= sequence <= batch.last_sequence:
+                self._numbers.used(place, sequence, 1)
+                offset = batch.first_offset + sequence - batch.first_sequence
+                return RecordMetadata(topic, partition, offset, batch.timestamp)
+        return None
+
+    def _after_fork(self) -> None:
+        """Be closed in a child process, like the store; the thread that held the lock may not exist there."""
+        self._lock = SequenceLock(self._numbers)
+        self._opened_in = fs.opener()
+        self.close()
+
+    def close(self) -> None:
+        """End it; there is nothing to wait for. Idempotent."""
+        self._closed = True
+        self._lock.close()
+        self._failed = None
+
+    def __repr__(self) -> str:
+        return f"<kstore.Producer{' closed' if self._closed else ''} id={self.producer_id}>"
+
+
+class _Attempt:
+    """One call of a producer, and the state of its records: the place and number of one, or the load of many."""
+
+    __slots__ = ("call", "known")
+
+    def __init__(self, call: Any, known: Any = None) -> None:
+        self.call = call
+        self.known = known
+
+
+_DEEPEST = 6  # a call's records, a record, its headers, a header, its value
+
+
+def _frozen(item: Any, depth: int = _DEEPEST) -> Any:
+    """A copy of a call's arguments: the caller may change buffers and lists before the next call."""
+    if item is None or isinstance(item, bytes | str | int | datetime | Record | ConsumerRecord):
+        return item
+    if isinstance(item, ColumnArguments):
+        return item.digest()
+    if isinstance(item, list | tuple):
+        return tuple(_frozen(part, depth - 1) for part in item) if depth else object()
+    try:
+        return bytes(memoryview(item))
+    except (TypeError, ValueError, NotImplementedError):
+        return object()  # no record can be made of it
+
+
+class TransactionalProducer(Closing):
+    """Writes transactions under an id that outlives it, made by `Store.producer(transactional_id=...)`.
+
+    A later producer of the same id fences it: its transaction is aborted, and it can do nothing more. It holds one
+    transaction at a time. Safe from any thread, but threads that share a transaction commit it for each other.
+    """
+
+    def __init__(self, parts: TransactionParts, transactional_id: str, timeout_ms: int) -> None:
+        self._parts = parts
+        self._lock = StepLock()  # one append or end at a time; taken before the entry's
+        self._closed = False
+        self._opened_in = 0
+        self._current: Transaction | None = None
+        self._entry = parts.coordinator.begin(transactional_id, timeout_ms, self)
+        fs.register(self)
+
+    @property
+    def transactional_id(self) -> str:
+        """The id."""
+        return self._entry.transactional_id
+
+    @property
+    def producer_id(self) -> int:
+        """The producer id that belongs to it now."""
+        return -1 if self._entry.state is None else self._entry.state.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """The epoch of the transaction that is open, or of the next."""
+        return -1 if self._entry.state is None else self._entry.state.producer_epoch
+
+    def transaction(self, *, sync: bool = False) -> Transaction:
+        """Begin a transaction: `with producer.transaction() as txn:` commits it, or aborts it on an exception.
+
+        `async with` does the same in a task of an event loop: a cancellation inside of the block aborts it.
+
+        With `sync=True` its commit is on the disk when the block ends. Raises `InvalidTxnStateError` while another is
+        open, `InvalidProducerEpochError` for a producer that was fenced.
+        """
+        self._parts.logs.leading().stand_in()
+        with self._lock, self._entry.lock:
+            self._check()
+            if self._current is not None and not self._current.ended:
+                raise InvalidTxnStateError(
+                    f"a transaction of {self.transactional_id} is open: commit or abort it first"
+                )
+            state = self._entry.state
+            assert state is not None
+            if state.status not in _COMPLETE:
+                if state.status.is_prepared:  # a marker could not be written
+                    self._parts.coordinator.complete(self._entry, only_open=True)
+                elif state.status == Status.ONGOING:  # it failed before it was decided
+                    self._parts.coordinator.end(self._entry, commit=False, sync=False)
+                state = self._entry.state
+                assert state is not None
+            numbers = SequenceNumbers(state.producer_id, state.producer_epoch, transactional=True)
+            self._current = Transaction(self, numbers, sync)
+            return self._current
+
+    def _check(self) -> None:
+        if self._closed:
+            raise closed(f"the producer of {self.transactional_id}", self._opened_in)
+        owner = self._entry.owner
+        if owner is None or owner() is not self:
+            raise fenced(self._entry)
+
+    @property
+    def _is_owner(self) -> bool:
+        owner = self._entry.owner
+        return owner is not None and owner() is self
+
+    def _after_fork(self) -> None:
+        """Be closed in a child process, like the store; the threads that had the locks may not be there."""
+        self._lock.renew()
+        self._entry.lock.renew()
+        self._closed, self._opened_in = True, fs.opener()
+
+    def close(self) -> None:
+        """Abort the transaction that is open, and give the id back. Idempotent."""
+        with self._lock, self._entry.lock:
+            if self._closed:
+                return
+            try:
+                if self._current is not None and not self._current.ended and self._is_owner:
+                    self._current.abort()
+            finally:
+                self._closed = True
+                if self._is_owner:
+                    self._entry.owner = None
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else "" if self._is_owner else " fenced"
+        return f"<kstore.TransactionalProducer{state} of {shortened(self.transactional_id)} id={self.producer_id}>"
+
+
+class Transaction(RecordTransaction):
+    """All records between beginning and end: readers of committed records see all of them, or none.
+
+    After an error that leaves here it is still open: abort it, as a `with` block does.
+    """
+
+    ended: bool
+    """Whether the transaction was committed or aborted."""
+
+    append = _transaction.append
+
+    def append_many(
+        self,
+        topic: str,
+        records: Iterable[Any],
+        *,
+        partition: int | None = None,
+        compression: str | None = None,
+        batch_bytes: int | None = None,
+        seed: int | None = None,
+    ) -> dict[int, AppendInfo]:
+        """Append many records as `Store.append_many` does, with its results."""
+        with self._producer._lock:
+            with self._entry.lock:
+                self._check()
+            options = AppendOptions(partition, compression, batch_bytes, False, seed)
+            # The entry's lock is not held while records are made: the timeout and the next producer need it.
+            load = self._appender.load(
+                self._numbers, topic, options, enter=self._check_and_enter, lock=self._entry.lock
+            )
+            return load.run(records, False)
+
+    def append_columns(
+        self,
+        topic: str,
+        values: Any,
+        *,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        compression: str | None = None,
+        batch_bytes: int | None = None,
+        threads: int = 1,
+        seed: int | None = None,
+    ) -> dict[int, AppendInfo]:
+        """Append a record for each row of `values` as `Store.append_columns` does, with its results."""
+        with self._producer._lock:
+            with self._entry.lock:
+                self._check()
+            columns = ColumnArguments(values, keys, timestamps, headers)
+            options = AppendOptions(partition, compression, batch_bytes, False, seed)
+            load = self._appender.load_columns(self._numbers, topic, options, threads, enter=self._enter_locked)
+            return load.run(columns, False)
+
+    def _enter_locked(self, places: Iterable[Place]) -> None:
+        with self._entry.lock:
+            self._check_and_enter(places)
+
+    def commit_offsets(self, group: str, offsets: Mapping[Place, int], metadata: str = "") -> None:
+        """Write down where a group goes on, as `Store.commit_offsets` does, if and when this is committed."""
+        with self._producer._lock, self._entry.lock:
+            self._check()
+            self._groups.commit_in_transaction(Positions(group, offsets, metadata), self._numbers, self._enter)
+
+    def commit(self, *, sync: bool | None = None) -> None:
+        """Commit: everything written is there for readers of committed records.
+
+        With `sync=True` all of it and the decision are on the disk before any marker, and the markers when this
+        returns; without, all or nothing holds for the death of the process, not of the machine. When this raises
+        after the decision was written, the commit is completed by the next transaction, the housekeeping or the next
+        opening; before, the transaction is still open.
+        """
+        self._finish(True, self._sync if sync is None else sync)
+
+    def abort(self) -> None:
+        """Abort: nothing of it was ever there for readers of committed records."""
+        self._finish(False, False)
+
+    def _check(self) -> None:
+        self._producer._check()
+        if self.ended:
+            raise InvalidTxnStateError(f"the transaction of {self._entry.transactional_id} has ended")
+        state = self._entry.state
+        if state is not None and state.status.is_prepared:
+            raise InvalidTxnStateError(
+                f"the transaction of {self._entry.transactional_id} is decided ({state.status.name}), and not done yet"
+            )
+
+    def _check_and_enter(self, places: Iterable[Place]) -> None:
+        self._check()
+        self._enter(places)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.ended:
+            return
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            if not self.ended:
+                self._give_up()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the block as `with` does; a commit with `sync=True` is made by a thread of the loop's executor.
+
+        A task that is cancelled inside of the block aborts the transaction. One that is cancelled while the commit is
+        made is cancelled when it has been made: then the transaction is committed, and `ended` in any case.
+        """
+        if kind is None and self._sync and not self.ended:
+            from kstore.base import loops
+
+            await loops.finished(partial(self.__exit__, None, None, None))
+        else:
+            self.__exit__(kind, error, trace)
+
+    def _give_up(self) -> None:
+        """Abort if that can be done now; the error that ends the block is the one to raise."""
+        try:
+            self.abort()
+        except KStoreError as failure:
+            logger.error("transaction of %s: not aborted: %s", self._entry.transactional_id, failure)
+        self.ended = True
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else "open"
+        name = shortened(self._entry.transactional_id)
+        return f"<kstore.Transaction of {name}, {state}, {len(self._numbers.entered)} partitions>"
+
+
+class TransactionParts(NamedTuple):
+    """The parts that a transactional producer needs."""
+
+    coordinator: TransactionCoordinator
+    groups: GroupCoordinator
+    appender: NumberedAppender
+    logs: Logs
+
+
+class Producers:
+    """Makes the producers of a store. Thread-safe."""
+
+    def __init__(self, metadata: Metadata, parts: TransactionParts) -> None:
+        self._metadata = metadata
+        self._parts = parts
+
+    def producer(self, transactional_id: str | None, transaction_timeout_ms: int) -> Producer | TransactionalProducer:
+        """Make a producer; see `Store.producer`."""
+        self._parts.logs.leading().stand_in()
+        if transactional_id is None:
+            return Producer(self._parts.appender)
+        check_transactional_id(transactional_id)
+        timeout_ms = check_timeout(transaction_timeout_ms, self._metadata.broker.transaction_max_timeout_ms)
+        return TransactionalProducer(self._parts, transactional_id, timeout_ms)

@@ -1,0 +1,77 @@
+"""The records of `__transaction_state` for each transactional id, and the store's entry for one.
+
+A partition is read once, when the store is opened or the id is first needed: no other process writes it while the
+store has the lock, and from then on the entries are what it says. The hardest rule: an entry's state is what its log
+holds; it changes when the record is in, and not before.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+
+from kstore.codec.coordinator import transaction_records
+from kstore.codec.coordinator.group_records import SchemaError
+from kstore.codec.coordinator.transaction_records import Status, TransactionState
+from kstore.errors import CorruptRecordError, KStoreError
+from kstore.log.log import Log, writer_of
+from kstore.store.coordinator._transaction import IdSteps
+from kstore.store.read_only_logs import Logs
+
+__all__ = ["FIRST_PRODUCER_ID", "TransactionEntry", "draw_producer_id", "read_states"]
+
+FIRST_PRODUCER_ID = 1 << 62
+"""Where the producer ids of stores begin: brokers allocate theirs from 0 on, in blocks."""
+
+_COMMITS = Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT
+
+
+def draw_producer_id() -> int:
+    """A producer id that no other producer has: one of 2^62, drawn at random."""
+    return FIRST_PRODUCER_ID + secrets.randbelow(FIRST_PRODUCER_ID)
+
+
+class TransactionEntry(IdSteps):
+    """A transactional id: its state, its log, and its present producer. `lock` guards all of it."""
+
+    __slots__ = ()
+
+    def __init__(self, transactional_id: str, log: Log, logs: Logs, state: TransactionState | None) -> None:
+        key = transaction_records.transaction_key(transactional_id)
+        super().__init__(transactional_id, key, log, writer_of(log).appender, logs, state)
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether a producer of this process has it."""
+        return self.owner is not None and self.owner() is not None
+
+    def was_committed(self, producer_id: int, epoch: int) -> bool:
+        """Whether the records tell of a commit whose markers have this epoch."""
+        for record in self.log.read():
+            if record.key == self.key and record.value is not None:
+                state = transaction_records.parse_transaction(record.value)
+                if (state.producer_id, state.producer_epoch) == (producer_id, epoch) and state.status in _COMMITS:
+                    return True
+        return False
+
+    def _look_back(self, state: TransactionState | None) -> None:
+        """Take this state, which was being written when an error came, if its record is in the log."""
+        with suppress(KStoreError):
+            # Other ids may have written to the log meanwhile, this one cannot.
+            start = max(self._end, self.log.log_start_offset)
+            if any(record.key == self.key for record in self.log.read(start)):
+                self.state = state
+
+
+def read_states(log: Log) -> dict[str, TransactionState]:
+    """The last state of each id in one partition; `CorruptRecordError` for what is none."""
+    states = {}
+    for key, record in log.latest().items():
+        try:
+            name = transaction_records.parse_transactional_id(key)
+            if name is not None and record.value is not None:
+                states[name] = transaction_records.parse_transaction(record.value)
+        except SchemaError as error:
+            what = f"{log.path} has a record that tells no transaction, of key {key[:60]!r}: {error}"
+            raise CorruptRecordError(what, path=log.path) from None
+    return states

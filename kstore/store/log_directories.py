@@ -1,0 +1,130 @@
+"""`Disks`: the log directories of a store that writes, locked, in service or offline.
+
+Owns the set of `LogDirectory` objects. It leaves what is in a directory to `partitions` and `manager`. The hardest
+rule: a directory whose disk has failed goes out of service alone, and the others go on (SEMANTICS 13.9).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from kstore.disk import fs
+from kstore.errors import LogLockedError, StorageError
+from kstore.store.log_directory import LogDirectory
+
+logger = logging.getLogger("kstore")
+
+T = TypeVar("T")
+
+
+class Disks:
+    """The log directories of a store. Thread-safe."""
+
+    def __init__(
+        self,
+        paths: Iterable[str],
+        lock: Callable[[str], LogDirectory],
+        on_offline: Callable[[LogDirectory, StorageError], object],
+    ) -> None:
+        """Lock the directories; one that cannot be used is offline, as long as another one can.
+
+        `on_offline` is called with a directory that has been taken out of service, and why.
+
+        Raises `LogLockedError` for one that another process or log has locked, and `StorageError` when none can be
+        used.
+        """
+        self.directories: dict[str, LogDirectory] = {}
+        self.offline: dict[str, StorageError] = {}
+        self._on_offline = on_offline
+        try:
+            for root in paths:
+                try:
+                    self.directories[root] = lock(root)
+                except LogLockedError:
+                    raise
+                except StorageError as error:
+                    logger.error("%s: offline: %s", root, error)
+                    self.offline[root] = error
+            if not self.directories:
+                raise next(iter(self.offline.values()))
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give the locks back, and leave no mark of a clean shutdown."""
+        for directory in self.directories.values():
+            directory.close(clean=False)
+
+    @property
+    def are_locked(self) -> bool:
+        """Whether a lock is still to be given back."""
+        return any(directory.is_locked for directory in self.directories.values())
+
+    def live(self) -> list[LogDirectory]:
+        """The directories in service."""
+        return [directory for directory in self.directories.values() if directory.offline is None]
+
+    @property
+    def roots(self) -> list[str]:
+        """The paths of the directories in service."""
+        return [directory.path for directory in self.live()]
+
+    def roots_in_service(self) -> list[str]:
+        """As `roots`, and at least one; the error of the first directory if there is none."""
+        roots = self.roots
+        if not roots:
+            for directory in self.directories.values():
+                directory.refuse_if_offline()
+        return roots
+
+    @property
+    def any_offline(self) -> bool:
+        """Whether a directory is offline: what it holds is not known, and cannot be changed."""
+        return bool(self.offline) or any(directory.offline is not None for directory in self.directories.values())
+
+    def failures(self) -> dict[str, str]:
+        """The directories that are offline, and why."""
+        told = {root: str(error) for root, error in self.offline.items()}
+        return told | {d.path: str(d.offline) for d in self.directories.values() if d.offline is not None}
+
+    def take_offline(self, directory: LogDirectory, error: StorageError) -> None:
+        """Take a directory out of service (SEMANTICS 13.9): its logs refuse to be written from now on."""
+        directory.fail(error)
+        assert directory.offline is not None
+        self._on_offline(directory, directory.offline)
+
+    def guarded(self, directory: LogDirectory, act: Callable[[], T]) -> T | None:
+        """Do something with a directory's own files; a failing disk takes that directory offline and no other.
+
+        A full one does not: what was to be written waits for room, and the directory says so (`LogDirectory.full`).
+        """
+        try:
+            return act()
+        except fs.FullDiskError:
+            return None
+        except StorageError as error:
+            if not error.is_of_the_disk:
+                raise
+            self.take_offline(directory, error)
+            return None
+
+    def on_each_root(self, act: Callable[[list[str]], T]) -> T:
+        """Do something in all directories; one that fails goes offline, and it is done again in the others.
+
+        `FullDiskError` is for the caller.
+        """
+        while True:
+            roots = self.roots_in_service()
+            try:
+                return act(roots)
+            except fs.FullDiskError:
+                raise
+            except StorageError as error:
+                failed = [root for root in roots if str(error.filename).startswith(root + os.sep)]
+                if not failed or not error.is_of_the_disk:
+                    raise
+                self.take_offline(self.directories[max(failed, key=len)], error)

@@ -1,0 +1,197 @@
+"""`PartitionDirectories`: the directories of partitions are made, renamed as deleted, and removed later.
+
+It changes names in the log directories, and opens no log: the manager has closed what is deleted here. The hardest
+rule: each change is durable before the caller goes on, and may be repeated after a crash or an interrupt.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import uuid
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
+from errno import EEXIST
+
+from kstore.disk import fs
+from kstore.errors import StorageError
+from kstore.files import checkpoint, names
+from kstore.store.catalog import Entry
+from kstore.store.directory_choice import EVERY, spread
+from kstore.store.log_directories import Disks
+from kstore.store.log_directory import LogDirectory
+from kstore.store.scheduler import Scheduler
+
+DELETION = "deletion"
+"""The scheduler's task that calls `PartitionDirectories.remove_due`."""
+
+
+class PartitionDirectories:
+    """The partitions' directories of a store that writes. Thread-safe, as far as a topic is changed by one thread."""
+
+    def __init__(
+        self, disks: Disks, scheduler: Scheduler, now: Callable[[], int], *, cordoned: Sequence[str], delay_ms: int
+    ) -> None:
+        """`cordoned` directories are given no new partition; renamed ones are removed after `delay_ms`."""
+        self._disks = disks
+        self._scheduler = scheduler
+        self._now = now
+        self._cordoned = cordoned
+        self._delay_ms = delay_ms
+        self._removals: dict[str, int] = {}  # renamed partition directories, and when each is to be removed
+
+    @property
+    def to_be_removed(self) -> list[str]:
+        """The renamed directories that wait for their removal."""
+        return list(self._removals)
+
+    def make(
+        self, topic: str, numbers: Iterable[int], topic_id: uuid.UUID, known: Callable[[], Iterable[Entry]]
+    ) -> list[Entry]:
+        """Make the directories of new partitions, durably, each with its topic's id (SEMANTICS 13.7) and no stale mark.
+
+        Each goes to the directory that has the fewest of the `known` partitions and is not cordoned; one that fails
+        goes offline, one that is full does not, and what was to be in it goes elsewhere (SEMANTICS 13.3). Raises
+        `StorageError` when none is left.
+        """
+        full: dict[str, StorageError] = {}
+        cordoned = [each if each == EVERY else os.path.realpath(each) for each in self._cordoned]
+        counts = Counter(entry.root for entry in known()) if len(self._disks.directories) > 1 else Counter[str]()
+        made: list[Entry] = []
+        while numbers:
+            numbers = list(numbers)
+            in_service = self._disks.roots_in_service()
+            usable = [root for root in in_service if root not in full]
+            if not usable:
+                for entry in made:
+                    self._unmake([entry])
+                raise full[in_service[0]]
+            roots = spread(len(numbers), usable, counts, cordoned=cordoned)
+            by_root: dict[str, list[Entry]] = {}
+            for number, root in zip(numbers, roots, strict=True):
+                by_root.setdefault(root, []).append(Entry(topic, number, root))
+            numbers = []
+            for root, entries in by_root.items():
+                try:
+                    self._make_in(self._disks.directories[root], entries, topic_id)
+                except StorageError as error:
+                    self._unmake(entries)
+                    if isinstance(error, fs.FullDiskError):
+                        full[root] = error
+                    elif error.is_of_the_disk:
+                        self._disks.take_offline(self._disks.directories[root], error)
+                    else:
+                        raise
+                    numbers += [entry.partition for entry in entries]
+                else:
+                    counts[root] += len(entries)
+                    made += entries
+        return made
+
+    def refuse_files_in_the_way(self, topic: str, numbers: Iterable[int]) -> None:
+        """Raise `StorageError` where a file has the name of a partition's directory: the disk is sound, and stays."""
+        for root in self._disks.roots_in_service():
+            for number in numbers:
+                path = f"{root}/{topic}-{number}"
+                with suppress(fs.MissingFileError):
+                    if not stat.S_ISDIR(mode := fs.stat(path, follow=False).st_mode):
+                        what = "a symbolic link" if stat.S_ISLNK(mode) else "a file"
+                        raise StorageError(EEXIST, f"{what} has the name of the partition's directory", path)
+
+    @staticmethod
+    def _make_in(directory: LogDirectory, entries: Sequence[Entry], topic_id: uuid.UUID) -> None:
+        directory.forget([entry.key for entry in entries])
+        for entry in entries:
+            fs.make_directory(entry.path)
+        fs.sync_directory(directory.path)
+        for entry in entries:
+            checkpoint.ensure_partition_metadata(entry.path, topic_id)
+
+    @staticmethod
+    def _unmake(entries: Iterable[Entry]) -> None:
+        """Take new partitions' directories away again, as far as the disk lets us: each must be in one place alone."""
+        for entry in entries:
+            with suppress(StorageError):
+                fs.remove_tree(entry.path)
+
+    def delete(self, entries: Iterable[Entry], at_once: Container[str]) -> bool:
+        """Rename the directories of partitions, durably, and remove them later (SEMANTICS 6.16); whether that was all.
+
+        Those in a root in `at_once` are removed now. What is in a directory that is offline, or fails now, has to wait
+        for an opening with it.
+        """
+        by_root: dict[str, list[Entry]] = {}
+        for entry in entries:
+            by_root.setdefault(entry.root, []).append(entry)
+        for root, group in by_root.items():
+            directory = self._disks.directories[root]
+            if directory.offline is None:
+                try:
+                    self._rename_deleted(directory, group, at_once=root in at_once)
+                except fs.FullDiskError:  # nothing is unknown, and the call may be repeated
+                    raise
+                except StorageError as error:
+                    self._disks.take_offline(directory, error)
+        return not self._disks.any_offline
+
+    def forget(self, topic: str, partitions: int) -> None:
+        """Take the lines of a topic's partitions out of the checkpoint files, wherever its directories were.
+
+        A process that dies while it deletes a topic leaves those of directories that are renamed already; the next
+        topic of that name is not to be measured by them.
+        """
+        keys = [(topic, number) for number in range(partitions)]
+        for directory in self._disks.directories.values():
+            if directory.offline is None:
+                try:
+                    with suppress(fs.FullDiskError):  # the next pass writes them
+                        directory.forget(keys)
+                except StorageError as error:
+                    self._disks.take_offline(directory, error)
+
+    def _rename_deleted(self, directory: LogDirectory, entries: Sequence[Entry], *, at_once: bool) -> None:
+        for entry in entries:
+            path = f"{directory.path}/{names.delete_directory_name(entry.topic, entry.partition)}"
+            with suppress(fs.MissingFileError):  # an earlier call came so far
+                try:
+                    fs.rename(entry.path, path)
+                except fs.FullDiskError:  # a longer name may need a block
+                    self._remove(self._removals_in(directory))
+                    fs.rename(entry.path, path)
+                self.schedule_removal(path)
+        fs.sync_directory(directory.path)
+        if at_once:
+            self._remove(self._removals_in(directory))
+        try:
+            directory.forget([entry.key for entry in entries])
+        except fs.FullDiskError:
+            self._remove(self._removals_in(directory))
+            with suppress(fs.FullDiskError):  # the next pass writes them; a line of no directory says nothing
+                directory.forget([])
+
+    def _removals_in(self, directory: LogDirectory) -> list[str]:
+        return [path for path in list(self._removals) if os.path.dirname(path) == directory.path]
+
+    def schedule_removal(self, path: str) -> None:
+        """Remove a renamed partition directory when `file.delete.delay.ms` has passed."""
+        self._removals[path] = self._now() + self._delay_ms
+        self._scheduler.hurry(DELETION, self._delay_ms)
+
+    def remove_due(self) -> int | None:
+        now = self._now()
+        self._remove([path for path, due_ms in list(self._removals.items()) if due_ms <= now])
+        return min((due_ms - now for due_ms in list(self._removals.values())), default=None)
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        first: StorageError | None = None
+        for path in paths:
+            try:
+                fs.remove_tree(path)
+                fs.sync_directory(os.path.dirname(path))
+            except StorageError as error:  # the others are removed all the same
+                first = first or error
+            else:
+                self._removals.pop(path, None)  # another thread may have removed it
+        if first is not None:
+            raise first

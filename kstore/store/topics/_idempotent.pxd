@@ -1,0 +1,42 @@
+# cython: language_level=3
+"""A producer's sequence numbers, for the module that appends in a transaction."""
+
+cimport cython
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from kstore.log.writing._appender cimport Appender
+from kstore.store.topics._topic_append cimport Route, RoutedAppender
+
+
+@cython.final
+cdef class PartitionSequence:
+    cdef readonly object writer
+    cdef tuple place
+    cdef Appender appender
+    cdef object producers
+    cdef public int32_t sequence
+    cdef public bint doubtful
+
+
+cdef class Sequences:
+    cdef readonly int64_t producer_id
+    cdef readonly int16_t producer_epoch
+    cdef readonly bint transactional
+    cdef readonly dict partitions
+    cdef dict _by_topic            # lists of the same by partition number: a tuple need not be made, nor its hash
+    cdef readonly set entered
+    cdef public object taken
+    cdef public bint busy
+    cdef type _metadata
+
+    cdef PartitionSequence _of(self, tuple place)
+    cdef PartitionSequence _known(self, object topic, object partition, Py_ssize_t number)
+    cdef object _append_to(self, list taken, Route route, object topic, object partition, object value, object key,
+                           object timestamp)
+    cdef int64_t _append(self, PartitionSequence partition, list taken, object place, object value, object key,
+                         object timestamp, int64_t *stamp) except? -99
+
+
+cdef class NumberingAppender(RoutedAppender):
+    cdef object _append(self, Sequences numbers, object enter, object topic, object value, object key,
+                        object partition, object timestamp, object headers, object expected_offset)

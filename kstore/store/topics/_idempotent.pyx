@@ -1,0 +1,235 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
+"""A producer's sequence numbers, and the append of one numbered record in one step.
+
+`Sequences` counts each partition's records for one producer id and epoch. The usual append (an open log that knows the
+producer, a plain record) takes no lock: the whole step holds the GIL. The hardest rule: a number is counted in the same
+step that puts its record into the log, so that nothing can come between the two.
+"""
+
+cimport cython
+from cpython.long cimport PyLong_AsLongAndOverflow
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from kstore.log.segments._producer_state cimport ProducerTable
+from kstore.log.writing._appender cimport SLOW, Stamp
+from kstore.store.topics._topic_append cimport Route, RoutedAppender, new_metadata
+
+import threading
+
+from kstore.errors import LogClosedError, StorageError
+from kstore.types import RecordMetadata
+
+
+cdef enum:
+    MOST_LISTED = 4096                 # partitions of a topic whose numbers are found by a list
+
+
+@cython.final
+cdef class PartitionSequence:
+    """The sequence numbers of one partition. `doubtful` while it is open whether the last one given is in the log."""
+
+    def attach(self, writer):
+        """Append to the log of this writer from now on."""
+        self.appender = writer.appender
+        self.producers = writer.producers
+        self.writer = writer
+
+
+cdef class Sequences:
+    """The numbers of one producer id and epoch, by `(topic, partition)`.
+
+    While `busy` a thread uses them under their owner's lock, and `append` appends nothing. `entered` are the partitions
+    that are known to the coordinator. `taken` is the number that was given last, with its place: its record may or may
+    not be in the log.
+    """
+
+    def __init__(self, int64_t producer_id, int16_t producer_epoch, *, bint transactional,
+                 type metadata not None=RecordMetadata):
+        if not issubclass(metadata, tuple):
+            raise TypeError(f"metadata is {metadata.__name__}; a tuple of four is wanted")
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.transactional = transactional
+        self.partitions = {}
+        self._by_topic = {}
+        self.entered = set()
+        self._metadata = metadata
+
+    def partition(self, tuple place not None):
+        """The numbers of one partition."""
+        return self._of(place)
+
+    cdef PartitionSequence _of(self, tuple place):
+        found = self.partitions.get(place)
+        if found is None:
+            found = self.partitions[place] = PartitionSequence()
+            (<PartitionSequence> found).place = place
+        return <PartitionSequence?> found
+
+    cdef PartitionSequence _known(self, object topic, object partition, Py_ssize_t number):
+        """The numbers of a partition, None if there are none yet."""
+        cdef PartitionSequence sequence
+        cdef list numbered = self._by_topic.get(topic)
+        if numbered is not None and 0 <= number < len(numbered):
+            sequence = numbered[number]
+            if sequence is not None:
+                return sequence
+        sequence = self.partitions.get((topic, partition))
+        if sequence is not None and sequence.place is not None and 0 <= number < MOST_LISTED:
+            if numbered is None:
+                numbered = self._by_topic[topic] = []
+            numbered.extend([None] * (number + 1 - len(numbered)))
+            numbered[number] = sequence
+        return sequence
+
+    def append(self, list taken, Route route not None, topic, partition, value, key, timestamp):
+        """Append one record in one step: its metadata, else the partition that it is to go to, where more is to be done.
+
+        `route` is the topic's. `taken[0]`, if there is such a list, becomes the place and sequence number of a record
+        that is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
+        """
+        return self._append_to(taken, route, topic, partition, value, key, timestamp)
+
+    cdef object _append_to(self, list taken, Route route, object topic, object partition, object value, object key,
+                           object timestamp):
+        cdef int64_t stamp = 0, offset
+        cdef long number
+        cdef int overflow = 0
+        cdef PartitionSequence sequence
+        if partition is None:
+            partition = number = route.router.route_one(key, value)
+        elif type(partition) is int:
+            number = PyLong_AsLongAndOverflow(partition, &overflow)   # -1 with an overflow: it is listed nowhere
+        else:
+            return partition
+        sequence = self._known(topic, partition, number)
+        if sequence is None or self.busy:
+            return partition
+        offset = self._append(sequence, taken, sequence.place or (topic, partition), value, key, timestamp, &stamp)
+        if offset < 0:
+            return partition
+        return new_metadata(self._metadata, topic, partition, offset, stamp)
+
+    cdef int64_t _append(self, PartitionSequence partition, list taken, object place, object value, object key,
+                         object timestamp, int64_t *stamp) except? -99:
+        cdef Stamp numbers = Stamp(self.producer_id, self.producer_epoch, partition.sequence, self.transactional,
+                                   &self.busy)
+        cdef int64_t offset
+        cdef object table, mine
+        if partition.doubtful or partition.writer is None:
+            return SLOW
+        table = partition.producers.table
+        mine = None if taken is None else (place, partition.sequence)
+        offset = partition.appender._append_numbered(<ProducerTable?> table, value, key, timestamp, &numbers, stamp)
+        if offset >= 0:
+            # In the same step: nothing in these lines runs Python code.
+            partition.sequence = <int32_t> ((<int64_t> numbers.sequence + 1) & 0x7fffffff)
+            if taken is not None:
+                taken[0] = mine
+            partition.appender._tell()
+        return offset
+
+
+cdef class NumberingAppender(RoutedAppender):
+    """Appends numbered records one by one. Whoever derives from it has `append_slowly` and `reason`."""
+
+    def append(self, Sequences numbers not None, enter, topic, value, key, partition, timestamp, headers,
+               expected_offset=None):
+        """Append one record, numbered, once `enter` has its partition. Raises what `Store.append` and the log raise."""
+        return self._append(numbers, enter, topic, value, key, partition, timestamp, headers, expected_offset)
+
+    cdef object _append(self, Sequences numbers, object enter, object topic, object value, object key,
+                        object partition, object timestamp, object headers, object expected_offset):
+        cdef Route route = None
+        cdef PartitionSequence sequence
+        cdef int64_t offset, stamp = 0
+        cdef long number = -1
+        cdef int overflow = 0
+        if headers is None and expected_offset is None and type(topic) is str:
+            route = self._current(topic)
+        if route is not None:
+            if type(partition) is int:
+                number = PyLong_AsLongAndOverflow(partition, &overflow)
+            elif partition is None:
+                partition = number = route.router.route_one(key, value)
+            writer = route.writers[number] if 0 <= number < len(route.writers) else None
+            if writer is not None:
+                place = (topic, partition)
+                try:
+                    if enter is not None and place not in numbers.entered:
+                        enter([place])
+                    sequence = numbers._of(place)
+                    if sequence.writer is not writer:
+                        sequence.attach(writer)
+                    offset = numbers._append(sequence, None, place, value, key, timestamp, &stamp)
+                except (StorageError, LogClosedError) as error:
+                    reason = self.reason(topic, error)
+                    if reason is not error:
+                        raise reason from None
+                    raise
+                if offset >= 0:
+                    return new_metadata(numbers._metadata, topic, partition, offset, stamp)
+        return self.append_slowly(numbers, enter, topic, value, key, partition, timestamp, headers, expected_offset)
+
+
+cdef class RecordProducer:
+    """What `append_at_once` asks of a producer, where C finds it at once."""
+
+    cdef public object _appender, _numbers
+    cdef public object _failed, _running  # the last attempt, if it raised; the attempt that began last
+
+
+def append_at_once(RecordProducer producer not None, list taken not None, topic, partition, value, key, timestamp):
+    """Append one record in one step, as `Sequences.append` does; where it is to go if the topic has no route yet, too.
+
+    The caller is a function in Python: behind a call of C the interpreter looks for interrupts, and whoever called has
+    to note then that the record is in the log.
+    """
+    cdef Sequences numbers
+    cdef Route route = (<RoutedAppender?> producer._appender)._current(topic)
+    if route is None:
+        return partition
+    numbers = <Sequences?> producer._numbers
+    appended = numbers._append_to(taken, route, topic, partition, value, key, timestamp)
+    if type(appended) is numbers._metadata:
+        producer._running = taken
+    return appended
+
+
+@cython.final
+cdef class SequenceLock:
+    """The lock on `Sequences`, reentrant: while it is held they are `busy`; once it is closed they stay so.
+
+    Compiled, so that no interrupt comes between taking the lock and setting `busy`.
+    """
+
+    cdef object _lock
+    cdef Sequences _sequences
+    cdef int _depth
+    cdef bint _closed
+
+    def __init__(self, Sequences sequences not None):
+        self._lock = threading.RLock()
+        self._sequences = sequences
+
+    def acquire(self):
+        """Take the lock."""
+        self._lock.acquire()
+        self._depth += 1
+        self._sequences.busy = True
+
+    def release(self):
+        """Give it back."""
+        self._depth -= 1
+        self._sequences.busy = self._closed or self._depth > 0
+        self._lock.release()
+
+    def close(self):
+        """Append nothing without the lock any more."""
+        self._closed = self._sequences.busy = True
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, kind, error, trace):
+        self.release()

@@ -1,0 +1,24 @@
+# cython: language_level=3
+"""One record for a topic, for the module that appends with a producer's numbers."""
+
+from kstore.store.topics._partitioner cimport Router
+
+
+cdef class Route:
+    cdef readonly str topic
+    cdef readonly object entries, now
+    cdef readonly Router router
+    cdef readonly list writers
+    cdef list appenders                # of the writers, with the same numbers
+
+
+cdef class RoutedAppender:
+    cdef object _catalog
+    cdef dict _by_topic
+
+    # The topic's route, None if none is known or its partitions are others by now.
+    cdef Route _current(self, object topic)
+
+
+# A `RecordMetadata`, which is what `type` has to be.
+cdef object new_metadata(type metadata, object topic, object partition, object offset, object timestamp)

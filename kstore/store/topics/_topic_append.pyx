@@ -1,0 +1,125 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
+"""`Store.append` in C, for the same reason as `Log.append`: the usual append of one record in one step.
+
+The hardest rule: a record that has drawn its partition goes there, also where more has to be done than to write it.
+"""
+
+cimport cython
+from cpython.long cimport PyLong_AsLongAndOverflow
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_SET_ITEM
+from libc.stdint cimport int64_t
+
+from kstore.log.writing._appender cimport Appender
+from kstore.store.topics._partitioner cimport Router
+
+from kstore.errors import LogClosedError, StorageError
+from kstore.types import RecordMetadata
+
+cdef extern from "tuples.h":
+    object ks_new_tuple(type tuple_type, Py_ssize_t n)
+
+cdef type METADATA = RecordMetadata
+
+
+cdef object new_metadata(type metadata, object topic, object partition, object offset, object timestamp):
+    cdef object made = ks_new_tuple(metadata, 4)
+    Py_INCREF(topic)
+    PyTuple_SET_ITEM(made, 0, topic)
+    Py_INCREF(partition)
+    PyTuple_SET_ITEM(made, 1, partition)
+    Py_INCREF(offset)
+    PyTuple_SET_ITEM(made, 2, offset)
+    Py_INCREF(timestamp)
+    PyTuple_SET_ITEM(made, 3, timestamp)
+    return made
+
+
+cdef class Route:
+    """A topic's partitions, its router, the store's clock, and the writers of the logs that were appended to."""
+
+    def __cinit__(self, str topic not None, entries, Router router not None, now):
+        self.topic = topic
+        self.entries = entries
+        self.router = router
+        self.now = now
+        self.writers = [None] * router.partitions
+        self.appenders = [None] * router.partitions
+
+    def attach(self, Py_ssize_t number, writer):
+        """Append to the log of this writer from now on."""
+        cdef Appender appender = writer.appender
+        if not 0 <= number < len(self.appenders):
+            raise IndexError(f"partition {number} of {len(self.appenders)}")
+        self.writers[number] = writer
+        self.appenders[number] = appender
+
+
+cdef class RoutedAppender:
+    """The routes of a store's topics, and the catalog, which says whether they hold."""
+
+    def __init__(self, catalog, dict by_topic not None):
+        self._catalog = catalog
+        self._by_topic = by_topic
+
+    def current_route(self, topic):
+        """The topic's route, if one is known and its partitions are still the same."""
+        return self._current(topic)
+
+    cdef Route _current(self, object topic):
+        found = self._by_topic.get(topic)
+        if found is not None and (<Route?> found).entries is (<dict?> self._catalog.by_topic).get(topic):
+            return <Route> found
+        return None
+
+
+cdef class RecordAppender(RoutedAppender):
+    """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`."""
+
+    def append(self, topic, value, key, partition, timestamp, headers, sync, expected_offset):
+        """Append one record; see `Store.append`."""
+        return self._append(topic, value, key, partition, timestamp, headers, sync, expected_offset)
+
+    cdef object _append(self, object topic, object value, object key, object partition, object timestamp,
+                        object headers, object sync, object expected_offset):
+        cdef Route route
+        cdef Appender appender
+        cdef int64_t offset, stamp = 0
+        cdef long number = -1
+        cdef int overflow = 0
+        route = self._current(topic) if not sync and type(topic) is str else None
+        if route is not None:
+            if type(partition) is int:
+                number = PyLong_AsLongAndOverflow(partition, &overflow)
+            elif partition is None and expected_offset is None:
+                partition = number = route.router.route_one(key, value)
+            if 0 <= number < len(route.appenders):
+                appender = route.appenders[number]
+                if appender is not None and not appender.log_append_time:
+                    try:
+                        offset = appender._append(value, key, timestamp, headers, expected_offset, &stamp)
+                    except (StorageError, LogClosedError) as error:
+                        reason = self.reason(topic, error)
+                        if reason is not error:
+                            raise reason from None
+                        raise
+                    if offset >= 0:
+                        return new_metadata(METADATA, topic, partition, offset, stamp)
+        return self.append_slowly(topic, value, key, partition, timestamp, headers, sync, expected_offset)
+
+
+@cython.binding(True)                    # a method of a class of Python
+def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
+           partition: int | None = None, timestamp: int | datetime | None = None,
+           headers: Headers | None = None, sync: bool = False,
+           expected_offset: int | None = None) -> RecordMetadata:
+    """Append one record as a batch of its own; where it went, and its timestamp there.
+
+    It goes to `partition`, else where Kafka's default partitioner sends its key (murmur2; an empty key is one),
+    else, without a key, to the partition that such records stick to until 16 KiB have gone there; then another is
+    drawn from those in service. An `expected_offset` is as in `Log.append`, and needs a `partition`. Otherwise as
+    `Log.append`, also in what it raises;
+    `UnknownTopicOrPartitionError` for what is not there.
+    """
+    return (<RecordAppender?> self._appender)._append(
+        topic, value, key, partition, timestamp, headers, sync, expected_offset)

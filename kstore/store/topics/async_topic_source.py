@@ -1,0 +1,61 @@
+"""`TopicSource`: what comes to some topics, for a stream that follows them; writers in this process wake it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from kstore.errors import KStoreError
+from kstore.log.async_source import watching
+from kstore.log.reading.view import View
+from kstore.log.writing.writer import Writer
+from kstore.store.topics._consume import ConsumerIterator
+from kstore.store.topics.topic_follow import FollowedRead
+from kstore.store.topics.topic_reader import TopicPass
+
+T = TypeVar("T")
+
+NEWS_SECONDS = 0.25  # how soon a follower that is woken notices new partitions
+
+
+class TopicSource:
+    """What comes to some topics, look by look; a `Source` of `log.async_stream`.
+
+    New partitions ring no bell, so they are looked for four times a second.
+    """
+
+    longest_wait: float | None = NEWS_SECONDS
+    is_over = False
+
+    def __init__(self, passes: list[TopicPass]) -> None:
+        self._followed: list[tuple[TopicPass, FollowedRead]] = [(each, each.followed(None)) for each in passes]
+
+    @property
+    def _views(self) -> list[View]:
+        return [view for _, followed in self._followed for view in followed.views]
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether all writers are in this process."""
+        return all(isinstance(view, Writer) for view in self._views)
+
+    def has_news(self) -> bool:
+        """Whether there is anything to look at, in any of the topics."""
+        return any(_explained(each, followed.has_news) for each, followed in self._followed)
+
+    def look(self) -> list[ConsumerIterator]:
+        """The records that have come since the last look, topic by topic."""
+        rounds = [(each, _explained(each, followed.look)) for each, followed in self._followed]
+        return [each.records([news]) for each, news in rounds if news]
+
+    def watched(self, ring: Callable[[], None]) -> AbstractContextManager[None]:
+        """Have the writers that are in this process call `ring`."""
+        return watching(self._views, ring)
+
+
+def _explained(each: TopicPass, look: Callable[[], T]) -> T:
+    try:
+        return look()
+    except KStoreError as error:
+        raise each.explain(error) from None

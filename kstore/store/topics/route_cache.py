@@ -1,0 +1,115 @@
+"""`Routes`: what appending to a topic needs, its router and its open logs, kept until its partitions change."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from copy import copy
+from typing import TYPE_CHECKING
+
+from kstore.base import arguments
+from kstore.errors import KStoreError, LogClosedError, StorageError, UnknownTopicOrPartitionError
+from kstore.files.topic_files import MAX_PARTITIONS
+from kstore.log.log import Log, writer_of
+from kstore.log.writing.writer import Writer
+from kstore.store.catalog import Entry, is_deleted
+from kstore.store.metadata import Metadata
+from kstore.store.read_only_logs import Logs
+from kstore.store.topics._partitioner import Router, partition_of
+from kstore.store.topics._topic_append import Route
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+STICKY_BYTES = 16_384  # batch.size of Kafka's producer: what `append` gives a partition before another is drawn
+
+
+class Routes:
+    """The routes of a store. Made anew when a topic's partitions change, or one goes out of service. Thread-safe."""
+
+    def __init__(self, metadata: Metadata, logs: Logs, seed: int | None) -> None:
+        self.by_topic: dict[str, Route] = {}
+        self.config_of = metadata.config_of
+        self._metadata = metadata
+        self._logs = logs
+        self._seed = seed
+
+    def find(self, topic: str) -> Route:
+        """The route of a topic, as its partitions are now."""
+        manager = self._logs.leading()
+        entries = self._metadata.catalog.partitions(topic)
+        route = self.by_topic.get(topic)
+        if route is None or route.entries is not entries:
+            seed = None if self._seed is None else self._seed + zlib.crc32(topic.encode())
+            router = self.router(topic, entries, seed)
+            route = self.by_topic[topic] = Route(topic, entries, router, manager.now)
+        return route
+
+    def forget(self, topic: str) -> None:
+        """Make the topic's route anew when it is next needed."""
+        self.by_topic.pop(topic, None)
+
+    def router(self, topic: str, entries: Mapping[int, Entry], seed: int | None) -> Router:
+        """Make a router: keys go by the number of all partitions, also of those that are not here."""
+        count = self._count(topic)
+        usable = [number for number, entry in entries.items() if self._is_usable(entry)] or list(entries)
+        return Router(count, sticky_bytes=STICKY_BYTES, seed=seed, available=usable if len(usable) < count else None)
+
+    def partition_for(self, topic: str, key: ReadableBuffer) -> int:
+        """The partition that an append sends a key to; see `Store.partition_for`."""
+        if key is None:
+            raise TypeError("key is None; a record without a key has no partition before it is appended")
+        self._metadata.current().partitions(topic)
+        return partition_of(key, self._count(topic))
+
+    def _count(self, topic: str) -> int:
+        count = self._metadata.partition_count(topic)
+        if count > MAX_PARTITIONS:  # a directory's name and a file may say any number, and each takes memory
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic} has a partition {count - 1}: it can be read, but nothing is appended to a topic of "
+                f"more than {MAX_PARTITIONS} partitions"
+            )
+        return count
+
+    def _is_usable(self, entry: Entry) -> bool:
+        """Whether nothing is known that keeps a partition from being appended to."""
+        log = entry.log
+        if entry.failure is not None or (log is not None and log.failed is not None):
+            return False
+        directory = self._logs.writing().disks.directories.get(entry.root)
+        return directory is not None and directory.offline is None
+
+    def partition(self, topic: str, partition: int) -> int:
+        """The number of a partition that a caller names; `UnknownTopicOrPartitionError`, `TypeError`."""
+        return self._metadata.catalog.find(topic, arguments.whole("partition", partition)).partition
+
+    def log(self, topic: str, partition: int) -> Log:
+        """The log of a partition."""
+        return self._logs.log(self._metadata.catalog.find(topic, partition))
+
+    def writer(self, route: Route, number: int) -> Writer:
+        """The writer of a partition's log, opened if it is not open."""
+        entry = route.entries.get(number) or self._metadata.catalog.find(route.topic, number)
+        writer = writer_of(self._logs.log(entry))
+        route.attach(number, writer)
+        return writer
+
+    def reason(self, topic: str, error: BaseException) -> BaseException:
+        """What an append to a topic raises in place of this error; the route is found again by the next append."""
+        if isinstance(error, StorageError):
+            self.forget(topic)  # the next append looks which partitions are still in service
+        elif isinstance(error, LogClosedError):
+            self.forget(topic)
+            return self._closed_or_deleted(topic, error)
+        return error
+
+    def _closed_or_deleted(self, topic: str, error: LogClosedError) -> KStoreError:
+        """Why a log was closed under an append: the store was closed, or the topic deleted."""
+        try:
+            self._logs.writing()
+            for entry in self._metadata.catalog.partitions(topic).values():
+                if entry.failure is not None and is_deleted(entry):
+                    return copy(entry.failure)
+        except KStoreError as reason:
+            return reason
+        return error

@@ -1,0 +1,262 @@
+"""Following a topic, look by look: what has come since the last look is read; without anything new it is waited for.
+
+In one process the logs wake the waiting reader. Across processes it polls, with pauses that follow what a look costs.
+The hardest rule: a follower that waits costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, Protocol
+
+from kstore._core import Record, RecordIterator
+from kstore.errors import KStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kstore.log.log import Log, view_of
+from kstore.log.read import Isolation, OnLag
+from kstore.log.reading.followed_log import FollowedLog
+from kstore.log.reading.read_only_view import FIRST_PAUSE, LONGEST_PAUSE
+from kstore.log.reading.view import View
+from kstore.log.writing.writer import Writer
+from kstore.store.catalog import Entry, is_deleted
+from kstore.store.metadata import Metadata, id_on_disk
+from kstore.store.read_only_logs import Logs
+from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
+
+Round = list[tuple[int, Iterator[Record]]]
+
+LOOK_SHARE = 9  # a pause is at least so many times what the look took: a tenth of a core at the most
+NEWS_SECONDS = 0.1  # how soon a follower notices new partitions and deleted topics
+
+
+class Start(Protocol):
+    """Begins to read a partition; a new one is read from its start."""
+
+    def __call__(self, entry: Entry, is_new: bool = False) -> RecordIterator: ...
+
+
+class TopicView:
+    """One topic as its readers see it. Thread-safe."""
+
+    def __init__(self, metadata: Metadata, logs: Logs, topic: str) -> None:
+        self._metadata = metadata
+        self.logs = logs
+        self.topic = topic
+
+    def partitions(self) -> Mapping[int, Entry]:
+        """The partitions as they are now; `UnknownTopicOrPartitionError`, `LogClosedError`."""
+        return self._metadata.current().partitions(self.topic)
+
+    def explained(self, entries: Mapping[int, Entry], error: Exception) -> Exception:
+        """Why these partitions could not be read: the store was closed, or the topic deleted, where that is so."""
+        if not isinstance(error, KStoreError):
+            return error
+        try:
+            partitions = self.partitions()
+        except KStoreError as reason:
+            return reason
+        is_gone = any(partitions.get(number) is not entry or is_deleted(entry) for number, entry in entries.items())
+        return self.deleted() if is_gone else error
+
+    def deleted(self) -> UnknownTopicOrPartitionError:
+        """The error for a topic that was deleted while it was read."""
+        return UnknownTopicOrPartitionError(f"topic {self.topic} has been deleted while it was read")
+
+
+class FollowedPartition(FollowedLog):
+    """One partition of a follower: its log, and where the last look has seen it end."""
+
+    __slots__ = ("entry",)
+
+    def __init__(self, log: Log, entry: Entry, records: RecordIterator | None, durable: bool) -> None:
+        super().__init__(view_of(log), records, durable)
+        self.entry = entry
+
+
+class FollowOptions(NamedTuple):
+    """How a consumer follows its topics."""
+
+    by_timestamp: bool
+    isolation: Isolation
+    on_lag: OnLag
+
+
+class TopicFollower:
+    """What a consumer has of one topic: its partitions and their id, where each is read, and what has come.
+
+    A position belongs to the partition that it was read from. When the topic is deleted, or records below the position
+    are cut, that is an error, also if another partition has that name and number by now. Belongs to one thread at a
+    time.
+    """
+
+    def __init__(self, view: TopicView, options: FollowOptions) -> None:
+        self._view = view
+        self._options = options
+        self._partitions = view.partitions()
+        self._followed: dict[int, FollowedPartition] = {}
+        self.topic_id: uuid.UUID | None = id_on_disk(self._partitions)
+
+    def check(self) -> None:
+        """Raise `UnknownTopicOrPartitionError` when the topic has been deleted, or a partition has gone."""
+        partitions = self._view.partitions()
+        if partitions is self._partitions:
+            return
+        if any(partitions.get(number) is not followed.entry for number, followed in self._followed.items()):
+            raise self._view.deleted()
+        topic_id = id_on_disk(partitions)
+        if self.topic_id is not None and topic_id != self.topic_id:  # created again by another process since
+            raise self._view.deleted()
+        self._partitions, self.topic_id = partitions, topic_id
+
+    @property
+    def new(self) -> list[int]:
+        """The partitions of which nothing was read yet."""
+        return sorted(self._partitions.keys() - self._followed.keys())
+
+    def begin(self, number: int, offset: int) -> None:
+        """Read a partition from `offset` on; raises what `Log.read` raises."""
+        before = self._followed.get(number)
+        entry = self._partitions[number] if before is None else before.entry
+        log = self._view.logs.log(entry)
+        version = view_of(log).guard.version
+        records = log.read(offset, isolation=self._options.isolation, on_lag=self._options.on_lag)
+        assert isinstance(records, RecordIterator)
+        followed = self._followed[number] = FollowedPartition(log, entry, records, False)
+        followed.version = version
+
+    def lost(self, number: int, offset: int) -> OffsetOutOfRangeError | None:
+        """Why a consumer may not go on at `offset`: records before it, which it has read, have been cut since."""
+        return self._followed[number].lost(offset)
+
+    def coming(self) -> Iterator[ConsumerRecord]:
+        """What has come since the last look; raises as `Store.read` does when it follows."""
+        entries = {number: followed.entry for number, followed in self._followed.items()}
+        try:
+            self.check()
+            looks = [(number, followed.look()) for number, followed in sorted(self._followed.items())]
+        except KStoreError as error:
+            raise self._view.explained(entries, error) from None
+        news: Round = [(number, records) for number, records in looks if records is not None]
+        explain = partial(self._view.explained, entries)
+        rounds = iter([news] if news else [])
+        return ConsumerIterator(self._view.topic, rounds, by_timestamp=self._options.by_timestamp, explain=explain)
+
+
+class FollowedRead:
+    """A `Store.read` that follows: what comes to the partitions, look by look. Belongs to one thread at a time."""
+
+    def __init__(
+        self,
+        view: TopicView,
+        partitions: Mapping[int, Entry],
+        start: Start,
+        *,
+        all_partitions: bool,
+        timeout: float | None,
+        durable: bool,
+    ) -> None:
+        self._view = view
+        self._partitions = partitions
+        self._all_partitions = all_partitions
+        self._start = start
+        self._timeout = timeout
+        self._durable = durable
+        self._followed: list[FollowedPartition] = []
+
+    def add(self, numbers: Iterable[int], started: Callable[[int], RecordIterator | None]) -> None:
+        """Follow these partitions too; `started` gives the iterators of those that are being read already."""
+        for number in numbers:
+            entry = self._partitions[number]
+            log = self._view.logs.log(entry)
+            self._followed.append(FollowedPartition(log, entry, started(number), self._durable))
+
+    @property
+    def views(self) -> list[View]:
+        """The logs that are followed."""
+        return [followed.view for followed in self._followed]
+
+    def look(self) -> Round:
+        """What has come to the partitions since the last look; empty without news."""
+        if self._has_moved():
+            self._add_new_partitions()
+        return [
+            (followed.entry.partition, records)
+            for followed in self._followed
+            if (records := followed.look(partial(self._start, followed.entry))) is not None
+        ]
+
+    def rounds(self) -> Iterator[Round]:
+        """A round for each look that has met records, until none has come for the timeout."""
+        deadline = self._deadline()
+        while True:
+            if news := self.look():
+                yield news
+                deadline = self._deadline()
+            elif not self._wait(deadline):
+                return
+
+    def _deadline(self) -> float:
+        return math.inf if self._timeout is None else time.monotonic() + self._timeout
+
+    def _has_moved(self) -> bool:
+        """Whether the topic has other partitions than those known."""
+        partitions = self._view.partitions()
+        if partitions is not self._partitions and partitions == self._partitions:
+            self._partitions = partitions
+        return partitions is not self._partitions
+
+    def _add_new_partitions(self) -> None:
+        """Follow the partitions that are new; raise when one has gone."""
+        partitions = self._view.partitions()
+        if any(partitions.get(followed.entry.partition) is not followed.entry for followed in self._followed):
+            raise self._view.deleted()
+        earlier, self._partitions = self._partitions, partitions
+        if self._all_partitions:
+            self.add(sorted(partitions.keys() - earlier.keys()), lambda number: self._start(partitions[number], True))
+
+    def has_news(self) -> bool:
+        """Whether there is anything to look at."""
+        return self._has_moved() or any(followed.has_news() for followed in self._followed)
+
+    def _wait(self, deadline: float) -> bool:
+        """Wait for news; False at the deadline."""
+        writers = [view for view in self.views if isinstance(view, Writer)]
+        if len(writers) == len(self._followed):
+            return self._wait_to_be_woken(writers, deadline)
+        return self._poll(deadline)
+
+    def _wait_to_be_woken(self, writers: Iterable[Writer], deadline: float) -> bool:
+        wakes: SimpleQueue[None] = SimpleQueue()
+        wake = partial(wakes.put, None)
+        watched: list[Writer] = []
+        try:
+            for writer in writers:
+                watched.append(writer)
+                writer.waiters.watch(wake)
+            while not self.has_news():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                with suppress(Empty):
+                    wakes.get(timeout=min(left, NEWS_SECONDS))
+            return True
+        finally:
+            for writer in watched:
+                writer.waiters.unwatch(wake)
+
+    def _poll(self, deadline: float) -> bool:
+        pause = FIRST_PAUSE
+        while True:
+            began = time.monotonic()
+            if self.has_news():
+                return True
+            now = time.monotonic()
+            if deadline <= now:
+                return False
+            time.sleep(min(max(pause, LOOK_SHARE * (now - began)), deadline - now))
+            pause = min(pause * 1.5, LONGEST_PAUSE)

@@ -1,0 +1,207 @@
+"""`TopicReader`: the records of a topic's partitions as one iterator, or as columns.
+
+A partition is read as its log reads it; `_consume` puts them together, and `follow` waits for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kstore._core import RecordIterator
+from kstore.base import arguments, times
+from kstore.errors import KStoreError
+from kstore.log.log import Log
+from kstore.log.read import Isolation, OnLag, check_on_lag
+from kstore.store.catalog import Entry
+from kstore.store.metadata import Metadata
+from kstore.store.read_only_logs import Logs
+from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
+from kstore.store.topics.topic_follow import FollowedRead, FollowOptions, Round, Start, TopicFollower, TopicView
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from kstore.columns._columns import Columns
+
+
+class ReadRange(NamedTuple):
+    """Which records of a topic a caller reads: those of some partitions, from some offsets or a timestamp on."""
+
+    partitions: Iterable[int] | None = None
+    offsets: Mapping[int, int] | None = None
+    start_timestamp: int | datetime | None = None
+
+
+class _Parts(NamedTuple):
+    """A topic's partitions, the numbers of those that are read, and the offsets at which some of them begin."""
+
+    entries: Mapping[int, Entry]
+    numbers: list[int]
+    starts: dict[int, int]
+
+
+class TopicPass:
+    """One pass over a topic that has begun: its partitions, and the iterators of those that are being read."""
+
+    def __init__(
+        self,
+        view: TopicView,
+        entries: Mapping[int, Entry],
+        numbers: list[int],
+        start: Start,
+        started: dict[int, RecordIterator],
+        *,
+        by_timestamp: bool,
+        all_partitions: bool,
+        durable: bool,
+    ) -> None:
+        self._view = view
+        self._entries = entries
+        self._numbers = numbers
+        self._start = start
+        self._started = started
+        self._by_timestamp = by_timestamp
+        self._all_partitions = all_partitions
+        self._durable = durable
+
+    def rounds(self) -> Iterator[Round]:
+        """What is there: all partitions at once by timestamp, else one after the other."""
+        started, start, entries = self._started, self._start, self._entries
+        if self._by_timestamp:
+            return iter([[*started.items()]])
+        return (
+            [(number, started[number] if number in started else start(entries[number]))] for number in self._numbers
+        )
+
+    def followed(self, timeout: float | None) -> FollowedRead:
+        """The same pass, going on with what comes."""
+        followed = FollowedRead(
+            self._view,
+            self._entries,
+            self._start,
+            all_partitions=self._all_partitions,
+            timeout=timeout,
+            durable=self._durable,
+        )
+        followed.add(self._numbers, self._started.get)
+        return followed
+
+    def records(self, rounds: Iterable[Round]) -> ConsumerIterator:
+        """The records of these rounds."""
+        return ConsumerIterator(self._view.topic, rounds, by_timestamp=self._by_timestamp, explain=self.explain)
+
+    def explain(self, error: Exception) -> Exception:
+        """Why the topic cannot be read, made of an error of one of its logs."""
+        return self._view.explained(self._entries, error)
+
+
+class TopicReader:
+    """Reads the topics of a store. Thread-safe; one iterator belongs to one thread at a time."""
+
+    def __init__(self, metadata: Metadata, logs: Logs) -> None:
+        self._metadata = metadata
+        self._logs = logs
+
+    def log(self, topic: str, partition: int) -> Log:
+        """The log of one partition; see `Store.log`."""
+        return self._logs.log(self._metadata.current().find(topic, partition))
+
+    def read(
+        self,
+        topic: str,
+        wanted: ReadRange,
+        *,
+        merge: str,
+        follow: bool,
+        timeout: float | None,
+        durable: bool,
+        on_lag: OnLag,
+        isolation: Isolation,
+    ) -> Iterator[ConsumerRecord]:
+        """Iterate over the records of a topic; see `Store.read`."""
+        timeout = arguments.seconds("timeout", timeout)
+        begun = self.begin(topic, wanted, merge=merge, durable=durable, on_lag=on_lag, isolation=isolation)
+        return begun.records(begun.followed(timeout).rounds() if follow else begun.rounds())
+
+    def begin(
+        self, topic: str, wanted: ReadRange, *, merge: str, durable: bool, on_lag: OnLag, isolation: Isolation
+    ) -> TopicPass:
+        """Begin to read a topic: what can be refused is refused here."""
+        if merge not in ("partition", "timestamp"):
+            raise ValueError(f"merge is {merge!r}; 'partition' and 'timestamp' are allowed")
+        check_on_lag(on_lag)
+        entries, numbers, starts = self._parts(topic, wanted)
+
+        def start(entry: Entry, is_new: bool = False) -> RecordIterator:
+            records = self._logs.log(entry).read(
+                starts.get(entry.partition),
+                start_timestamp=None if is_new else wanted.start_timestamp,
+                isolation=isolation,
+                durable=durable,
+                on_lag=on_lag,
+            )
+            assert isinstance(records, RecordIterator)
+            return records
+
+        # Without an offset a log starts where it starts.
+        started = {number: start(entries[number]) for number in (numbers if merge == "timestamp" else sorted(starts))}
+        return TopicPass(
+            TopicView(self._metadata, self._logs, topic),
+            entries,
+            numbers,
+            start,
+            started,
+            by_timestamp=merge == "timestamp",
+            all_partitions=wanted.partitions is None,
+            durable=durable,
+        )
+
+    def read_columns(self, topic: str, wanted: ReadRange, **options: Any) -> Iterator[tuple[int, Columns]]:
+        """Iterate over the records of a topic as columns, with the options of `Log.iter_columns`; see `Store`."""
+        entries, numbers, starts = self._parts(topic, wanted)
+
+        def start(number: int) -> Iterator[Columns]:
+            log = self._logs.log(entries[number])
+            return log.iter_columns(starts.get(number), start_timestamp=wanted.start_timestamp, **options)
+
+        started = {number: start(number) for number in [*sorted(starts), *numbers[:1]]}
+
+        def chunks() -> Iterator[tuple[int, Columns]]:
+            try:
+                for number in numbers:
+                    for chunk in started.pop(number, None) or start(number):
+                        yield number, chunk
+            except KStoreError as error:
+                raise TopicView(self._metadata, self._logs, topic).explained(entries, error) from None
+
+        return chunks()
+
+    def follow(self, topic: str, options: FollowOptions) -> TopicFollower:
+        """Follow a topic look by look, for a consumer."""
+        return TopicFollower(TopicView(self._metadata, self._logs, topic), options)
+
+    def _parts(self, topic: str, wanted: ReadRange) -> _Parts:
+        partitions, offsets, start_timestamp = wanted
+        if start_timestamp is not None:
+            if offsets:
+                raise ValueError("give offsets or a start_timestamp, not both")
+            times.moment("start_timestamp", start_timestamp)
+        if offsets is not None and not isinstance(offsets, Mapping):
+            raise TypeError(f"offsets must be a mapping of partitions to offsets, not {type(offsets).__name__}")
+        entries = self._metadata.current().partitions(topic)
+        numbers = None if partitions is None else _numbers(partitions)
+        starts = {
+            arguments.whole("a partition of offsets", number): offset for number, offset in (offsets or {}).items()
+        }
+        for number in {*(numbers or ()), *starts}:
+            self._metadata.current().find(topic, number)
+        if numbers is not None and not numbers.issuperset(starts):
+            raise ValueError(f"offsets has partition {min(starts.keys() - numbers)}, which partitions has not")
+        return _Parts(entries, sorted(entries if numbers is None else numbers), starts)
+
+
+def _numbers(partitions: Iterable[int]) -> set[int]:
+    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
+        raise TypeError(f"partitions must be an iterable of numbers, not {type(partitions).__name__}")
+    return {arguments.whole("a partition", number) for number in partitions}
