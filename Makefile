@@ -20,8 +20,8 @@ COMPILED := $(subst /,.,$(patsubst %.pyx,%,$(shell find kstore -name '*.pyx')))
 # The checked builds run the tests of the rooms that hand bytes to the compiled modules, those of new files included. STORIES
 # are left out: tests of disks, crashes and processes, which hand the core no other bytes and take minutes where every access
 # is checked.
-ROOMS   := codec columns files golden log search security store/loads/test_adopt.py store/topics tools
-STORIES := files/test_indexfile_elsewhere \
+ROOMS   := codec columns files golden log search security store/bulk_loads/test_bulk_loads.py store/topics tools
+STORIES := files/test_index_file_elsewhere \
 	golden/test_golden_recovery golden/test_golden_write \
 	log/test_durable log/test_group_commit log/test_parking \
 	log/compaction/test_beside log/compaction/test_readers_elsewhere log/compaction/test_swap \
@@ -29,8 +29,8 @@ STORIES := files/test_indexfile_elsewhere \
 	log/segments/test_retention log/segments/test_retention_log log/segments/test_retention_story \
 	search/test_soak \
 	security/test_bad_input security/test_hostile_files security/test_links \
-	store/topics/test_topicreads \
-	tools/test_looks tools/test_repair tools/test_verify
+	store/topics/test_topic_reader \
+	tools/test_recheck tools/test_repair tools/test_verify
 CHECKED  = $(ROOMS:%=tests/%) $(STORIES:%=--ignore=tests/%.py)
 
 # A run of the tests is stopped after so many minutes: pytest-xdist may wait forever for a worker that was killed.

@@ -59,7 +59,7 @@ def examples(share: float) -> settings:
 # are named run first, so a part that takes many seconds is named.
 DEFAULT_PART = 30
 PARTS = {
-    "test_adopt_crash.py": 30,
+    "test_bulk_loads_crash.py": 30,
     "test_backup_each_request.py": 45,
     "test_bombs.py": 90,
     "test_hostile_files.py": 45,
@@ -76,7 +76,7 @@ PARTS = {
     "test_golden_write.py": 20,
     "test_killed.py": 120,
     "test_log_start.py": 30,
-    "test_looks.py": 60,
+    "test_recheck.py": 60,
     "test_machine.py": 90,
     "test_machine_compaction.py": 60,
     "test_machine_producers.py": 30,
