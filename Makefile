@@ -108,7 +108,7 @@ docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_stubs.py
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_names.py
-	$(BIN)/python docs/make_rooms.py
+	$(BIN)/python docs/make_layers.py
 
 # The tables of docs/performance.md: those of `make bench` in less than 15 minutes on two quiet processors, the rest by
 # make bench-all. Each run is of one scale, and bench/tables.py writes its tables with what is known of the machine. With

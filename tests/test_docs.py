@@ -249,7 +249,7 @@ def test_the_questions_of_the_design_page_are_answered_by_files_that_are_there()
 
 def test_the_picture_of_the_rooms_is_what_the_imports_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(REPOSITORY / "docs")
-    made = importlib.import_module("make_rooms")
+    made = importlib.import_module("make_layers")
     assert text_of(made.PICTURE) == made.picture(), "make docs draws it anew"
 
 

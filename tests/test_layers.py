@@ -1,6 +1,6 @@
 """Every import inside the package points down: from a room to a lower room, and never in a circle.
 
-The order of the rooms is in `support/houseplan.py`. It is the architecture: a new room gets its place there first.
+The order of the rooms is in `support/layers.py`. It is the architecture: a new room gets its place there first.
 Imports for type checkers, `cimport` and `#include` count, since a reader follows them too.
 """
 
@@ -11,12 +11,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import houseplan
+import layers
 import pytest
-from houseplan import FACE, INSIDE, PACKAGE, ROOMS, c_includes, circles, cython_imports, python_imports, rank, room_of
+from layers import FACE, INSIDE, PACKAGE, ROOMS, c_includes, circles, cython_imports, python_imports, rank, room_of
 
-MODULES = sorted(houseplan.sources())
-ARROWS = sorted(houseplan.arrows())
+MODULES = sorted(layers.sources())
+ARROWS = sorted(layers.arrows())
 
 
 def wrong_arrow(importer: str, imported: str) -> str | None:

@@ -1,5 +1,4 @@
-"""partition.py and leader_directory.py: one log brought to another's, whatever happens to it meanwhile (SEMANTICS 10.20 to
-10.23)."""
+"""follower_partition.py, leader_directory.py: one log is brought to another's, whatever happens (SEMANTICS 10.20 to 10.23)."""
 
 from __future__ import annotations
 

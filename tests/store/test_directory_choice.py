@@ -1,4 +1,4 @@
-"""directory_choice.py: a new partition goes where the fewest are, and not where nothing may be placed (SEMANTICS 13.3)."""
+"""A new partition goes where the fewest are, and not where nothing may be placed (SEMANTICS 13.3)."""
 
 from __future__ import annotations
 

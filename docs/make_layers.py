@@ -1,4 +1,4 @@
-"""Draws docs/rooms.svg: the rooms of the package and who imports whom. `make docs` runs it.
+"""Draws docs/layers.svg: the rooms of the package and who imports whom. `make docs` runs it.
 
 An arrow that follows from others is left out: where `log` imports `files` and `files` imports `disk`, none is drawn
 from `log` to `disk`.
@@ -13,9 +13,9 @@ from xml.sax.saxutils import escape
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY / "tests" / "support"))
 
-import houseplan  # noqa: E402
+import layers  # noqa: E402
 
-PICTURE = REPOSITORY / "docs" / "rooms.svg"
+PICTURE = REPOSITORY / "docs" / "layers.svg"
 
 WORDS = {
     "base": "argument checks, limits, optional imports",
@@ -40,8 +40,8 @@ WIDTH, BOX, HEIGHT, GAP_X, GAP_Y, MARGIN = 900, 190, 58, 30, 46, 20
 def room_arrows() -> dict[str, set[str]]:
     """For each room the rooms that its files import; `errors` and `types`, which all use, are left out."""
     graph: dict[str, set[str]] = {room: set() for room in WORDS}
-    for importer, imported in houseplan.arrows():
-        low, high = houseplan.room_of(imported), houseplan.room_of(importer)
+    for importer, imported in layers.arrows():
+        low, high = layers.room_of(imported), layers.room_of(importer)
         if low != high and low in graph and high in graph:
             graph[high].add(low)
     return graph
@@ -62,7 +62,7 @@ def without_the_obvious(graph: dict[str, set[str]]) -> dict[str, set[str]]:
 def levels(graph: dict[str, set[str]]) -> list[list[str]]:
     """The rooms by height, the lowest first: a room stands above all that it imports."""
     height: dict[str, int] = {}
-    for room in WORDS:  # lower rooms come first in houseplan.ROOMS and so in WORDS
+    for room in WORDS:  # lower rooms come first in layers.ROOMS and so in WORDS
         height[room] = 1 + max((height[low] for low in graph[room]), default=-1)
     return [[room for room in WORDS if height[room] == level] for level in range(max(height.values()) + 1)]
 
@@ -94,7 +94,7 @@ def picture() -> str:
                 f'{end[0]:g} {end[1]:g}" fill="none" stroke="#667" stroke-width="1.2" marker-end="url(#tip)"/>'
             )
     for room, (x, y) in place.items():
-        inside = [name for name in houseplan.INSIDE.get(room, ()) if (houseplan.PACKAGE / room / name).is_dir()]
+        inside = [name for name in layers.INSIDE.get(room, ()) if (layers.PACKAGE / room / name).is_dir()]
         words = f"{WORDS[room]}" if not inside else f"{' · '.join(inside)}"
         parts += [
             f'<rect x="{x:g}" y="{y:g}" width="{BOX}" height="{HEIGHT}" rx="6" fill="#eef3fb" stroke="#345"/>',
