@@ -1,7 +1,6 @@
 """What a backup holds as of one round: topics, partitions, their segments and tails, and what has been dropped.
 
-Values only; their text is in `rounds`. The hardest rule: tails follow the sealed segments without a gap, and chunks one
-another, so that what is put together again is the source's bytes.
+Values only. Invariant: tails follow the sealed segments without a gap, and chunks follow one another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The manifest of a backup: the one object that is replaced, by compare-and-set, and which all the others hang on.
+"""`kstore-backup.json`: the one object that is replaced, by compare-and-set, and that names all others.
 
-Owns its text, read as a stranger's. The hardest rule: whoever writes took a generation first, and a manifest of a
-higher generation ends every older writer.
+Invariant: whoever writes took a generation first, and a manifest of a higher generation ends every older writer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reading what a backup's manifest names: catalogs, the headers of rounds, and the states that they make.
+"""Reads what a backup's manifest names: catalogs, the headers of rounds, and the states that they make.
 
-The hardest rule: a state is put together of whole objects that follow one another, or there is a `BackupError` that
-names the one that does not.
+Invariant: a state is put together of whole objects that follow one another; a `BackupError` names the one that does
+not.
 """
 
 from __future__ import annotations

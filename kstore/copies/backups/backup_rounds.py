@@ -1,7 +1,7 @@
 """What one round changes, as the header of its object, and whole states as catalogs; both as bytes and back.
 
 An object begins with `PREFIX`: magic, length and CRC-32C of the header, which is JSON, compressed in a catalog. In a
-round the bytes of the tails follow. The hardest rule: any bytes whatever give a sound state or a `BackupError`.
+round the bytes of the tails follow. Invariant: any bytes give a sound state or a `BackupError`.
 """
 
 from __future__ import annotations
@@ -427,10 +427,7 @@ _CHUNK = (LONG_MAX, INT_MAX, INT_MAX, CRC_MAX, LONG_MAX, LONG_MAX, MOST_LENGTH)
 
 
 def _place(fields: Fields) -> dict[str, Any]:
-    return {
-        "topic": _topic_name(fields, fields.take("topic")),
-        "partition": fields.integer("partition", 0, INT_MAX),
-    }
+    return {"topic": _topic_name(fields, fields.take("topic")), "partition": fields.integer("partition", 0, INT_MAX)}
 
 
 def _read_marks(fields: Fields) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """What a backup is made of: an open store, or directories that another process writes, as of one look at them.
 
-The hardest rule: nothing up to the ends of a look can be cut by a crash of the machine any more. The ends of an open
-store are of one moment, between two transactions; those of a directory that another process writes are of the moments
-at which each partition was looked at, and the look says so.
+Invariant: a crash of the machine can no longer cut anything up to the ends of a look. The ends of an open store are of
+one moment, between two transactions; those of directories are not, and the look says so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`BackupWriter`: one round after the other, each of which the manifest counts or does not.
 
-A round looks at the source, puts the new batches of all partitions into one object, and has the manifest name it. The
-hardest rule: the state changes only when the manifest is known to have been replaced; one whose answer was lost is
-read again before anything else is done.
+Invariant: the state changes only when the manifest is known to have been replaced; if the answer was lost, the manifest
+is read again before anything else is done.
 """
 
 from __future__ import annotations

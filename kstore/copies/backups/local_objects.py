@@ -1,7 +1,7 @@
 """`LocalObjects`: a directory on this machine as an object store.
 
-The hardest rule: an object has its name only once it is whole and synced, and names are given and compared under one
-lock, so that two writers in two processes see what an object store would show them.
+Invariant: an object has its name only once it is whole and synced. Names are given and compared under one lock, so that
+two processes see what an object store would show them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What a backup asks of an object store.
 
-The hardest rule: an object is new or is not written, but for the manifest, which is replaced only where its content is
-still the one that was read.
+Invariant: an object is new or is not written; only the manifest is replaced, if its content is still what was read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Objects that no manifest counts: of uploads whose writer was killed, or whose segment was replaced meanwhile.
 
-The hardest rule: nothing is deleted here. What is found is dropped by a round, like files that a log does without: only
-the writer whose manifest counts that round may do so, no later writer gives one of these names to anything, and they
-are deleted after the restore window.
+Nothing is deleted here. A round drops what is found, and it is deleted after the restore window, as files that a log
+does without are. Invariant: no later writer gives one of these names to anything.
 """
 
 from __future__ import annotations

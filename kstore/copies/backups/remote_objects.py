@@ -1,8 +1,4 @@
-"""`RemoteObjects`: an object store as obstore reaches it.
-
-The hardest rule: an error says what to do about it: which extra is missing, that a bucket is, or that the credentials
-are.
-"""
+"""`RemoteObjects`: an object store as obstore reaches it. Errors say what to do about them."""
 
 from __future__ import annotations
 
@@ -163,12 +159,7 @@ class RemoteObjects(Objects):
 
         try:
             self._obstore.put(
-                self._store,
-                key,
-                counted(),
-                use_multipart=True,
-                chunk_size=PART_BYTES,
-                max_concurrency=PARTS_AT_ONCE,
+                self._store, key, counted(), use_multipart=True, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
             )
         except Exception as error:
             if failures:

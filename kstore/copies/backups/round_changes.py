@@ -1,7 +1,7 @@
 """What a round changes in one partition: the difference between what the backup has and what a look has seen.
 
-Reads the partition's files, and writes nothing. The hardest rule: what a change leaves is a log that the source had,
-in one piece: sealed segments are replaced from the first on, and a tail that was cut is cut before it goes on.
+Invariant: what a change leaves is a log that the source had, in one piece: sealed segments are replaced from the first
+on, and a tail that was cut is cut before it goes on.
 """
 
 from __future__ import annotations

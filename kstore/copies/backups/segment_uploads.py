@@ -1,9 +1,8 @@
 """`Uploads`: sealed segments on their way to the object store, in threads beside the rounds.
 
-A job reads its files once for their checksums, and once more to send them; only once where an object in parts can be
-one that was not there. The hardest rule: elsewhere a file that goes in parts goes under a name that the manifest has
-announced with its length and checksum, so that no writer that comes later gives the name to other bytes while a
-request of this one may still be on its way.
+A job reads its files for their checksums, and again to send them; once if parts can make a new object. Invariant: else
+a file that goes in parts has a name that the manifest has announced with length and checksum, so that no later writer
+gives the name to other bytes while a request of this one may be on its way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A partition's files as a backup reads them: sealed segments as wholes, and whole batches at the end.
 
-Changes nothing and takes no lock: the files may be replaced or cut meanwhile. The hardest rule: what was read counts
-only if the file is still the one that was looked at.
+Takes no lock: the files may be replaced or cut meanwhile. Invariant: what was read counts only if the file is still the
+one that was looked at.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What a backup held as of one of its rounds, and which round a time or some offsets mean.
 
-The state after a round is the newest catalog at or below it and the rounds between the two. The hardest rule: a state
-that may lack objects, since the restore window has passed, is never given.
+Invariant: a state that may lack objects, since the restore window has passed, is never given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The bytes of a restore: parts of objects become files, several at a time, and each part is checked.
 
-A file is made of its parts in order, as they come, so that memory is bounded by the number of threads. The hardest
-rule: a file counts as fetched only if it has the length and the CRC-32C of each part; else it is written anew.
+Invariant: a file counts as fetched only if it has the length and the CRC-32C of each part; else it is written anew.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What makes fetched files a store: logs are cut, small files are written, and the store is opened once.
 
-The opening builds the indexes of the segments that came without, ends transactions as after a crash, and refuses a log
-that is not sound. The hardest rule: all of it can be done again from the beginning, at whatever step it was stopped.
+The opening builds missing indexes, ends transactions as after a crash, and refuses a log that is not sound. Invariant:
+all of it can be done again from the beginning, at whatever step it was stopped.
 """
 
 from __future__ import annotations

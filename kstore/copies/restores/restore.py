@@ -1,8 +1,8 @@
 """`restore`: a directory of logs from a backup, as of a time, or up to some offsets.
 
 The steps, each durable before the next: the mark that a restore is under way, the segments' files, all other files, the
-mark that all are there, one opening and closing of the store, and the mark goes. The hardest rule: until the last step
-no store opens the directory, and the same call again goes on wherever an earlier one was stopped.
+mark that all are there, one opening and closing of the store, and the mark goes. Until then no store opens the
+directory, and the same call again goes on wherever an earlier one was stopped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a restore writes: the files of each partition, the parts of objects they are made of, and where they are cut.
 
-A plan is made of a state and the caller's choices alone. Sealed segments keep their index files and snapshots; a
-segment of which only a part is wanted, and those of the tail, are `.log` files whose indexes the opening builds. The
-hardest rule: a path is made of a checked topic, a partition's number and a segment's file name, and of nothing else.
+Sealed segments keep their index files and snapshots; the opening builds the indexes of cut segments and of the tail.
+Invariant: a path is made of a checked topic, a partition's number and a segment's file name, and of nothing else.
 """
 
 from __future__ import annotations
