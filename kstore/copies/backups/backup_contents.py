@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from kstore.copies.backups import object_keys
-from kstore.copies.backups.backup_manifest import Span
+from kstore.copies.backups.backup_manifest import Span, numbers_in
 from kstore.files import names
 
 PartitionKey: TypeAlias = tuple[str, int]
@@ -165,8 +165,7 @@ class Dropped(NamedTuple):
 
     def objects(self) -> list[str]:
         """The names of all of them."""
-        numbers = (number for first, last in self.rounds for number in range(first, last + 1))
-        return [*self.keys, *map(object_keys.round_key, numbers)]
+        return [*self.keys, *map(object_keys.round_key, numbers_in(self.rounds))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Invariant: an object is new or is not written; only the manifest is replaced, if
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -66,6 +67,12 @@ class Objects(Closing):
         self.url = url
         self.requests = Counter()
         self.sent_bytes = 0
+        self._counting = threading.Lock()
+
+    def _count(self, kind: str, size: int = 0, requests: int = 1) -> None:
+        with self._counting:
+            self.requests[kind] += requests
+            self.sent_bytes += size
 
     @abstractmethod
     def read(self, key: str, *, most_bytes: int = MOST_BYTES) -> Tagged | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from kstore.copies.backups import backup_reader, object_keys
+from kstore.copies.backups import object_keys
 from kstore.copies.backups.backup_contents import BackupState
 from kstore.copies.backups.backup_manifest import BackupManifest
 from kstore.copies.backups.object_store import Objects
@@ -32,8 +32,7 @@ def find(objects: Objects, manifest: BackupManifest, state: BackupState, others:
         object_keys.catalog_key(each.number) for each in manifest.catalogs
     }
     counted.update(others)
-    spans = [*(span for each in manifest.catalogs for span in each.rounds), *manifest.rounds]
-    counted.update(object_keys.round_key(number) for number in backup_reader.numbers_in(spans))
+    counted.update(map(object_keys.round_key, manifest.all_rounds))
     for partition in state.partitions.values():
         counted.update(partition.objects(), (partition.object_of_chunk(chunk) for chunk in partition.tail))
     for each in state.dropped:

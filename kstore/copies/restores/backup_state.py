@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from kstore.base import times
 from kstore.copies.backups import backup_reader, object_keys
 from kstore.copies.backups.backup_contents import BackupState, PartitionKey
-from kstore.copies.backups.backup_manifest import BackupManifest, read_manifest
+from kstore.copies.backups.backup_manifest import BackupManifest, numbers_in, read_manifest
 from kstore.copies.backups.object_store import Objects
 from kstore.errors import BackupError
 
@@ -147,5 +147,5 @@ class History:
         """The states from a catalog on, -1 for the beginning, up to the next one or to round `until`."""
         places = self.manifest.catalogs
         spans = places[at + 1].rounds if at + 1 < len(places) else self.manifest.rounds
-        numbers = (number for number in backup_reader.numbers_in(spans) if until is None or number <= until)
+        numbers = (number for number in numbers_in(spans) if until is None or number <= until)
         return backup_reader.states(self.objects, places[at] if at >= 0 else None, numbers)
