@@ -60,11 +60,7 @@ class _Works(Generic[Item, T]):
     """The state of one call."""
 
     def __init__(
-        self,
-        work: Callable[[Item], T],
-        groups: list[_Group[Item]],
-        patience_s: float,
-        on_leaving: Callable[[], object],
+        self, work: Callable[[Item], T], groups: list[_Group[Item]], patience_s: float, on_leaving: Callable[[], object]
     ) -> None:
         self._work = work
         self._patience_s = patience_s

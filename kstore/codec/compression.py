@@ -245,11 +245,7 @@ _LZ4_LEVEL_MAX = 12  # the library's highest; Kafka allows up to 17, and its lib
 
 def _compress_lz4(data: bytes, level: int) -> bytes:
     frame: bytes = lz4.frame.compress(
-        data,
-        compression_level=level,
-        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-        block_linked=False,
-        store_size=False,
+        data, compression_level=level, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
     )
     return frame
 

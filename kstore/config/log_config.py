@@ -446,9 +446,7 @@ class LogConfig(Settings):
     def for_topic(self, overrides: Mapping[str, Any]) -> LogConfig:
         """Return these settings with a topic's own over them, by topic names only (SEMANTICS 13.11, 13.12)."""
         check_known(overrides, TOPIC_NAMES)
-        return self.replace(
-            **{row.attribute: overrides[row.name] for row in self.settings if row.name in overrides},
-        )
+        return self.replace(**{row.attribute: overrides[row.name] for row in self.settings if row.name in overrides})
 
     @property
     def effective_segment_bytes(self) -> int:

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kstore.disk import _cached, _copy_range
@@ -74,6 +75,15 @@ def open(
     flags = os.O_RDWR if write or create or new or empty else os.O_RDONLY
     flags |= (os.O_CREAT if create or new else 0) | (os.O_EXCL if new else 0) | (os.O_TRUNC if empty else 0)
     return open_regular(path, flags, follow=follow)
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        close(fd)
 
 
 def close(fd: int) -> None:

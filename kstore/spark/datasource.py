@@ -1,9 +1,8 @@
 """`format("kstore")`: Spark's Python Data Source API over the functions that `ks.scan` and `ks.ingest` call too.
 
-Spark pickles these objects into other processes, so they hold plain values only. The module can be imported without
-Spark, for tools that read the package; its classes cannot be used then. There are no streams yet. The hardest rule:
-Spark may call `abort` after a commit that took place, and while tasks still write. So it deletes by job, and never
-files that a commit has decided on.
+Spark pickles these objects, so they hold plain values only. The module can be imported without Spark. Invariant: Spark
+may call `abort` after a commit that took place, and while tasks write; so it deletes by job, and never files that a
+commit has decided on.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from kstore.spark.spark_options import COLUMN_TYPES, ReadOptions, WriteOptions, 
 from kstore.spark.staging import stage
 from kstore.store.bulk_loads.load_manifest import Staged
 
-if TYPE_CHECKING:
+try:
     from pyspark.sql.datasource import (
         DataSource,
         DataSourceArrowWriter,
@@ -29,20 +28,13 @@ if TYPE_CHECKING:
         InputPartition,
         WriterCommitMessage,
     )
-    from pyspark.sql.types import StructType
-else:
-    try:
-        from pyspark.sql.datasource import (
-            DataSource,
-            DataSourceArrowWriter,
-            DataSourceReader,
-            DataSourceStreamReader,
-            InputPartition,
-            WriterCommitMessage,
-        )
-    except ImportError:
+except ImportError:
+    if not TYPE_CHECKING:
         DataSource = DataSourceArrowWriter = DataSourceReader = DataSourceStreamReader = object
         InputPartition = WriterCommitMessage = object
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _NO_STREAM = 'kstore reads no streams: use spark.read.format("kstore"), or ks.scan, for what is there now'
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -125,12 +117,9 @@ class Reader(DataSourceReader):
         self._root = root
         self._options = options
         self._filters: Filters | None = None
-        self._scan = Scan(
-            tuple(field.name for field in schema.fields),
-            options.isolation,
-            options.fail_on_data_loss,
-            frozenset(field.name for field in schema.fields if not field.nullable),
-        )
+        names = tuple(field.name for field in schema.fields)
+        not_null = frozenset(field.name for field in schema.fields if not field.nullable)
+        self._scan = Scan(names, options.isolation, options.fail_on_data_loss, not_null)
 
     def partitions(self) -> list[InputPartition]:
         """The pieces to read; of an empty list Spark makes one partition, None."""
@@ -158,13 +147,12 @@ def narrowed(filters: Iterable[Any]) -> Filters:
     narrow = Filters()
     for condition in filters:
         kind = type(condition).__name__
-        path, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
-        if not path or len(path) != 1 or value is None:
+        path: Any = getattr(condition, "attribute", None)
+        value: Any = getattr(condition, "value", None)
+        values = [item for item in (value or () if kind == "In" else [value]) if item is not None]
+        if not path or len(path) != 1 or not values:
             continue
         name = path[0]
-        values = [item for item in value if item is not None] if kind == "In" else [value]
-        if not values:
-            continue
         if name == "topic" and kind in ("EqualTo", "In"):
             narrow = narrow._replace(topics=_both(narrow.topics, values))
         elif name == "partition" and kind in ("EqualTo", "In"):
@@ -228,14 +216,10 @@ class Writer(DataSourceArrowWriter):
     def commit(self, messages: list[Any]) -> None:
         """Commit the staged files, in the order of the DataFrame's partitions. After an error Spark calls `abort`."""
         manifest = [row for message in messages if message is not None for row in message.staged]
+        options = self._options
+        timeout = COMMIT_TIMEOUT if options.commit_timeout is None else options.commit_timeout
         try:
-            commit(
-                self._root,
-                manifest,
-                txn=self._options.txn,
-                staging_dir=self._options.staging_dir,
-                commit_timeout=COMMIT_TIMEOUT if self._options.commit_timeout is None else self._options.commit_timeout,
-            )
+            commit(self._root, manifest, txn=options.txn, staging_dir=options.staging_dir, commit_timeout=timeout)
         except LogLockedError as error:
             error.__notes__ = ["the staged files are removed; ks.ingest keeps them, for the process that has the store"]
             raise

@@ -1,7 +1,6 @@
 """The driver's part: commits, and whole loads.
 
-Opens the store of a path, waits for its lock, and calls `Store.adopt`. Uses Spark only through the DataFrame that it
-gets. The hardest rule: when the lock stays taken, the staged files stay, and the error says how to commit them.
+Invariant: when the store's lock stays taken, the staged files stay, and the error says how to commit them.
 """
 
 from __future__ import annotations
@@ -23,14 +22,7 @@ from kstore.files import load_files
 from kstore.spark.spark_rows import COLUMNS
 from kstore.spark.staging import MANIFEST, partitions_of, stage, staging_directory
 from kstore.spark.workers import refuse_other_python
-from kstore.store.bulk_loads.load_manifest import (
-    TASK_PREFIX,
-    Adopted,
-    Manifest,
-    Staged,
-    Transaction,
-    check_transaction,
-)
+from kstore.store.bulk_loads.load_manifest import TASK_PREFIX, Adopted, Manifest, Staged, Transaction, check_transaction
 from kstore.store.bulk_loads.staged_files import remove_job, remove_staged
 from kstore.store.store import Store, loads_of
 
@@ -82,11 +74,7 @@ def commit(
 
 
 def discard(
-    root: Root,
-    manifest: Manifest = (),
-    *,
-    job: str | None = None,
-    staging_dir: str | os.PathLike[str] | None = None,
+    root: Root, manifest: Manifest = (), *, job: str | None = None, staging_dir: str | os.PathLike[str] | None = None
 ) -> None:
     """Delete staged files: the directories of `manifest`, or all of a `job`. Those of a load that is decided stay.
 
@@ -101,11 +89,9 @@ def discard(
 
 def _discard(root: Root, rows: list[Staged], job: str | None, staging_dir: str | os.PathLike[str] | None) -> None:
     paths = root.paths if isinstance(root, Store) else (arguments.real_path("root", root),)
-    needed: set[str] = set()
-    for path in paths:
-        record = load_files.read_commit(path) if fs.exists(path) else None
-        # Directories are compared by name, since the root may have moved.
-        needed |= set() if record is None else set(map(os.path.basename, record.directories))
+    records = [load_files.read_commit(path) for path in paths if fs.exists(path)]
+    # Directories are compared by name, since the root may have moved.
+    needed = {os.path.basename(directory) for record in records if record for directory in record.directories}
     named = () if staging_dir is None else (arguments.real_path("staging_dir", staging_dir),)
     areas = load_files.staging_areas(paths, named)
     directories = list(dict.fromkeys(row.directory for row in rows))
@@ -155,24 +141,21 @@ def ingest(
         config=config,
         staging_dir=staging_dir,
     )
-    schema = getattr(data, "schema", None)
-    if schema is not None and hasattr(data, "mapInArrow"):
+    schema: Any = getattr(data, "schema", None)
+    is_frame = schema is not None and hasattr(data, "mapInArrow")
+    if is_frame:
         optional.pyarrow("ingest", extra="spark")
         made.check([(column.name, column.dataType.simpleString()) for column in schema.fields])
         names = [column.name for column in schema.fields]
         wanted = [name for name in names if name in COLUMNS and (name != "topic" or not topic)]
-        if len(wanted) < len(names):
-            data = data.select(*wanted)
+        data = data.select(*wanted) if len(wanted) < len(names) else data
     elif not hasattr(data, "mapPartitions"):
         raise TypeError(f"a DataFrame or an RDD is needed, not {type(data).__name__}")
     if application is not None and _is_done(root, application, version):
         return Adopted(duplicate=True)
     refuse_other_python(getattr(data, "sparkSession", None) or getattr(data, "ctx", None))
     try:
-        if schema is not None and hasattr(data, "mapInArrow"):
-            manifest = data.mapInArrow(made, MANIFEST).collect()
-        else:
-            manifest = data.mapPartitions(made).collect()
+        manifest = (data.mapInArrow(made, MANIFEST) if is_frame else data.mapPartitions(made)).collect()
         done = commit(root, manifest, txn=txn, commit_timeout=commit_timeout, staging_dir=staging_dir)
     except LogLockedError:
         raise

@@ -1,9 +1,8 @@
 """Logs into DataFrames: the driver decides what to read, and each task reads its range into Arrow batches.
 
-`plan` turns options into ranges of offsets, which do not change afterwards. `Scan` is pickled into the tasks and yields
-record batches of exactly Spark's types, made from columns without an object for each record. Directories are only read
-(`mode="r"`), so that those of a running broker can be scanned. The hardest rule: a range that can no longer be read as
-it was planned is an error, never a shorter result, unless `failOnDataLoss` is false.
+`plan` turns options into ranges of offsets, which do not change afterwards. Directories are only read, so that those of
+a running broker can be scanned. Invariant: a range that can no longer be read as planned is an error, never a shorter
+result, unless `failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -209,7 +208,7 @@ class Scan:
             self._lost(UnknownTopicOrPartitionError, piece, offset, "its directory has gone")
 
     def _planned(self, log: Log, piece: Piece, wanted: Sequence[str]) -> Iterator[Columns]:
-        """Read the records of a piece that an open log still has, while it belongs to the topic of the planning."""
+        """Read the records that an open log still has, while it belongs to the topic of the planning."""
         offset = piece.start
         while offset < piece.end:
             if self._is_another(piece, offset):
@@ -238,11 +237,11 @@ class Scan:
     def _is_another(self, piece: Piece, offset: int) -> bool:
         """Whether the topic was deleted and created again: the records of the new one must not be read."""
         topic_id = None if piece.topic_id is None else _topic_id(piece.path)
-        if topic_id is None or topic_id == piece.topic_id:
-            return False
-        what = f"the topic of id {piece.topic_id} has gone, {topic_id} is there"
-        self._lost(UnknownTopicOrPartitionError, piece, offset, what)
-        return True
+        is_another = topic_id not in (None, piece.topic_id)
+        if is_another:
+            what = f"the topic of id {piece.topic_id} has gone, {topic_id} is there"
+            self._lost(UnknownTopicOrPartitionError, piece, offset, what)
+        return is_another
 
     def _chunks(self, log: Log, offset: int, end: int, wanted: Sequence[str]) -> Iterator[Columns]:
         return log.iter_columns(
@@ -311,13 +310,10 @@ class _Maker:
 
     def _headers(self, chunk: Columns, column: Any) -> Any:
         """Lists of headers, null for a record without any."""
-        pa = self._pa
+        pa, inner = self._pa, column.values
         kind = self._schema.field("headers").type
-        inner = column.values
-        fields = kind.value_type
-        rows = pa.StructArray.from_arrays(
-            [inner.field(0).cast(pa.string()), inner.field(1)], fields=[fields.field(0), fields.field(1)]
-        )
+        arrays = [inner.field(0).cast(pa.string()), inner.field(1)]
+        rows = pa.StructArray.from_arrays(arrays, fields=[kind.value_type.field(0), kind.value_type.field(1)])
         offsets = chunk.headers.offsets
         bare = offsets[1:] == offsets[:-1]
         mask = pa.array(bare) if bare.any() else None
@@ -379,7 +375,7 @@ def scan(
     arguments: dict[str, object] = {
         "subscribe": subscribe if subscribe is None or isinstance(subscribe, str) else ",".join(subscribe),
         "subscribePattern": subscribe_pattern,
-        "assign": _as_json(assign, _listed),
+        "assign": _as_json(assign, list),
         "columns": columns if columns is None or isinstance(columns, str) else ",".join(columns),
         "startingOffsets": _as_json(starting_offsets, dict),
         "endingOffsets": _as_json(ending_offsets, dict),
@@ -406,17 +402,17 @@ def scan(
     return numbers.mapInArrow(_Reading(how, tuple(pieces)), schema)
 
 
+@dataclass(frozen=True)
 class _Reading:
     """The function for `mapInArrow`: from the numbers of pieces to their record batches."""
 
-    def __init__(self, how: Scan, pieces: tuple[Piece, ...]) -> None:
-        self._how = how
-        self._pieces = pieces
+    how: Scan
+    pieces: tuple[Piece, ...]
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from self._how.batches(self._pieces[number])
+                yield from self.how.batches(self.pieces[number])
 
 
 def _cores(spark: SparkSession) -> int | None:
@@ -425,10 +421,6 @@ def _cores(spark: SparkSession) -> int | None:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect has no context, and raises an error of its own
         return None
-
-
-def _listed(numbers: Iterable[int]) -> list[int]:
-    return list(numbers)
 
 
 def _as_json(value: Any, inner: Any) -> str | None:

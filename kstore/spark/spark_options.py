@@ -1,8 +1,7 @@
 """The options of scans and writes in Spark's spelling, and from them the ranges of offsets that tasks read.
 
-The options, their defaults and their precedence are those of Spark's own Kafka source (SPARK 4), and a few of ours:
-`columns`, `isolation`, `pushdown`. Imports neither Spark nor a module that reads a disk: a `Marks` has the offsets of a
-partition. The hardest rule: errors are raised here, on the driver, with the option's name and value.
+Options, defaults and precedence are those of Spark's own Kafka source (SPARK 4), and a few of ours. Invariant: errors
+are raised here, on the driver, with the option's name and value.
 """
 
 from __future__ import annotations
@@ -164,13 +163,14 @@ class ReadOptions:
         """
         reader = _OptionReader(options, "scan", READ_OPTIONS, WRITE_OPTIONS)
         strategy, chosen = reader.strategy()
+        starting, ending = reader.bound("starting"), reader.bound("ending")
+        late = reader.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         return cls(
             strategy=strategy,
             **chosen,
-            starting=reader.starting(),
-            ending=reader.ending(),
-            late_start_is_latest=reader.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
-            == "latest",
+            starting=starting,
+            ending=ending,
+            late_start_is_latest=late == "latest",
             fail_on_data_loss=reader.truth("failOnDataLoss", default=True),
             min_partitions=reader.number("minPartitions", 1, INT_MAX),
             max_records=reader.number("maxRecordsPerPartition", 1, LONG_MAX),
@@ -192,9 +192,8 @@ class ReadOptions:
         if self.strategy == "subscribe":
             absent_topics = [topic for topic in self.topics if topic not in present]
             if absent_topics:
-                self._lost(
-                    UnknownTopicOrPartitionError, f"subscribe names {absent_topics[0]!r}, and there {_list(present)}"
-                )
+                what = f"subscribe names {absent_topics[0]!r}, and there {_list(present)}"
+                self._lost(UnknownTopicOrPartitionError, what)
             return [(topic, number) for topic in sorted(self.topics) for number in sorted(present.get(topic, ()))]
         absent = [(topic, number) for topic, number in self.assigned if number not in present.get(topic, ())]
         if absent:
@@ -204,11 +203,7 @@ class ReadOptions:
         return sorted(set(self.assigned) - set(absent))
 
     def plan(
-        self,
-        chosen: Sequence[Partition],
-        marks: Callable[[str, int], Marks],
-        *,
-        min_partitions: int | None = None,
+        self, chosen: Sequence[Partition], marks: Callable[[str, int], Marks], *, min_partitions: int | None = None
     ) -> list[Range]:
         """The ranges that tasks read, in the order of topic, partition and offset; empty ones are left out.
 
@@ -223,48 +218,33 @@ class ReadOptions:
         whole = []
         for topic, number in chosen:
             mark = marks(topic, number)
-            start, end = self._start(topic, number, mark), self._end(topic, number, mark)
-            if (
-                end < start
-                and not (self.starting.is_time or self.ending.is_time)
-                and self.ending.of((topic, number)) >= 0
-            ):
-                raise ConfigError(
-                    f"endingOffsets is {end} for {topic}-{number}, below its start {start}: {self.ending.text}"
-                )
+            start, end = (self._offset(bound, topic, number, mark) for bound in (self.starting, self.ending))
+            is_time = self.starting.is_time or self.ending.is_time
+            if end < start and not is_time and self.ending.of((topic, number)) >= 0:
+                text = self.ending.text
+                raise ConfigError(f"endingOffsets is {end} for {topic}-{number}, below its start {start}: {text}")
             if start < end:
                 whole.append((Range(topic, number, start, end), mark.border))
         wanted = self.min_partitions if self.min_partitions is not None else min_partitions
         return list(split(whole, wanted, self.max_records))
 
-    def _start(self, topic: str, number: int, mark: Marks) -> int:
-        bound = self.starting
-        bound_value = bound.of((topic, number))
+    def _offset(self, bound: Bound, topic: str, number: int, mark: Marks) -> int:
+        """The offset of a partition that a bound means."""
+        value = bound.of((topic, number))
         if bound.is_time:
-            first = mark.at_time(bound_value)
-            if first is None and not self.late_start_is_latest:
+            first = mark.at_time(value)
+            if first is None and bound is self.starting and not self.late_start_is_latest:
                 raise ConfigError(
-                    f"{bound.option} is {bound_value} for {topic}-{number}, which has no record at or after that; "
+                    f"{bound.option} is {value} for {topic}-{number}, which has no record at or after that; "
                     f"startingOffsetsByTimestampStrategy=latest starts at its end instead: {bound.text}"
                 )
             return mark.end if first is None else min(first, mark.end)
-        return mark.start if bound_value == EARLIEST else self._inside(bound, bound_value, topic, number, mark)
-
-    def _end(self, topic: str, number: int, mark: Marks) -> int:
-        bound = self.ending
-        bound_value = bound.of((topic, number))
-        if bound.is_time:
-            first = mark.at_time(bound_value)
-            return mark.end if first is None else min(first, mark.end)
-        return mark.end if bound_value == LATEST else self._inside(bound, bound_value, topic, number, mark)
-
-    def _inside(self, bound: Bound, offset: int, topic: str, number: int, mark: Marks) -> int:
-        if not mark.start <= offset <= mark.end:
-            self._lost(
-                OffsetOutOfRangeError,
-                f"{bound.option} is {offset} for {topic}-{number}, whose offsets are {mark.start} to {mark.end}",
-            )
-        return min(max(offset, mark.start), mark.end)
+        if value == (EARLIEST if bound is self.starting else LATEST):
+            return mark.start if bound is self.starting else mark.end
+        if not mark.start <= value <= mark.end:
+            span = f"whose offsets are {mark.start} to {mark.end}"
+            self._lost(OffsetOutOfRangeError, f"{bound.option} is {value} for {topic}-{number}, {span}")
+        return min(max(value, mark.start), mark.end)
 
     def _lost(self, kind: type[Exception], what: str) -> None:
         if self.fail_on_data_loss:
@@ -358,7 +338,7 @@ class WriteOptions:
             partitions=reader.number("partitions", 1, INT_MAX),
             compression=reader.text("compression"),
             batch_bytes=reader.number("batchBytes", 1, INT_MAX),
-            config=reader.beginning_with(CONFIG_PREFIX) or None,
+            config=reader.config(),
             staging_dir=reader.text("stagingDir"),
             txn=None if app is None or version is None else (app, version),
             commit_timeout=reader.seconds("commitTimeout"),
@@ -389,8 +369,9 @@ class _OptionReader:
             if name.lower() in self._values:
                 logger.warning("%s is for streams, and passed over in a batch %s", name, direction)
 
-    def beginning_with(self, prefix: str) -> dict[str, str]:
-        return {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
+    def config(self) -> dict[str, str] | None:
+        named = [name for name in self._values if name.startswith(CONFIG_PREFIX)]
+        return {name.removeprefix(CONFIG_PREFIX): self._values[name] for name in named} or None
 
     def seconds(self, name: str) -> float | None:
         """A number of seconds, with or without an s after it."""
@@ -428,14 +409,10 @@ class _OptionReader:
             return name, {"pattern": value}
         return name, {"assigned": _assigned(value)}
 
-    def starting(self) -> Bound:
-        return self._bound("starting", "earliest", EARLIEST, "latest", LATEST)
-
-    def ending(self) -> Bound:
-        return self._bound("ending", "latest", LATEST, "earliest", EARLIEST)
-
-    def _bound(self, side: str, default: str, mark: int, wrong: str, wrong_mark: int) -> Bound:
+    def bound(self, side: Literal["starting", "ending"]) -> Bound:
         """The first of Timestamp, OffsetsByTimestamp and Offsets that is set; the others are not even parsed."""
+        marks = (("earliest", EARLIEST), ("latest", LATEST))
+        (default, mark), (wrong, wrong_mark) = marks if side == "starting" else reversed(marks)
         option = f"{side}Timestamp"
         if (text := self.text(option)) is not None:
             return Bound(option, text, _whole(option, text, 0, LONG_MAX), is_time=True)
@@ -453,18 +430,12 @@ class _OptionReader:
         offsets = _by_partition(option, text, low=EARLIEST)
         for (topic, number), offset in offsets.items():
             if offset == wrong_mark:
-                raise ConfigError(
-                    f"{option} is {offset} ({wrong}) for {topic}-{number}, which a batch read cannot have"
-                )
+                where = f"for {topic}-{number}, which a batch read cannot have"
+                raise ConfigError(f"{option} is {offset} ({wrong}) {where}")
         return Bound(option, text, by_partition=offsets)
 
     def truth(self, name: str, *, default: bool) -> bool:
-        text = self.text(name)
-        if text is None:
-            return default
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{name} is {text!r}; true and false are allowed")
-        return text.lower() == "true"
+        return self.one_of(name, ("true", "false"), str(default).lower()) == "true"
 
     def number(self, name: str, low: int, high: int) -> int | None:
         text = self.text(name)

@@ -1,8 +1,7 @@
 """The columns of a load, their types, and rows that are not record batches yet.
 
-Names and types are those of Spark's Kafka sink, and `timestamp`; the errors have Spark's words. Frames of pandas become
-record batches here, and Python objects blocks of `Row`s. The hardest rule: input with two possible meanings (a name
-twice, a timestamp that would read as none) is refused.
+Names, types and error texts are those of Spark's Kafka sink. Invariant: input with two possible meanings (a name twice,
+a timestamp that would read as none) is refused.
 """
 
 from __future__ import annotations
@@ -71,9 +70,6 @@ def _wrong_type(name: str, kind: str) -> ConfigError:
     return ConfigError(f"{name} attribute unsupported type {kind.upper()}. {name} must be a(n) {wanted}.")
 
 
-# Record batches.
-
-
 def simple_name(pa: Any, kind: Any) -> str:
     """Spark's name for an Arrow type, else Arrow's own."""
     types = pa.types
@@ -124,17 +120,13 @@ def from_pandas(pa: Any, frame: Any) -> Any:
     check_once(frame.columns)
     batch = pa.RecordBatch.from_pandas(frame, preserve_index=False)
     place = batch.schema.get_field_index("partition")
-    if place < 0 or not (
-        pa.types.is_integer(batch.column(place).type) or pa.types.is_floating(batch.column(place).type)
-    ):
+    column = batch.column(place) if place >= 0 else None
+    if column is None or not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return batch
     try:
-        return batch.set_column(place, "partition", batch.column(place).cast(pa.int32()))
+        return batch.set_column(place, "partition", column.cast(pa.int32()))
     except pa.ArrowInvalid as error:
         raise InvalidColumnError(f"column partition: {error}; whole numbers of 32 bits are taken") from None
-
-
-# Rows that are Python objects.
 
 
 @dataclass(slots=True)
@@ -168,35 +160,29 @@ def _row(item: Any, number: int) -> Row:
     """Make one row; a `TypeError` says what a row may be."""
     if isinstance(item, bytes | bytearray | memoryview) or item is None:
         return Row(item)
-    if isinstance(item, tuple):
-        named = getattr(item, "__fields__", None)
-        if named:  # a Row of Spark's
-            fields = dict(zip(named, item, strict=True))
-            if len(fields) < len(named):
-                check_once(named)
-            if "value" not in fields:
-                raise no_value()
-            return Row(
-                _data("value", fields["value"]),
-                _data("key", fields.get("key")),
-                _number(fields.get("partition")),
-                _stamp(fields.get("timestamp"), number),
-                _pairs(fields.get("headers")),
-                fields.get("topic"),
-            )
-        if 2 <= len(item) <= 5:
-            rest = (*item[2:], None, None, None)
-            return Row(
-                _data("value", item[1]),
-                _data("key", item[0]),
-                _number(rest[0]),
-                _stamp(rest[1], number),
-                _pairs(rest[2]),
-            )
+    if not isinstance(item, tuple):
+        raise TypeError(f"a row is bytes, a tuple, or a Row of Spark's, not {type(item).__name__}")
+    if named := getattr(item, "__fields__", None):  # a Row of Spark's
+        fields = dict(zip(named, item, strict=True))
+        if len(fields) < len(named):
+            check_once(named)
+        if "value" not in fields:
+            raise no_value()
+    elif 2 <= len(item) <= 5:
+        fields = dict(zip(("key", "value", "partition", "timestamp", "headers"), item, strict=False))
+    else:
         raise TypeError(
             f"a tuple of {len(item)}; rows are (key, value[, partition[, timestamp[, headers]]]), by position"
         )
-    raise TypeError(f"a row is bytes, a tuple, or a Row of Spark's, not {type(item).__name__}")
+    partition, headers = fields.get("partition"), fields.get("headers")
+    return Row(
+        _data("value", fields["value"]),
+        _data("key", fields.get("key")),
+        None if partition is None else arguments.integer("partition", partition, low=0),
+        _stamp(fields.get("timestamp"), number),
+        None if not headers else [(name, value) for name, value in headers],
+        fields.get("topic"),
+    )
 
 
 def _data(name: str, value: Any) -> Any:
@@ -207,10 +193,6 @@ def _data(name: str, value: Any) -> Any:
     raise _wrong_type(name, type(value).__name__)
 
 
-def _number(partition: Any) -> int | None:
-    return None if partition is None else arguments.integer("partition", partition, low=0)
-
-
 def _stamp(timestamp: Any, number: int) -> int | None:
     """Milliseconds, -1 for none; a datetime without a zone comes from Spark, and is in this machine's zone."""
     if isinstance(timestamp, datetime.datetime):
@@ -219,7 +201,3 @@ def _stamp(timestamp: Any, number: int) -> int | None:
             raise _too_early(number, str(timestamp))
         return milliseconds
     return None if timestamp is None else arguments.whole("timestamp", timestamp)
-
-
-def _pairs(headers: Any) -> Any:
-    return None if not headers else [(name, value) for name, value in headers]

@@ -1,11 +1,8 @@
 """What runs in Spark's tasks: rows in, private segment files out, a manifest row for each partition that got rows.
 
-A `Stage` is made on the driver, which checks its arguments, and is pickled into tasks; it holds no file and no lock.
-spark_rows.py says which columns are allowed; task_attempt.py encodes and writes. The hardest rule: a task attempt writes into a
-directory of its own and nowhere else, so that one that fails, or ends too late, has changed nothing.
-
-Memory: a task holds one record batch of Spark's (64 MiB at the most by Spark's default) and copies of `SLICE_BYTES` of
-it, or a block of rows, beside what task_attempt.py holds. That does not grow with the rows; docs/spark.md has figures.
+A `Stage` is made on the driver, which checks its arguments, and is pickled into tasks. Invariant: a task attempt writes
+into its own directory alone. Memory: a record batch of Spark's (64 MiB by default) and copies of `SLICE_BYTES` of it,
+or a block of rows, beside what task_attempt.py holds; it does not grow with the rows.
 """
 
 from __future__ import annotations
@@ -27,13 +24,7 @@ from kstore.columns.column_input import ColumnInput
 from kstore.config.log_config import TOPIC_NAMES, LogConfig
 from kstore.config.settings import check_known
 from kstore.disk import fs
-from kstore.errors import (
-    ConfigError,
-    InvalidRecordError,
-    LogLockedError,
-    StorageError,
-    UnknownTopicOrPartitionError,
-)
+from kstore.errors import ConfigError, InvalidRecordError, LogLockedError, StorageError, UnknownTopicOrPartitionError
 from kstore.files import load_files, names
 from kstore.files.follower_file import read_role
 from kstore.files.topic_files import MAX_PARTITIONS
@@ -100,18 +91,18 @@ class Stage:
         `items` are Arrow record batches (mapInArrow), pandas frames (mapInPandas), or rows: tuples `(key, value[,
         partition[, timestamp[, headers]]])`, Spark's Rows by name, or bytes, which are values.
         """
-        first, iterator = _first(items)
+        iterator = iter(items)
+        first: Any = next(iterator, _NOTHING)
         if first is _NOTHING:
             return
-        kind = _kind(first)
-        if kind == "arrow":
-            staged = self.write(iterator)
-            if staged:
+        iterator = itertools.chain((first,), iterator)
+        module = type(first).__module__.partition(".")[0]
+        if module == "pyarrow":
+            if staged := self.write(iterator):
                 yield _manifest_batch(staged)
-        elif kind == "pandas":
+        elif module == "pandas":
             pa = optional.pyarrow("mapInPandas", extra="spark")
-            staged = self.write(from_pandas(pa, frame) for frame in iterator)
-            if staged:
+            if staged := self.write(from_pandas(pa, frame) for frame in iterator):
                 yield type(first)([asdict(row) for row in staged])
         else:
             with self._attempt() as attempt:
@@ -135,8 +126,6 @@ class Stage:
     def check(self, types: Types) -> None:
         """Refuse columns that do not fit, by name and Spark's simple type name: see `rows.check`."""
         check(types, wants_topic=self._plan.topic is None)
-
-    # In a task.
 
     def _attempt(self) -> Attempt:
         plan = self._plan
@@ -179,12 +168,8 @@ class Stage:
         for name in pa.compute.unique(topics):
             topic = self._topic(name.as_py())
             rows = pa.compute.equal(topics, name)
-            self._append_columns(
-                pa,
-                attempt,
-                topic,
-                {key: _taken(pa, column).filter(rows) for key, column in columns.items() if key != "topic"},
-            )
+            of_topic = {key: _taken(pa, column).filter(rows) for key, column in columns.items() if key != "topic"}
+            self._append_columns(pa, attempt, topic, of_topic)
 
     def _append_columns(self, pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) -> None:
         """Append rows of one topic: to the partitions that they name, else by key, else to the partitions in turn."""
@@ -210,9 +195,8 @@ class Stage:
                 continue
             attempt.append(topic, _in_step(pa, attempt, rows), partition)
         if keyless:
-            attempt.append(
-                topic, _in_step(pa, attempt, {name: column.slice(0, keyless) for name, column in columns.items()})
-            )
+            rows = {name: column.slice(0, keyless) for name, column in columns.items()}
+            attempt.append(topic, _in_step(pa, attempt, rows))
 
     def _append_rows(self, attempt: Attempt, rows: list[Row]) -> None:
         """Append a block of rows that are Python objects."""
@@ -255,11 +239,8 @@ def _by_key(pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) ->
 
 def partitions_of(keys: Any, partitions: int, attempt: Attempt | None = None) -> bytes:
     """The partitions of the keys of an Arrow array, by Kafka's default partitioner: native int32, -1 for null."""
-    now_ms = 0 if attempt is None else attempt.now_ms
-    parts = [
-        _column_partitioner.partitions_of(rows, partitions) for rows in ColumnInput(keys, keys, None, None, now_ms)
-    ]
-    return b"".join(parts)
+    columns = ColumnInput(keys, keys, None, None, 0 if attempt is None else attempt.now_ms)
+    return b"".join(_column_partitioner.partitions_of(rows, partitions) for rows in columns)
 
 
 def _in_step(pa: Any, attempt: Attempt, columns: dict[str, Any]) -> Any:
@@ -282,20 +263,6 @@ def _taken(pa: Any, column: Any) -> Any:
 _NOTHING = object()  # None is a row: a record without a value
 
 
-def _first(items: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
-    """The first item, `_NOTHING` without one, and an iterator of all of them."""
-    iterator = iter(items)
-    first = next(iterator, _NOTHING)
-    return first, iterator if first is _NOTHING else itertools.chain((first,), iterator)
-
-
-def _kind(item: Any) -> str:
-    module = type(item).__module__.partition(".")[0]
-    if module == "pyarrow":
-        return "arrow"
-    return "pandas" if module == "pandas" else "rows"
-
-
 def _manifest_batch(staged: list[Staged]) -> Any:
     pa = optional.pyarrow("a manifest", extra="spark")
     kinds = {"string": pa.string(), "long": pa.int64(), "int": pa.int32()}
@@ -309,15 +276,8 @@ def _running_task() -> tuple[int, str | None, int | None]:
     context = None if pyspark is None else pyspark.TaskContext.get()
     if context is None:
         return 0, None, None
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    return (
-        context.partitionId(),
-        context.getLocalProperty("sql.streaming.queryId"),
-        None if batch is None else int(batch),
-    )
-
-
-# On the driver.
+    query, batch = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
+    return context.partitionId(), query, None if batch is None else int(batch)
 
 
 def stage(
@@ -359,10 +319,9 @@ def stage(
     overrides: dict[str, str] = {}
     if config is not None:
         check_known(config, TOPIC_NAMES)
-        changed = defaults.for_topic(config)
-        changed.check_for_writing()
-        overrides = {name: text for name, text in changed.to_kafka().items() if name in config}
-        defaults = changed
+        defaults = defaults.for_topic(config)
+        defaults.check_for_writing()
+        overrides = {name: text for name, text in defaults.to_kafka().items() if name in config}
     unknown = None
     if partitions is not None:
         unknown = Topic("", partitions, defaults.to_kafka(), json.dumps(overrides) if overrides else None)
@@ -401,10 +360,7 @@ def _topics(store: Store, topic: str | None) -> dict[str, Topic]:
 
 
 def refuse_others(root: str) -> None:
-    """Refuse a directory that a load could not be committed to.
-
-    `NotLeaderError` for a follower's, `StorageError` for one that a broker runs on.
-    """
+    """Raise `NotLeaderError` for a follower's directory, `StorageError` for one that a broker runs on."""
     follows = read_role(root)
     if follows is not None:
         raise follows.refusal(root)
@@ -414,9 +370,8 @@ def refuse_others(root: str) -> None:
         fs.lock_root(root, shared=True).release()
     except LogLockedError as error:
         if error.pid is None or _is_java(error.pid):
-            raise StorageError(
-                error.errno or 11, "a broker runs on this log directory: only the broker may write there", root
-            ) from None
+            reason = "a broker runs on this log directory: only the broker may write there"
+            raise StorageError(error.errno or 11, reason, root) from None
 
 
 def _is_java(pid: int) -> bool:
@@ -427,10 +382,7 @@ def _is_java(pid: int) -> bool:
 
 
 def staging_directory(paths: Iterable[str], given: str | os.PathLike[str] | None) -> str:
-    """Where tasks stage, as an absolute path.
-
-    `ConfigError` for one inside of a log directory, `StorageError` for one on another file system.
-    """
+    """Where tasks stage; `ConfigError` inside of a log directory, `StorageError` on another file system."""
     roots = list(paths)
     path = load_files.staging_areas(roots)[0] if given is None else arguments.real_path("staging_dir", given)
     fs.refuse_links(path, below=path)
@@ -440,12 +392,8 @@ def staging_directory(paths: Iterable[str], given: str | os.PathLike[str] | None
                 f"the staging directory {path} is inside of the log directory {root}: a broker would not start there"
             )
     if fs.stat(_nearest(path)).st_dev != fs.stat(_nearest(roots[0])).st_dev:
-        raise StorageError(
-            18,
-            f"the staging directory is on another file system than the log directory {roots[0]}, and files cannot be "
-            f"renamed over there; give staging_dir",
-            path,
-        )
+        what = f"the staging directory is on another file system than the log directory {roots[0]}"
+        raise StorageError(18, f"{what}, and files cannot be renamed over there; give staging_dir", path)
     return path
 
 
@@ -460,11 +408,9 @@ def remove_stale(paths: Iterable[str], staging: str, *, now: float | None = None
     """Delete directories of jobs that are older than `STALE_SECONDS` and that no pending load needs; their paths."""
     if not fs.exists(staging):
         return []
-    needed = set()
-    for root in paths:
-        record = load_files.read_commit(root) if fs.exists(root) else None
-        if record is not None:
-            needed |= {os.path.basename(os.path.dirname(directory)) for directory in record.directories}
+    records = [load_files.read_commit(root) for root in paths if fs.exists(root)]
+    directories = [directory for record in records if record for directory in record.directories]
+    needed = {os.path.basename(os.path.dirname(directory)) for directory in directories}
     limit = (time.time() if now is None else now) - STALE_SECONDS
     removed = []
     for job in fs.scandir(staging):

@@ -1,11 +1,8 @@
 """One task attempt: rows in, private segment files out, with offsets from 0 and their indexes.
 
-Rows go over the partitions as `Store.append_columns` sends them, and a batch is filled up across all calls of `append`.
-Needs neither Spark nor PyArrow. The hardest rule: an attempt writes into its own directory alone; the files are on the
-disk before the attempt hands them over, and an attempt that fails removes the directory.
-
-Memory: the caller's rows, and once more as records; the batches of all topics and partitions, `BATCHES_BYTES` between
-two calls; one partition's batches as the codec makes them; some 25 KiB for each partition that gets rows.
+Invariant: an attempt writes into its own directory alone; the files are on the disk before the attempt hands them over,
+and an attempt that fails removes the directory. Memory: the caller's rows, once more as records, the batches of all
+partitions (`BATCHES_BYTES` between two calls), and some 25 KiB for each partition that gets rows.
 """
 
 from __future__ import annotations
@@ -50,10 +47,8 @@ class Topic:
 
     def log_config(self) -> LogConfig:
         """The settings for writing staged segments: the topic's, without those that only an open log needs."""
-        config = LogConfig.from_kafka(self.settings)
-        return config.replace(
-            flush_messages=NEVER, flush_ms=NEVER, preallocate=False, segment_jitter_ms=0, retention_ms=-1
-        )
+        left_out: dict[str, Any] = {"flush_messages": NEVER, "flush_ms": NEVER, "preallocate": False}
+        return LogConfig.from_kafka(self.settings).replace(**left_out, segment_jitter_ms=0, retention_ms=-1)
 
 
 class _StagedPipeline(Pipeline):
@@ -164,8 +159,6 @@ class Attempt:
     def _pipelines(self) -> list[_StagedPipeline]:
         return [pipeline for pipelines in self._topics.values() for pipeline in pipelines.by_partition.values()]
 
-    # Rows in.
-
     def columns(self, values: Any, keys: Any = None, timestamps: Any = None, headers: Any = None) -> ColumnInput:
         """Columns in step, for `append`; without `timestamps` rows have the time at which the attempt began."""
         return ColumnInput(values, keys, timestamps, headers, self.now_ms)
@@ -196,10 +189,7 @@ class Attempt:
             raise too_large(pipelines.config, error) from None
 
     def _shrink(self) -> None:
-        """Give back unused memory; if that is not enough, end the open batches, those with most memory first.
-
-        Half of the budget is free afterwards, or three quarters if batches had to end, so that this is rare.
-        """
+        """Give back unused memory; if less than half is free then, end open batches, those with most memory first."""
         pipelines = self._pipelines()
         self._memory += sum(pipeline.shrink() for pipeline in pipelines)
         if self._memory <= BATCHES_BYTES // 2:
@@ -243,8 +233,6 @@ class Attempt:
             )
         return pipeline
 
-    # Files out.
-
     def finish(self) -> list[Staged]:
         """Sync everything to the disk; returns the staged files, by topic and partition."""
         staged = []
@@ -283,9 +271,7 @@ class Attempt:
             batches=pipeline.count,
             bytes=sum(segment.size_bytes for segment in segments),
             max_timestamp=max(segment.max_timestamp for segment in segments),
-            segments=json.dumps(
-                [[segment.base_offset, segment.next_offset, segment.size_bytes] for segment in segments]
-            ),
+            segments=json.dumps([[each.base_offset, each.next_offset, each.size_bytes] for each in segments]),
             config=topic.config,
             query=self._query,
             batch=self._batch,

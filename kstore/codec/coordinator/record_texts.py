@@ -101,20 +101,9 @@ _ASSIGNMENT = Message((Field("assignedPartitions", _TOPIC_NUMBERS), Field("userD
 _TOPIC_IDS = (Field("topicId", "uuid"), Field("partitions", _INT32S))
 _EPOCHS = Field("assignmentEpochs", _INT32S, nullable=True, tag=0)
 _OWNED = Many((*_TOPIC_IDS, _EPOCHS))
-_TARGET = _flexible(
-    Field("assignmentEpoch", "int32"),
-    Field("assignmentTimestamp", "int64", tag=0),
-)
-_CLIENT = (
-    Field("rackId", "string", nullable=True),
-    Field("clientId", "string"),
-    Field("clientHost", "string"),
-)
-_CURRENT = (
-    Field("memberEpoch", "int32"),
-    Field("previousMemberEpoch", "int32"),
-    Field("state", "int8"),
-)
+_TARGET = _flexible(Field("assignmentEpoch", "int32"), Field("assignmentTimestamp", "int64", tag=0))
+_CLIENT = (Field("rackId", "string", nullable=True), Field("clientId", "string"), Field("clientHost", "string"))
+_CURRENT = (Field("memberEpoch", "int32"), Field("previousMemberEpoch", "int32"), Field("state", "int8"))
 _CONSUMER_MEMBER = _flexible(
     Field("instanceId", "string", nullable=True),
     *_CLIENT,
@@ -171,11 +160,7 @@ _STREAMS_MEMBER = _flexible(
     Field("clientTags", _PAIRS),
 )
 _COPARTITIONS = Many(
-    (
-        Field("sourceTopics", _INT16S),
-        Field("sourceTopicRegex", _INT16S),
-        Field("repartitionSourceTopics", _INT16S),
-    )
+    (Field("sourceTopics", _INT16S), Field("sourceTopicRegex", _INT16S), Field("repartitionSourceTopics", _INT16S))
 )
 _TOPOLOGY = _flexible(
     Field("epoch", "int32"),
@@ -210,8 +195,7 @@ _OFFSETS_TYPES = {
     6: _Type(_GROUP, _TARGET),
     7: _Type(_MEMBER, _flexible(Field("topicPartitions", Many(_TOPIC_IDS)))),
     8: _Type(
-        _MEMBER,
-        _flexible(*_CURRENT, Field("assignedPartitions", _OWNED), Field("partitionsPendingRevocation", _OWNED)),
+        _MEMBER, _flexible(*_CURRENT, Field("assignedPartitions", _OWNED), Field("partitionsPendingRevocation", _OWNED))
     ),
     10: _Type(_MEMBER, _flexible(*_CLIENT, Field("subscribedTopicNames", _STRINGS))),
     11: _Type(_GROUP, _flexible(Field("epoch", "int32"), Field("metadataHash", "int64"))),
@@ -243,8 +227,7 @@ _OFFSETS_TYPES = {
     20: _Type(_GROUP, _TARGET),
     21: _Type(_MEMBER, _flexible(*_task_fields(_TASKS))),
     22: _Type(
-        _MEMBER,
-        _flexible(*_CURRENT, *_task_fields(_OWNED_TASKS), *_task_fields(_OWNED_TASKS, "PendingRevocation")),
+        _MEMBER, _flexible(*_CURRENT, *_task_fields(_OWNED_TASKS), *_task_fields(_OWNED_TASKS, "PendingRevocation"))
     ),
     23: _Type(_GROUP, _TOPOLOGY),
 }
@@ -258,11 +241,7 @@ TRANSACTION = Message(
         Field("nextProducerEpoch", "int16", since=1, tag=3, default=-1),
         Field("transactionTimeoutMs", "int32"),
         Field("transactionStatus", "int8"),
-        Field(
-            "transactionPartitions",
-            Many((Field("topic", "string"), Field("partitionIds", _INT32S))),
-            nullable=True,
-        ),
+        Field("transactionPartitions", Many((Field("topic", "string"), Field("partitionIds", _INT32S))), nullable=True),
         Field("transactionLastUpdateTimestampMs", "int64"),
         Field("transactionStartTimestampMs", "int64"),
         Field("clientTransactionVersion", "int16", since=1, tag=2, default=0),

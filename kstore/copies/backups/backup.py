@@ -1,7 +1,6 @@
 """`Backup`: a thread that backs up a store, round after round; and the same for directories of another process.
 
-The hardest rule: a failure of the object store stops no append and ends no backup, it only leaves it behind; a newer
-writer ends it.
+Invariant: a failure of the object store stops no append and ends no backup; only a newer writer ends it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What a backup holds as of one round: topics, partitions, their segments and tails, and what has been dropped.
 
-Values only; their text is in `rounds`. The hardest rule: tails follow the sealed segments without a gap, and chunks one
-another, so that what is put together again is the source's bytes.
+Values only. Invariant: tails follow the sealed segments without a gap, and chunks follow one another.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from kstore.copies.backups import object_keys
-from kstore.copies.backups.backup_manifest import Span
+from kstore.copies.backups.backup_manifest import Span, numbers_in
 from kstore.files import names
 
 PartitionKey: TypeAlias = tuple[str, int]
@@ -166,8 +165,7 @@ class Dropped(NamedTuple):
 
     def objects(self) -> list[str]:
         """The names of all of them."""
-        numbers = (number for first, last in self.rounds for number in range(first, last + 1))
-        return [*self.keys, *map(object_keys.round_key, numbers)]
+        return [*self.keys, *map(object_keys.round_key, numbers_in(self.rounds))]
 
 
 @dataclass(frozen=True, slots=True)

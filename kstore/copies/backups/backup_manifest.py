@@ -1,16 +1,15 @@
-"""The manifest of a backup: the one object that is replaced, by compare-and-set, and which all the others hang on.
+"""`kstore-backup.json`: the one object that is replaced, by compare-and-set, and that names all others.
 
-Owns its text, read as a stranger's. The hardest rule: whoever writes took a generation first, and a manifest of a
-higher generation ends every older writer.
+Invariant: whoever writes took a generation first, and a manifest of a higher generation ends every older writer.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kstore.base.numbers import LONG_MAX
@@ -55,73 +54,51 @@ class Intent(NamedTuple):
     crc: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class BackupManifest:
     """The content of `kstore-backup.json`. Immutable; thread-safe."""
 
     backup: str
     """The backup's id, 32 hexadecimal digits; also the id of what is restored of it."""
-
     generation: int
     """Of the writer: the number of writers that there have been. One with a lower generation has been fenced."""
-
     writer: str
     """The writer's id, 32 hexadecimal digits."""
-
     revision: int
     """Rises with each writing of the manifest, so that no two have the same text."""
-
     number: int
     """The last round that counts; 0 without one."""
-
     time_ms: int
     """When that round was made, in milliseconds since the epoch: rounds have rising times."""
-
     window_ms: int
     """For how long what has been dropped is kept."""
-
     kept_from_ms: int = 0
     """What was dropped up to then may have been deleted: states of before it may lack objects."""
-
     swept_ms: int = 0
     """When objects that no manifest counts were looked for the last time."""
-
     catalogs: tuple[CatalogPlace, ...] = ()
     """The catalogs of the restore window, the oldest first."""
-
     rounds: tuple[Span, ...] = ()
     """The rounds since the newest catalog, or since the beginning."""
-
     intents: tuple[Intent, ...] = ()
     """What the writer may be uploading."""
 
+    @property
+    def all_rounds(self) -> Iterator[int]:
+        """The numbers of the rounds that it names, catalogs' included."""
+        return numbers_in((*(span for each in self.catalogs for span in each.rounds), *self.rounds))
+
     def encode(self) -> bytes:
         """Write it as JSON."""
-        fields = {
-            "version": VERSION,
-            "backup": self.backup,
-            "generation": self.generation,
-            "writer": self.writer,
-            "revision": self.revision,
-            "number": self.number,
-            "time_ms": self.time_ms,
-            "window_ms": self.window_ms,
-            "kept_from_ms": self.kept_from_ms,
-            "swept_ms": self.swept_ms,
-            "catalogs": [[*place[:4], place.rounds] for place in self.catalogs],
-            "rounds": self.rounds,
-            "intents": self.intents,
-        }
+        fields = {"version": VERSION, **{each.name: getattr(self, each.name) for each in dataclasses.fields(self)}}
         return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(data: bytes, where: str) -> BackupManifest:
     """Read a manifest; `BackupError` names `where` it is, the field, what it holds, and what is allowed."""
     fields = parse(data, where)
-    version = integer(fields, "version", 0)
-    if version != VERSION:
-        raise BackupError(f"{where} has version {version}; this release of kstore knows version {VERSION}")
     with malformed_fields(where):
+        check_version(fields)
         number = fields.integer("number", 0, LONG_MAX)
         time_ms = fields.integer("time_ms", 0, LONG_MAX)
         catalogs = tuple(_catalogs(fields))
@@ -136,7 +113,7 @@ def decode(data: bytes, where: str) -> BackupManifest:
             kept_from_ms=fields.integer("kept_from_ms", 0, LONG_MAX),
             swept_ms=fields.integer("swept_ms", 0, LONG_MAX),
             catalogs=catalogs,
-            rounds=spans(fields, "rounds"),
+            rounds=spans_of(fields, "rounds", fields.take("rounds")),
             intents=tuple(_intents(fields)),
         )
         fields.end()
@@ -159,6 +136,11 @@ def read_manifest(objects: Objects) -> tuple[BackupManifest, Tag] | None:
     return decode(found.data, f"{object_keys.MANIFEST} in {objects.url}"), found.tag
 
 
+def numbers_in(spans: Iterable[Span]) -> Iterator[int]:
+    """The numbers of all rounds in spans."""
+    return (number for first, last in spans for number in range(first, last + 1))
+
+
 def add_round(rounds: tuple[Span, ...], number: int) -> tuple[Span, ...]:
     """The spans with one more round, above all of them."""
     if rounds and rounds[-1].last + 1 == number:
@@ -172,25 +154,18 @@ def add_round(rounds: tuple[Span, ...], number: int) -> tuple[Span, ...]:
 def parse(data: bytes, where: str) -> json_file.Fields:
     """The fields of a JSON object; `BackupError` for anything else."""
     try:
-        return json_file.Fields(json_file.parse(data), where)
+        parsed = json_file.parse(data)
     except (ValueError, RecursionError) as error:
         raise BackupError(f"{where} is malformed: {str(error)[:200]}") from None
-    except StorageError as error:
-        raise malformed(where, error) from None
+    with malformed_fields(where):
+        return json_file.Fields(parsed, where)
 
 
-def malformed(where: str, error: StorageError) -> BackupError:
-    """The error of a field of a backup's object."""
-    reason = str(error.strerror).removeprefix("malformed: ").partition("; 'kstore repair'")[0]
-    return BackupError(f"{where} is malformed: {reason}")
-
-
-def integer(fields: json_file.Fields, name: str, low: int, high: int = LONG_MAX) -> int:
-    """A whole number; `BackupError`."""
-    try:
-        return fields.integer(name, low, high)
-    except StorageError as error:
-        raise malformed(fields.path, error) from None
+def check_version(fields: json_file.Fields) -> None:
+    """Take the version; `BackupError` for another one than this release knows."""
+    version = fields.integer("version", 0, LONG_MAX)
+    if version != VERSION:
+        raise BackupError(f"{fields.path} has version {version}; this release of kstore knows version {VERSION}")
 
 
 @contextmanager
@@ -199,7 +174,8 @@ def malformed_fields(where: str) -> Iterator[None]:
     try:
         yield
     except StorageError as error:
-        raise malformed(where, error) from None
+        reason = str(error.strerror).removeprefix("malformed: ").partition("; 'kstore repair'")[0]
+        raise BackupError(f"{where} is malformed: {reason}") from None
 
 
 def list_of(fields: json_file.Fields, place: str, value: Any, count: int) -> list[Any]:
@@ -224,11 +200,6 @@ def numbers_of(fields: json_file.Fields, place: str, value: Any, highs: tuple[in
         if type(number) is not int or not 0 <= number <= high:
             raise fields.refusal(place, number, f"a whole number from 0 to {high}")
     return tuple(value)
-
-
-def spans(fields: json_file.Fields, name: str) -> tuple[Span, ...]:
-    """Rising spans of rounds; `StorageError`."""
-    return spans_of(fields, name, fields.take(name))
 
 
 def spans_of(fields: json_file.Fields, name: str, value: Any) -> tuple[Span, ...]:

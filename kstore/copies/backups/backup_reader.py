@@ -1,7 +1,7 @@
-"""Reading what a backup's manifest names: catalogs, the headers of rounds, and the states that they make.
+"""Reads what a backup's manifest names: catalogs, the headers of rounds, and the states that they make.
 
-The hardest rule: a state is put together of whole objects that follow one another, or there is a `BackupError` that
-names the one that does not.
+Invariant: a state is put together of whole objects that follow one another; a `BackupError` names the one that does
+not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kstore.base import times
 from kstore.base.threads import Workers
 from kstore.copies.backups import backup_rounds, object_keys
 from kstore.copies.backups.backup_contents import BackupState
-from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace, Span
+from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace, numbers_in
 from kstore.copies.backups.backup_rounds import Round
 from kstore.copies.backups.object_store import Objects
 from kstore.errors import BackupError
@@ -80,11 +80,6 @@ def states(objects: Objects, place: CatalogPlace | None, numbers: Iterable[int])
         finally:
             for future in ahead:
                 future.cancel()
-
-
-def numbers_in(spans: Iterable[Span]) -> Iterator[int]:
-    """The numbers of all rounds in spans."""
-    return (number for first, last in spans for number in range(first, last + 1))
 
 
 def read_newest(objects: Objects, manifest: BackupManifest) -> BackupState:

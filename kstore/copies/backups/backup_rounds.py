@@ -1,7 +1,7 @@
 """What one round changes, as the header of its object, and whole states as catalogs; both as bytes and back.
 
 An object begins with `PREFIX`: magic, length and CRC-32C of the header, which is JSON, compressed in a catalog. In a
-round the bytes of the tails follow. The hardest rule: any bytes whatever give a sound state or a `BackupError`.
+round the bytes of the tails follow. Invariant: any bytes give a sound state or a `BackupError`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from kstore.copies.backups.backup_contents import (
 from kstore.copies.backups.backup_manifest import (
     CRC_MAX,
     MOST_LENGTH,
-    Span,
+    VERSION,
+    check_version,
     list_of,
     lists,
     malformed_fields,
@@ -45,7 +46,6 @@ from kstore.files.json_file import Fields, is_text
 PREFIX = struct.Struct(">8sII")
 ROUND_MAGIC = b"KSBROUND"
 CATALOG_MAGIC = b"KSBCATAL"
-VERSION = 1
 
 MOST_HEADER_BYTES = 128 << 20
 """The largest header of a round, and the largest catalog, compressed; decompressed it may be four times as large."""
@@ -124,7 +124,7 @@ def encode_round(round_: Round) -> bytes:
         "deleted_until_ms": round_.deleted_until_ms,
         "loads": round_.loads,
     }
-    return _framed(ROUND_MAGIC, _json(fields))
+    return _framed(ROUND_MAGIC, json.dumps(fields, separators=(",", ":")).encode())
 
 
 def encode_catalog(state: BackupState) -> bytes:
@@ -136,11 +136,15 @@ def encode_catalog(state: BackupState) -> bytes:
         "caught_up": state.caught_up,
         "together": state.together,
         "topics": {name: _topic_fields(topic) for name, topic in state.topics.items()},
-        "partitions": [_partition_fields(partition) for partition in state.partitions.values()],
+        "partitions": [
+            {**_marks(partition), "segments": partition.segments, "tail": partition.tail}
+            for partition in state.partitions.values()
+        ],
         "dropped": [[each.time_ms, each.keys, each.rounds] for each in state.dropped],
         "loads": state.loads,
     }
-    return _framed(CATALOG_MAGIC, compression.compress(_ZSTD, _json(fields)))
+    data = json.dumps(fields, separators=(",", ":")).encode()
+    return _framed(CATALOG_MAGIC, compression.compress(_ZSTD, data))
 
 
 def header_bytes(data: bytes, where: str) -> int:
@@ -152,7 +156,7 @@ def decode_round(data: bytes, where: str) -> Round:
     """Read the header of a round's object, which `data` holds at least; `BackupError`."""
     fields = parse(_header(data, ROUND_MAGIC, where), where)
     with malformed_fields(where):
-        _version(fields)
+        check_version(fields)
         time_ms = fields.integer("time_ms", 0, LONG_MAX)
         dropped = list_of(fields, "dropped", fields.take("dropped"), 2)
         found = Round(
@@ -182,7 +186,7 @@ def decode_catalog(data: bytes, where: str) -> BackupState:
     except CorruptRecordError as error:
         raise BackupError(f"{where} cannot be decompressed: {error.reason}") from None
     with malformed_fields(where):
-        _version(fields)
+        check_version(fields)
         partitions: dict[PartitionKey, PartitionState] = {}
         for each in fields.objects("partitions"):
             partition = _partition(each)
@@ -239,10 +243,8 @@ def _changed(before: PartitionState | None, change: Change, number: int, where: 
             f"{where}: the tail of {change.topic}-{change.partition} has {len(before.tail)} chunks; "
             f"{change.skip} to {change.keep} of them cannot stay"
         )
-    segments = {
-        segment.base_offset: segment for segment in before.segments if segment.base_offset not in change.removed
-    }
-    segments |= {segment.base_offset: segment for segment in change.sealed}
+    segments = {each.base_offset: each for each in before.segments if each.base_offset not in change.removed}
+    segments |= {each.base_offset: each for each in change.sealed}
     chunks = [chunk if chunk.suffix else chunk._replace(round=number, at=chunk.at + header) for chunk in change.chunks]
     after = replace(
         before,
@@ -267,15 +269,8 @@ def _refuse(partition: PartitionState, where: str) -> None:
         raise BackupError(f"{where}: {partition.topic}-{partition.partition}: {reason}")
 
 
-# To JSON.
-
-
 def _framed(magic: bytes, data: bytes) -> bytes:
     return PREFIX.pack(magic, len(data), crc32c(data)) + data
-
-
-def _json(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _topic_fields(topic: TopicState) -> dict[str, Any]:
@@ -312,13 +307,6 @@ def _change_fields(change: Change) -> dict[str, Any]:
     }
 
 
-def _partition_fields(partition: PartitionState) -> dict[str, Any]:
-    return {**_marks(partition), "segments": partition.segments, "tail": partition.tail}
-
-
-# From JSON.
-
-
 def _prefix(data: bytes, magic: bytes, where: str) -> tuple[int, int]:
     if len(data) < PREFIX.size:
         raise BackupError(f"{where} has {len(data)} bytes; a header of at least {PREFIX.size} is needed")
@@ -338,12 +326,6 @@ def _header(data: bytes, magic: bytes, where: str) -> bytes:
     if crc32c(header) != crc:
         raise BackupError(f"{where} has a header of CRC {crc32c(header):#010x}; it says {crc:#010x}")
     return header
-
-
-def _version(fields: Fields) -> None:
-    version = fields.integer("version", 0, LONG_MAX)
-    if version != VERSION:
-        raise BackupError(f"{fields.path} has version {version}; this release of kstore knows version {VERSION}")
 
 
 def _topic_name(fields: Fields, name: object) -> str:
@@ -427,10 +409,7 @@ _CHUNK = (LONG_MAX, INT_MAX, INT_MAX, CRC_MAX, LONG_MAX, LONG_MAX, MOST_LENGTH)
 
 
 def _place(fields: Fields) -> dict[str, Any]:
-    return {
-        "topic": _topic_name(fields, fields.take("topic")),
-        "partition": fields.integer("partition", 0, INT_MAX),
-    }
+    return {"topic": _topic_name(fields, fields.take("topic")), "partition": fields.integer("partition", 0, INT_MAX)}
 
 
 def _read_marks(fields: Fields) -> dict[str, Any]:
@@ -509,5 +488,4 @@ def _dropped(fields: Fields, place: str, value: list[Any]) -> Dropped:
             object_keys.check(key)
         except BackupError as error:
             raise fields.refusal(place, key, str(error)) from None
-    found: tuple[Span, ...] = spans_of(fields, place, rounds)
-    return Dropped(time_ms, tuple(objects), found)
+    return Dropped(time_ms, tuple(objects), spans_of(fields, place, rounds))

@@ -1,8 +1,7 @@
 """What a backup is made of: an open store, or directories that another process writes, as of one look at them.
 
-The hardest rule: nothing up to the ends of a look can be cut by a crash of the machine any more. The ends of an open
-store are of one moment, between two transactions; those of a directory that another process writes are of the moments
-at which each partition was looked at, and the look says so.
+Invariant: a crash of the machine can no longer cut anything up to the ends of a look. The ends of an open store are of
+one moment, between two transactions; those of directories are not, and the look says so.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from kstore.copies.backups.backup_contents import EpochStart, PartitionKey, Topi
 from kstore.copies.backups.source_partition import ChangedMeanwhileError
 from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
-from kstore.files import checkpoint, epochs, gap_files, load_files, names, topic_files
+from kstore.files import checkpoint, epochs, load_files, names, topic_files
 from kstore.log.log import writer_of
 from kstore.store import catalog
 from kstore.store.catalog import Entry
@@ -96,11 +95,7 @@ class _Source:
     _recorded: Mapping[str, TopicState] = {}  # the file of topics, as of the last look
 
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
-        """The base offsets of a partition's segments, sorted.
-
-        Raises `ChangedMeanwhileError` amid the renames of a compaction, when some have no file of their name, and
-        `KStoreError` where those were broken off.
-        """
+        """The base offsets; `ChangedMeanwhileError` amid a compaction's renames, `KStoreError` if it broke off."""
         path = look.path
         changed_ns = fs.stat(path).st_mtime_ns
         files = _files(path)
@@ -143,11 +138,7 @@ class StoreSource(_Source):
                 look.partitions.append(self._look_at(manager, entry, ends.get(entry)))
             except KStoreError as error:
                 look.unknown[entry.key] = str(error)
-        for name, record in self._metadata.table.topics.items():
-            if record.state == "live":
-                topic_id = checkpoint.format_topic_id(record.topic_id)
-                look.topics[name] = TopicState(topic_id, record.partitions, dict(record.config))
-        self._recorded = look.topics
+        self._recorded = look.topics = _live_topics(self._metadata.table)
         return look
 
     def _ends(self, manager: LogManager) -> dict[Entry, int]:
@@ -172,39 +163,24 @@ class StoreSource(_Source):
         if log is None or log.closed:
             recovery_point = directory.mark(checkpoint.RECOVERY_POINTS, entry.key)
             if recovery_point is not None and end in (None, recovery_point):
-                return self._look_at_closed(directory, entry, recovery_point)
+                start = directory.mark(checkpoint.LOG_STARTS, entry.key) or 0
+                return _seen(directory, entry, start, recovery_point, read_epochs(entry.path), ("closed", entry))
             log = manager.log(entry)
         writer = writer_of(log)
         layout = writer.segments
         durable = writer.housekeeping.recovery_point
         end = min(durable, writer.log_end_offset if end is None else end)
-        cleaned = directory.mark(checkpoint.CLEANER_OFFSETS, entry.key)
-        return PartitionLook(
-            *entry.key,
-            path=entry.path,
-            log_start_offset=writer.log_start_offset,
-            end_offset=end,
-            high_watermark=end,
-            cleaned_offset=-1 if cleaned is None else cleaned,
-            epochs=tuple(EpochStart(*found) for found in writer.epochs.entries),
-            layout=(layout, writer),
-            log_end_offset=end,
-        )
+        epochs_ = tuple(EpochStart(*found) for found in writer.epochs.entries)
+        return _seen(directory, entry, writer.log_start_offset, end, epochs_, (layout, writer))
 
-    @staticmethod
-    def _look_at_closed(directory: LogDirectory, entry: Entry, end: int) -> PartitionLook:
-        cleaned = directory.mark(checkpoint.CLEANER_OFFSETS, entry.key)
-        return PartitionLook(
-            *entry.key,
-            path=entry.path,
-            log_start_offset=directory.mark(checkpoint.LOG_STARTS, entry.key) or 0,
-            end_offset=end,
-            high_watermark=end,
-            cleaned_offset=-1 if cleaned is None else cleaned,
-            epochs=read_epochs(entry.path),
-            layout=("closed", entry),
-            log_end_offset=end,
-        )
+
+def _seen(
+    directory: LogDirectory, entry: Entry, start: int, end: int, epochs: tuple[EpochStart, ...], layout: object
+) -> PartitionLook:
+    cleaned = directory.mark(checkpoint.CLEANER_OFFSETS, entry.key)
+    return PartitionLook(
+        *entry.key, entry.path, start, end, end, -1 if cleaned is None else cleaned, epochs, layout, end
+    )
 
 
 class DirectorySource(_Source):
@@ -217,9 +193,8 @@ class DirectorySource(_Source):
     def __init__(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
         self.roots: Sequence[str] = catalog.real_paths(paths)
         self._last_batches: dict[str, source_partition.Place] = {}
-        self._synced: dict[
-            str, tuple[int, source_partition.Place | None]
-        ] = {}  # the last segment and batch at the last sync
+        # The last segment and batch at the last sync.
+        self._synced: dict[str, tuple[int, source_partition.Place | None]] = {}
         self._begun: dict[str, int] = {}  # the last segment, where it has no batch and is not known to be flushed
         for root in self.roots:
             catalog.refuse_partition(root)
@@ -232,11 +207,7 @@ class DirectorySource(_Source):
         marks = {root: _Marks(root) for root in self.roots}
         listing = catalog.look(self.roots)
         table = topic_files.read_topics(self.roots)
-        look = Look(loads=read_loads(self.roots))
-        for name, record in table.topics.items():
-            if record.state == "live":
-                topic_id = checkpoint.format_topic_id(record.topic_id)
-                look.topics[name] = TopicState(topic_id, record.partitions, dict(record.config))
+        look = Look(loads=read_loads(self.roots), topics=_live_topics(table))
         self._recorded = look.topics
         for entry in in_order(listing.entries):
             if entry.key in listing.doubles:
@@ -335,6 +306,14 @@ def _bases_of(files: list[names.FileName]) -> tuple[int, ...]:
     return tuple(sorted(file.offset for file in files if file.kind == names.LOG and not file.state))
 
 
+def _live_topics(table: topic_files.TopicTable) -> dict[str, TopicState]:
+    return {
+        name: TopicState(checkpoint.format_topic_id(record.topic_id), record.partitions, dict(record.config))
+        for name, record in table.topics.items()
+        if record.state == "live"
+    }
+
+
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
     """Partitions in the order in which their ends are taken: no group has then read what is not there."""
     return sorted(entries, key=lambda entry: (entry.topic != _FIRST, entry.topic == _LAST))
@@ -346,18 +325,12 @@ def read_epochs(path: str) -> tuple[EpochStart, ...]:
     return tuple(EpochStart(*entry) for entry in cache.entries)
 
 
-def read_gaps(path: str) -> tuple[tuple[int, int], ...]:
-    """The gaps that a partition's directory names."""
-    return tuple(gap_files.read_gaps(path))
-
-
 def read_loads(roots: Iterable[str]) -> str:
     """The text of the first file of bulk loads that are done; empty without one."""
     for root in roots:
+        path = os.path.join(root, load_files.LOADS_FILE)
         try:
-            return fs.read_file(
-                os.path.join(root, load_files.LOADS_FILE), most_bytes=load_files.MAX_LOADS_BYTES
-            ).decode()
+            return fs.read_file(path, most_bytes=load_files.MAX_LOADS_BYTES).decode()
         except fs.MissingFileError:
             continue
         except (UnicodeDecodeError, StorageError):

@@ -1,8 +1,7 @@
 """`BackupWriter`: one round after the other, each of which the manifest counts or does not.
 
-A round looks at the source, puts the new batches of all partitions into one object, and has the manifest name it. The
-hardest rule: the state changes only when the manifest is known to have been replaced; one whose answer was lost is
-read again before anything else is done.
+Invariant: the state changes only when the manifest is known to have been replaced; if the answer was lost, the manifest
+is read again before anything else is done.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kstore.base.numbers import LONG_MAX
 from kstore.base.stats import BackupLag
 from kstore.copies.backups import backup_manifest, backup_reader, backup_rounds, object_keys, orphans
 from kstore.copies.backups.backup_contents import BackupState, Dropped, PartitionKey, TopicState
-from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace, Span
+from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace, Span, numbers_in
 from kstore.copies.backups.backup_rounds import Change, Round
 from kstore.copies.backups.backup_source import Look, PartitionLook, Source
 from kstore.copies.backups.object_store import ObjectChangedError, Objects, Tag
@@ -86,8 +85,6 @@ class BackupWriter:
         self._take_over(window_ms, may_be_new=may_be_new)
         self._uploads = Uploads(objects, self.manifest.generation, self._is_taken, self.manifest.intents)
 
-    # Taking over.
-
     def _take_over(self, window_ms: int, *, may_be_new: bool) -> None:
         for _ in range(_ATTEMPTS):
             found = backup_manifest.read_manifest(self._objects)
@@ -101,12 +98,9 @@ class BackupWriter:
                 before, tag = found
                 self.state = backup_reader.read_newest(self._objects, before)
                 self._refuse_other_topics()
+                generation, revision = before.generation + 1, before.revision + 1
                 taken = replace(
-                    before,
-                    generation=before.generation + 1,
-                    writer=self.writer,
-                    revision=before.revision + 1,
-                    window_ms=window_ms,
+                    before, generation=generation, writer=self.writer, revision=revision, window_ms=window_ms
                 )
             try:
                 self._tag = self._objects.replace(object_keys.MANIFEST, taken.encode(), tag)
@@ -117,11 +111,8 @@ class BackupWriter:
             break
         else:
             raise BackupError(f"{self._objects.url}: other writers take the backup over all the time")
-        spans = [*(span for each in taken.catalogs for span in each.rounds), *taken.rounds]
-        known = set(backup_reader.numbers_in(spans))
-        known |= _rounds_of(self.state)
-        gone = {number for each in self.state.dropped for number in backup_reader.numbers_in(each.rounds)}
-        self._live = frozenset(known - gone)
+        gone = {number for each in self.state.dropped for number in numbers_in(each.rounds)}
+        self._live = frozenset({*taken.all_rounds, *_rounds_of(self.state)} - gone)
         # What an earlier writer may be deleting just now keeps its name for one more window.
         due = self._now() - self.manifest.window_ms
         self._deleting = [each for each in self.state.dropped if each.time_ms <= due]
@@ -138,8 +129,6 @@ class BackupWriter:
                 f"the backup at {self._objects.url} has other topics ({shown}), and none of this store's: restore "
                 f"it, or back up to another prefix"
             )
-
-    # A round.
 
     def round(self) -> bool:
         """Back up what is new; whether everything is backed up that was there when it began.
@@ -159,9 +148,9 @@ class BackupWriter:
             self._sweep()
         self._delete_due()
         self._uploads.announced(self.manifest.intents)
-        if self._uploads.errors:
-            error = self._uploads.errors.pop()
-            self._uploads.errors.clear()
+        if errors := self._uploads.errors:
+            error = errors.pop()
+            errors.clear()
             self._small.clear()
             raise error
         return self.caught_up and not self._uploads.is_beside
@@ -196,14 +185,13 @@ class BackupWriter:
                 size += sum(map(len, planned.data))
                 is_full = is_full or size >= ROUND_BYTES
             self._note_lag(each, planned)
-        changes += self._deletions(look)
-        for change in changes:
-            if change.deleted:
-                self.lag.pop(f"{change.topic}-{change.partition}", None)
+        there = {each.key for each in look.partitions} | look.unknown.keys()
+        for key in self.state.partitions if look.is_whole else ():
+            if key not in there:
+                changes.append(Change(*key, deleted=True))
+                self.lag.pop(f"{key[0]}-{key[1]}", None)
+                memories.pop(key, None)
         caught_up = caught_up and not look.unknown
-        for change in changes:
-            if change.deleted:
-                memories.pop(change.key, None)
         topics = self._topic_changes(look)
         loads = None if look.loads == self.state.loads else look.loads
         is_better = (caught_up, look.together) > (self.state.caught_up, self.state.together)
@@ -230,12 +218,6 @@ class BackupWriter:
             return None
         return planned
 
-    def _deletions(self, look: Look) -> list[Change]:
-        if not look.is_whole:
-            return []
-        there = {each.key for each in look.partitions} | look.unknown.keys()
-        return [Change(*key, deleted=True) for key in self.state.partitions if key not in there]
-
     def _topic_changes(self, look: Look) -> dict[str, TopicState | None]:
         before = self.state.topics
         changed: dict[str, TopicState | None] = {n: t for n, t in look.topics.items() if before.get(n) != t}
@@ -256,43 +238,29 @@ class BackupWriter:
     ) -> None:
         """Write the round's object, and have the manifest name it."""
         time_ms = max(self._now(), self.state.time_ms + 1)
-        number = self.manifest.number
+        first, marks = self.manifest.number + 1, (time_ms, self.manifest.generation, caught_up, changes, topics)
         # Each drop is of the state before: what this round does without, apart from its own.
-        trial = Round(number + 1, time_ms, self.manifest.generation, caught_up, changes)
-        after = backup_rounds.apply(self.state, trial, "the round", 0)
-        for number in itertools.count(number + 1):  # noqa: B020
-            round_ = Round(
-                number,
-                time_ms,
-                self.manifest.generation,
-                caught_up,
-                changes,
-                topics,
-                self._dropped(changes, after, time_ms),
-                self._deleted_until_ms,
-                loads,
-                together,
-            )
+        after = backup_rounds.apply(self.state, Round(first, *marks), "the round", 0)
+        for number in itertools.count(first):
+            dropped = self._dropped(changes, after, time_ms)
+            round_ = Round(number, *marks, dropped, self._deleted_until_ms, loads, together)
             header = backup_rounds.encode_round(round_)
             self._orphans.append(number)
-            if self._put_new(object_keys.round_key(number), [header, *data]):
+            key, parts = object_keys.round_key(number), [header, *data]
+            if self._objects.parts_are_new:
+                is_put = self._objects.put_new_parts(key, parts)  # without putting them together
+            else:
+                is_put = self._objects.put_new(key, b"".join(parts))
+            if is_put:
                 break
-            if number - self.manifest.number > _ATTEMPTS:
-                raise BackupError(
-                    f"{object_keys.round_key(number)} in {self._objects.url} is there already, as are those before it"
-                )
+            if number >= first + _ATTEMPTS:
+                raise BackupError(f"{key} in {self._objects.url} is there already, as are those before it")
         state = backup_rounds.apply(self.state, round_, object_keys.round_key(number), len(header))
-        live = (self._live | frozenset(self._orphans)) - frozenset(backup_reader.numbers_in(round_.dropped.rounds))
+        live = (self._live | frozenset(self._orphans)) - frozenset(numbers_in(round_.dropped.rounds))
         self._header_bytes += len(header)
         catalog = self._catalog(state)
         self._commit(self._manifest(number, time_ms, catalog), state, memories, live)
         self.rounds += 1
-
-    def _put_new(self, key: str, parts: list[bytes]) -> bool:
-        """Write a new object of these parts, without putting them together where that can be done."""
-        if self._objects.parts_are_new:
-            return self._objects.put_new_parts(key, parts)
-        return self._objects.put_new(key, b"".join(parts))
 
     def _catalog(self, state: BackupState) -> CatalogPlace | None:
         """Write a catalog, if it is time for one: reading the rounds since the last one would take long."""
@@ -300,14 +268,12 @@ class BackupWriter:
         spans = backup_manifest.add_round(self.manifest.rounds, state.number)
         since = sum(span.last - span.first + 1 for span in spans)
         size = before.length if before is not None else 0
-        is_due = since >= ROUNDS_PER_CATALOG or (
-            since >= LEAST_ROUNDS_PER_CATALOG and self._header_bytes > max(4 * size, 1 << 20)
-        )
-        if not is_due:
+        is_large = since >= LEAST_ROUNDS_PER_CATALOG and self._header_bytes > max(4 * size, 1 << 20)
+        if since < ROUNDS_PER_CATALOG and not is_large:
             return None
-        data = backup_rounds.encode_catalog(state)
-        if not self._objects.put_new(object_keys.catalog_key(state.number), data):
-            found = self._objects.read(object_keys.catalog_key(state.number))
+        data, key = backup_rounds.encode_catalog(state), object_keys.catalog_key(state.number)
+        if not self._objects.put_new(key, data):
+            found = self._objects.read(key)
             if found is None or found.data != data:
                 return None  # left by a writer that was fenced; the next round's name is free
         return CatalogPlace(state.number, state.time_ms, len(data), crc32c(data), spans)
@@ -319,7 +285,6 @@ class BackupWriter:
         oldest_ms = min(self._now() - before.window_ms, self._whole_ms)
         while len(catalogs) > 1 and catalogs[1].time_ms <= oldest_ms:
             catalogs = (catalogs[1]._replace(rounds=()), *catalogs[2:])  # the rounds before it lack their beginning
-        intents = tuple(self._uploads.intents()[: backup_manifest.MOST_INTENTS])
         return replace(
             before,
             revision=before.revision + 1,
@@ -327,7 +292,7 @@ class BackupWriter:
             time_ms=before.time_ms if time_ms is None else time_ms,
             catalogs=catalogs,
             rounds=spans if catalog is None else (),
-            intents=intents,
+            intents=tuple(self._uploads.intents()[: backup_manifest.MOST_INTENTS]),
             swept_ms=max(before.swept_ms, self._swept_ms),
         )
 
@@ -340,26 +305,20 @@ class BackupWriter:
                 now = after.partitions.get(change.key)
                 left = set() if now is None else set(now.objects())
                 gone += [key for key in before.objects() if key not in left]
+                directory = names.partition_name(*change.key)
                 if now is None:
-                    directory = names.partition_name(*change.key)
-                    gone += [
-                        f"{directory}/{name}" for name in (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT)
-                    ]
+                    gone += [f"{directory}/{names.PARTITION_METADATA}", f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"]
         again = [key for each in self._deleting for key in each.keys]
-        again_rounds = [number for each in self._deleting for number in backup_reader.numbers_in(each.rounds)]
+        again_rounds = [number for each in self._deleting for number in numbers_in(each.rounds)]
         catalogs = self.manifest.catalogs
         newest = catalogs[-1].number if catalogs else 0
-        used = _rounds_of(after)
-        unused = [number for number in self._live if number <= newest and number not in used]
+        unused = {number for number in self._live if number <= newest} - _rounds_of(after)
         spans: tuple[Span, ...] = ()
         for number in sorted({*unused, *again_rounds, *self._found.rounds}):
             spans = backup_manifest.add_round(spans, number)
-        superseded = [
-            object_keys.catalog_key(each.number) for each in catalogs[:-1] if each.number not in self._superseded
-        ]
+        old = [each.number for each in catalogs[:-1] if each.number not in self._superseded]
+        superseded = map(object_keys.catalog_key, old)
         return Dropped(time_ms, tuple(dict.fromkeys([*gone, *again, *superseded, *self._found.keys])), spans)
-
-    # The manifest.
 
     def _commit(
         self, new: BackupManifest, state: BackupState, memories: dict[PartitionKey, Memory], live: frozenset[int]
@@ -381,7 +340,10 @@ class BackupWriter:
             there, tag = found
             if there != pending.manifest:
                 self._pending = None
-                raise self._fenced(there) from None
+                raise BackupFencedError(
+                    f"the backup at {self._objects.url} is written by another writer: it has generation "
+                    f"{there.generation}, and this one {self.manifest.generation}; this writer has stopped"
+                ) from None
             self._tag = tag
         self._pending = None
         before = self.manifest
@@ -400,21 +362,10 @@ class BackupWriter:
             if self._is_referenced(intent.key):
                 self._uploads.recorded(intent.key)
 
-    def _fenced(self, there: BackupManifest) -> BackupFencedError:
-        return BackupFencedError(
-            f"the backup at {self._objects.url} is written by another writer: it has generation "
-            f"{there.generation}, and this one {self.manifest.generation}; this writer has stopped"
-        )
-
-    # Dropped objects.
-
     def _set_dropped(self) -> None:
         self._dropped_keys = {key for each in self.state.dropped for key in each.keys}
-        self._superseded = {
-            found[0]
-            for key in self._dropped_keys
-            if (found := object_keys.parse_numbered(key)) and found[1] == object_keys.CATALOG
-        }
+        numbered = map(object_keys.parse_numbered, self._dropped_keys)
+        self._superseded = {found[0] for found in numbered if found and found[1] == object_keys.CATALOG}
 
     def _sweep(self) -> None:
         """Drop objects that no manifest counts, once a day; while nothing is on its way that a round will count."""
@@ -430,13 +381,12 @@ class BackupWriter:
             self._commit(self._manifest(self.manifest.number), self.state, self._memories, self._live)
 
     def _delete_due(self) -> None:
-        """Delete what was dropped before the restore window, but nothing of the last state in which the ends of the
-        partitions belong together: a restore falls back to it for as long as a segment cannot be sent."""
+        """Delete what was dropped before the restore window, but nothing of the last state that is caught up."""
         now = self._now()
         due = min(now - self.manifest.window_ms, self._whole_ms)
         waiting = {id(each) for each in self._deleting}
-        late = [each for each in self.state.dropped if self._deleted_until_ms < each.time_ms <= due]
-        late = [each for each in late if id(each) not in waiting]
+        dropped = [each for each in self.state.dropped if id(each) not in waiting]
+        late = [each for each in dropped if self._deleted_until_ms < each.time_ms <= due]
         if not late or now < self._delete_next_ms:
             return
         # The manifest no longer names the catalogs that go, says which states may lack objects from now on, and this
@@ -457,10 +407,8 @@ class BackupWriter:
         partition = None if place is None else self.state.partitions.get(place)
         return partition is not None and (object_keys.is_small_file(key) or key in partition.objects())
 
-    # Small things.
-
     def _put_small_files(self, look: PartitionLook, change: Change) -> None:
-        """Put the two small files where Kafka has them, for whoever copies the prefix back without kstore."""
+        """Put the two small files where Kafka has them."""
         content = change.topic_id, look.epochs
         if self._small.get(look.key) == content or (not change.anew and change.epochs is None):
             self._small.setdefault(look.key, content)
@@ -476,7 +424,7 @@ class BackupWriter:
 
     def _note_lag(self, look: PartitionLook, planned: Planned) -> None:
         known = self.state.partitions.get(look.key)
-        end = planned.change.end_offset if planned.change is not None else (known.end_offset if known else 0)
+        end = planned.change.end_offset if planned.change else known.end_offset if known else 0
         self.lag[f"{look.topic}-{look.partition}"] = {
             "end_offset": end,
             "log_end_offset": look.log_end_offset,

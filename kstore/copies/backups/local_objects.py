@@ -1,7 +1,7 @@
 """`LocalObjects`: a directory on this machine as an object store.
 
-The hardest rule: an object has its name only once it is whole and synced, and names are given and compared under one
-lock, so that two writers in two processes see what an object store would show them.
+Invariant: an object has its name only once it is whole and synced. Names are given and compared under one lock, so that
+two processes see what an object store would show them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from kstore._core import crc32c
 from kstore.copies.backups.object_store import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
@@ -31,102 +30,68 @@ class LocalObjects(Objects):
     def __init__(self, path: str, *, create: bool = False) -> None:
         self.path = os.path.realpath(path)
         super().__init__(self.path)
-        self._counting = threading.Lock()
         if create:
             fs.make_directories(self.path)
         elif not fs.exists(self.path):
             raise BackupError(f"there is no directory {self.path}")
 
     def read(self, key: str, *, most_bytes: int = MOST_BYTES) -> Tagged | None:
-        """A whole file."""
         self._count("get")
-        try:
+        with self._failing(key), suppress(fs.MissingFileError):
             data = fs.read_file(self._path(key), most_bytes=most_bytes)
-        except fs.MissingFileError:
-            return None
-        except StorageError as error:
-            raise self._failed(key, error) from error
-        return Tagged(data, _tag(data))
+            return Tagged(data, _tag(data))
+        return None
 
     def read_range(self, key: str, position: int, length: int) -> bytes:
-        """Some bytes of a file."""
         return b"".join(self.stream(key, position, length))
 
     def stream(self, key: str, position: int, length: int) -> Iterator[memoryview]:
-        """Some bytes of a file in parts."""
         self._count("get")
-        try:
-            fd = fs.open(self._path(key))
-        except StorageError as error:
-            raise self._failed(key, error) from error
-        try:
+        with self._failing(key), fs.closing(fs.open(self._path(key))) as fd:
             end = position + length
             while position < end and (part := fs.pread(fd, min(_READ_BYTES, end - position), position)):
                 position += len(part)
                 yield memoryview(part)
-        except StorageError as error:
-            raise self._failed(key, error) from error
-        finally:
-            fs.close(fd)
 
     def size(self, key: str) -> int | None:
-        """A file's length."""
         self._count("get")
-        try:
+        with self._failing(key), suppress(fs.MissingFileError):
             return fs.stat(self._path(key), follow=False).st_size
-        except fs.MissingFileError:
-            return None
-        except StorageError as error:
-            raise self._failed(key, error) from error
+        return None
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """Write a file that was not there."""
         return self.put_new_parts(key, [data])
 
     def put_new_parts(self, key: str, parts: Iterable[bytes | FilePart]) -> bool:
-        """Write a file part by part that was not there."""
         self._count("put")
-        try:
-            with self._written(key, parts) as (temporary, path):
-                with fs.checkpoint_lock(self.path):
-                    if fs.exists(path):
-                        fs.unlink(temporary)
-                        return False
-                    fs.rename(temporary, path)
-                fs.sync_directory(os.path.dirname(path))
-        except StorageError as error:
-            raise self._failed(key, error) from error
+        with self._failing(key), self._written(key, parts) as (temporary, path):
+            with fs.checkpoint_lock(self.path):
+                if fs.exists(path):
+                    fs.unlink(temporary)
+                    return False
+                fs.rename(temporary, path)
+            fs.sync_directory(os.path.dirname(path))
         return True
 
     def put_parts(self, key: str, parts: Iterable[bytes]) -> None:
-        """Write a file part by part."""
         self._count("put")
-        try:
-            with self._written(key, parts) as (temporary, path):
-                fs.rename(temporary, path)
-                fs.sync_directory(os.path.dirname(path))
-        except StorageError as error:
-            raise self._failed(key, error) from error
+        with self._failing(key), self._written(key, parts) as (temporary, path):
+            fs.rename(temporary, path)
+            fs.sync_directory(os.path.dirname(path))
 
     def replace(self, key: str, data: bytes, tag: Tag | None) -> Tag:
-        """Replace a file whose content has this tag."""
         self._count("put", len(data))
         path = self._path(key)
-        try:
-            with fs.checkpoint_lock(self.path):
-                try:
-                    found: Tag | None = _tag(fs.read_file(path, most_bytes=MOST_BYTES))
-                except fs.MissingFileError:
-                    found = None
-                if found != tag:
-                    raise ObjectChangedError(f"{path} has another content than the one that was read")
-                fs.write_atomically(path, data)
-        except StorageError as error:
-            raise self._failed(key, error) from error
+        with self._failing(key), fs.checkpoint_lock(self.path):
+            found: Tag | None = None
+            with suppress(fs.MissingFileError):
+                found = _tag(fs.read_file(path, most_bytes=MOST_BYTES))
+            if found != tag:
+                raise ObjectChangedError(f"{path} has another content than the one that was read")
+            fs.write_atomically(path, data)
         return _tag(data)
 
     def list(self) -> Iterator[ObjectInfo]:
-        """The files in the directory and in the directories there."""
         self._count("list")
         try:
             for entry in fs.scandir(self.path):
@@ -144,23 +109,18 @@ class LocalObjects(Objects):
         """Delete files, and the directories that have no more of them."""
         for key in keys:
             self._count("delete")
-            try:
+            with self._failing(key):
                 if fs.unlink(self._path(key)) and "/" in key:
                     directory = os.path.dirname(self._path(key))
                     fs.sync_directory(directory)
                     if not fs.listdir(directory):
                         fs.rmdir(directory)
-            except StorageError as error:
-                raise self._failed(key, error) from error
 
     def remove_unfinished(self) -> None:
-        """Delete the files that no process is writing any more."""
         for info in self.list():
             if _UNFINISHED.search(info.key):
-                try:
+                with self._failing(info.key):
                     newfiles.remove_leftover(self._path(info.key))
-                except StorageError as error:
-                    raise self._failed(info.key, error) from error
 
     @contextmanager
     def _written(self, key: str, parts: Iterable[bytes | FilePart]) -> Iterator[tuple[str, str]]:
@@ -184,13 +144,12 @@ class LocalObjects(Objects):
             raise BackupError(f"{key[:80]!a} is no name of an object below {self.path}")
         return f"{self.path}/{key}"
 
-    def _count(self, kind: str, size: int = 0) -> None:
-        with self._counting:
-            self.requests[kind] += 1
-            self.sent_bytes += size
-
-    def _failed(self, key: str, error: StorageError) -> BackupError:
-        return BackupError(f"{key} in {self.path}: {error.strerror or error}")
+    @contextmanager
+    def _failing(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except StorageError as error:
+            raise BackupError(f"{key} in {self.path}: {error.strerror or error}") from error
 
 
 def _tag(data: bytes) -> Tag:

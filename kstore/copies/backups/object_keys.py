@@ -1,7 +1,6 @@
-"""The names of a backup's objects: built here, and taken apart as a stranger's.
+"""The names of a backup's objects: built here, and parsed as untrusted input.
 
-Owns the layout below the prefix of a backup. The hardest rule: a key is built of a checked topic, numbers and a kind of
-file, and one that is read is refused unless it is exactly what would be built of its parts.
+Invariant: a key that is read is refused unless it is exactly what would be built of its parts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """What a backup asks of an object store.
 
-The hardest rule: an object is new or is not written, but for the manifest, which is replaced only where its content is
-still the one that was read.
+Invariant: an object is new or is not written; only the manifest is replaced, if its content is still what was read.
 """
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -67,6 +67,12 @@ class Objects(Closing):
         self.url = url
         self.requests = Counter()
         self.sent_bytes = 0
+        self._counting = threading.Lock()
+
+    def _count(self, kind: str, size: int = 0, requests: int = 1) -> None:
+        with self._counting:
+            self.requests[kind] += requests
+            self.sent_bytes += size
 
     @abstractmethod
     def read(self, key: str, *, most_bytes: int = MOST_BYTES) -> Tagged | None:

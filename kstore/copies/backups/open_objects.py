@@ -1,4 +1,4 @@
-"""Where the URL of a backup leads: a directory on this machine is `local`, everything else `remote`, by obstore."""
+"""Opens the URL of a backup: a directory on this machine, or an object store by obstore."""
 
 from __future__ import annotations
 

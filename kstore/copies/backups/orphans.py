@@ -1,8 +1,7 @@
 """Objects that no manifest counts: of uploads whose writer was killed, or whose segment was replaced meanwhile.
 
-The hardest rule: nothing is deleted here. What is found is dropped by a round, like files that a log does without: only
-the writer whose manifest counts that round may do so, no later writer gives one of these names to anything, and they
-are deleted after the restore window.
+Nothing is deleted here. A round drops what is found, and it is deleted after the restore window, as files that a log
+does without are. Invariant: no later writer gives one of these names to anything.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from kstore.copies.backups import backup_reader, object_keys
+from kstore.copies.backups import object_keys
 from kstore.copies.backups.backup_contents import BackupState
 from kstore.copies.backups.backup_manifest import BackupManifest
 from kstore.copies.backups.object_store import Objects
@@ -33,8 +32,7 @@ def find(objects: Objects, manifest: BackupManifest, state: BackupState, others:
         object_keys.catalog_key(each.number) for each in manifest.catalogs
     }
     counted.update(others)
-    spans = [*(span for each in manifest.catalogs for span in each.rounds), *manifest.rounds]
-    counted.update(object_keys.round_key(number) for number in backup_reader.numbers_in(spans))
+    counted.update(map(object_keys.round_key, manifest.all_rounds))
     for partition in state.partitions.values():
         counted.update(partition.objects(), (partition.object_of_chunk(chunk) for chunk in partition.tail))
     for each in state.dropped:

@@ -1,14 +1,10 @@
-"""`RemoteObjects`: an object store as obstore reaches it.
-
-The hardest rule: an error says what to do about it: which extra is missing, that a bucket is, or that the credentials
-are.
-"""
+"""`RemoteObjects`: an object store as obstore reaches it. Errors say what to do about them."""
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import chain, islice
 from typing import Any
@@ -65,7 +61,6 @@ class RemoteObjects(Objects):
         self._obstore = optional.obstore("a backup", "store", "exceptions")
         self._errors = self._obstore.exceptions
         self._store = self._open(url, dict(options or {}))
-        self._counting = threading.Lock()
 
     def _open(self, url: str, options: dict[str, Any]) -> Any:
         if url.startswith("memory://"):
@@ -81,64 +76,43 @@ class RemoteObjects(Objects):
             raise ConfigError(f"{self.url} cannot be opened with these options: {_short(error)}") from error
 
     def read(self, key: str, *, most_bytes: int = MOST_BYTES) -> Tagged | None:
-        """A whole object."""
         self._count("get")
-        try:
+        with self._failing(key, may_miss=True):
             found = self._obstore.get(self._store, key)
             size = found.meta["size"]
             if size > most_bytes:
                 raise BackupError(f"{key} in {self.url} has {size} bytes; {most_bytes} are allowed")
-            tag = found.meta["e_tag"], found.meta["version"]
-            return Tagged(bytes(found.bytes()), tag)
-        except FileNotFoundError as error:
-            self._refuse_missing_bucket(error)
-            return None
-        except self._errors.BaseError as error:
-            raise self._failed(key, error) from error
+            return Tagged(bytes(found.bytes()), (found.meta["e_tag"], found.meta["version"]))
+        return None
 
     def read_range(self, key: str, position: int, length: int) -> bytes:
-        """Some bytes of an object."""
         if length <= 0:
             return b""
         self._count("get")
-        try:
+        with self._failing(key):
             return bytes(self._obstore.get_range(self._store, key, start=position, length=length))
-        except (FileNotFoundError, self._errors.BaseError) as error:
-            raise self._failed(key, error) from error
 
     def stream(self, key: str, position: int, length: int) -> Iterator[memoryview]:
-        """Some bytes of an object in parts."""
         if length <= 0:
             return
         self._count("get")
-        try:
+        with self._failing(key):
             found = self._obstore.get(self._store, key, options={"range": (position, position + length)})
             for part in found.stream(min_chunk_size=PART_BYTES):
                 yield memoryview(part)
-        except (FileNotFoundError, self._errors.BaseError) as error:
-            raise self._failed(key, error) from error
 
     def size(self, key: str) -> int | None:
-        """An object's length."""
         self._count("get")
-        try:
+        with self._failing(key, may_miss=True):
             return int(self._obstore.head(self._store, key)["size"])
-        except FileNotFoundError as error:
-            self._refuse_missing_bucket(error)
-            return None
-        except self._errors.BaseError as error:
-            raise self._failed(key, error) from error
+        return None
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """Write an object that was not there."""
         self._count("put", len(data))
-        try:
+        with self._failing(key), suppress(self._errors.AlreadyExistsError):
             self._obstore.put(self._store, key, data, mode="create")
-        except self._errors.AlreadyExistsError:
-            return False
-        except (FileNotFoundError, self._errors.BaseError) as error:
-            raise self._failed(key, error) from error
-        return True
+            return True
+        return False
 
     def put_parts(self, key: str, parts: Iterable[bytes]) -> None:
         """Write an object part by part; one of a single part by one request."""
@@ -146,7 +120,10 @@ class RemoteObjects(Objects):
         rest = iter(parts)
         first = list(islice(rest, 2))
         if len(first) < 2:
-            self._put_whole(key, b"".join(first))
+            data = b"".join(first)
+            self._count("put", len(data))
+            with self._failing(key):
+                self._obstore.put(self._store, key, data, use_multipart=False)
             return
 
         sent = 0
@@ -161,15 +138,9 @@ class RemoteObjects(Objects):
                 failures.append(error)
                 raise
 
+        multipart = {"use_multipart": True, "chunk_size": PART_BYTES, "max_concurrency": PARTS_AT_ONCE}
         try:
-            self._obstore.put(
-                self._store,
-                key,
-                counted(),
-                use_multipart=True,
-                chunk_size=PART_BYTES,
-                max_concurrency=PARTS_AT_ONCE,
-            )
+            self._obstore.put(self._store, key, counted(), **multipart)
         except Exception as error:
             if failures:
                 raise failures[0] from None
@@ -179,15 +150,7 @@ class RemoteObjects(Objects):
         finally:
             self._count("put", sent, 2 + -(-sent // PART_BYTES))  # one that begins it and one that completes it
 
-    def _put_whole(self, key: str, data: bytes) -> None:
-        self._count("put", len(data))
-        try:
-            self._obstore.put(self._store, key, data, use_multipart=False)
-        except (FileNotFoundError, self._errors.BaseError) as error:
-            raise self._failed(key, error) from error
-
     def replace(self, key: str, data: bytes, tag: Tag | None) -> Tag:
-        """Replace an object whose content has this tag."""
         self._count("put", len(data))
         mode: Any = "create"
         if tag is not None:
@@ -202,37 +165,36 @@ class RemoteObjects(Objects):
         return result["e_tag"], result["version"]
 
     def list(self) -> Iterator[ObjectInfo]:
-        """All objects below the URL."""
         self._count("list")
-        try:
+        with self._failing("the listing"):
             for page in self._obstore.list(self._store):
                 for found in page:
                     yield ObjectInfo(found["path"], found["size"])
-        except (FileNotFoundError, self._errors.BaseError) as error:
-            raise self._failed("the listing", error) from error
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, a thousand in a request where the store can."""
-        keys = list(keys)
-        for at in range(0, len(keys), 1000):
+        rest = iter(keys)
+        while some := list(islice(rest, 1000)):
             self._count("delete")
             try:
-                self._obstore.delete(self._store, keys[at : at + 1000])
+                self._obstore.delete(self._store, some)
             except FileNotFoundError as error:  # of one of them, and the others may be there still
                 self._refuse_missing_bucket(error)
-                for key in keys[at : at + 1000]:
-                    self._delete_one(key)
+                for key in some:
+                    self._count("delete")
+                    with self._failing(key), suppress(FileNotFoundError):
+                        self._obstore.delete(self._store, key)
             except self._errors.BaseError as error:
-                raise self._failed(keys[at], error) from error
+                raise self._failed(some[0], error) from error
 
-    def _delete_one(self, key: str) -> None:
-        self._count("delete")
+    @contextmanager
+    def _failing(self, key: str, *, may_miss: bool = False) -> Iterator[None]:
         try:
-            self._obstore.delete(self._store, key)
-        except FileNotFoundError:
-            return
-        except self._errors.BaseError as error:
-            raise self._failed(key, error) from error
+            yield
+        except (FileNotFoundError, self._errors.BaseError) as error:
+            if not may_miss or not isinstance(error, FileNotFoundError):
+                raise self._failed(key, error) from error
+            self._refuse_missing_bucket(error)
 
     def _refuse_missing_bucket(self, error: Exception) -> None:
         if _NO_BUCKET.search(str(error)):
@@ -248,11 +210,6 @@ class RemoteObjects(Objects):
                 f"({_short(error)})"
             )
         return BackupError(f"{key} in {self.url}: {_short(error)}")
-
-    def _count(self, kind: str, size: int = 0, requests: int = 1) -> None:
-        with self._counting:
-            self.requests[kind] += requests
-            self.sent_bytes += size
 
 
 def without_credentials(url: str) -> str:

@@ -1,7 +1,7 @@
 """What a round changes in one partition: the difference between what the backup has and what a look has seen.
 
-Reads the partition's files, and writes nothing. The hardest rule: what a change leaves is a log that the source had,
-in one piece: sealed segments are replaced from the first on, and a tail that was cut is cut before it goes on.
+Invariant: what a change leaves is a log that the source had, in one piece: sealed segments are replaced from the first
+on, and a tail that was cut is cut before it goes on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from kstore.copies.backups import source_partition
 from kstore.copies.backups.backup_contents import Chunk, PartitionState, SealedSegment, StoredFile
 from kstore.copies.backups.backup_rounds import Change
-from kstore.copies.backups.backup_source import PartitionLook, Source, read_gaps
+from kstore.copies.backups.backup_source import PartitionLook, Source
 from kstore.copies.backups.source_partition import ChangedMeanwhileError, Place, SnapshotFile, Target
 from kstore.disk import fs
 from kstore.errors import StorageError
-from kstore.files import names
+from kstore.files import gap_files, names
 
 MERGED_BYTES = 4 << 20
 """Chunks up to this size are sent once more together with new ones when there are many; larger ones are left."""
@@ -240,9 +240,8 @@ class _Planner:
         uploaded = [self.finished(each) for each in wanted[:UPLOADS_AHEAD]]
         for target, sealed in zip(missing, uploaded, strict=False):
             overlaps = [segment for segment in self.segments if _overlap(segment, target)]
-            within = all(
-                target.base_offset <= each.base_offset and each.end_offset <= target.end_offset for each in overlaps
-            )
+            first, last = target[:2]
+            within = all(first <= each.base_offset and each.end_offset <= last for each in overlaps)
             if not within:  # the log was cut and written again with other segments
                 self.segments = [each for each in self.segments if each.end_offset <= target.base_offset]
                 self.tail, self.place = [], None
@@ -366,7 +365,9 @@ class _Planner:
         """The change that comes of it."""
         look, known = self.look, self.known
         snapshot = self._snapshot()
-        skip, keep = self._kept()
+        old = [chunk for chunk in self.tail if chunk not in self.fresh]
+        skip = known.tail.index(old[0]) if old else 0
+        keep = skip + len(old)
         change = Change(
             look.topic,
             look.partition,
@@ -377,7 +378,7 @@ class _Planner:
             high_watermark=min(max(look.high_watermark, 0), self.end),
             cleaned_offset=look.cleaned_offset,
             epochs=tuple(entry for entry in look.epochs if entry.offset <= self.end),
-            gaps=read_gaps(look.path),
+            gaps=tuple(gap_files.read_gaps(look.path)),
             removed=tuple(s.base_offset for s in known.segments if s not in self.segments),
             sealed=tuple(s for s in self.segments if s not in known.segments),
             chunks=tuple(self.fresh),
@@ -385,31 +386,14 @@ class _Planner:
             skip=skip,
             keep=keep,
         )
-        is_whole = self.is_all and not self.waits and not self._waits_for_snapshot
-        seen = look if is_whole else None
-        file = self._snapshot_file
-        after = Memory(seen, look.layout, self.bases, self.targets, self.topic_id, self.place, file)
-        same = (
-            not self.anew
-            and not change.removed
-            and not change.sealed
-            and not change.chunks
-            and (change.skip, change.keep) == (0, len(known.tail))
-            and _marks_of(known) == _marks_of(change)
-        )
-        if same:
+        seen = look if self.is_all and not self.waits and not self._waits_for_snapshot else None
+        after = Memory(seen, look.layout, self.bases, self.targets, self.topic_id, self.place, self._snapshot_file)
+        is_new = self.anew or change.removed or change.sealed or change.chunks
+        if not is_new and (skip, keep) == (0, len(known.tail)) and _marks_of(known) == _marks_of(change):
             return Planned(None, [], after)
         if not self.anew and change.epochs == known.epochs:
             change = replace(change, epochs=None)
         return Planned(change, self.data, after)
-
-    def _kept(self) -> tuple[int, int]:
-        """Which chunks of the known tail stay."""
-        old = [chunk for chunk in self.tail if chunk not in self.fresh]
-        if not old:
-            return 0, 0
-        skip = self.known.tail.index(old[0])
-        return skip, skip + len(old)
 
     def _snapshot(self) -> tuple[int, StoredFile] | None:
         """The snapshot at the base offset of the tail's first segment."""

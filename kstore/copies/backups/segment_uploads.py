@@ -1,9 +1,8 @@
 """`Uploads`: sealed segments on their way to the object store, in threads beside the rounds.
 
-A job reads its files once for their checksums, and once more to send them; only once where an object in parts can be
-one that was not there. The hardest rule: elsewhere a file that goes in parts goes under a name that the manifest has
-announced with its length and checksum, so that no writer that comes later gives the name to other bytes while a
-request of this one may still be on its way.
+A job reads its files for their checksums, and again to send them; once if parts can make a new object. Invariant: else
+a file that goes in parts has a name that the manifest has announced with length and checksum, so that no later writer
+gives the name to other bytes while a request of this one may be on its way.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -43,19 +43,19 @@ class _Large(NamedTuple):
     intent: Intent
 
 
+@dataclass(slots=True, eq=False)
 class _Job:
     """A segment, a snapshot, or a stretch. Its own thread changes it; the writer's looks at `is_running` first."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
-        self.earlier: list[StoredFile] = []  # what an attempt that failed has sent
-        self.files: list[StoredFile] = []
-        self.large: list[_Large] = []
-        self.stretch = Sent([])
-        self.is_hashed = False  # waits for its intents to be announced
-        self.is_sent = False
-        self.error: KStoreError | None = None
-        self.is_running = False
+    wanted: Wanted
+    earlier: list[StoredFile] = field(default_factory=list)  # what an attempt that failed has sent
+    files: list[StoredFile] = field(default_factory=list)
+    large: list[_Large] = field(default_factory=list)
+    stretch: Sent = field(default_factory=lambda: Sent([]))
+    is_hashed: bool = False  # waits for its intents to be announced
+    is_sent: bool = False
+    error: KStoreError | None = None
+    is_running: bool = False
 
 
 class Uploads:
@@ -106,13 +106,7 @@ class Uploads:
             return job.stretch
         if wanted.target is None:
             return job.files[0] if job.files else NO_FILE
-        return SealedSegment(
-            wanted.target.base_offset,
-            wanted.target.end_offset,
-            wanted.target.inode,
-            wanted.target.modified_ns,
-            tuple(job.files),
-        )
+        return SealedSegment(*wanted.target[:4], tuple(job.files))
 
     @property
     def in_flight(self) -> bool:
@@ -120,11 +114,8 @@ class Uploads:
         return bool(self._beside) or any(job.is_running for job in self._jobs.values())
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until an upload has come further since the last look began, if one is in flight; whether it has.
-
-        A look that another thread begins meanwhile takes no change from the threads that wait.
-        """
-        seen = self._looked_at
+        """Wait until an upload has come further since the last look began, if one is in flight; whether it has."""
+        seen = self._looked_at  # a look that another thread begins takes no change from those that wait
 
         def has_changed() -> bool:
             return self._progress is not seen
@@ -139,9 +130,8 @@ class Uploads:
         """What the next manifest has to announce, and what is announced and may be on its way."""
         found = dict(self._open_ended)
         for job in list(self._jobs.values()):
-            found |= {
-                each.intent.key: each.intent for each in job.large if job.is_hashed and self._is_free(each.intent)
-            }
+            new = [large.intent for large in job.large if job.is_hashed and self._is_free(large.intent)]
+            found |= {intent.key: intent for intent in new}
         return list(found.values())
 
     @property
@@ -219,8 +209,8 @@ class Uploads:
                     self.errors.append(job.error)
                     self._failed[key] = job
                 del self._jobs[key]
-            elif not self._may_be_announced(job):
-                del self._jobs[key]
+            elif job.is_hashed and not all(self._is_free(large.intent) for large in job.large):
+                del self._jobs[key]  # a name that it waits for was given to other bytes
             elif not job.is_sent and not job.is_hashed:
                 del self._jobs[key]  # an interrupt came before a thread had it
 
@@ -334,20 +324,17 @@ class Uploads:
     def _put_large_once(self, key: object_keys.FileKey, path: str, size: int) -> StoredFile:
         """Send a file in one piece, reading it once, where such an object can be one that was not there."""
         suffix = "" if self._is_free(Intent(str(key), size, _UNKNOWN)) else self._suffix()
-        fd = fs.open(path)
-        try:
+        with fs.closing(fs.open(path)) as fd:
             part = source_partition.Part(fd, path, 0, size)
-            while not self._objects.put_new_parts(str(key._replace(suffix=suffix)), [part]):
-                if self._objects.size(str(key._replace(suffix=suffix))) == size:
+            while not self._objects.put_new_parts(name := str(key._replace(suffix=suffix)), [part]):
+                if self._objects.size(name) == size:
                     there = 0
-                    for piece in self._objects.stream(str(key._replace(suffix=suffix)), 0, size):
+                    for piece in self._objects.stream(name, 0, size):
                         there = crc32c(piece, there)
                     if there == part.crc:  # an earlier attempt, whose answer was lost
                         break
                 suffix = self._suffix()
             return StoredFile(key.kind, size, part.crc, suffix)
-        finally:
-            fs.close(fd)
 
     def _intent(self, key: object_keys.FileKey, file: StoredFile) -> Intent:
         """What announces a large file: the plain name, one that is announced for these bytes already, or a new one."""
@@ -380,10 +367,6 @@ class Uploads:
     def _is_free(self, intent: Intent) -> bool:
         """Whether these bytes may have this name: nothing else has it, and no request for others may be on its way."""
         return not self._is_taken(intent.key) and self._open_ended.get(intent.key, intent) == intent
-
-    def _may_be_announced(self, job: _Job) -> bool:
-        """Whether the names that it waits for have not been given to other bytes meanwhile."""
-        return not job.is_hashed or all(self._is_free(large.intent) for large in job.large)
 
     def _suffix(self) -> str:
         return object_keys.suffix_of(self._generation, next(self._numbers))

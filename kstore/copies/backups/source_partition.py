@@ -1,7 +1,7 @@
 """A partition's files as a backup reads them: sealed segments as wholes, and whole batches at the end.
 
-Changes nothing and takes no lock: the files may be replaced or cut meanwhile. The hardest rule: what was read counts
-only if the file is still the one that was looked at.
+Takes no lock: the files may be replaced or cut meanwhile. Invariant: what was read counts only if the file is still the
+one that was looked at.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from kstore._core import crc32c
@@ -24,9 +25,8 @@ CHUNK_BYTES = 8 << 20
 """The largest chunk of a tail, unless one batch is larger."""
 
 READ_BYTES = 4 << 20
-"""How much of a file is read at once, where it is not copied. Each reading, checksum and sending takes the GIL again,
-for which a thread that appends all the time lets it wait 5 ms, and stands still a while itself: so these are few.
-Larger pieces leave the cache between the reading and the sending, and each thread has two of them in memory."""
+"""How much of a file is read at once, where it is not copied. Each piece takes the GIL again, for which an appending
+thread lets it wait 5 ms; larger pieces leave the cache between reading and sending."""
 
 _NO_ENTRIES = 1 << 40
 
@@ -94,11 +94,8 @@ def find_targets(directory: str, bases: tuple[int, ...]) -> list[Target]:
 
 def read_parts(path: str, length: int) -> Iterator[bytes]:
     """A file in parts; `ChangedMeanwhileError` if it is shorter."""
-    fd = fs.open(path)
-    try:
+    with fs.closing(fs.open(path)) as fd:
         yield from _parts(fd, path, 0, length)
-    finally:
-        fs.close(fd)
 
 
 class Part:
@@ -141,11 +138,8 @@ def _parts(fd: int, path: str, position: int, end: int) -> Iterator[bytes]:
 
 def read_whole(path: str, length: int) -> bytes:
     """A small file; `ChangedMeanwhileError` if it is shorter."""
-    fd = fs.open(path)
-    try:
+    with fs.closing(fs.open(path)) as fd:
         return _whole(fd, path, 0, length)
-    finally:
-        fs.close(fd)
 
 
 def _whole(fd: int, path: str, position: int, end: int) -> bytes:
@@ -179,81 +173,50 @@ def is_same_file(path: str, target: Target) -> bool:
 
 def find_place(directory: str, chunk: Chunk) -> Place | None:
     """Where the last batch of a chunk stands; None where the file does not hold the chunk's bytes any more."""
-    path = log_path(directory, chunk.base_offset)
-    try:
-        fd = open_log(path)
-    except fs.MissingFileError:
-        return None
-    try:
-        if not _holds(fd, chunk):
-            return None
-        return _last_place(fd, chunk.base_offset, chunk.position, chunk.end_position)
-    finally:
-        fs.close(fd)
+    with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, chunk.base_offset))) as fd:
+        if _holds(fd, chunk):
+            return _find_end(fd, chunk.base_offset, chunk.position, chunk.end_position)[1]
+    return None
 
 
-def _last_place(fd: int, base_offset: int, position: int, end: int) -> Place | None:
+def _find_end(fd: int, base_offset: int, position: int, end: int) -> tuple[int, Place | None]:
     scan = _log_scan.scan(fd, position, end, base_offset, index_interval_bytes=_NO_ENTRIES, check_crc=False)
     if scan.next_offset is None:
-        return None
+        return base_offset, None
     header = fs.pread(fd, HEADER_BYTES, scan.last_position)
-    return Place(base_offset, fs.inode(fd), scan.last_position, header)
+    return scan.next_offset, Place(base_offset, fs.inode(fd), scan.last_position, header)
 
 
 def find_end(directory: str, base_offset: int, position: int) -> tuple[int, Place | None]:
     """Where a segment's whole batches from a batch's position on end, and the last one; its base offset without any."""
-    try:
-        fd = open_log(log_path(directory, base_offset))
-    except fs.MissingFileError:
-        return base_offset, None
-    try:
-        end = fs.size(fd)
-        scan = _log_scan.scan(fd, position, end, base_offset, index_interval_bytes=_NO_ENTRIES, check_crc=False)
-        if scan.next_offset is None:
-            return base_offset, None
-        header = fs.pread(fd, HEADER_BYTES, scan.last_position)
-        return scan.next_offset, Place(base_offset, fs.inode(fd), scan.last_position, header)
-    finally:
-        fs.close(fd)
+    with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, base_offset))) as fd:
+        return _find_end(fd, base_offset, position, fs.size(fd))
+    return base_offset, None
 
 
 def sync(directory: str, base_offset: int) -> None:
     """Have the disk keep a segment's batches, whoever has written them."""
-    fd = open_log(log_path(directory, base_offset))
-    try:
+    with fs.closing(open_log(log_path(directory, base_offset))) as fd:
         fs.fdatasync(fd)
-    finally:
-        fs.close(fd)
 
 
 def is_still_there(directory: str, place: Place) -> bool:
     """Whether the batch stands where it stood, in the same file."""
-    try:
-        fd = open_log(log_path(directory, place.base_offset))
-    except fs.MissingFileError:
-        return False
-    try:
+    with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, place.base_offset))) as fd:
         return fs.inode(fd) == place.inode and fs.pread(fd, HEADER_BYTES, place.position) == place.header
-    finally:
-        fs.close(fd)
+    return False
 
 
 def holds(directory: str, chunk: Chunk) -> bool:
     """Whether a segment's file has the bytes of a chunk in its place."""
-    try:
-        fd = open_log(log_path(directory, chunk.base_offset))
-    except fs.MissingFileError:
-        return False
-    try:
+    with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, chunk.base_offset))) as fd:
         return _holds(fd, chunk)
-    finally:
-        fs.close(fd)
+    return False
 
 
 def _holds(fd: int, chunk: Chunk) -> bool:
-    if fs.size(fd) < chunk.end_position:
-        return False
-    return crc32c(fs.pread(fd, chunk.length, chunk.position)) == chunk.crc
+    is_there = fs.size(fd) >= chunk.end_position
+    return is_there and crc32c(fs.pread(fd, chunk.length, chunk.position)) == chunk.crc
 
 
 class NewBytes(NamedTuple):
@@ -331,22 +294,20 @@ class Tail(Closing):
             return None
         limit = min(self._stop, position + min(CHUNK_BYTES, most_bytes))
         scan = self._scan(position, limit)
-        if scan.stop == "torn":  # the limit lies inside of a batch
-            if scan.batches:
-                limit = scan.end_position
-            else:  # one batch that is larger
-                batch = _log_search.header_at(fd, position, self._size, path=path)
-                if batch is None:
-                    raise ChangedMeanwhileError(f"{path} has no batch at {position}")
-                limit = batch.position + batch.size_bytes
-                scan = self._scan(position, limit)
+        if scan.stop == "torn" and scan.batches:  # the limit lies inside of a batch
+            limit = scan.end_position
+        elif scan.stop == "torn":  # one batch that is larger
+            batch = _log_search.header_at(fd, position, self._size, path=path)
+            if batch is None:
+                raise ChangedMeanwhileError(f"{path} has no batch at {position}")
+            limit = batch.position + batch.size_bytes
+            scan = self._scan(position, limit)
         if scan.end_position < limit or scan.next_offset is None:
             raise CorruptRecordError(f"{scan.reason}; it is not backed up", path=path, position=scan.end_position)
         if scan.next_offset > self._end_offset:
             return None
-        self.place = Place(
-            self._base_offset, fs.inode(fd), scan.last_position, fs.pread(fd, HEADER_BYTES, scan.last_position)
-        )
+        header = fs.pread(fd, HEADER_BYTES, scan.last_position)
+        self.place = Place(self._base_offset, fs.inode(fd), scan.last_position, header)
         self._position, self._after = limit, scan.next_offset
         return Chunk(self._base_offset, position, limit - position, 0, scan.next_offset, 0, 0)
 

@@ -1,9 +1,7 @@
 """The last batch that two logs have in common, found by comparing batches at the same offsets.
 
-Leader epochs do not tell everything: a leader of kstore's that crashed goes on in its epoch, and then has other records
-at offsets that a follower has copied before. A batch's header has a CRC of its records, so two batches with equal
-headers are the same. In a compacted log either side may have dropped records of a batch, or all of it: there batches
-are the same if the records are that both still have. Views are read, nothing is changed.
+Leader epochs are not enough: a leader that crashed goes on in its epoch with other records at offsets that were copied.
+In a compacted log either side may lack records of a batch: such batches are equal if the records that both have are.
 """
 
 from __future__ import annotations
@@ -97,11 +95,11 @@ def find_last_common(leader: View, own: View, start_offset: int, end_offset: int
 def compare_all(
     leader: Log, own: Log, start_offset: int, end_offset: int, *, compacted: bool
 ) -> Iterator[tuple[int, int | None]]:
-    """Compare all batches of `[start_offset, end_offset)`, stretch by stretch.
+    """Compare the headers of all batches of `[start_offset, end_offset)`, stretch by stretch.
 
-    Yields the offset below which all are compared, and where the first batch of `own` begins that the leader's log
-    contradicts, which ends the comparison; None where there is none. Only headers are read. In a compacted log a batch
-    that one of them lacks contradicts nothing, and batches with different headers are compared by their records.
+    Yields the offset below which all are compared, and the start of the first batch of `own` that the leader's log
+    contradicts, or None; such a batch ends the comparison. In a compacted log a batch that one side lacks contradicts
+    nothing, and batches with different headers are compared by their records.
     """
     offset, stretch = start_offset, _LEAST_STRETCH
     while offset < end_offset:
@@ -114,10 +112,9 @@ def compare_all(
                 yield until, last_offset if found is None else max(found.place.base_offset, start_offset)
                 return
         yield until, None
-        if max(len(ours), len(theirs)) < _ROWS_AT_ONCE // 8:
-            stretch *= 8
-        elif max(len(ours), len(theirs)) > _ROWS_AT_ONCE:
-            stretch = max(stretch // 8, _LEAST_STRETCH)
+        rows = max(len(ours), len(theirs))
+        stretch = stretch * 8 if rows < _ROWS_AT_ONCE // 8 else stretch
+        stretch = max(stretch // 8, _LEAST_STRETCH) if rows > _ROWS_AT_ONCE else stretch
         offset = until
 
 
@@ -138,20 +135,13 @@ def _contradicts(leader: Log, own: Log, offset: int) -> bool:
     if ours is None:
         return False
     a = _records(ours)
-    place = ours.place
-    return any(
-        a[at] != record
-        for theirs in batches_from(view_of(leader), place.base_offset, place.last_offset + 1)
-        for at, record in _records(theirs).items()
-        if at in a
-    )
+    theirs = batches_from(view_of(leader), ours.place.base_offset, ours.place.last_offset + 1)
+    return any(a.get(at, record) != record for batch in theirs for at, record in _records(batch).items())
 
 
 def _are_same(leader: Found, own: Found, compacted: bool) -> bool:
-    if leader.head == own.head:
-        return True
-    if not compacted or leader.place.magic != 2 or own.place.magic != 2:
-        return False
+    if leader.head == own.head or not compacted or leader.place.magic != 2 or own.place.magic != 2:
+        return leader.head == own.head
     theirs, ours = header.read_header(leader.head), header.read_header(own.head)
     if (theirs.last_offset, theirs.leader_epoch, theirs[9:12]) != (ours.last_offset, ours.leader_epoch, ours[9:12]):
         return False

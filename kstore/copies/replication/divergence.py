@@ -1,8 +1,6 @@
-"""Where a follower's log leaves its leader's: by leader epochs alone, as pure functions (SEMANTICS 10.9, 10.20 to
-10.22).
+"""Where a follower's log leaves its leader's: by leader epochs alone, without I/O (SEMANTICS 10.9, 10.20 to 10.22).
 
-Nothing is read or cut here. The hardest rule: an epoch's end is the start of the next higher one, on both sides; so
-the follower gives up whatever either of them did not have when that epoch ended.
+Invariant: an epoch ends where the next higher one starts, on both sides.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ class Truncation(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """How a follower goes on whose next offset the leader does not have.
+    """How a follower goes on whose next offset the leader does not have: it truncates to `offset`.
 
-    It truncates to `offset`; `fully` says that it drops every record and starts anew there. `drops_epochs` says that
-    it truncates to its own end: no record goes, but leader epochs do that begin there.
+    `fully`: it drops every record and starts anew there. `drops_epochs`: leader epochs go that begin at its own end.
     """
 
     offset: int
@@ -43,11 +40,10 @@ class Ends(NamedTuple):
 
 
 def find_diverging(leader: Ends, fetch_offset: int, last_fetched_epoch: int | None) -> EpochEntry | None:
-    """Check a follower's fetch as a leader does: the diverging epoch and its end offset, None where it may read on
-    (SEMANTICS 10.9, 10.20).
+    """Check a follower's fetch as a leader does; the diverging epoch and its end, or None (SEMANTICS 10.9, 10.20).
 
-    `last_fetched_epoch` is the follower's latest epoch, None where it has none. Raises `OffsetOutOfRangeError` for an
-    offset outside of the leader's log, and for an epoch of which it does not know the end.
+    `last_fetched_epoch` is the follower's latest epoch. Raises `OffsetOutOfRangeError` for an offset outside of the
+    leader's log, and for an epoch of which it does not know the end.
     """
     start, end = leader.log_start_offset, leader.log_end_offset
     if last_fetched_epoch is not None and fetch_offset >= start:
@@ -91,10 +87,7 @@ def find_restart(leader: Ends, log_end_offset: int) -> Restart:
 
 
 def find_common_end(leader: Ends, follower: Ends) -> Restart:
-    """Decide where a follower truncates and goes on so that the leader gives it records: all steps of the protocol.
-
-    The answer's `offset` is the follower's own end where nothing is cut.
-    """
+    """Take all steps of the protocol; `offset` is the follower's own end if nothing is cut."""
     epochs, end = LeaderEpochCache("", follower.epochs.entries), follower.log_end_offset
     own_end, known = end, len(epochs.entries)
     while True:

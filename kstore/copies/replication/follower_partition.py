@@ -1,8 +1,7 @@
-"""One partition of a follower: looked at, truncated, started anew, appended to, until it is the leader's log.
+"""One partition of a follower: compared, truncated, started anew and appended to, until it is the leader's log.
 
-Works on the leader's log as `leader` reads it and on a `Target`, the follower's log. The hardest rule: a batch is
-appended only behind one that the leader has, too. So whenever the leader's log has changed otherwise than by appends,
-epochs and batches are compared again.
+Invariant: a batch is appended only behind one that the leader has. Whenever the leader's log has changed otherwise than
+by appends, epochs and batches are compared again.
 """
 
 from __future__ import annotations
@@ -59,12 +58,7 @@ class PartitionFollower:
     """Brings one follower's log to its leader's, step by step. For one thread at a time."""
 
     def __init__(
-        self,
-        leader: LeaderLog,
-        target: Target,
-        *,
-        now: Callable[[], int],
-        save_truncated: str | None = None,
+        self, leader: LeaderLog, target: Target, *, now: Callable[[], int], save_truncated: str | None = None
     ) -> None:
         self.leader = leader
         self.target = target
@@ -91,10 +85,8 @@ class PartitionFollower:
     @property
     def is_caught_up(self) -> bool:
         """Whether the follower had all of the leader's log as of the last look."""
-        leader = self.leader
-        if self._settled != leader.version:
-            return False
-        return self.log_end_offset >= leader.log_end_offset or self._all_at == (leader.version, leader.log_end_offset)
+        version, end = self.leader.version, self.leader.log_end_offset
+        return self._settled == version and (self.log_end_offset >= end or self._all_at == (version, end))
 
     def look(self) -> int:
         """Look at the leader's log; its end."""
@@ -102,11 +94,10 @@ class PartitionFollower:
         return self.leader.log_end_offset
 
     def step(self, buffer: memoryview, most_bytes: int, end_offset: int | None = None) -> int:
-        """Bring the follower nearer to the leader's log as of the last look; the bytes that were appended.
+        """Append about `most_bytes` of the leader's log as of the last look, up to `end_offset`; how many bytes it was.
 
-        About `most_bytes` are copied, none once the follower has reached `end_offset`. Raises `ReplicationError` for a
-        follower that has newer leader epochs, `CorruptRecordError` for a fault in the leader's log, and what the
-        follower's log raises.
+        Raises `ReplicationError` for a follower that has newer leader epochs, `CorruptRecordError` for a fault in the
+        leader's log, and what the follower's log raises.
         """
         copied = 0
         for _ in range(LOOKS):
@@ -127,14 +118,8 @@ class PartitionFollower:
             self.caught_up_ms = self._now()
         return copied
 
-    # One piece.
-
     def _copy(self, own_end: int, buffer: memoryview) -> int | None:
-        """Append one piece; its size, None where there is none, or the leader's log has changed.
-
-        Invariant: a piece is appended only if the log that it was read from is the one that was compared, so that it
-        continues the follower's.
-        """
+        """Append one piece of the log that was compared; its size, None if there is none or the log has changed."""
         leader, version, end = self.leader, self.leader.version, self.leader.log_end_offset
         most = min(PIECE_BYTES, len(buffer), self._log.config.effective_segment_bytes)
         piece = self._of_one_state(lambda: leader.read(own_end, most, buffer))
@@ -151,10 +136,7 @@ class PartitionFollower:
         return len(piece.data)
 
     def _meet(self, first: int, own_end: int) -> None:
-        """Go back to where a batch of the leader's begins, as where its log starts inside of that (SEMANTICS 1.24).
-
-        An empty log starts anew there: nothing of it is cut.
-        """
+        """Go back to where a batch of the leader's begins (SEMANTICS 1.24); an empty log starts anew there."""
         if own_end <= max(self.leader.log_start_offset, self._view.log_start_offset):
             self.target.truncate_fully_and_start_at(first)
         else:
@@ -165,14 +147,10 @@ class PartitionFollower:
             self.target.append(piece.data)
             self.leader.has_had(self.target.epochs.latest_epoch)
         except CorruptRecordError as error:
-            position = piece.position + error.position
-            raise CorruptRecordError(
-                f"in the leader's log: {error.reason}", path=piece.path, position=position
-            ) from None
+            reason, position = f"in the leader's log: {error.reason}", piece.position + error.position
+            raise CorruptRecordError(reason, path=piece.path, position=position) from None
         except RecordBatchTooLargeError as error:
             raise RecordBatchTooLargeError(f"{self._log.path} cannot take a batch of the leader's: {error}") from None
-
-    # Comparing.
 
     def _of_one_state(self, read: Callable[[], T]) -> T | None:
         """Return what `read` gives of the leader's log; None if more than appends has changed the log meanwhile."""
@@ -187,17 +165,8 @@ class PartitionFollower:
         self.leader.look()
         return found if self.leader.version == version else None
 
-    def own_ends(self) -> Ends:
-        """Marks and leader epochs of the follower."""
-        view = self._view
-        return Ends(self.target.epochs, view.log_start_offset, view.log_end_offset, view.log_end_offset)
-
     def _settle(self) -> None:
-        """Compare with the leader's log, cut what it does not have, and follow its log start (SEMANTICS 10.21 to
-        10.23).
-
-        Does nothing if the leader's log was changed meanwhile.
-        """
+        """Compare with the leader's log, unless it changes meanwhile, cut what it lacks (SEMANTICS 10.21 to 10.23)."""
         version = self.leader.version
         compared = self._of_one_state(self._compare)
         if compared is None:
@@ -216,7 +185,9 @@ class PartitionFollower:
 
     def _compare(self) -> tuple[Restart, int]:
         """Where the follower goes on, and the leader's high watermark."""
-        theirs, own = self.leader.ends(), self.own_ends()
+        view = self._view
+        theirs = self.leader.ends()
+        own = Ends(self.target.epochs, view.log_start_offset, view.log_end_offset, view.log_end_offset)
         refuse_newer_epochs(self.leader.newest_epoch, own.epochs.latest_epoch, self._log.path)
         restart = find_common_end(theirs, own)
         if not restart.fully:
@@ -234,11 +205,9 @@ class PartitionFollower:
             self.target.move_log_start(start)
 
     def _compare_batches(self, theirs: Ends, own: Ends, end_offset: int) -> Restart:
-        """Where the follower goes on that may keep what is below `end_offset` by its epochs: behind the last batch that
-        both have.
+        """Where the follower goes on that may keep what is below `end_offset`: behind the last batch that both have.
 
-        The first time all batches are compared, and what follows the first one that differs is given up: equal batches
-        at the end do not show that those before them are.
+        The first time all batches are compared: equal batches at the end do not show that those before them are.
         """
         start = max(theirs.log_start_offset, own.log_start_offset)
         if start >= end_offset:
@@ -253,11 +222,9 @@ class PartitionFollower:
         return Restart(kept, last is None and theirs.log_start_offset > own.log_start_offset)
 
     def _compare_all(self, start_offset: int, end_offset: int) -> int:
-        """Where the follower's first batch of `[start_offset, end_offset)` begins that the leader's log contradicts;
-        `end_offset` if there is none.
+        """Where the first batch of `[start_offset, end_offset)` begins that the leader contradicts, else `end_offset`.
 
-        Ends early when the leader's log has changed, and goes on from there the next time: a leader that rolls its log
-        often would be compared from the beginning for ever.
+        Ends early when the leader's log has changed, and goes on from there the next time.
         """
         version, compacted = self.leader.version, self._log.config.compacts
         stretches = common_batch.compare_all(self.leader.log, self._log, start_offset, end_offset, compacted=compacted)
@@ -269,8 +236,6 @@ class PartitionFollower:
                 return difference
             self._compared = reached
         return end_offset
-
-    # Cutting.
 
     def _cut(self, offset: int) -> None:
         self._note(offset)
@@ -284,11 +249,9 @@ class PartitionFollower:
 
     def _note(self, offset: int) -> None:
         """Count, and save if that is wanted, what is cut from `offset` on."""
-        view = self._view
+        view, partition = self._view, os.path.basename(self._log.path)
         records = sum(found.records for found in common_batch.batches_from(view, offset, view.log_end_offset))
-        saved: list[str] = []
-        if self._save is not None:
-            saved = truncated_batches.save(view, self._save, os.path.basename(self._log.path), offset)
+        saved = [] if self._save is None else truncated_batches.save(view, self._save, partition, offset)
         self.truncations.append(Truncated(offset, view.log_end_offset, records, tuple(saved)))
 
     def stats(self) -> FollowerStats:
@@ -311,10 +274,8 @@ class PartitionFollower:
 
 
 def refuse_newer_epochs(leader: int | None, own: int | None, path: str) -> None:
-    """Raise `ReplicationError` for a follower that has a newer leader epoch than its leader ever had: it led since.
-
-    An epoch of 0 is no leader's that was made one: a leader that was emptied has no epoch any more.
-    """
+    """Raise `ReplicationError` for a follower that has a newer leader epoch than its leader ever had: it led since."""
+    # Epoch 0 shows no leader that was made one: a leader that was emptied has no epoch any more.
     if own is not None and own > max(-1 if leader is None else leader, 0):
         least = "the leader has none" if leader is None else f"the latest of the leader is {leader}"
         raise ReplicationError(

@@ -1,8 +1,7 @@
-"""The leader's side: a directory of logs that another process may write, truncate, compact and delete from meanwhile.
+"""The leader's side: logs that another process may write, truncate, compact and delete from meanwhile.
 
-It is read in mode "r": no lock is taken and no byte changed. The hardest rule: bytes count as read only if, after the
-read, the last batch that the leader had before it still stands. A cut takes the end of a log first, so no piece is made
-of bytes from before and from after one.
+It is read in mode "r". Invariant: bytes count as read only if, after the read, the last batch that the leader had
+before it still stands. A cut takes the end of a log first, so no piece mixes bytes from before and after one.
 """
 
 from __future__ import annotations
@@ -89,15 +88,11 @@ class LeaderStore:
         return found
 
     def has_deleted(self, topic: str) -> bool:
-        """Whether the leader has deleted a topic: it is whole, and knows of no such topic.
-
-        A directory that is not mounted, or that is new and has had no topic yet, has deleted nothing.
-        """
+        """Whether the leader has deleted a topic; a directory that is not mounted, or had no topic yet, has not."""
         metadata = metadata_of(self.store)
         catalog = metadata.current()
-        if topic in catalog or not (catalog.topics or metadata.table.generation >= LEAST_GENERATION):
-            return False
-        if self.is_gone():
+        had_topics = catalog.topics or metadata.table.generation >= LEAST_GENERATION
+        if topic in catalog or not had_topics or self.is_gone():
             return False
         record = metadata.table.topics.get(topic)
         return record is None or record.state == "deleting"
@@ -108,8 +103,7 @@ class LeaderStore:
 
 
 def _is_a_log_directory(path: str) -> bool:
-    """Whether a directory has a file that a log, a store or a broker makes in the beginning, or a partition that was
-    copied alone."""
+    """Whether a directory has a file that a log, a store or a broker makes first, or a partition that was copied."""
     known = (".lock", checkpoint.RECOVERY_POINTS, checkpoint.HIGH_WATERMARKS, "meta.properties", "kstore-topics.json")
     if any(fs.exists(os.path.join(path, name)) for name in known):
         return True
@@ -139,52 +133,45 @@ class LeaderLog:
         self.log = log
         view = view_of(log)
         assert isinstance(view, ReadOnlyView)
-        self._view = view
+        self.view = view
+        """The log as a reader sees it, as of the last look."""
         self.newest_epoch: int | None = None
         """The newest leader epoch that the leader is known to have had: a truncation takes it out of its file."""
         self._next: tuple[int, int, int, int] | None = None  # version, offset, base offset of its segment, position
 
     @property
-    def view(self) -> ReadOnlyView:
-        """The log as a reader sees it, as of the last look."""
-        return self._view
-
-    @property
     def files(self) -> tuple[str, str]:
         """Two paths, one of which changes with every change of the log: its directory, and the last segment's file."""
-        segments = self._view.segments.items
+        segments = self.view.segments.items
         return self.path, segments[-1].path if segments else self.path
 
     @property
     def version(self) -> int:
         """The version of the last look."""
-        return self._view.guard.version
+        return self.view.guard.version
 
     @property
     def log_start_offset(self) -> int:
         """The log start of the last look."""
-        return self._view.log_start_offset
+        return self.view.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
         """One past the last whole batch of the last look."""
-        return self._view.log_end_offset
+        return self.view.log_end_offset
 
     def look(self) -> bool:
         """See what the leader has done since the last look; whether its log has grown or `version` has moved."""
-        view = self._view
+        view = self.view
         before = view.log_end_offset, view.guard.version
         if not view.catch_up():
             view.refresh()
         return (view.log_end_offset, view.guard.version) != before
 
     def ends(self) -> Ends:
-        """Marks and leader epochs as of now.
-
-        The file of epochs is read after the log's end was looked at: an epoch is in it before its first batch is in
-        the log. Entries beyond the end are from before a truncation.
-        """
-        view = self._view
+        """Marks and leader epochs as of now."""
+        # The epochs are read after the log's end: an epoch is in the file before its first batch is in the log.
+        view = self.view
         start, end = view.log_start_offset, view.log_end_offset
         epochs = LeaderEpochCache.open(os.path.join(self.path, names.LEADER_EPOCH_CHECKPOINT), create=False)
         self.has_had(epochs.latest_epoch)
@@ -201,17 +188,17 @@ class LeaderLog:
     def high_watermark(self, log_end_offset: int) -> int:
         """What the leader has written down as its high watermark; the log end where it has written none."""
         try:
-            mark = checkpoint.read_offset(self._view.root, checkpoint.HIGH_WATERMARKS, self._view.partition)
+            mark = checkpoint.read_offset(self.view.root, checkpoint.HIGH_WATERMARKS, self.view.partition)
         except StorageError:
             return log_end_offset
         return log_end_offset if mark is None else min(mark, log_end_offset)
 
     def read(self, offset: int, most_bytes: int, buffer: memoryview) -> Piece | None:
-        """Read whole batches from the one that holds `offset` on, of one segment, into `buffer`; None at the end.
+        """Read whole batches of one segment from the one that holds `offset` on into `buffer`; None at the end.
 
-        A first batch that is larger than `most_bytes` is read whole, into other memory where `buffer` is too small.
+        A first batch that is larger than `most_bytes` is read whole, into other memory if `buffer` is too small.
         """
-        view = self._view
+        view = self.view
         version, segments = view.guard.version, view.segments
         known = self._next
         for segment in segments.items[max(segments.floor(offset), 0) :]:
@@ -248,14 +235,13 @@ class LeaderLog:
 
     def bytes_behind(self, offset: int) -> int:
         """The bytes of all batches at or above `offset`, without those of the segment where none is indexed."""
-        view = self._view
-        segments = view.segments
-        if not segments.items or offset >= view.log_end_offset:
+        view = self.view
+        if not view.segments.items or offset >= view.log_end_offset:
             return 0
-        first = max(segments.floor(offset), 0)
-        total = sum(view.readable_bytes(segment) for segment in segments.items[first:])
+        segments = view.segments.items[max(view.segments.floor(offset), 0) :]
+        sizes = [view.readable_bytes(segment) for segment in segments]
         try:
-            place = segments.items[first].find_batch(offset, view.readable_bytes(segments.items[first]))
+            place = segments[0].find_batch(offset, sizes[0])
         except KStoreError:
-            return total
-        return total - (view.readable_bytes(segments.items[first]) if place is None else place.position)
+            return sum(sizes)
+        return sum(sizes) - (sizes[0] if place is None else place.position)

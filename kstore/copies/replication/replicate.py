@@ -1,7 +1,6 @@
 """`replicate`: a store that follows another one, in a directory of its own.
 
-`rounds` does the copying; here it is begun, run once or in a thread, watched and ended. The hardest rule: all that
-would be refused is refused before the target's first byte changes.
+Invariant: whatever is refused is refused before the target's first byte changes.
 """
 
 from __future__ import annotations

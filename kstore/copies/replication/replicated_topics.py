@@ -1,7 +1,6 @@
 """The topics of a follower: made, configured and deleted as the leader's are.
 
-The hardest rule: a topic is deleted only where the leader has deleted it. One that is missing because a directory of
-the leader's is not there stays.
+Invariant: a topic is deleted only where the leader has deleted it, not where a directory of the leader's is missing.
 """
 
 from __future__ import annotations
@@ -49,10 +48,13 @@ class CopiedTopics:
         return [(topic, number) for topic, found in self._known.items() for number in found.numbers]
 
     def _bring(self) -> bool:
+        def is_selected(topic: str) -> bool:
+            return self._selected is None or topic in self._selected
+
         theirs = self._leader.topics()
         changed = False
         for topic, found in theirs.items():
-            if self._selected is not None and topic not in self._selected:
+            if not is_selected(topic):
                 continue
             known = self._known.get(topic)
             if known == found and topic not in self.failures:
@@ -67,11 +69,11 @@ class CopiedTopics:
                 changed |= known is None or known.numbers != found.numbers
                 self._known[topic] = found
         for topic, reason in self._leader.unreadable.items():
-            if self._selected is None or topic in self._selected:
+            if is_selected(topic):
                 self._fail(topic, reason)
                 changed |= self._known.pop(topic, None) is not None
         for topic in self._store.topics:
-            if topic not in theirs and (self._selected is None or topic in self._selected):
+            if topic not in theirs and is_selected(topic):
                 changed |= self._delete(topic)
         for topic in list(self.failures):
             if topic not in {*theirs, *self._leader.unreadable, *self._store.topics}:

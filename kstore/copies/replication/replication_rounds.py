@@ -1,13 +1,8 @@
 """The order in which a follower's partitions are looked at and copied.
 
-A failover may come at any moment, and the coordinators go on from what is there:
-
-- `__transaction_state` is copied before data, up to an end that is looked at after the data's: every transaction of
-  which there is data is known, and the new leader ends it.
-- `__consumer_offsets` is copied after data, up to an end that was looked at before the data's: no group goes on behind
-  a log's end.
-
-The hardest rule: a partition that fails stops no other one.
+A failover may come at any moment. So `__transaction_state` is copied before data, up to an end that is looked at after
+the data's: every transaction with data is known. `__consumer_offsets` is copied after data, up to an end that was
+looked at before the data's: no group goes on behind a log's end. Invariant: a partition that fails stops no other one.
 """
 
 from __future__ import annotations
@@ -16,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from errno import ENOENT
 
 from kstore.base.stats import FollowerStats
@@ -43,20 +39,19 @@ STATE, DATA, OFFSETS = 0, 1, 2
 _KINDS = {"__transaction_state": STATE, "__consumer_offsets": OFFSETS}
 
 
+@dataclass(slots=True, eq=False)
 class Copy:
     """One partition and what is known of its copying."""
 
-    __slots__ = ("bound", "failure", "follower", "goal", "is_large", "key", "kind", "retry_at", "retry_pause")
-
-    def __init__(self, key: tuple[str, int]) -> None:
-        self.key = key
-        self.kind = _KINDS.get(key[0], DATA)
-        self.follower: PartitionFollower | None = None
-        self.bound = -1  # the leader's log end at the last look, up to which it is copied
-        self.goal = -1  # the bound of the last look at everything
-        self.is_large = True
-        self.failure: KStoreError | None = None
-        self.retry_at, self.retry_pause = 0.0, FIRST_RETRY
+    key: tuple[str, int]
+    kind: int
+    follower: PartitionFollower | None = None
+    bound: int = -1  # the leader's log end at the last look, up to which it is copied
+    goal: int = -1  # the bound of the last look at everything
+    is_large: bool = True
+    failure: KStoreError | None = None
+    retry_at: float = 0.0
+    retry_pause: float = FIRST_RETRY
 
     @property
     def is_behind(self) -> bool:
@@ -69,8 +64,7 @@ class Copy:
     @property
     def has_reached_goal(self) -> bool:
         """Whether all is copied that was there at the last look at everything, or cannot be."""
-        follower = self.follower
-        return not self.is_behind or (follower is not None and follower.log_end_offset >= self.goal)
+        return not self.is_behind or (self.follower is not None and self.follower.log_end_offset >= self.goal)
 
 
 class Rounds:
@@ -106,8 +100,6 @@ class Rounds:
         """End the threads."""
         self._workers.shutdown()
 
-    # What is asked from outside.
-
     @property
     def is_complete(self) -> bool:
         """Whether every partition has all that it had at its last look, and nothing has failed."""
@@ -135,8 +127,6 @@ class Rounds:
     def failures(self) -> dict[str, str]:
         """The topics that are not copied, and why."""
         return {topic: str(error) for topic, error in self._topics.failures.items()}
-
-    # Copying.
 
     def copy_once(self) -> None:
         """Copy all that the leader has now; raises the first failure once the others are done."""
@@ -203,10 +193,8 @@ class Rounds:
         """Look at the groups' offsets, before data; whether all data has to be looked at for them, or was asked for."""
         now = time.monotonic()
         is_asked = asked > self._taken
-        news = self._look(
-            [copy for copy in self._copies.values() if copy.kind == OFFSETS] if is_asked else self._offsets.due(now)
-        )
-        self._saw(self._offsets, now, news)
+        every = [copy for copy in self._copies.values() if copy.kind == OFFSETS]
+        self._saw(self._offsets, now, self._look(every if is_asked else self._offsets.due(now)))
         self._held = [copy for copy in self._offsets.hot if copy.is_behind]
         self._taken = asked
         return is_asked or bool(self._held)
@@ -221,15 +209,12 @@ class Rounds:
         self._stamps_at = now + STAMPS_SHARE * (time.thread_time() - used)
 
     def _saw(self, schedule: Schedule[Copy], now: float, news: Iterable[Copy]) -> None:
-        """Note what had changed. The files of what has stood still for a while are watched from now on; a look
-        afterwards sees what changed before that."""
+        """Note what had changed, watch the files of what has stood still for a while, and look at that once more."""
         cooled = schedule.saw(now, news)
         for copy in cooled:
             if copy.follower is not None:
                 self._stamps.add(copy, *copy.follower.leader.files)
         schedule.wake(self._look(cooled))
-
-    # Partitions.
 
     def _look_at_topics(self) -> bool:
         """Follow the leader's topics; False where it has to be looked at again."""
@@ -243,7 +228,7 @@ class Rounds:
         for key in [key for key in self._copies if key not in here]:
             self._forget(self._copies.pop(key))
         for key in here - self._copies.keys():
-            copy = self._copies[key] = Copy(key)
+            copy = self._copies[key] = Copy(key, _KINDS.get(key[0], DATA))
             self._schedule_of(copy).add(copy)
         return True
 
@@ -290,8 +275,7 @@ class Rounds:
                 self._copy(copy)
 
     def _copy(self, copy: Copy) -> None:
-        buffer: memoryview | None = getattr(self._buffers, "buffer", None)
-        if buffer is None:
+        if (buffer := getattr(self._buffers, "buffer", None)) is None:
             buffer = self._buffers.buffer = memoryview(bytearray(PIECE_BYTES))
         try:
             assert copy.follower is not None

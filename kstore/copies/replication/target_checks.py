@@ -1,6 +1,6 @@
 """What keeps a directory from becoming a follower of another one, found before a byte of it is changed.
 
-The hardest rule: where it is not known that two directories hold copies of one store, nothing is replicated.
+Invariant: nothing is replicated unless the two directories are known to hold copies of one store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_CHAIN = 100
 def refuse(leader: LeaderStore, target: Sequence[str], topics: Collection[str] | None) -> None:
     """Raise `ReplicationError` where `target` cannot follow this leader with these topics (None: all)."""
     refuse_same(leader.paths, target)
-    refuse_ring(leader.paths, target)
+    _refuse_ring(leader.paths, target)
     present = [path for path in target if fs.exists(path)]
     if present:
         with Store.open(present, "r") as own:
@@ -41,7 +41,7 @@ def refuse_same(source: Sequence[str], target: Sequence[str]) -> None:
                 raise ReplicationError(f"of the source {theirs} and the target {own} one lies in the other")
 
 
-def refuse_ring(source: Sequence[str], target: Sequence[str]) -> None:
+def _refuse_ring(source: Sequence[str], target: Sequence[str]) -> None:
     """Refuse a source that follows the target, itself or through others."""
     chain, paths = list(source[:1]), list(source)
     for _ in range(_LONGEST_CHAIN):
@@ -108,14 +108,10 @@ def another_topic(topic: str, own: Store) -> str:
 
 
 def _refuse_epochs(leader: LeaderStore, own: Store, topic: str, number: int) -> None:
-    path = _path(own, topic, number)
+    name = names.partition_name(topic, number)
+    path = next((path for root in own.paths if fs.exists(path := os.path.join(root, name))), name)
     latest = LeaderEpochCache.open(os.path.join(path, names.LEADER_EPOCH_CHECKPOINT), create=False).latest_epoch
     if latest is not None:
         log = leader.partition(topic, number)
         log.ends()
         refuse_newer_epochs(log.newest_epoch, latest, path)
-
-
-def _path(store: Store, topic: str, number: int) -> str:
-    name = names.partition_name(topic, number)
-    return next((path for root in store.paths if fs.exists(path := os.path.join(root, name))), name)

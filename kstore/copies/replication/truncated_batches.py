@@ -1,11 +1,11 @@
 """What a follower cuts, kept in files beside: `DIR/orders-0/<base offset>.log`, which any tool for segments reads.
 
-The hardest rule: a file is on the disk before its batches are cut, and is never written again. A name that is taken
-gets a number behind it.
+Invariant: a file is on the disk before its batches are cut, and is never written again.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -36,24 +36,20 @@ def save(view: View, directory: str, partition: str, offset: int) -> list[str]:
 
 def _runs(batches: Iterator[Found]) -> Iterator[tuple[Found, Found]]:
     """The first and the last batch of each segment."""
-    first = last = None
+    run: tuple[Found, Found] | None = None
     for found in batches:
-        if first is None or last is None or found.segment is not last.segment:
-            if first is not None and last is not None:
-                yield first, last
-            first = found
-        last = found
-    if first is not None and last is not None:
-        yield first, last
+        if run is not None and found.segment is not run[0].segment:
+            yield run
+            run = None
+        run = found if run is None else run[0], found
+    if run is not None:
+        yield run
 
 
 def _free_name(folder: str, base_offset: int) -> str:
     plain = os.path.join(folder, names.log_name(base_offset))
-    path, number = plain, 0
-    while fs.exists(path):
-        number += 1
-        path = f"{plain}.{number}"
-    return path
+    paths = itertools.chain([plain], (f"{plain}.{number}" for number in itertools.count(1)))
+    return next(path for path in paths if not fs.exists(path))
 
 
 def _pieces(segment: Segment, position: int, end: int) -> Iterator[bytes]:

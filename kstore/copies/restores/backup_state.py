@@ -1,7 +1,6 @@
 """What a backup held as of one of its rounds, and which round a time or some offsets mean.
 
-The state after a round is the newest catalog at or below it and the rounds between the two. The hardest rule: a state
-that may lack objects, since the restore window has passed, is never given.
+Invariant: a state that may lack objects, since the restore window has passed, is never given.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from kstore.base import times
 from kstore.copies.backups import backup_reader, object_keys
 from kstore.copies.backups.backup_contents import BackupState, PartitionKey
-from kstore.copies.backups.backup_manifest import BackupManifest, read_manifest
+from kstore.copies.backups.backup_manifest import BackupManifest, numbers_in, read_manifest
 from kstore.copies.backups.object_store import Objects
 from kstore.errors import BackupError
 
@@ -148,5 +147,5 @@ class History:
         """The states from a catalog on, -1 for the beginning, up to the next one or to round `until`."""
         places = self.manifest.catalogs
         spans = places[at + 1].rounds if at + 1 < len(places) else self.manifest.rounds
-        numbers = (number for number in backup_reader.numbers_in(spans) if until is None or number <= until)
+        numbers = (number for number in numbers_in(spans) if until is None or number <= until)
         return backup_reader.states(self.objects, places[at] if at >= 0 else None, numbers)

@@ -1,13 +1,13 @@
 """The bytes of a restore: parts of objects become files, several at a time, and each part is checked.
 
-A file is made of its parts in order, as they come, so that memory is bounded by the number of threads. The hardest
-rule: a file counts as fetched only if it has the length and the CRC-32C of each part; else it is written anew.
+Invariant: a file counts as fetched only if it has the length and the CRC-32C of each part; else it is written anew.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 from kstore._core import crc32c
@@ -67,8 +67,7 @@ class Fetcher:
             raise
 
     def _write(self, path: str, parts: Iterable[Part]) -> None:
-        fd = fs.open(path, create=True, empty=True)
-        try:
+        with fs.closing(fs.open(path, create=True, empty=True)) as fd:
             end = 0
             for part in parts:
                 crc, got = 0, 0
@@ -86,19 +85,14 @@ class Fetcher:
                 self._check(part, got, crc)
                 end += got
             fs.fsync(fd)
-        finally:
-            fs.close(fd)
 
     def _check(self, part: Part, got: int, crc: int) -> None:
-        where = f"{part.key} in {self.objects.url}"
+        has = f"{part.key} in {self.objects.url} has {got} bytes"
         if got != part.length:
-            raise BackupError(
-                f"{where} has {got} bytes from byte {part.position} on; {part.length} are needed: it was altered"
-            )
+            raise BackupError(f"{has} from byte {part.position} on; {part.length} are needed: it was altered")
         if crc != part.crc:
             raise BackupError(
-                f"{where} has {got} bytes of CRC {crc:#010x} from byte {part.position} on; the backup says "
-                f"{part.crc:#010x}: it was altered"
+                f"{has} of CRC {crc:#010x} from byte {part.position} on; the backup says {part.crc:#010x}: it was altered"
             )
 
     def _count(self, count: int, *, fetched: bool = True) -> None:
@@ -111,35 +105,25 @@ class Fetcher:
 
 def is_whole(path: str, parts: Iterable[Part]) -> bool:
     """Whether a file has exactly the bytes of its parts; then it is synced."""
-    try:
-        fd = fs.open(path)
-    except fs.MissingFileError:
-        return False
-    try:
+    with suppress(fs.MissingFileError), fs.closing(fs.open(path)) as fd:
         end = 0
         for part in parts:
             crc, at, end = 0, end, end + part.length
-            while at < end:
-                piece = fs.pread(fd, min(_READ_BYTES, end - at), at)
-                if not piece:
-                    return False
+            while at < end and (piece := fs.pread(fd, min(_READ_BYTES, end - at), at)):
                 crc = crc32c(piece, crc)
                 at += len(piece)
-            if crc != part.crc:
+            if at < end or crc != part.crc:
                 return False
-        if fs.size(fd) != end:
-            return False
-        fs.fsync(fd)
-        return True
-    finally:
-        fs.close(fd)
+        if fs.size(fd) == end:
+            fs.fsync(fd)
+            return True
+    return False
 
 
 def find_cut(objects: Objects, parts: Iterable[Part], cut: int, base_offset: int) -> tuple[int, int]:
     """Where a `.log` file made of these parts is cut so that `cut` is not in it, without writing it.
 
-    The position of the batch that holds the offset or comes next, and one past the last offset before it: `base_offset`
-    without a batch.
+    The position of the batch that holds the offset or comes next, and one past the last offset before it.
     """
     position, end_offset = 0, base_offset
     for part in parts:

@@ -1,7 +1,7 @@
 """What makes fetched files a store: logs are cut, small files are written, and the store is opened once.
 
-The opening builds the indexes of the segments that came without, ends transactions as after a crash, and refuses a log
-that is not sound. The hardest rule: all of it can be done again from the beginning, at whatever step it was stopped.
+The opening builds missing indexes, ends transactions as after a crash, and refuses a log that is not sound. Invariant:
+all of it can be done again from the beginning, at whatever step it was stopped.
 """
 
 from __future__ import annotations
@@ -38,32 +38,27 @@ PARTITION_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA, gap_
 def write_small_files(root: str, plan: Plan) -> dict[PartitionKey, tuple[int, int]]:
     """Cut the logs and write all but the segments' files, durably; the offsets `[start, end)` of each partition."""
     spans = {partition.key: _finish_partition(root, partition) for partition in plan.partitions}
-    records = {
-        topic: TopicRecord(checkpoint.parse_topic_id(record.topic_id), record.partitions, record.config)
-        for topic, record in plan.state.topics.items()
-        if any(partition.key[0] == topic for partition in plan.partitions)
-    }
-    if records:
-        table = TopicTable()
-        for topic, record in records.items():
-            table = table.put(topic, record)
+    empty = table = TopicTable()
+    topics = {partition.key[0] for partition in plan.partitions}
+    for topic, record in plan.state.topics.items():
+        if topic in topics:
+            topic_id = checkpoint.parse_topic_id(record.topic_id)
+            table = table.put(topic, TopicRecord(topic_id, record.partitions, record.config))
+    if table is not empty:
         table.write([root])
     if plan.state.loads:
         _write_loads(root, plan.state.loads)
-    cleaned = {
-        partition.key: min(partition.state.cleaned_offset, spans[partition.key][1])
-        for partition in plan.partitions
-        if partition.state.cleaned_offset >= 0
-    }
-    marks = {
+    marks: dict[str, dict[PartitionKey, int]] = {
         checkpoint.RECOVERY_POINTS: {key: end for key, (_, end) in spans.items()},
         checkpoint.LOG_STARTS: {key: start for key, (start, _) in spans.items() if start > 0},
-        checkpoint.HIGH_WATERMARKS: {
-            partition.key: min(max(partition.state.high_watermark, spans[partition.key][0]), spans[partition.key][1])
-            for partition in plan.partitions
-        },
-        checkpoint.CLEANER_OFFSETS: cleaned,
+        checkpoint.HIGH_WATERMARKS: {},
+        checkpoint.CLEANER_OFFSETS: {},
     }
+    for partition in plan.partitions:
+        (start, end), state = spans[partition.key], partition.state
+        marks[checkpoint.HIGH_WATERMARKS][partition.key] = min(max(state.high_watermark, start), end)
+        if state.cleaned_offset >= 0:
+            marks[checkpoint.CLEANER_OFFSETS][partition.key] = min(state.cleaned_offset, end)
     for name, offsets in marks.items():
         checkpoint.write_offsets(root, name, offsets)
     fs.sync_directory(root)
@@ -84,10 +79,9 @@ def _finish_partition(root: str, plan: PartitionPlan) -> tuple[int, int]:
     below = [(first, min(after, end)) for first, after in plan.gaps if first < end]
     if below:
         gap_files.write_gaps(directory, below)
-    epochs = LeaderEpochCache(
-        f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}",
-        [entry for entry in plan.state.epochs if entry.offset < end or (plan.cut is None and entry.offset == end)],
-    )
+    last = end if plan.cut is None else end - 1
+    kept = [entry for entry in plan.state.epochs if entry.offset <= last]
+    epochs = LeaderEpochCache(f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}", kept)
     epochs.dirty = True
     epochs.flush()
     if plan.state.topic_id:
@@ -98,8 +92,7 @@ def _finish_partition(root: str, plan: PartitionPlan) -> tuple[int, int]:
 
 def _cut(path: str, plan: PartitionPlan) -> int:
     """Cut the last log file at the start of the batch that holds the cut; one past the last offset that is left."""
-    fd = open_log(path, write=True)
-    try:
+    with fs.closing(open_log(path, write=True)) as fd:
         size = fs.size(fd)
         if plan.cut is not None:
             place = _log_search.find_batch(fd, 0, size, plan.cut, path=path)
@@ -109,8 +102,6 @@ def _cut(path: str, plan: PartitionPlan) -> int:
                 fs.fsync(fd)
         last = _log_search.last_offset(fd, 0, size, least=plan.bases[-1], path=path)
         torn = size - (0 if last is None else last.position)
-    finally:
-        fs.close(fd)
     end = plan.bases[-1] if last is None else last.last_offset + 1
     if torn or (plan.cut is None and end != plan.end_offset):
         raise BackupError(

@@ -1,8 +1,8 @@
 """`restore`: a directory of logs from a backup, as of a time, or up to some offsets.
 
 The steps, each durable before the next: the mark that a restore is under way, the segments' files, all other files, the
-mark that all are there, one opening and closing of the store, and the mark goes. The hardest rule: until the last step
-no store opens the directory, and the same call again goes on wherever an earlier one was stopped.
+mark that all are there, one opening and closing of the store, and the mark goes. Until then no store opens the
+directory, and the same call again goes on wherever an earlier one was stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kstore.copies.backups.open_objects import open_objects, url_of
 from kstore.copies.restores import finish_restore
 from kstore.copies.restores.backup_state import History
 from kstore.copies.restores.fetch_parts import Fetcher, find_cut
-from kstore.copies.restores.restore_plan import PartitionPlan, Plan, plan
+from kstore.copies.restores.restore_plan import Plan, plan
 from kstore.disk import fs
 from kstore.errors import BackupError
 from kstore.files import restore_mark
@@ -187,12 +187,10 @@ def _restored(
     *,
     dry_run: bool,
 ) -> Restored:
-    def partition_of(partition: PartitionPlan) -> RestoredPartition:
-        start, end = spans[partition.key]
+    partitions = {}
+    for partition in found.partitions:
         files = tuple((file.path.partition("/")[2], file.bytes) for file in partition.files)
-        return RestoredPartition(start, end, sum(size for _, size in files), files)
-
-    partitions = {partition.key: partition_of(partition) for partition in found.partitions}
+        partitions[partition.key] = RestoredPartition(*spans[partition.key], sum(size for _, size in files), files)
     return Restored(
         url=url,
         backup=backup,

@@ -1,8 +1,7 @@
 """What a restore writes: the files of each partition, the parts of objects they are made of, and where they are cut.
 
-A plan is made of a state and the caller's choices alone. Sealed segments keep their index files and snapshots; a
-segment of which only a part is wanted, and those of the tail, are `.log` files whose indexes the opening builds. The
-hardest rule: a path is made of a checked topic, a partition's number and a segment's file name, and of nothing else.
+Sealed segments keep their index files and snapshots; the opening builds the indexes of cut segments and of the tail.
+Invariant: a path is made of a checked topic, a partition's number and a segment's file name, and of nothing else.
 """
 
 from __future__ import annotations
@@ -136,18 +135,15 @@ def _plan_partition(state: PartitionState, cut: int | None) -> PartitionPlan:
         bases.append(base)
         files.append(PlannedFile(f"{directory}/{names.log_name(base)}", parts))
         end = chunks[-1].end_offset
-    if cut is None and (not bases or end < state.end_offset or not state.tail):
-        # The source's last segment was empty, or it ended in a truncation's gap: the log goes on where it ended.
-        if bases and end < state.end_offset:
-            gaps += ((end, state.end_offset),)
-        bases.append(state.end_offset)
-        files.append(PlannedFile(f"{directory}/{names.log_name(state.end_offset)}", ()))
-        end = state.end_offset
-    elif not bases:
-        assert cut is not None
-        bases.append(cut)
-        files.append(PlannedFile(f"{directory}/{names.log_name(cut)}", ()))
-        end = cut
+    # The source's last segment was empty, or it ended in a truncation's gap: the log goes on where it ended.
+    goes_on = cut is None and (end < state.end_offset or not state.tail)
+    if goes_on or not bases:
+        base = state.end_offset if cut is None else cut
+        if bases and end < base:
+            gaps += ((end, base),)
+        bases.append(base)
+        files.append(PlannedFile(f"{directory}/{names.log_name(base)}", ()))
+        end = base
     if state.snapshot is not None and state.snapshot[0] <= bases[-1]:
         files.append(_stored(state, directory, state.snapshot[0], state.snapshot[1]))
     unique = {file.path: file for file in files}
