@@ -89,13 +89,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _parser() -> command_options.Parser:
-    parser = command_options.Parser(
-        prog="kstore retain",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("retain", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
     parser.add_argument("--topic", action="append", default=[], help="only this topic; may be given again")
     parser.add_argument(

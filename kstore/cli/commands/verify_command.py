@@ -34,13 +34,7 @@ examples:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the subcommand and give its exit code: 1 if anything is wrong."""
-    parser = command_options.Parser(
-        prog="kstore verify",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("verify", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC, DIR/TOPIC-P or a file")
     parser.add_argument("--records", action="store_true", help="also decompress batches, to check their records")
     parser.add_argument("--notes", action="store_true", help="also print what is odd but allowed")
