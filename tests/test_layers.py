@@ -28,6 +28,9 @@ def wrong_arrow(importer: str, imported: str) -> str | None:
             return f"{module} is in no room: give {room_of(module)} its place in ROOMS"
     if rank(imported) > rank(importer):
         return f"{importer} imports {imported} from above it"
+    leaf, other = room_of(importer), room_of(imported)
+    if other in houseplan.LEAVES and leaf != other and other not in houseplan.LEAVES.get(leaf, ()):
+        return f"{importer} imports {imported}, and {other} is a leaf"
     return None
 
 
@@ -66,7 +69,29 @@ def test_every_room_is_there_and_says_what_it_owns() -> None:
             assert (PACKAGE / room / name).is_dir() or (PACKAGE / room / f"{name}.py").exists(), f"{room}/{name}"
 
 
-# A folder with more modules than this wants a room of its own for some of them.
+# pytest's and Spark's plugins are found by the name of their folder, which lies by itself.
+FOLDERS = [
+    folder
+    for folder in sorted(path for path in PACKAGE.rglob("*") if path.is_dir())
+    if not {"discovery", "__pycache__"} & set(folder.parts) and any(folder.rglob("*.py"))
+]
+
+
+def modules_in(folder: Path) -> set[str]:
+    """The names by which an editor finds the modules of a folder: `_search.pyx` and `search.py` have one."""
+    stems = {path.stem for path in folder.iterdir() if path.suffix in {".py", ".pyx"}}
+    return {stem.lstrip("_") for stem in stems - {"__init__", "__main__"}}
+
+
+def test_no_two_folders_have_modules_of_one_name() -> None:
+    names = Counter(name for folder in (PACKAGE, *FOLDERS) for name in modules_in(folder))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(PACKAGE)))
+def test_a_folder_has_five_modules_and_is_a_package_or_a_part_of_one(folder: Path) -> None:
+    assert len(folder.relative_to(PACKAGE).parts) <= 2
+    assert len(modules_in(folder)) >= 5 or any(part.parent == folder for part in FOLDERS)
 
 
 # Calls that reach the disk; the room `disk` makes them for all others.
@@ -114,6 +139,14 @@ def test_an_import_upwards_is_named() -> None:
     )
     assert wrong_arrow("log.writing.writer", "log.segments.roll") is None
     assert wrong_arrow("codec._pack", "_core") is None
+
+
+def test_an_import_from_a_leaf_is_named() -> None:
+    assert wrong_arrow("spark.staging", "tools.check.repair") == (
+        "spark.staging imports tools.check.repair, and tools is a leaf"
+    )
+    assert wrong_arrow("cli.commands.repair_command", "tools.check.repair") is None
+    assert wrong_arrow("tools.dump.full_dump", "tools.check.recheck") is None
 
 
 def test_a_file_without_a_room_is_named() -> None:

@@ -50,6 +50,10 @@ class Parser(argparse.ArgumentParser):
     The value of an option may begin with a dash if a digit follows, as in `--from -1h`.
     """
 
+    def __init__(self, command: str, about: str | None = None, examples: str | None = None) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(f"kstore {command}", None, about, examples, formatter_class=formatter, allow_abbrev=False)
+
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse the arguments."""
         words: list[str] = []

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
-from kstore.cli.commands.verify_command import text
 from kstore.disk import fs
 from kstore.errors import LogClosedError
 from kstore.log.log import Log
@@ -91,7 +90,7 @@ def assert_sound(directory: Path) -> None:
     """
     __tracebackhide__ = True
     report = verify([directory], deep=True, threads=1)
-    wrong = [text(finding) for finding in report.findings if finding.severity == "error"]
+    wrong = [finding.in_one_line() for finding in report.findings if finding.severity == "error"]
     if wrong:
         raise AssertionError("\n".join((f"{os.fspath(directory)} is not sound at the end of the test:", *wrong)))
 

@@ -381,7 +381,7 @@ def test_moments_are_read_in_every_form() -> None:
 
 
 def test_a_value_may_begin_with_a_dash_and_a_digit() -> None:
-    parser = command_options.Parser(prog="x")
+    parser = command_options.Parser("x")
     parser.add_argument("--from", dest="since")
     parser.add_argument("--flag", action="store_true")
     parser.add_argument("path")

@@ -122,7 +122,7 @@ def test_help_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def parser() -> command_options.Parser:
-    made = command_options.Parser(prog="kstore retain")
+    made = command_options.Parser("retain")
     command_options.add_config(made)
     command_options.add_settings(made, "retention.ms", "retention.bytes", "log.retention.check.interval.ms")
     return made

@@ -169,6 +169,8 @@ def test_a_quote_within_a_cell_is_a_sign_like_others(
 @example(b'a,"x\ny"\n"z\n')
 @example(b'x"\n"\n')
 @example(b'"x"y"\n')
+@example(b'x"')
+@example(b'x"\ny,""')
 def test_rows_end_where_no_quote_that_opens_a_cell_is_open(piece: bytes) -> None:
     state, end = "start", 0
     for number, sign in enumerate(piece.decode(), 1):

@@ -219,7 +219,7 @@ def test_a_time_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "0ms", "-1", "1y", "x", "1e9", "nan", "inf", "36501d", "9" * 12])
 def test_no_time_at_all_and_one_beyond_a_hundred_years_are_refused(text: str) -> None:
-    parser = command_options.Parser()
+    parser = command_options.Parser("x")
     parser.add_argument("--every", type=command_options.duration)
     with pytest.raises(command_options.UsageError, match="--every"):
         parser.parse_args([f"--every={text}"])

@@ -75,6 +75,17 @@ INSIDE = {
     ),
 }
 
+# Packages that no other package needs, and those of them that each may import: the command line shows what the others
+# do; metrics are exported of copies; tests verify with the tools, and register the data source with Spark.
+LEAVES: dict[str, set[str]] = {
+    "tools": set(),
+    "copies": set(),
+    "metrics": {"copies"},
+    "spark": set(),
+    "cli": {"tools", "copies", "metrics", "spark"},
+    "testing": {"tools", "spark"},
+}
+
 # Files that lie elsewhere than in the room that they belong to.
 BELONGS = {"_core": "codec", "__main__": "cli"}
 

@@ -31,13 +31,7 @@ _FIELDS = {"key", "key_base64", "value", "value_base64", "timestamp", "headers",
 
 def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code."""
-    parser = command_options.Parser(
-        prog="kstore append",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("append", _ABOUT, _EXAMPLES)
     parser.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--key-separator", metavar="TEXT", help="the key is the part of a line before this text")

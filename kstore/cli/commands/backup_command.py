@@ -130,13 +130,7 @@ def _summary(facts: Mapping[str, Any]) -> str:
 
 
 def _parser() -> command_options.Parser:
-    parser = command_options.Parser(
-        prog="kstore backup",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("backup", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="DIR", nargs="+", help="the log directories of one store or broker")
     parser.add_argument("--to", metavar="URL", required=True, help="s3://bucket/prefix and the like, or a directory")
     how = parser.add_mutually_exclusive_group()

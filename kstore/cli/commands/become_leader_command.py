@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from kstore.base.terminal import escaped
@@ -27,13 +26,7 @@ _EXAMPLES = """examples:
 
 def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code."""
-    parser = command_options.Parser(
-        prog="kstore become-leader",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("become-leader", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="DIR", nargs="+", help="the log directories of one store")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parsed = parser.parse_args(arguments)

@@ -36,7 +36,7 @@ _EXAMPLES = """examples:
 
 def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code."""
-    cat = parser("kstore cat", _ABOUT, _EXAMPLES)
+    cat = parser("cat", _ABOUT, _EXAMPLES)
     cat.add_argument(
         "--latest", action="store_true", help="print the newest record of each key alone, of the committed ones; "
         "a key whose newest record is a tombstone is left out, and with --until-offset what begins there",
@@ -54,15 +54,9 @@ def run(arguments: list[str]) -> int:
     return show(asked, follow=False)
 
 
-def parser(prog: str, about: str, examples: str, last: int | None = None) -> command_options.Parser:
+def parser(command: str, about: str, examples: str, last: int | None = None) -> command_options.Parser:
     """Make a parser of the arguments that `cat` and `tail` share."""
-    made = command_options.Parser(
-        prog=prog,
-        description=about,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = command_options.Parser(command, about, examples)
     made.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
     start = command_options.add_range(made, also_until=["--to"])
     start.add_argument(

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, output
+from kstore.cli.commands import partition_pass
+from kstore.cli.commands.partition_pass import PartitionPass, Result
 from kstore.cli.progress import Progress
-from kstore.config.log_config import LogConfig
-from kstore.errors import ConfigWarning, KStoreError, UnknownTopicOrPartitionError
-from kstore.files import checkpoint, names
-from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
+from kstore.errors import ConfigWarning, UnknownTopicOrPartitionError
 from kstore.log.compaction.compaction_outlook import CompactionOutlook
 from kstore.log.log import Log
-from kstore.store import catalog
-from kstore.store.catalog import Entry
 from kstore.store.store import Store
 from kstore.types import CompactionStats
 
@@ -41,26 +34,26 @@ The settings that a store keeps for a topic have precedence over those given her
 Kafka's cleaner drops them; a dry run says how many there are. Tombstones go delete.retention.ms after the compaction
 that first kept them. 'kstore cat --latest' shows what compaction would leave, and changes nothing."""
 
-_Advance = Callable[[int, int], None]
-
 _BROKERS_DEFAULT = "The default is delete for both, unless a broker's cleaner has gone through the topic"
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """The result for one partition: what was (or would be) done, and what is cleaned next and when."""
+class _Done(NamedTuple):
+    """What was (or would be) done to one partition, and what is cleaned next and when."""
 
-    topic: str
-    partition: int
-    path: str
-    stats: CompactionStats | None = None
-    outlook: CompactionOutlook | None = None
-    error: KStoreError | None = None
+    stats: CompactionStats
+    outlook: CompactionOutlook
 
 
 def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code: 1 if a partition had an error."""
-    asked = _parser().parse_args(arguments)
+    parser = partition_pass.parser(
+        "compact", _ABOUT, _EXAMPLES, "say what would be done, in exact numbers; take no lock, change nothing"
+    )
+    parser.add_argument(
+        "--roll", action="store_true", help="begin a new segment before, so that all records of now can be cleaned"
+    )
+    partition_pass.add_settings(parser, "cleanup.policy", "delete.retention.ms")
+    asked = parser.parse_args(arguments)
     if asked.roll and asked.dry_run:
         raise command_options.UsageError("--roll and --dry-run exclude each other: a dry run rolls nothing")
     warnings.simplefilter("ignore", ConfigWarning)  # they are about the long run, and this is one pass
@@ -70,47 +63,24 @@ def run(arguments: list[str]) -> int:
         path, place = next(iter(named.items()))
         what = "topic" if place.partition is None else "partition"
         raise UnknownTopicOrPartitionError(f"--topic goes with a data directory, and {path} is a {what}'s")
-    results: list[_Done] = []
+    stores = [path for path in asked.paths if path not in named]
     passed_over = 0
     with Progress("compact") as bar:
-        meter = _Meter(bar)
-        for entry in {entry.path: entry for place in named.values() for entry in place.entries}.values():
-            results.append(_guarded(partial(_one, entry, asked, meter), entry))
-        stores = [path for path in asked.paths if path not in named]
+        compaction = PartitionPass(asked, partial(_compact, asked, _Meter(bar)))
+        for path in dict.fromkeys(entry.path for place in named.values() for entry in place.entries):
+            compaction.partition(path)
         if stores:
-            passed_over = _all(stores, asked, meter, results)
+            passed_over = compaction.stores(stores, lambda store, topic: _is_wanted(store, topic, asked))
     # A topic that is named is compacted whatever its policy is.
     judged = [] if asked.topic else stores
     note = command_paths.note_on_broker(judged, command_options.given(asked), "cleanup.policy", _BROKERS_DEFAULT)
-    if asked.json:
-        print(json.dumps({**_facts(results, asked.dry_run), "note": note}, indent=2))
-    else:
-        if note is not None:
-            print(output.painted(escaped(note), "yellow"))
-        _print(results, asked.dry_run, passed_over)
-    return output.failures("kstore compact", results)
-
-
-def _parser() -> command_options.Parser:
-    parser = command_options.Parser(
-        prog="kstore compact",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
-    parser.add_argument("--topic", action="append", default=[], help="only this topic; may be given again")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, in exact numbers; take no lock, change nothing"
-    )
-    parser.add_argument(
-        "--roll", action="store_true", help="begin a new segment before, so that all records of now can be cleaned"
-    )
-    command_options.add_settings(parser, "cleanup.policy", "delete.retention.ms")
-    command_options.add_config(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
+    done = [result.done.stats for result in compaction.results if result.done is not None]
+    totals = {
+        name: sum(getattr(stats, name) for stats in done)
+        for name in ("records_before", "records_after", "bytes_before", "bytes_after")
+    }
+    show = partial(_print, compaction.results, asked.dry_run, passed_over)
+    return compaction.finish("compact", note, totals, _facts, show)
 
 
 class _Meter:
@@ -132,77 +102,34 @@ class _Meter:
         self._total = 0
 
 
-def _guarded(act: Callable[[], _Done], entry: Entry) -> _Done:
-    """Return a result also where the partition has an error, so that the others are gone through."""
-    try:
-        return act()
-    except KStoreError as error:
-        return _Done(entry.topic, entry.partition, entry.path, error=error)
+def _is_wanted(store: Store, topic: str, asked: argparse.Namespace) -> bool:
+    return bool(asked.topic) or store.topic_config(topic).compacts
 
 
-def _one(entry: Entry, asked: argparse.Namespace, meter: _Meter) -> _Done:
-    """Compact one partition by itself, with the settings that a store around it keeps for its topic."""
-    directory = os.path.realpath(entry.path)
-    topic = names.parse_partition_name(os.path.basename(directory)).topic
-    metadata = checkpoint.read_partition_metadata(directory)
-    roots = [os.path.dirname(directory)]
-    record = read_topics(roots).find(topic, None if metadata is None else metadata.topic_id)
-    overrides = inherited_config(topic, cleaned_topics(roots)) if record is None else record.config
-    config = LogConfig.resolve(command_options.given(asked)).for_topic(overrides)
-    with Log.open(directory, "r" if asked.dry_run else "a", config=config) as log:
-        return _compact(log, asked, meter)
-
-
-def _all(paths: list[str], asked: argparse.Namespace, meter: _Meter, results: list[_Done]) -> int:
-    """Compact the partitions of a store; how many are not, since their policy has not `compact`."""
-    entries = {(entry.topic, entry.partition): entry for entry in catalog.look(catalog.real_paths(paths)).entries}
-    if not entries:
-        raise UnknownTopicOrPartitionError(f"there is no partition in {', '.join(paths)}")
-    for topic in asked.topic:
-        if all(topic != name for name, _ in entries):
-            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r} in {', '.join(paths)}")
-    passed_over = 0
-    mode = "r" if asked.dry_run else "a"
-    with Store.open(paths, mode, config=command_options.given(asked), background=False) as store:  # type: ignore[arg-type]
-        for (topic, number), entry in sorted(entries.items()):
-            if asked.topic and topic not in asked.topic:
-                continue
-            if not asked.topic and not store.topic_config(topic).compacts:
-                passed_over += 1
-                continue
-            results.append(_guarded(partial(_compact_of, store, topic, number, asked, meter), entry))
-    return passed_over
-
-
-def _compact_of(store: Store, topic: str, number: int, asked: argparse.Namespace, meter: _Meter) -> _Done:
-    return _compact(store.log(topic, number), asked, meter)
-
-
-def _compact(log: Log, asked: argparse.Namespace, meter: _Meter) -> _Done:
+def _compact(asked: argparse.Namespace, meter: _Meter, log: Log) -> _Done:
     stats = log.compact(roll=asked.roll, dry_run=asked.dry_run, progress=meter.advance)
     meter.next()
     if not asked.dry_run:
         log.run_housekeeping()
-    return _Done(log.topic, log.partition, log.path, stats, log.compaction_outlook())
+    return _Done(stats, log.compaction_outlook())
 
 
 # Printing.
 
 
-def _print(results: list[_Done], dry_run: bool, passed_over: int) -> None:
+def _print(results: list[Result[_Done]], dry_run: bool, passed_over: int) -> None:
+    saved = count = 0
     for result in results:
-        if result.stats is not None:
+        if result.done is not None:
+            stats, outlook = result.done
+            saved, count = saved + stats.bytes_before - stats.bytes_after, count + 1
             print(f"{result.topic}-{result.partition}")
-            for line in _lines(result.stats, dry_run):
+            for line in (*_lines(stats, dry_run), f"next: {outlook.explanation}"):
                 print(f"  {line}")
-            if result.outlook is not None:
-                print(f"  next: {result.outlook.explanation}")
     if passed_over:
         print(f"{_count(passed_over, 'partition')} passed over: cleanup.policy has not 'compact'")
-    done = [result.stats for result in results if result.stats is not None]
-    saved = sum(stats.bytes_before - stats.bytes_after for stats in done)
     verb = "would be saved" if dry_run else "saved"
-    print(f"{output.size(saved) if saved >= 0 else saved} {verb} in {_count(len(done), 'partition')}")
+    print(f"{output.size(saved) if saved >= 0 else saved} {verb} in {_count(count, 'partition')}")
 
 
 def _lines(stats: CompactionStats, dry_run: bool) -> list[str]:
@@ -231,23 +158,5 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
-def _facts(results: list[_Done], dry_run: bool) -> dict[str, Any]:
-    done = [result.stats for result in results if result.stats is not None]
-    return {
-        "dry_run": dry_run,
-        "records_before": sum(stats.records_before for stats in done),
-        "records_after": sum(stats.records_after for stats in done),
-        "bytes_before": sum(stats.bytes_before for stats in done),
-        "bytes_after": sum(stats.bytes_after for stats in done),
-        "partitions": [
-            {
-                "topic": result.topic,
-                "partition": result.partition,
-                "path": result.path,
-                "stats": None if result.stats is None else asdict(result.stats),
-                "outlook": None if result.outlook is None else asdict(result.outlook),
-                "error": None if result.error is None else str(result.error),
-            }
-            for result in results
-        ],
-    }
+def _facts(done: _Done | None) -> dict[str, Any]:
+    return {name: None if done is None else asdict(getattr(done, name)) for name in _Done._fields}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import textwrap
@@ -29,13 +28,7 @@ _EXAMPLES = """examples:
 
 def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code."""
-    parser = command_options.Parser(
-        prog="kstore config",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("config", _ABOUT, _EXAMPLES)
     parser.add_argument("names", metavar="NAME", nargs="*", help="a setting, by Kafka's topic or broker name")
     command_options.add_config(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

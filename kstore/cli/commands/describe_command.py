@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 from collections.abc import Sequence
@@ -46,13 +45,7 @@ _BLANK = "partition.metadata is empty, and counts as missing; kstore repair writ
 
 def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code; 1 when a partition cannot be read."""
-    parser = command_options.Parser(
-        prog="kstore describe",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("describe", _ABOUT, _EXAMPLES)
     parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
     parser.add_argument("--codecs", action="store_true", help="look at every batch's header for the codecs")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -322,13 +322,7 @@ def _format(parsed: argparse.Namespace) -> tuple[str, str]:
 
 
 def _parser() -> command_options.Parser:
-    parser = command_options.Parser(
-        prog="kstore export",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("export", _ABOUT, _EXAMPLES)
     parser.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
     parser.add_argument("--to", metavar="FILE", required=True, help="the file: .parquet, .arrow, .arrows or .jsonl")
     parser.add_argument("--format", choices=_CODECS, help="of the file (default: what its name says)")

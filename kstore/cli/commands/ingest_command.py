@@ -199,13 +199,7 @@ def _mapping(parsed: argparse.Namespace) -> row_source.Mapping:
 
 
 def _parser() -> command_options.Parser:
-    parser = command_options.Parser(
-        prog="kstore ingest",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("ingest", _ABOUT, _EXAMPLES)
     parser.add_argument("files", metavar="FILE", nargs="+", help="a file, or - for standard input")
     parser.add_argument("--to", metavar="DIR", required=True, help="the directory of logs")
     parser.add_argument("--topic", metavar="T", required=True, help="the topic")

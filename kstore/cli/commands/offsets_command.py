@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 from kstore.base.terminal import escaped
@@ -25,13 +24,7 @@ _SPECIAL = {"latest": -1, "earliest": -2, "max-timestamp": -3}
 
 def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code."""
-    parser = command_options.Parser(
-        prog="kstore offsets",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("offsets", _ABOUT, _EXAMPLES)
     parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
     parser.add_argument(
         "--time",

@@ -38,13 +38,7 @@ examples:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the subcommand and give its exit code: 1 if an error is left."""
-    parser = command_options.Parser(
-        prog="kstore repair",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("repair", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
     parser.add_argument("--yes", action="store_true", help="mend the logs")
     parser.add_argument(

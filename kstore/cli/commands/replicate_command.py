@@ -142,13 +142,7 @@ def _failures(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _parser() -> command_options.Parser:
-    parser = command_options.Parser(
-        prog="kstore replicate",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("replicate", _ABOUT, _EXAMPLES)
     parser.add_argument("source", metavar="SRC", nargs="+", help="the leader's log directories")
     parser.add_argument("target", metavar="DST", help="the follower's directory; made if it is missing")
     parser.add_argument("-f", "--follow", action="store_true", help="go on as more is appended, and show the lag")

@@ -117,13 +117,7 @@ def _offsets(texts: list[str]) -> dict[tuple[str, int], int] | None:
 
 
 def _parser() -> command_options.Parser:
-    parser = command_options.Parser(
-        prog="kstore restore",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("restore", _ABOUT, _EXAMPLES)
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix and the like, or a directory")
     parser.add_argument("directory", metavar="DIR", help="where to; missing or empty")
     parser.add_argument("--until", metavar="TIME", help=f"as it was backed up at that time: {command_times.HELP}")

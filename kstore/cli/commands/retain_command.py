@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kstore.base import times
-from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, output
+from kstore.cli.commands import partition_pass
+from kstore.cli.commands.partition_pass import PartitionPass, Result
 from kstore.cli.progress import Progress
 from kstore.config.log_config import KAFKA_RETENTION_MS, LogConfig
 from kstore.disk import fs
-from kstore.errors import ConfigWarning, KStoreError, UnknownTopicOrPartitionError
-from kstore.files import checkpoint, names
-from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
+from kstore.errors import ConfigWarning, UnknownTopicOrPartitionError
+from kstore.files import names
 from kstore.log.log import Log
 from kstore.log.writing.retention import Deletion, Outlook
-from kstore.store import catalog
-from kstore.store.store import Store
 
 __all__ = ["run"]
 
@@ -47,64 +43,39 @@ _BROKERS_DEFAULT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """The result for one partition: the segments that were (or would be) deleted, and why the next one stays."""
+class _Done(NamedTuple):
+    """The segments of a partition that were (or would be) deleted, and why the next one stays."""
 
-    topic: str
-    partition: int
-    path: str
     gone: list[Deletion]
     stays: Outlook | None
-    error: KStoreError | None = None
-    own: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    own: dict[str, tuple[Any, Any]]
     """Settings that were given and that the topic has of its own: its value, which holds, and the given one."""
 
 
 def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code: 1 if a partition had an error."""
-    parsed = _parser().parse_args(arguments)
+    parser = partition_pass.parser(
+        "retain", _ABOUT, _EXAMPLES, "say what would be deleted; take no lock and change nothing"
+    )
+    partition_pass.add_settings(parser, "retention.ms", "retention.bytes")
+    asked = parser.parse_args(arguments)
     warnings.simplefilter("ignore", ConfigWarning)  # they are about the long run, and this is one pass
-    paths = list(dict.fromkeys(each for path in parsed.paths for each in _partitions_of_topic(path)))
+    paths = list(dict.fromkeys(each for path in asked.paths for each in _partitions_of_topic(path)))
     partitions = [path for path in paths if _is_partition(path)]
-    if partitions and parsed.topic:
+    if partitions and asked.topic:
         raise UnknownTopicOrPartitionError(f"--topic goes with a data directory, and {partitions[0]} is a partition's")
-    now_ms = time.time_ns() // 1_000_000
-
-    def clock() -> int:
-        return now_ms  # fixed, so that exactly the planned segments are deleted
-
-    results = [_guarded(partial(_one, path, parsed, clock), *_key(path), path) for path in partitions]
+    now_ms = time.time_ns() // 1_000_000  # fixed, so that exactly the planned segments are deleted
+    retention = PartitionPass(asked, partial(_retain, asked), clock=lambda: now_ms)
+    for path in partitions:
+        retention.partition(path)
     stores = [path for path in paths if path not in partitions]
     if stores:
-        results += _all(stores, parsed, clock)
-    note = command_paths.note_on_broker(parsed.paths, command_options.given(parsed), "retention.ms", _BROKERS_DEFAULT)
-    if parsed.json:
-        print(json.dumps({**_facts(results, parsed.dry_run), "note": note}, indent=2))
-    else:
-        if note is not None:
-            print(output.painted(escaped(note), "yellow"))
-        _print(results, parsed.dry_run)
-    return output.failures("kstore retain", results)
-
-
-def _parser() -> command_options.Parser:
-    parser = command_options.Parser(
-        prog="kstore retain",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
-    parser.add_argument("--topic", action="append", default=[], help="only this topic; may be given again")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be deleted; take no lock and change nothing"
-    )
-    command_options.add_settings(parser, "retention.ms", "retention.bytes")
-    command_options.add_config(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
+        with Progress("retain", unit="partitions") as bar:
+            retention.stores(stores, reach=bar.reach, progress=bar.reach)
+    note = command_paths.note_on_broker(asked.paths, command_options.given(asked), "retention.ms", _BROKERS_DEFAULT)
+    gone = [deletion for result in retention.results if result.done is not None for deletion in result.done.gone]
+    totals = {"segments": len(gone), "bytes": sum(deletion.size_bytes for deletion in gone)}
+    return retention.finish("retain", note, totals, _facts, partial(_print, retention.results, asked.dry_run, totals))
 
 
 def _partitions_of_topic(path: str) -> list[str]:
@@ -119,75 +90,17 @@ def _is_partition(path: str) -> bool:
     return has_log and names.is_partition_name(os.path.basename(os.path.abspath(path)))
 
 
-def _key(path: str) -> tuple[str, int]:
-    parsed = names.parse_partition_name(os.path.basename(os.path.abspath(path)))
-    return parsed.topic, parsed.partition
-
-
-def _guarded(act: Callable[[], _Done], topic: str, partition: int, path: str) -> _Done:
-    """Return a result also where the partition has an error, so that the others are gone through."""
-    try:
-        return act()
-    except KStoreError as error:
-        return _Done(topic, partition, path, [], None, error)
-
-
-def _one(path: str, parsed: argparse.Namespace, clock: Callable[[], int]) -> _Done:
-    """Go through one partition by itself, with the settings that a store around it keeps for its topic."""
-    directory = os.path.realpath(path)
-    topic = names.parse_partition_name(os.path.basename(directory)).topic
-    metadata = checkpoint.read_partition_metadata(directory)
-    roots = [os.path.dirname(directory)]
-    record = read_topics(roots).find(topic, None if metadata is None else metadata.topic_id)
-    overrides = inherited_config(topic, cleaned_topics(roots)) if record is None else record.config
-    config = LogConfig.resolve(command_options.given(parsed)).for_topic(overrides)
-    with Log.open(directory, "r" if parsed.dry_run else "a", config=config, clock=clock) as log:
-        return _pass(log, parsed)
-
-
-def _all(paths: list[str], parsed: argparse.Namespace, clock: Callable[[], int]) -> list[_Done]:
-    """Go through the partitions of a store."""
-    entries = {(entry.topic, entry.partition): entry for entry in catalog.look(catalog.real_paths(paths)).entries}
-    if not entries:
-        raise UnknownTopicOrPartitionError(f"there is no partition in {', '.join(paths)}")
-    for topic in parsed.topic:
-        if all(topic != name for name, _ in entries):
-            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r} in {', '.join(paths)}")
-    wanted = sorted(key for key in entries if not parsed.topic or key[0] in parsed.topic)
-    results = []
-    with (
-        Progress("retain", unit="partitions") as bar,
-        Store.open(
-            paths,
-            "r" if parsed.dry_run else "a",
-            config=command_options.given(parsed),
-            clock=clock,
-            background=False,
-            progress=bar.reach,
-        ) as store,
-    ):
-        for done, (topic, partition) in enumerate(wanted):
-            bar.reach(done, len(wanted))
-            act = partial(_pass_of, store, topic, partition, parsed)
-            results.append(_guarded(act, topic, partition, entries[topic, partition].path))
-    return results
-
-
-def _pass_of(store: Store, topic: str, number: int, parsed: argparse.Namespace) -> _Done:
-    return _pass(store.log(topic, number), parsed)
-
-
-def _pass(log: Log, parsed: argparse.Namespace) -> _Done:
-    own = _own_settings(log.config, command_options.given(parsed) or {})
+def _retain(asked: argparse.Namespace, log: Log) -> _Done:
+    own = _own_settings(log.config, command_options.given(asked) or {})
     planned = log.plan_retention()
     stays = log.retention_outlook()
-    if not parsed.dry_run and planned:
+    if not asked.dry_run and planned:
         log.update_config(file_delete_delay_ms=0)
         gone = {segment.base_offset for segment in log.apply_retention()}
         log.run_housekeeping()
         planned = [deletion for deletion in planned if deletion.base_offset in gone]
         stays = log.retention_outlook()
-    return _Done(log.topic, log.partition, log.path, planned, stays, own=own)
+    return _Done(planned, stays, own)
 
 
 def _own_settings(config: LogConfig, given: dict[str, str]) -> dict[str, tuple[Any, Any]]:
@@ -206,26 +119,25 @@ def _own_settings(config: LogConfig, given: dict[str, str]) -> dict[str, tuple[A
 # Printing.
 
 
-def _print(results: list[_Done], dry_run: bool) -> None:
+def _print(results: list[Result[_Done]], dry_run: bool, totals: dict[str, int]) -> None:
     for result in results:
-        if result.error is not None:
+        if result.done is None:
             continue
         print(f"{result.topic}-{result.partition}")
-        for name, (own, given) in result.own.items():
+        for name, (own, given) in result.done.own.items():
             print(f"  not used: the given {name}={given}; the topic has {name}={own} of its own, which holds")
-        for gone in result.gone:
+        for gone in result.done.gone:
             verb = "would delete" if dry_run else "deleted"
             print(
                 f"  {verb}: segment {gone.base_offset}, offsets {gone.base_offset} to {gone.next_offset - 1}, "
                 f"{gone.size_bytes} bytes ({gone.reason}): {gone.explanation}"
             )
-        if result.stays is not None:
-            stays = result.stays
+        if result.done.stays is not None:
+            stays = result.done.stays
             print(f"  kept: segment {stays.base_offset} and all after it: {stays.explanation}{_when(stays)}")
-    segments, size = _sums(results)
     verb = "would be deleted" if dry_run else "deleted"
     where = output.count(len(results), "partition")
-    print(f"{output.count(segments, 'segment')} {verb}, {size} bytes, in {where}")
+    print(f"{output.count(totals['segments'], 'segment')} {verb}, {totals['bytes']} bytes, in {where}")
 
 
 def _when(stays: Outlook) -> str:
@@ -238,27 +150,10 @@ def _when(stays: Outlook) -> str:
     return f"; it is deleted {' or '.join(ways)}" if ways else ""
 
 
-def _sums(results: list[_Done]) -> tuple[int, int]:
-    gone = [deletion for result in results for deletion in result.gone]
-    return len(gone), sum(deletion.size_bytes for deletion in gone)
-
-
-def _facts(results: list[_Done], dry_run: bool) -> dict[str, Any]:
-    segments, size = _sums(results)
+def _facts(done: _Done | None) -> dict[str, Any]:
+    gone, stays, own = ([], None, {}) if done is None else done
     return {
-        "dry_run": dry_run,
-        "segments": segments,
-        "bytes": size,
-        "partitions": [
-            {
-                "topic": result.topic,
-                "partition": result.partition,
-                "path": result.path,
-                "deleted": [asdict(deletion) for deletion in result.gone],
-                "stays": None if result.stays is None else asdict(result.stays),
-                "own_settings": {name: own for name, (own, _) in result.own.items()},
-                "error": None if result.error is None else str(result.error),
-            }
-            for result in results
-        ],
+        "deleted": [asdict(deletion) for deletion in gone],
+        "stays": None if stays is None else asdict(stays),
+        "own_settings": {name: value for name, (value, _) in own.items()},
     }

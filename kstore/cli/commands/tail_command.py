@@ -19,7 +19,7 @@ _EXAMPLES = """examples:
 
 def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code."""
-    parser = cat_command.parser("kstore tail", _ABOUT, _EXAMPLES, last=10)
+    parser = cat_command.parser("tail", _ABOUT, _EXAMPLES, last=10)
     parser.add_argument("-f", "--follow", action="store_true", help="wait for more records")
     parser.add_argument(
         "--timeout", type=command_options.seconds, metavar="SECONDS", help="end after so long without a new record"

@@ -7,10 +7,9 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, output
 from kstore.cli.progress import Progress
-from kstore.tools.check.verify import Finding, Report, targets, verify
+from kstore.tools.check.verify import Report, targets, verify
 
 __all__ = ["run"]
 
@@ -34,13 +33,7 @@ examples:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the subcommand and give its exit code: 1 if anything is wrong."""
-    parser = command_options.Parser(
-        prog="kstore verify",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_options.Parser("verify", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC, DIR/TOPIC-P or a file")
     parser.add_argument("--records", action="store_true", help="also decompress batches, to check their records")
     parser.add_argument("--notes", action="store_true", help="also print what is odd but allowed")
@@ -54,7 +47,8 @@ def run(arguments: Sequence[str]) -> int:
         report = verify(parsed.paths, deep=parsed.records, threads=parsed.threads, progress=progress.add)
     shown = [finding for finding in report.findings if parsed.notes or finding.severity == "error"]
     for finding in shown:
-        print(json.dumps(dataclasses.asdict(finding)) if parsed.json else text(finding))
+        severity = output.painted(finding.severity, "red" if finding.severity == "error" else "yellow")
+        print(json.dumps(dataclasses.asdict(finding)) if parsed.json else finding.in_one_line(severity))
     if not parsed.json:
         print(summary(report, notes_shown=parsed.notes))
     return 1 if report.errors else 0
@@ -65,16 +59,6 @@ def _threads(value: str) -> int:
     if not 1 <= number <= 256:
         raise argparse.ArgumentTypeError(f"{number} is not in 1..256")
     return number
-
-
-def text(finding: Finding) -> str:
-    """One finding as a line."""
-    place = finding.path if finding.position is None else f"{finding.path}:{finding.position}"
-    offset = "" if finding.offset is None else f" (offset {finding.offset})"
-    rule = f" [{finding.rule}]" if finding.rule else ""
-    repair = f"; repair: {finding.repair}" if finding.repair and finding.severity == "error" else ""
-    severity = output.painted(finding.severity, "red" if finding.severity == "error" else "yellow")
-    return f"{escaped(place)}: {severity}: {escaped(f'{finding.what}{offset}{rule}{repair}')}"
 
 
 def summary(report: Report, *, notes_shown: bool) -> str:

@@ -110,8 +110,9 @@ class Quotes:
         self._ends[list(ends)] = True
         end, sign = re.escape(ends), re.escape(delimiter.encode())
         cell = b'(?>"(?:[^"]++|"")*+"[^%b]*+|[^"%b][^%b]*+|)' % (end, end, end)
-        self._rows = re.compile(b"(?:%b(?:%b%b)*+[\n\r])*+" % (cell, sign, cell))
-        self._open = re.compile(b'(?:%b%b)*+"(?:[^"]++|"")*+' % (cell, sign))
+        # Before Python 3.11.5 "(?:...)*+" also takes what its last, failed round has read; "(?>...)*+" never does.
+        self._rows = re.compile(b"(?>%b(?:%b%b)*+[\n\r])*+" % (cell, sign, cell))
+        self._open = re.compile(b'(?>%b%b)*+"(?:[^"]++|"")*+' % (cell, sign))
 
     def end_of_rows(self, piece: bytes) -> int:
         """The end of the last row that is whole, in a piece that begins where a row does; 0 if none is."""

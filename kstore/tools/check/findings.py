@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from kstore.base.terminal import escaped
 from kstore.errors import StorageError
 
 __all__ = ["Damage", "Finding", "Findings", "SegmentReport", "Severity"]
@@ -33,6 +34,14 @@ class Finding:
     severity: Severity
     what: str
     repair: str = ""
+
+    def in_one_line(self, severity: str = "") -> str:
+        """Return the finding as a line of text, with `severity` as it is to be shown."""
+        place = self.path if self.position is None else f"{self.path}:{self.position}"
+        offset = "" if self.offset is None else f" (offset {self.offset})"
+        rule = f" [{self.rule}]" if self.rule else ""
+        repair = f"; repair: {self.repair}" if self.repair and self.severity == "error" else ""
+        return f"{escaped(place)}: {severity or self.severity}: {escaped(f'{self.what}{offset}{rule}{repair}')}"
 
 
 class Findings(list[Finding]):

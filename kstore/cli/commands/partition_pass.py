@@ -1,0 +1,156 @@
+"""One pass over partitions, for the commands that change logs: their options, what they go through, how they print it.
+
+Invariant: the error of one partition is a part of its result, and the others are gone through.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar
+
+from kstore.base.terminal import escaped
+from kstore.cli import command_options, output
+from kstore.config.log_config import LogConfig
+from kstore.errors import KStoreError, UnknownTopicOrPartitionError
+from kstore.files import checkpoint, names
+from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
+from kstore.log.log import Log
+from kstore.store import catalog
+from kstore.store.store import Store
+
+__all__ = ["PartitionPass", "Result", "add_settings", "parser"]
+
+T = TypeVar("T")
+
+
+def parser(command: str, about: str, examples: str, dry_run: str) -> command_options.Parser:
+    """Make a parser with the options that such commands begin with."""
+    made = command_options.Parser(command, about, examples)
+    made.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
+    made.add_argument("--topic", action="append", default=[], help="only this topic; may be given again")
+    made.add_argument("--dry-run", action="store_true", help=dry_run)
+    return made
+
+
+def add_settings(made: command_options.Parser, *settings: str) -> None:
+    """Add the options that such commands end with: these settings, any setting, and JSON."""
+    command_options.add_settings(made, *settings)
+    command_options.add_config(made)
+    made.add_argument("--json", action="store_true", help="print JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[T]):
+    """What was (or would be) done to one partition, or why nothing was. Immutable."""
+
+    topic: str
+    partition: int
+    path: str
+    done: T | None = None
+    error: KStoreError | None = None
+
+
+class PartitionPass(Generic[T]):
+    """Does `act` to the logs of partitions, and keeps the results. Not thread-safe.
+
+    `how` is for opening a log or a store: a clock.
+    """
+
+    def __init__(self, asked: argparse.Namespace, act: Callable[[Log], T], **how: Any) -> None:
+        self.results: list[Result[T]] = []
+        self._asked = asked
+        self._act = act
+        self._given = command_options.given(asked)
+        self._mode: Literal["r", "a"] = "r" if asked.dry_run else "a"
+        self._how = how
+
+    def partition(self, path: str) -> None:
+        """Go through one partition by itself, with the settings that a store around it keeps for its topic."""
+        topic, number = names.parse_partition_name(os.path.basename(os.path.abspath(path)))[:2]
+        self._keep(partial(self._of_directory, os.path.realpath(path)), topic, number, path)
+
+    def stores(
+        self,
+        paths: list[str],
+        wants: Callable[[Store, str], bool] = lambda *_: True,
+        reach: Callable[[int, int], object] = lambda *_: None,
+        **how: Any,
+    ) -> int:
+        """Go through a store's partitions, or those of the topics that were asked for; return how many are passed over.
+
+        These are of topics that `wants` refuses. `reach` is called with the number of partitions that are done, and of
+        all.
+        """
+        entries = {(entry.topic, entry.partition): entry for entry in catalog.look(catalog.real_paths(paths)).entries}
+        if not entries:
+            raise UnknownTopicOrPartitionError(f"there is no partition in {', '.join(paths)}")
+        for topic in self._asked.topic:
+            if all(topic != name for name, _ in entries):
+                raise UnknownTopicOrPartitionError(f"there is no topic {topic!r} in {', '.join(paths)}")
+        named = sorted(key for key in entries if not self._asked.topic or key[0] in self._asked.topic)
+        passed_over = 0
+        with Store.open(paths, self._mode, config=self._given, background=False, **self._how, **how) as store:
+            for done, (topic, number) in enumerate(named):
+                reach(done, len(named))
+                if wants(store, topic):
+                    self._keep(
+                        partial(self._of_store, store, topic, number), topic, number, entries[topic, number].path
+                    )
+                else:
+                    passed_over += 1
+        return passed_over
+
+    def _of_directory(self, directory: str) -> Result[T]:
+        topic = names.parse_partition_name(os.path.basename(directory)).topic
+        metadata = checkpoint.read_partition_metadata(directory)
+        roots = [os.path.dirname(directory)]
+        record = read_topics(roots).find(topic, None if metadata is None else metadata.topic_id)
+        overrides = inherited_config(topic, cleaned_topics(roots)) if record is None else record.config
+        config = LogConfig.resolve(self._given).for_topic(overrides)
+        with Log.open(directory, self._mode, config=config, **self._how) as log:
+            return self._result(log)
+
+    def _of_store(self, store: Store, topic: str, number: int) -> Result[T]:
+        return self._result(store.log(topic, number))
+
+    def _result(self, log: Log) -> Result[T]:
+        return Result(log.topic, log.partition, log.path, self._act(log))
+
+    def _keep(self, act: Callable[[], Result[T]], topic: str, partition: int, path: str) -> None:
+        try:
+            self.results.append(act())
+        except KStoreError as error:
+            self.results.append(Result(topic, partition, path, error=error))
+
+    def finish(
+        self,
+        command: str,
+        note: str | None,
+        totals: dict[str, int],
+        facts_of: Callable[[T | None], dict[str, Any]],
+        show: Callable[[], None],
+    ) -> int:
+        """Print the results, by `show` or as JSON, and the errors; return the exit code."""
+        if self._asked.json:
+            partitions = [
+                {
+                    "topic": result.topic,
+                    "partition": result.partition,
+                    "path": result.path,
+                    **facts_of(result.done),
+                    "error": None if result.error is None else str(result.error),
+                }
+                for result in self.results
+            ]
+            facts = {"dry_run": self._asked.dry_run, **totals, "partitions": partitions, "note": note}
+            print(json.dumps(facts, indent=2))
+        else:
+            if note is not None:
+                print(output.painted(escaped(note), "yellow"))
+            show()
+        return output.failures(f"kstore {command}", self.results)
