@@ -93,6 +93,12 @@ class OffsetEntries(Entries):
         (SEMANTICS 3.13).
         """
 
+    def offset_from(self, position: int, /) -> int | None:
+        """The offset of the first entry at or behind a position, None without one (SEMANTICS 3.14).
+
+        As in Kafka, an entry 0 at exactly that position is passed over.
+        """
+
 class TimeEntries(Entries):
     """Entries (timestamp, offset): every record with a greater timestamp has a greater offset (SEMANTICS 3.10).
 

@@ -396,6 +396,20 @@ cdef class OffsetEntries(Entries):
         self._ready()
         return self._at(floor_slot(self.data, self.count, OFFSET_ENTRY, False, relative(offset, self.base_offset)))
 
+    def offset_from(self, int64_t position, /):
+        """The offset of the first entry at or behind a position, None without one (SEMANTICS 3.14).
+
+        As in Kafka, an entry 0 at exactly that position is passed over.
+        """
+        cdef int64_t slot
+        self._ready()                      # from here on no other thread cuts the index
+        if self.count == 0:
+            return None
+        slot = floor_slot(self.data + POSITION_AT, self.count, OFFSET_ENTRY, False, max(position, 0) - 1) + 1
+        if slot == 0 and load32(self.data + POSITION_AT) == position:
+            slot = 1
+        return self._at(slot)[0] if slot < self.count else None
+
     def sound_entries(self):
         """Count the entries before the first that cannot be one (FORMAT 7.5).
 

@@ -471,22 +471,6 @@ class OffsetIndex(OffsetEntries, IndexFile):
     __init__ = IndexFile.__init__
     _searched = OffsetEntries
 
-    def offset_from(self, position: int) -> int | None:
-        """The offset of the first entry at or behind a position, None without one (SEMANTICS 3.14).
-
-        As in Kafka, an entry 0 at exactly that position is passed over.
-        """
-        low, high = 0, self.entries
-        if high and self.entry(0)[1] == position:
-            low = 1
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry(middle)[1] < position:
-                low = middle + 1
-            else:
-                high = middle
-        return self.entry(low)[0] if low < self.entries else None
-
     def append(self, offset: int, position: int) -> None:
         """Add an entry (SEMANTICS 3.9).
 

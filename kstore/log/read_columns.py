@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from kstore._core import ReaderPosition
@@ -230,7 +231,9 @@ class _Source:
         parts = min((pause - position) // TABLE_PART_BYTES, TABLE_PARTS, index.entries)
         if parts < 2:
             return []
-        return [index.entry(slot * index.entries // parts)[1] for slot in range(parts)]
+        with suppress(IndexError):  # the index has been cut meanwhile
+            return [index.entry(slot * index.entries // parts)[1] for slot in range(parts)]
+        return []
 
     def _chunk_borders(self, segment: Segment, reader: _column_reader.Reader, pause: int, end: int) -> list[int]:
         """Positions where batches begin, if the index is right, from here on: borders of chunks of about equal size.

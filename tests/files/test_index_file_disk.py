@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import struct
 import subprocess
@@ -24,6 +25,7 @@ from indexfiles import (
     packed,
     reopened,
 )
+from meeting import Line
 
 from kstore.disk import fs
 from kstore.errors import CorruptIndexError, LogClosedError, StorageError
@@ -138,6 +140,28 @@ def test_a_file_that_another_program_cut_is_reported_and_not_mapped(offsets: Off
     os.truncate(offsets.path, 0)
     with pytest.raises(CorruptIndexError, match="another program cut it to 0 bytes from 240"):
         offsets.lookup(50)
+
+
+def test_a_search_by_position_beside_a_cut_gives_what_was_there_before_or_after(offsets: OffsetIndex) -> None:
+    place = "the first line"
+    for number in itertools.count(1):
+        offsets.truncate_to(BASE)
+        for slot in range(9):
+            offsets.append(BASE + 10 * slot + 10, 100 * slot + 100)
+        offsets.park()
+        line = Line(number, lambda: run_beside(lambda: offsets.truncate_to(BASE + 15)), ("files",))
+        assert line.run(lambda: offsets.offset_from(500)) in (BASE + 50, None), place
+        place = line.place
+        if not place:
+            break
+    assert number > 1
+
+
+def run_beside(call: Callable[[], object]) -> None:
+    """Run a call in another thread, and wait for it unless it waits for this one."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(0.02)
 
 
 def test_a_closed_index_says_so(offsets: OffsetIndex, times: TimeIndex) -> None:

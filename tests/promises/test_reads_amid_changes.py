@@ -21,6 +21,8 @@ from meeting import Line
 from parking import writer_of
 
 import kstore
+from kstore.files.index_file import OffsetIndex
+from kstore.log import read_columns
 
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 700,
@@ -262,6 +264,24 @@ def test_a_followed_read_of_committed_records_ends_in_time_amid_a_truncation(
     go_on.set()
     truncating.join(60)
     assert not truncating.is_alive()
+    log.close()
+
+
+def test_a_table_of_batches_beside_a_cut_of_its_index_gives_those_left(
+    meetings: Meetings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, log = meetings.made("none")
+
+    def entry(index: OffsetIndex, slot: int) -> tuple[int, int]:
+        if log.log_end_offset > 3:
+            log.truncate_to(3)
+        return real(index, slot)
+
+    real = OffsetIndex.entry
+    monkeypatch.setattr(read_columns, "TABLE_PART_BYTES", 1)
+    monkeypatch.setattr(OffsetIndex, "entry", entry)
+    assert log.batch_table()["base_offset"].tolist() == [0]
+    assert log.log_end_offset == 3
     log.close()
 
 
