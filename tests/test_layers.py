@@ -13,7 +13,19 @@ from pathlib import Path
 
 import layers
 import pytest
-from layers import FACE, INSIDE, PACKAGE, ROOMS, c_includes, circles, cython_imports, python_imports, rank, room_of
+from layers import (
+    FACE,
+    INSIDE,
+    LEAVES,
+    PACKAGE,
+    ROOMS,
+    c_includes,
+    circles,
+    cython_imports,
+    python_imports,
+    rank,
+    room_of,
+)
 
 MODULES = sorted(layers.sources())
 ARROWS = sorted(layers.arrows())
@@ -29,7 +41,7 @@ def wrong_arrow(importer: str, imported: str) -> str | None:
     if rank(imported) > rank(importer):
         return f"{importer} imports {imported} from above it"
     leaf, other = room_of(importer), room_of(imported)
-    if other in houseplan.LEAVES and leaf != other and other not in houseplan.LEAVES.get(leaf, ()):
+    if other in LEAVES and leaf != other and other not in LEAVES.get(leaf, ()):
         return f"{importer} imports {imported}, and {other} is a leaf"
     return None
 

@@ -1,7 +1,6 @@
-"""`store.table()`: the newest record of each key of a topic, from the tables of its partitions.
+"""`store.table()`: the newest record of each key of a topic, from the tables of its partitions (`log.log_table`).
 
-The work is in `log.log_table`; here the partitions are put together. The hardest rule: every partition is a table of its
-own, so that the answer does not change when a tombstone is cleaned.
+Invariant: every partition is a table of its own, so that the answer does not change when a tombstone is cleaned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""follower_partition.py, leader_directory.py: one log is brought to another's, whatever happens (SEMANTICS 10.20 to 10.23)."""
+"""follower_partition.py, leader_directory.py: a log becomes its leader's at all events (SEMANTICS 10.20 to 10.23)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which old segments may go: a decision, no I/O (SEMANTICS 6.1 to 6.9).
 
 `decide` is given segments, marks, a configuration and a time, and answers with what goes and why; `outlook` says why
-the next one stays, and when it will go. Who carries it out is retention_run.py. The hardest rule: only a prefix of the log
+the next one stays, and when it will go. retention_run.py deletes the segments. Invariant: only a prefix of the log
 goes, so the first segment that stays keeps all behind it, and nothing behind it is looked at.
 """
 
