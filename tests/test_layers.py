@@ -11,9 +11,21 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import layers
 import pytest
-from layers import FACE, INSIDE, PACKAGE, ROOMS, c_includes, circles, cython_imports, python_imports, rank, room_of
+
+from tests.support import layers
+from tests.support.layers import (
+    FACE,
+    INSIDE,
+    PACKAGE,
+    ROOMS,
+    c_includes,
+    circles,
+    cython_imports,
+    python_imports,
+    rank,
+    room_of,
+)
 
 MODULES = sorted(layers.sources())
 ARROWS = sorted(layers.arrows())

@@ -9,10 +9,10 @@ import zlib
 from pathlib import Path
 
 import pytest
-from test_docs import DOCUMENTS, REPOSITORY, code_blocks, text_of
 
 import kstore
 from kstore.errors import StorageError
+from tests.test_docs import DOCUMENTS, REPOSITORY, code_blocks, text_of
 
 ERRORS = REPOSITORY / "docs" / "errors.md"
 

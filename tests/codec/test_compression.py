@@ -12,7 +12,6 @@ import cramjam
 import lz4.block
 import lz4.frame
 import pytest
-import reference
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +30,7 @@ from kstore.codec.compression import (
     type_name,
 )
 from kstore.errors import ConfigError, CorruptRecordError, UnsupportedCompressionError
+from tests.support import reference
 
 CODECS = (GZIP, SNAPPY, LZ4, ZSTD)
 SECTION = bytes.fromhex("24000000046b310a68656c6c6f020468310278 18000a02046b32010204683201")

@@ -11,10 +11,8 @@ from typing import Any
 
 import crc32c as second_opinion
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec, message, record, wrapper
 
 import kstore
 from kstore import _core
@@ -29,6 +27,8 @@ from kstore._core import (
     decode_batches,
 )
 from kstore.errors import CorruptRecordError, KStoreError
+from tests.support import reference
+from tests.support.reference import Rec, message, record, wrapper
 
 T = 1_700_000_000_000
 V2_EXAMPLE = bytes.fromhex(

@@ -13,11 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
-from conftest import SEED
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec
 
 import kstore
 from kstore._core import Record, RecordBatch, decode_batches
@@ -30,6 +27,9 @@ from kstore.errors import (
     RecordTooLargeError,
     UnsupportedCompressionError,
 )
+from tests.conftest import SEED
+from tests.support import reference
+from tests.support.reference import Rec
 
 T = 1_700_000_000_000
 INT64 = (1 << 63) - 1

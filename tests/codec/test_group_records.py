@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import uuid
 
-import goldensets
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from kstore.codec.coordinator import group_records, transaction_records
 from kstore.codec.coordinator._states import state_value
 from kstore.codec.coordinator.group_records import GroupKey, MemberKey, OffsetKey, Position, SchemaError
 from kstore.codec.coordinator.transaction_records import Status, TransactionState
+from tests.golden import goldensets
 
 OFFSETS = [
     each

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batches import APPEND_TIME, CODECS, NOW, legacy, record, v2, varint, wrapper
-from conftest import ManualClock
-from validating import header, lead
 
 import kstore
 from kstore._core import decode_batches
@@ -28,6 +25,9 @@ from kstore.errors import (
     RecordTooLargeError,
 )
 from kstore.log.log import fail
+from tests.conftest import ManualClock
+from tests.support.batches import APPEND_TIME, CODECS, NOW, legacy, record, v2, varint, wrapper
+from tests.support.validating import header, lead
 
 MESSAGES = 250_000
 

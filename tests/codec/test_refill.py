@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import reference
-from reference import Rec
 
 from kstore import Log
 from kstore._core import Record, RecordIterator
+from tests.support import reference
+from tests.support.reference import Rec
 
 T = 1_700_000_000_000
 LIMIT = 4096  # bytes of key and value that an iterator holds for the next record

@@ -11,7 +11,6 @@ import cramjam
 import lz4.block
 import lz4.frame
 import pytest
-import reference
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from kstore.codec import compression
 from kstore.codec._compression import ZSTD_LIBRARY, unpack
 from kstore.errors import CorruptRecordError
+from tests.support import reference
 
 LIMIT = 8 << 20
 CODECS = {"snappy": compression.SNAPPY, "lz4": compression.LZ4}

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec
-from test_fuzz import CORPUS, LIMIT, mutate
 
 from kstore._core import RecordIterator, decode_batches
 from kstore.columns._column_reader import decode_columns
 from kstore.columns._columns import LAYOUTS, Columns
 from kstore.errors import CorruptRecordError
+from tests.search.test_fuzz import CORPUS, LIMIT, mutate
+from tests.support import reference
+from tests.support.reference import Rec
 
 T = 1_700_000_000_000
 LEAST = -(2**63)

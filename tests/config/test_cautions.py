@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import LogConfig
 from kstore.config.settings import Setting
 from kstore.errors import ConfigError, ConfigWarning
+from tests.conftest import ManualClock
 
 MINUTES = 60_000
 DAYS = 24 * 60 * MINUTES

@@ -10,11 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from backedup import SETTINGS, World, no_sync, picture, picture_of
-from conftest import ManualClock
-from faultfs import LOST, NAMES_LOST, FaultFS, Plan
-from faultyobjects import FaultyObjects, MemoryObjects
-from objectserver import Fault
 
 import kstore
 from kstore.base import threads
@@ -35,6 +30,11 @@ from kstore.copies.backups.object_store import Objects
 from kstore.disk import fs
 from kstore.errors import BackupError, BackupFencedError
 from kstore.files import names
+from tests.conftest import ManualClock
+from tests.support.backedup import SETTINGS, World, no_sync, picture, picture_of
+from tests.support.faultfs import LOST, NAMES_LOST, FaultFS, Plan
+from tests.support.faultyobjects import FaultyObjects, MemoryObjects
+from tests.support.objectserver import Fault
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 Budget = Callable[[float], float]

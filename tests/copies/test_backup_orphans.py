@@ -8,10 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from backedup import SETTINGS
-from conftest import ManualClock
-from faultyobjects import FaultyObjects, MemoryObjects
-from test_backup import assert_files_are_those_of, catch_up, newest
 
 import kstore
 from kstore.copies.backups import backup_manifest, object_keys
@@ -22,6 +18,10 @@ from kstore.copies.backups.object_store import ObjectInfo, Objects
 from kstore.copies.backups.open_objects import open_objects
 from kstore.errors import BackupFencedError
 from kstore.files import names
+from tests.conftest import ManualClock
+from tests.copies.test_backup import assert_files_are_those_of, catch_up, newest
+from tests.support.backedup import SETTINGS
+from tests.support.faultyobjects import FaultyObjects, MemoryObjects
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

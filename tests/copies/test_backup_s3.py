@@ -14,13 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import backupkills
 import obstore
 import pytest
-from backedup import Picture, World, picture, picture_of
-from backuplife import check_restored
-from conftest import ManualClock
-from objectserver import BUCKET, Fault, Proxy, Request, S3Server, options
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
@@ -28,6 +23,11 @@ import kstore
 from kstore.copies.backups.backup import Backup
 from kstore.copies.backups.backup_source import StoreSource
 from kstore.copies.backups.open_objects import open_objects
+from tests.conftest import ManualClock
+from tests.support import backupkills
+from tests.support.backedup import Picture, World, picture, picture_of
+from tests.support.backuplife import check_restored
+from tests.support.objectserver import BUCKET, Fault, Proxy, Request, S3Server, options
 
 STATUS = (500, 503, 429)
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from backedup import picture_of
 
 import kstore
+from tests.support.backedup import picture_of
 
 COMMITTED = "read_committed"
 

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from backedup import SETTINGS, Picture, World, picture, picture_of
-from conftest import ManualClock
-from kafka_broker import Cluster
-from kafka_broker import cluster as cluster
-from kafka_broker import machine as machine
-from kafka_jvm import Kafka
-from kafka_sides import contents
 
 import kstore
 from kstore.files import checkpoint
+from tests.conftest import ManualClock
+from tests.kafka.kafka_broker import Cluster
+from tests.kafka.kafka_broker import cluster as cluster
+from tests.kafka.kafka_broker import machine as machine
+from tests.kafka.kafka_jvm import Kafka
+from tests.kafka.kafka_sides import contents
+from tests.support.backedup import SETTINGS, Picture, World, picture, picture_of
 
 pytestmark = pytest.mark.kafka
 

@@ -1,4 +1,4 @@
-"""follower_partition.py, leader_directory.py: one log is brought to another's, whatever happens (SEMANTICS 10.20 to 10.23)."""
+"""One log is brought to another's, whatever happens to it (SEMANTICS 10.20 to 10.23)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import examples
-from copied import PlainTarget, batches_of, catch_up, follower
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +16,8 @@ from kstore.copies.replication import common_batch
 from kstore.copies.replication.leader_directory import LeaderLog, Piece
 from kstore.errors import CorruptRecordError, RecordBatchTooLargeError, ReplicationError
 from kstore.log.log import abandon, begin_epoch, writer_of
+from tests.conftest import examples
+from tests.support.copied import PlainTarget, batches_of, catch_up, follower
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backedup import SETTINGS, World, picture, picture_of
-from conftest import ManualClock
-from handmade import HandmadeBackup
 
 import kstore
 from kstore.copies.restores import finish_restore
 from kstore.errors import BackupError, StorageError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, restore_mark
 from kstore.files.restore_mark import Progress
+from tests.conftest import ManualClock
+from tests.support.backedup import SETTINGS, World, picture, picture_of
+from tests.support.handmade import HandmadeBackup
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

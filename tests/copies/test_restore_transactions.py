@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from backedup import no_sync
-from conftest import ManualClock
-from handmade import HandmadeBackup
 
 import kstore
 from kstore.copies.backups import source_partition
 from kstore.copies.backups.backup import back_up_directory
+from tests.conftest import ManualClock
+from tests.support.backedup import no_sync
+from tests.support.handmade import HandmadeBackup
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faultfs import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kstore
+from kstore.disk import fs
+from kstore.errors import StorageError
+from kstore.files import checkpoint, names
+from tests.support.faultfs import (
     DATA_LOST,
     DATA_SHORT,
     DATA_ZEROS,
@@ -28,13 +35,6 @@ from faultfs import (
     Write,
     shuffled,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-import kstore
-from kstore.disk import fs
-from kstore.errors import StorageError
-from kstore.files import checkpoint, names
 
 
 @pytest.fixture

@@ -23,11 +23,11 @@ from typing import Any
 
 import crc32c as second_opinion
 import pytest
-from conftest import SEED
 
 import kstore
 from kstore.disk import _cached, fs, locks
 from kstore.errors import LogLockedError, StorageError
+from tests.conftest import SEED
 
 
 def in_child(body: Callable[[], object]) -> str:

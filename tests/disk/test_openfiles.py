@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SEED
-from faultfs import FaultFS
 
 import kstore
 from kstore.disk import openfiles
 from kstore.disk.openfiles import LEAST
 from kstore.files.index_file import OffsetIndex
+from tests.conftest import SEED
+from tests.support.faultfs import FaultFS
 
 START_MS = 1_700_000_000_000
 

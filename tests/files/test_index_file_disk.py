@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from indexfiles import (
+
+from kstore.disk import fs
+from kstore.errors import CorruptIndexError, LogClosedError, StorageError
+from kstore.files.index_file import COPY_BYTES, OffsetIndex, TimeIndex
+from tests.support.indexfiles import (
     BASE,
     FULL_BYTES,
     active,
@@ -24,10 +28,6 @@ from indexfiles import (
     packed,
     reopened,
 )
-
-from kstore.disk import fs
-from kstore.errors import CorruptIndexError, LogClosedError, StorageError
-from kstore.files.index_file import COPY_BYTES, OffsetIndex, TimeIndex
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 

@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec, message, record, wrapper
 
 from kstore._core import decode_batches
 from kstore.codec._batches import check_batch
@@ -19,6 +17,8 @@ from kstore.errors import CorruptRecordError, InvalidRecordError, StorageError
 from kstore.files._index_search import OffsetEntries, TimeEntries, offset_entry, time_entry
 from kstore.files._log_scan import scan
 from kstore.files._log_search import find_batch, find_behind, find_timestamp, last_offset
+from tests.support import reference
+from tests.support.reference import Rec, message, record, wrapper
 
 T = 1_700_000_000_000
 INT64 = (1 << 63) - 1

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faultfs import PLANS, FaultFS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.errors import InvalidTopicError, StorageError
 from kstore.files import checkpoint, topic_files
 from kstore.files.topic_files import TOPICS_FILE, TopicRecord, TopicTable, read_topics
+from tests.support.faultfs import PLANS, FaultFS
 
 ID = uuid.UUID("63a52449-28e4-4b3a-b103-83ef65f1437f")
 OTHER_ID = uuid.UUID("73a52449-28e4-4b3a-b103-83ef65f1437f")

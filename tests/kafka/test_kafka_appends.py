@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reference
-from batches import (
+
+import kstore
+from kstore.codec import compression
+from kstore.errors import InvalidRecordError, KStoreError
+from tests.conftest import ManualClock
+from tests.kafka.kafka_jvm import Kafka, KafkaError, KafkaLog
+from tests.support import reference
+from tests.support.batches import (
     APPEND_TIME,
     CODECS,
     DELETE_HORIZON,
@@ -30,12 +36,6 @@ from batches import (
     v2,
     wrapper,
 )
-from conftest import ManualClock
-from kafka_jvm import Kafka, KafkaError, KafkaLog
-
-import kstore
-from kstore.codec import compression
-from kstore.errors import InvalidRecordError, KStoreError
 
 pytestmark = pytest.mark.kafka
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import PLANS, FaultFS, shuffled
-from test_crash import SETTINGS, Story
 
 import kstore
 from kstore import Record
+from tests.conftest import ManualClock
+from tests.promises.test_crash import SETTINGS, Story
+from tests.support.faultfs import PLANS, FaultFS, shuffled
 
 POINTS = "recovery-point-offset-checkpoint"
 

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from parking import writer_of
 
 import kstore
 from kstore.disk import fs
@@ -24,6 +22,8 @@ from kstore.errors import StorageError
 from kstore.log.segments.segment import Segment
 from kstore.log.writing import _sync_turn
 from kstore.log.writing._sync_turn import Turn
+from tests.conftest import ManualClock
+from tests.support.parking import writer_of
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
-from parking import writer_of
 
 import kstore
 from kstore.log.writing import _appender
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
+from tests.support.parking import writer_of
 
 ABOVE = 20
 NOW = ManualClock().now

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conftest import SEED
-from puppet import Puppet
-from verifying import errors
-
 import kstore
+from tests.conftest import SEED
+from tests.support.puppet import Puppet
+from tests.support.verifying import errors
 
 COMPACTIONS = 1000
 KEYS = 20

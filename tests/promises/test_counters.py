@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import counting
 import pytest
-from conftest import BUDGET
-from counting import Append, Counter, look
 
 import kstore
+from tests.conftest import BUDGET
+from tests.support import counting
+from tests.support.counting import Append, Counter, look
 
 THREADS, PROCESSES = 8, 4
 ROUNDS = max(int(100 * BUDGET), 5)  # of each thread

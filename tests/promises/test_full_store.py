@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
 
 import kstore
 from kstore import cli
 from kstore.disk import fs
 from kstore.files import checkpoint
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
 
 MINUTE = 60_000
 SMALL: dict[str, Any] = {"segment_bytes": 60_000, "segment_index_bytes": 4096, "background": False}

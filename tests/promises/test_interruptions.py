@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore.base import threads
@@ -21,6 +20,7 @@ from kstore.log.writing.housekeepers import ThreadHousekeeper
 from kstore.log.writing.writer import Writer
 from kstore.store.log_directory import LogDirectory
 from kstore.store.manager import LogManager
+from tests.conftest import ManualClock
 
 
 def test_a_follower_misses_nothing_when_an_append_and_a_roll_come_between_two_of_its_looks(

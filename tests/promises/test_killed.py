@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lives
 import pytest
-from conftest import BUDGET, SEED, ManualClock
-from faultfs import KEPT, FaultFS
 
 import kstore
 from kstore.files import checkpoint
 from kstore.tools.check.findings import Finding
 from kstore.tools.check.verify import verify
+from tests.conftest import BUDGET, SEED, ManualClock
+from tests.support import lives
+from tests.support.faultfs import KEPT, FaultFS
 
 KILLS = 200
 KILLS_A_STORE = 20  # then another store begins, so that looking at it stays short

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from meeting import Line
-from parking import writer_of
 
 import kstore
+from tests.conftest import ManualClock
+from tests.support.meeting import Line
+from tests.support.parking import writer_of
 
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 700,

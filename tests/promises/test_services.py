@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import services
-from conftest import BUDGET
 
 import kstore
 from kstore.files import checkpoint
+from tests.conftest import BUDGET
+from tests.support import services
 
 # The service opens its store and makes two transactions with about so many writes.
 WRITES = 26

@@ -17,16 +17,16 @@ import textwrap
 import zlib
 from pathlib import Path
 
-import batches
 import cramjam
 import lz4.frame
 import pytest
 import zstandard
-from conftest import sanitized
 
 from kstore import CorruptRecordError, InvalidRecordError, Log
 from kstore.codec import compression
 from kstore.tools.check.repair import plan_repair
+from tests.conftest import sanitized
+from tests.support import batches
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from staging import leftovers, records, stage_task
 
 from kstore import KStoreError, Log, StorageError, Store, UnknownTopicOrPartitionError, cli
 from kstore import spark as ks
@@ -26,6 +25,7 @@ from kstore.store.bulk_loads.commit import BulkLoads
 from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.tools.check.repair_root import plan_root
 from kstore.tools.check.verify import verify
+from tests.support.staging import leftovers, records, stage_task
 
 DEEP = "[" * 100_000
 

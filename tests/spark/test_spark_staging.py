@@ -15,8 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faultfs import LOST, FaultFS
-from staging import leftovers
 
 import kstore
 from kstore import ConfigError, Log, LogLockedError, StorageError, Store
@@ -27,6 +25,8 @@ from kstore.spark.datasource import Writer
 from kstore.spark.spark_options import WriteOptions
 from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.store.topics._partitioner import partition_of
+from tests.support.faultfs import LOST, FaultFS
+from tests.support.staging import leftovers
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

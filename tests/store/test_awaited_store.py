@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from cancelling import at_every_await, outcome
 
 import kstore
 from kstore.disk import fs
 from kstore.errors import LogClosedError, UnexpectedOffsetError, UnknownTopicOrPartitionError
+from tests.support.cancelling import at_every_await, outcome
 
 T = TypeVar("T")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 from kstore import BrokerConfig, CompactionStats, StorageError, Store
 from kstore.files import checkpoint
@@ -24,6 +23,7 @@ from kstore.log.writing.writer import Writer
 from kstore.store.cleaner import CLEANER, limits_of
 from kstore.store.cleaner_throttle import Throttle
 from kstore.store.manager import LogManager
+from tests.conftest import ManualClock
 
 SECOND, HOUR = 1000, 3_600_000
 DAY = 24 * HOUR

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import BrokerConfig, CompactionStats, LogClosedError, PolicyViolationError, Store
@@ -18,6 +17,7 @@ from kstore.files import checkpoint
 from kstore.log.compaction import passes
 from kstore.log.log import writer_of
 from kstore.store.cleaner import limits_of
+from tests.conftest import ManualClock
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import cli
+from tests.conftest import ManualClock
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -16,12 +16,12 @@ import weakref
 from collections.abc import Callable
 
 import pytest
-from conftest import SEED, ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.base.numbers import NEVER
 from kstore.store.scheduler import Scheduler
+from tests.conftest import SEED, ManualClock
 
 
 class Story:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import DATA_LOST, LOST, NAMES_LOST, FaultFS
 
 import kstore
 from kstore.disk import openfiles
 from kstore.files import checkpoint, names
+from tests.conftest import ManualClock
+from tests.support.faultfs import DATA_LOST, LOST, NAMES_LOST, FaultFS
 
 MARKER = checkpoint.CLEAN_MARKER
 MINUTE = 60_000

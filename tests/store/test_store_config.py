@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore.errors import ConfigError, ConfigWarning
+from tests.conftest import ManualClock
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

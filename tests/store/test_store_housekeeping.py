@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
 
 import kstore
 from kstore.disk import fs
@@ -23,6 +21,8 @@ from kstore.store.coordinator.groups import GroupCoordinator
 from kstore.store.coordinator.transactions import TransactionCoordinator
 from kstore.store.manager import LogManager
 from kstore.store.scheduler import Scheduler
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 

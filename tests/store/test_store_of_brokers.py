@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import goldensets
 import pytest
 
 import kstore
 from kstore.files import checkpoint, names
+from tests.golden import goldensets
 
 SETS = ["consumer-offsets", "delete-records", "epochs", "idempotent", "transactions", "transactions-2.8"]
 KEPT = ("meta.properties", "bootstrap.checkpoint", names.PARTITION_METADATA)

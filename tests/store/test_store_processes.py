@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from puppet import Puppet, PuppetError
 
 import kstore
+from tests.conftest import ManualClock
+from tests.support.puppet import Puppet, PuppetError
 
 MINUTE = 60_000
 SMALL = "segment_bytes=1000, index_interval_bytes=100"

@@ -10,12 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-import goldensets
 import pytest
-from conftest import ManualClock
-from faultfs import KEPT, LOST, FaultFS
-from kafka_jvm import Kafka
-from verifying import batch_positions, errors, flip, logs, make_log, make_pristine, write
 
 import kstore
 from kstore import cli
@@ -26,6 +21,11 @@ from kstore.files import checkpoint, gap_files, load_files, names, topic_files
 from kstore.log.segments import recovery
 from kstore.tools.check.apply_repair import carry_out
 from kstore.tools.check.repair import plan_repair, repair
+from tests.conftest import ManualClock
+from tests.golden import goldensets
+from tests.kafka.kafka_jvm import Kafka
+from tests.support.faultfs import KEPT, LOST, FaultFS
+from tests.support.verifying import batch_positions, errors, flip, logs, make_log, make_pristine, write
 
 HEADER_BYTES = 61
 OUTSIDE_CRC = range(17)

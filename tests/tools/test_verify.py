@@ -12,11 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import goldensets
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
-from verifying import batch_positions, client_batch, errors, flip, logs, make_log, make_pristine, unsound, write
 
 import kstore
 from kstore import cli
@@ -25,6 +21,20 @@ from kstore.files import checkpoint, gap_files, names
 from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS
 from kstore.tools.check.repair import plan_repair, repair
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock
+from tests.golden import goldensets
+from tests.support.faultfs import FaultFS
+from tests.support.verifying import (
+    batch_positions,
+    client_batch,
+    errors,
+    flip,
+    logs,
+    make_log,
+    make_pristine,
+    unsound,
+    write,
+)
 
 # Sets, or directories of sets, that hold damage on purpose.
 DAMAGED = {"crash-damaged/before", "damaged-files"}

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cleaning import LIMITS, open_log
-from conftest import ManualClock
-from kafka_cleaner_cases import (
+
+import kstore
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cleaner_cases import (
     RETENTION_MS,
     Producer,
     batches,
@@ -22,9 +23,8 @@ from kafka_cleaner_cases import (
     last_offsets,
     put,
 )
-from test_kafka_cases_producers import aborted
-
-import kstore
+from tests.kafka.cases.test_kafka_cases_producers import aborted
+from tests.support.cleaning import LIMITS, open_log
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -11,11 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from batches import CONTROL, TRANSACTIONAL, record, resealed, v2
-from conftest import ManualClock
-from faultfs import FaultFS
-from kafka_cases import abandon, bases, batch
-from test_kafka_cases_loading import recover_from, segment_file, snapshots
 
 import kstore
 from kstore.codec.coordinator.record_texts import control_text
@@ -23,6 +18,11 @@ from kstore.files._producer_snapshot import ProducerEntry, parse_snapshot
 from kstore.files.txnindex import AbortedTxn, TxnIndex, parse_txn_index
 from kstore.log.segments._producer_state import Origin, ProducerTable, marker_batch
 from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS, KeptBatch, ProducerInfo
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cases import abandon, bases, batch
+from tests.kafka.cases.test_kafka_cases_loading import recover_from, segment_file, snapshots
+from tests.support.batches import CONTROL, TRANSACTIONAL, record, resealed, v2
+from tests.support.faultfs import FaultFS
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

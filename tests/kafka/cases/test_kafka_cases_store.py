@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
 
 import kstore
 from kstore.files import checkpoint
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
 
 
 def test_a_topic_is_a_directory_that_takes_appends(root: Path) -> None:

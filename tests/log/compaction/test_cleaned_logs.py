@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from compacted import NOW, HandMade, SegmentFiles, Stored, cleaned, fresh, write
-from conftest import ManualClock, examples
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec
 
 import kstore
 from kstore.columns._columns import Columns
 from kstore.log.segments.segment import Segment
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock, examples
+from tests.support.compacted import NOW, HandMade, SegmentFiles, Stored, cleaned, fresh, write
+from tests.support.reference import Rec
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

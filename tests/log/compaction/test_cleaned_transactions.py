@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from batches import CONTROL, TRANSACTIONAL, legacy, record, resealed, v2
 from hypothesis import given
 from hypothesis import strategies as st
-from slowcleaner import ABORT, COMMIT, Transactions
 
 from kstore.errors import CorruptRecordError
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.compaction._cleaned_transactions import CleanedTransactions
+from tests.support.batches import CONTROL, TRANSACTIONAL, legacy, record, resealed, v2
+from tests.support.slowcleaner import ABORT, COMMIT, Transactions
 
 LEADER_CHANGE = 2
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from kstore.disk import fs
 from kstore.files import _log_scan, _log_search
 from kstore.log.compaction.dirtiness import Dirtiness, survey
 from kstore.log.log import view_of
+from tests.conftest import ManualClock
 
 HOUR = 3_600_000
 DAY = 24 * HOUR

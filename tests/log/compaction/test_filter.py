@@ -34,9 +34,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
-from batches import CODECS, legacy, record, resealed, v2, wrapper
-from reference import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, Rec
-from slowcleaner import Cleaner, Decoded, Transactions, decoded, first_pass, odd_record, split
 
 from kstore.errors import CorruptRecordError
 from kstore.files.txnindex import AbortedTxn
@@ -44,6 +41,9 @@ from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 from kstore.log.compaction._filter import BatchFilter
 from kstore.log.compaction._newest_records import NewestRecords
 from kstore.log.compaction.scanned_segments import ScannedPart
+from tests.support.batches import CODECS, legacy, record, resealed, v2, wrapper
+from tests.support.reference import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, Rec
+from tests.support.slowcleaner import Cleaner, Decoded, Transactions, decoded, first_pass, odd_record, split
 
 NOW = 1_700_000_000_000
 RETENTION = 1000

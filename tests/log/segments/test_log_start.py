@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from conftest import ManualClock
-from faultfs import KEPT, LOST, PLANS, FaultFS
-from parking import writer_of
 
 import kstore
 from kstore.files import checkpoint
 from kstore.log.writing._sync_turn import Turn
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock
+from tests.support.faultfs import KEPT, LOST, PLANS, FaultFS
+from tests.support.parking import writer_of
 
 
 @pytest.fixture(autouse=True)

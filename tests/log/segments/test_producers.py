@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ import kstore
 from kstore.files._producer_snapshot import parse_snapshot
 from kstore.files.txnindex import parse_txn_index
 from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS
+from tests.conftest import ManualClock
 
 INT_MAX = 2**31 - 1
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import Record
@@ -23,6 +22,7 @@ from kstore.disk import fs
 from kstore.errors import CorruptRecordError, StorageError
 from kstore.files import checkpoint, names
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock
 
 SETTINGS = {"segment_bytes": 4096, "index_interval_bytes": 0, "segment_index_bytes": 240}
 UNSEEN = frozenset([*range(8), *range(12, 16)])  # base offset and leader epoch: no CRC covers them (FORMAT 3)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from kafka_cases import abandon
 
 import kstore
 from kstore.files import checkpoint, names
 from kstore.files.txnindex import AbortedTxn, TxnIndex
 from kstore.log.segments.producer_state import EXPIRATION_MS
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cases import abandon
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from staging import leftovers, records, stage_task
 
 import kstore
 from kstore import Log, StorageError, Store
@@ -20,6 +19,7 @@ from kstore.files import load_files
 from kstore.store.bulk_loads._rebase import rebase
 from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.tools.check.verify import verify
+from tests.support.staging import leftovers, records, stage_task
 
 RENAME, APPEND = 1, 1 << 40
 

@@ -18,9 +18,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SEED, ManualClock
-from faultfs import DATA_LOST, KEPT, LOST, NAMES_LOST, FaultFS, Plan, shuffled
-from staging import leftovers, records, stage_task
 
 import kstore
 from kstore import Log, StorageError, Store, cli
@@ -28,6 +25,9 @@ from kstore.disk import fs
 from kstore.files import load_files
 from kstore.store.bulk_loads.load_manifest import Adopted, Staged
 from kstore.tools.check.verify import verify
+from tests.conftest import SEED, ManualClock
+from tests.support.faultfs import DATA_LOST, KEPT, LOST, NAMES_LOST, FaultFS, Plan, shuffled
+from tests.support.staging import leftovers, records, stage_task
 
 BUDGET = float(os.environ.get("KSTORE_BUDGET", "1"))
 NOW = 1_700_000_000_000

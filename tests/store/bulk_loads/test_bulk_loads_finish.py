@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from staging import leftovers, records, stage_task
 
 from kstore import Log, StorageError, Store
 from kstore import spark as ks
@@ -20,6 +19,7 @@ from kstore.store.bulk_loads import place
 from kstore.store.bulk_loads.commit import BulkLoads
 from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.tools.check.verify import verify
+from tests.support.staging import leftovers, records, stage_task
 
 COUNT = 5
 LOAD = [value for task in range(2) for _, value in records(task, 0, COUNT)]

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cancelling import at_every_await, outcome
 
 import kstore
 from kstore.disk import fs
 from kstore.store.coordinator.transactions import TransactionCoordinator
+from tests.support.cancelling import at_every_await, outcome
 
 
 @pytest.fixture

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import goldensets
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +19,8 @@ from kstore.codec.coordinator import group_records
 from kstore.codec.coordinator.record_texts import OFFSETS
 from kstore.store.coordinator.consumer import ReadPositions
 from kstore.store.coordinator.group_state import OffsetsPartition
+from tests.conftest import ManualClock
+from tests.golden import goldensets
 
 DAY_MS = 24 * 3_600_000
 TOPIC = "__consumer_offsets"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from puppet import Puppet
 
 import kstore
+from tests.support.puppet import Puppet
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore.codec.coordinator.transaction_records import Status, parse_transaction
 from kstore.log._append import append_commit
 from kstore.log.log import Log, writer_of
 from kstore.store.coordinator._transaction import LAST_EPOCH, IdSteps, RecordTransaction, StepLock
+from tests.conftest import ManualClock
 
 ID = "loader"
 

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import Log
@@ -27,6 +26,7 @@ from kstore.store.topics import idempotent as producerwrites
 from kstore.store.topics._partitioner import partition_of
 from kstore.store.topics.idempotent import SequenceNumbers
 from kstore.store.topics.topic_append import AppendOptions
+from tests.conftest import ManualClock
 
 STATES = "__transaction_state"
 ID = "loader-7"

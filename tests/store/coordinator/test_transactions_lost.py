@@ -9,10 +9,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_transactions import ID, STATES, committed, die, open_store, states
 
 import kstore
 from kstore.codec.coordinator.transaction_records import Status
+from tests.store.coordinator.test_transactions import ID, STATES, committed, die, open_store, states
 
 
 def cut_states(store: kstore.Store, kept: int) -> None:

@@ -9,14 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import arrowstructs as arrow
 import numpy as np
 import pytest
-from conftest import SEED
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka_jvm import Kafka
-from reference import plain_murmur2
 
 from kstore._core import Record, decode_batches
 from kstore.codec._pack import Packer
@@ -25,6 +21,10 @@ from kstore.errors import InvalidRecordError, InvalidTimestampError, RecordTooLa
 from kstore.store.topics._column_partitioner import partitions_of
 from kstore.store.topics._consume import ConsumerRecord
 from kstore.store.topics._partitioner import Router, Splitter, murmur2, partition_of
+from tests.conftest import SEED
+from tests.kafka.kafka_jvm import Kafka
+from tests.support import arrowstructs as arrow
+from tests.support.reference import plain_murmur2
 
 T = 1_700_000_000_000
 MIB = 1 << 20

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
 
 import kstore
 from kstore import AppendInfo, RecordMetadata, Store
@@ -32,6 +30,8 @@ from kstore.errors import (
 from kstore.log.batch_packer import batch_bytes_of
 from kstore.log.log import fail
 from kstore.store.topics._partitioner import partition_of
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
 
 
 @pytest.fixture

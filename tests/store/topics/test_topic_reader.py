@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import ConsumerRecord, Store
@@ -26,6 +25,7 @@ from kstore.errors import (
 from kstore.log.reading.read_only_view import FIRST_PAUSE, LONGEST_PAUSE, ReadOnlyView
 from kstore.store.topics import topic_follow as topicreads
 from kstore.store.topics._partitioner import partition_of
+from tests.conftest import ManualClock
 
 SECONDS = 20.0  # what a test waits for something that is bound to come
 
