@@ -642,7 +642,7 @@ def test_a_fault_is_shown_to_the_source_which_may_know_better_chunks() -> None:
             list(kind(Source(batch(0, 5), bytes(bad))))
 
 
-def test_a_guard_that_moves_while_the_source_is_asked_is_seen_before_a_record_is_given() -> None:
+def test_a_guard_that_moves_during_a_read_is_seen_before_a_record_is_given() -> None:
     guard = Guard()
 
     class Moving(Source):

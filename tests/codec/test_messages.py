@@ -316,7 +316,7 @@ def test_bytes_of_others_are_converted_while_other_threads_append(
         assert [each.offset for each in log.read()] == list(range(8))
 
 
-def test_a_wrapper_of_a_quarter_of_a_million_messages_costs_little_more_than_a_batch_of_format_2(
+def test_a_wrapper_of_250000_messages_costs_little_more_than_a_batch_of_format_2(
     partition: Path, clock: ManualClock
 ) -> None:
     """The batch of format 2 is decompressed, checked and compressed, too, as the topic has another codec."""

@@ -99,7 +99,7 @@ def test_of_a_large_record_an_iterator_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize("part", ["key", "value"])
-def test_a_record_that_was_read_cannot_be_given_smaller_bytes_to_be_filled_over_their_end(part: str) -> None:
+def test_a_record_cannot_be_given_smaller_bytes_and_filled_over_their_end(part: str) -> None:
     fields: Fields = [(bytes([at]) * 3000, None) if part == "key" else (None, bytes([at]) * 3000) for at in range(6)]
     walk = records(fields)
     first = next(walk)

@@ -217,7 +217,7 @@ def killed() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_process_killed_at_each_request_leaves_a_backup_with_which_the_next_one_goes_on(
+def test_a_process_killed_at_each_request_leaves_a_backup_that_the_next_continues(
     home: Path,
     seed: str,
     killed: subprocess.Popen[str],

@@ -149,7 +149,7 @@ def test_a_writer_that_is_fenced_while_it_looks_drops_nothing(
     assert_files_are_those_of(newest(objects), objects, Path(store.paths[0]))
 
 
-def test_files_that_a_killed_writer_was_at_are_removed_and_those_of_a_living_one_are_not(
+def test_files_of_a_killed_writer_are_removed_and_those_of_a_living_one_are_not(
     store: kstore.Store, clock: ManualClock, tmp_path: Path, writer: Callable[[Objects], BackupWriter]
 ) -> None:
     objects = open_objects(str(tmp_path / "backup"), create=True)

@@ -169,7 +169,7 @@ def test_a_closed_index_says_so(offsets: OffsetIndex, times: TimeIndex) -> None:
 # ---- a writer with a pwrite of its own ----
 
 
-def test_entries_written_through_the_descriptor_count_once_they_are_said_to_be_there(offsets: OffsetIndex) -> None:
+def test_entries_written_through_the_descriptor_count_once_they_are_announced(offsets: OffsetIndex) -> None:
     offsets.append(46, 5)
     assert offsets.lookup(60) == (46, 5)
     os.pwrite(offsets.fd, packed((50, 9), (55, 12)), offsets.entries * offsets.entry_bytes)

@@ -521,7 +521,7 @@ def test_a_message_that_claims_to_be_large_takes_kafkas_memory(
     both.theirs.crash()
 
 
-def test_a_segment_that_one_side_has_begun_for_what_is_taken_back_is_begun_on_the_other(
+def test_a_segment_that_one_side_begins_for_a_refused_append_is_begun_on_the_other(
     kafka: Kafka, root: Path, clock: ManualClock
 ) -> None:
     """`compressed-batch-rebuilt`: of such a batch kstore begins a segment where Kafka fails."""

@@ -262,7 +262,7 @@ def append_from_broker(
 # --- who may write, and who may look on -------------------------------------------------------------------------------
 
 
-def test_kstore_does_not_write_where_a_broker_runs_and_a_broker_does_not_start_where_kstore_writes(
+def test_kstore_and_a_running_broker_refuse_each_others_directory(
     cluster: Cluster,
 ) -> None:
     writers: list[Callable[[], kstore.Store | kstore.Log]] = [

@@ -79,7 +79,7 @@ def test_threads_lose_no_update_and_none_of_them_starves(root: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["log", "store"])
-def test_processes_that_take_turns_by_the_lock_lose_no_update_and_none_of_them_starves(root: Path, kind: str) -> None:
+def test_processes_that_take_turns_by_the_lock_lose_no_update_and_none_starves(root: Path, kind: str) -> None:
     path = root / "counter-0"
     with kstore.Store.open(root, background=False) as store:
         store.create_topic("counter")

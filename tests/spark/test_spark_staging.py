@@ -493,7 +493,7 @@ def test_commits_of_two_jobs_at_once_wait_for_each_other(root: Path) -> None:
     assert leftovers(root) == []
 
 
-def test_an_attempt_that_comes_after_the_commit_changes_nothing_and_goes_with_the_job(root: Path) -> None:
+def test_an_attempt_after_the_commit_changes_nothing_and_goes_with_the_job(root: Path) -> None:
     made = ks.stage(root, topic="t", partitions=2)
     winner = made.write(iter([batch(100)]))
     slow = made._attempt()

@@ -226,9 +226,7 @@ def test_a_committed_transaction_over_two_segments_stays(root: Path, clock: Manu
         assert kept(log) == last_offsets(log) == [0, 1]
 
 
-def test_an_aborted_transaction_over_two_segments_keeps_its_empty_batch_and_its_marker(
-    root: Path, clock: ManualClock
-) -> None:
+def test_an_aborted_transaction_over_two_segments_keeps_empty_batch_and_marker(root: Path, clock: ManualClock) -> None:
     """LogCleanerTest.testAbortedTransactionSpanningSegments"""
     with opened(root, clock, 128) as log:
         producer = Producer(log, 1)

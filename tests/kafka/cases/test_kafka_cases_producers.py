@@ -126,7 +126,7 @@ def test_an_index_goes_with_its_segment(partition: Path) -> None:
 # What a log knows of its producers
 
 
-def test_a_log_tells_of_each_producer_its_last_sequence_its_transaction_and_its_coordinator(partition: Path) -> None:
+def test_a_log_tells_each_producers_last_sequence_transaction_and_coordinator(partition: Path) -> None:
     """UnifiedLogTest.testActiveProducers."""
     with kstore.Log.open(partition) as log:
         send(log, 0, 5, epoch=5, txn=True)
@@ -420,9 +420,7 @@ def test_recovery_takes_a_marker_of_an_older_coordinator(partition: Path, clock:
 
 
 @pytest.mark.parametrize("roll", [False, True])
-def test_producers_of_deleted_records_are_known_until_the_log_is_loaded_without_them(
-    partition: Path, roll: bool
-) -> None:
+def test_producers_of_deleted_records_are_known_until_the_log_is_loaded_again(partition: Path, roll: bool) -> None:
     """LogLoaderTest.testLoadProducersAfterDeleteRecordsMidSegment,
     LogLoaderTest.testLoadProducersAfterDeleteRecordsOnSegment (SEMANTICS 9.22)."""
     with kstore.Log.open(partition) as log:

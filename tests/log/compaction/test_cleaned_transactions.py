@@ -57,7 +57,7 @@ def started(*transactions: AbortedTxn) -> CleanedTransactions:
 # ---- The rows of SEMANTICS 7.16
 
 
-def test_data_of_an_aborted_transaction_goes_and_its_marker_stays_while_there_was_data() -> None:
+def test_data_of_an_aborted_transaction_goes_and_its_marker_stays_for_one_pass() -> None:
     seen = started(aborted(7, 10, 14))
     assert not seen.visit(data(9))
     assert seen.visit(data(10))

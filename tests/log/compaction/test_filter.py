@@ -413,7 +413,7 @@ def test_a_tombstone_goes_when_its_horizon_has_come(horizon: int, stays: bool, c
         assert (done.filter.tombstones_kept, done.filter.tombstones_removed) == ((1, 0) if stays else (0, 1))
 
 
-def test_a_tombstone_beyond_the_end_of_the_map_stamps_its_batch_and_outlives_its_horizon() -> None:
+def test_a_tombstone_beyond_the_end_of_the_map_outlives_its_horizon() -> None:
     front = keyed(0, b"ab")
     done = clean(front, keyed(2, b"c"), data(3, (b"x", None)), capacity=2, beyond=1)
     assert [b.horizon for b in done.batches] == [None, None, NOW + RETENTION]

@@ -202,7 +202,7 @@ def test_a_pending_load_is_told_by_verify_and_describe(tmp_path: Path, capsys: p
     ]
 
 
-def test_a_lone_writer_that_comes_before_the_load_is_finished_is_refused_and_told_why(tmp_path: Path) -> None:
+def test_a_lone_writer_before_the_end_of_a_load_is_refused_and_told_why(tmp_path: Path) -> None:
     world = tmp_path / "world"
     manifest = make_pending(world, RENAME)
     root = world / "logs"

@@ -358,7 +358,7 @@ def test_roots_of_a_store_that_were_moved_have_their_load_finished(
     assert not list(world.glob("*/kstore-commit*"))
 
 
-def test_a_copy_of_a_record_that_decides_nothing_goes_only_when_the_root_that_decides_is_there(tmp_path: Path) -> None:
+def test_an_undecided_copy_of_a_record_goes_only_beside_the_root_that_decides(tmp_path: Path) -> None:
     roots = [tmp_path / "one", tmp_path / "two"]
     Store.open(roots, background=False).close()
     record = load_files.CommitRecord("load", str(roots[0]), tuple(map(str, roots)), None, -1, (), ())
