@@ -199,7 +199,7 @@ PARSERS = $(basename $(notdir $(wildcard tests/search/corpus/*.hex)))
 RUNTIME = $$(clang -print-runtime-dir)
 FUZZER = LD_PRELOAD="$(CURDIR)/build/coverage/fuzzer.so $(RUNTIME)/libclang_rt.asan-x86_64.so $$(gcc -print-file-name=libstdc++.so.6)" \
 	ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1:handle_abort=0 PYTHONMALLOC=malloc PYTHONHASHSEED=0 \
-	PYTHONPATH=build/coverage/lib:tests/search:tests/support:tests/columns:tests KSTORE_FUZZER=$(CURDIR)/build/coverage/fuzzer.so $(BIN)/python -P tests/search/fuzz.py
+	PYTHONPATH=$(CURDIR)/build/coverage/lib:$(CURDIR) KSTORE_FUZZER=$(CURDIR)/build/coverage/fuzzer.so $(BIN)/python -P tests/search/fuzz.py
 
 build/coverage/.built: export CC = clang
 build/coverage/.built: export LDSHARED = clang -shared

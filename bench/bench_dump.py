@@ -25,8 +25,8 @@ import kstore
 from kstore.tools.dump.full_dump import FullDump, file_source
 from kstore.tools.dump.kafka_dump import Dump, DumpOptions
 
-sys.path += [str(Path(__file__).parents[1] / "tests" / room) for room in ("support", "golden", "kafka", "spark")]
-from kafka_jvm import command, why_missing
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.kafka.kafka_jvm import command, why_missing
 
 SIZE = 256 * MIB
 RECORDS = scaled(2_470_000)

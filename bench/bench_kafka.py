@@ -18,10 +18,10 @@ from bench_log import APPEND, BY_TIME, reading
 from bench_recovery import CLEAN, LAST, RECOVERY, UNCLEAN
 from common import KIB, MIB, START_MS, VALUE, EmptyFile, Question, report, scaled
 from jvm import KAFKA, Turns, ask
-from kafka_jvm import why_missing
 from limits import bounds
 
 import kstore
+from tests.kafka.kafka_jvm import why_missing
 
 ROUNDS = 5
 READY = {

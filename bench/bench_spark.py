@@ -33,10 +33,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import kstore
 from kstore import spark as ks
 
-sys.path += [str(Path(__file__).parents[1] / "tests" / room) for room in ("support", "golden", "kafka", "spark")]
-from kafka_broker import CLASS_PATH, Machine
-from kafka_jvm import JavaSide, command, why_missing
-from spark_session import start
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.kafka.kafka_broker import CLASS_PATH, Machine
+from tests.kafka.kafka_jvm import JavaSide, command, why_missing
+from tests.spark.spark_session import start
 
 ROWS, PARTITIONS, ROUNDS = scaled(5_000_000), 16, 3
 FEW = max(ROWS // 10, 1)

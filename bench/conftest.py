@@ -22,6 +22,11 @@ FAILED: list[str] = []
 SKIPPED: list[str] = []  # because something is missing on this machine
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    for name in ("ConfigWarning", "TimestampWarning"):
+        config.addinivalue_line("filterwarnings", f"ignore::kstore.errors.{name}")
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:
         FAILED.append(report.nodeid.removeprefix("bench/"))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from common import SCALE, Question, report
 
-sys.path += [str(Path(__file__).parents[1] / "tests" / room) for room in ("support", "golden", "kafka", "spark")]
-from kafka_jvm import command, why_missing
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.kafka.kafka_jvm import command, why_missing
 
 KAFKA = "Kafka's log in the JVM"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 REPOSITORY = Path(__file__).parents[1]
-sys.path.insert(0, str(REPOSITORY / "tests" / "support"))
+sys.path.append(str(REPOSITORY))
 
-import layers  # noqa: E402
+from tests.support import layers  # noqa: E402
 
 PICTURE = REPOSITORY / "docs" / "layers.svg"
 

@@ -27,8 +27,8 @@ from pyspark.sql import functions as F
 from kstore import spark as ks
 
 # Java from the system, else from PyPI, as in the tests.
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "spark"))
-from spark_session import start
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.spark.spark_session import start
 
 PARTITIONS = 16
 SCHEMA = "carrier string, dep_delay double, distance double"

@@ -21,15 +21,23 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-import goldensets
 import hypothesis.core
 import pytest
 from hypothesis import HealthCheck, settings
-from kafka_jvm import kafka as kafka
+
+# A checked build stands before all else, also before the directory that `python -m pytest` has put first.
+if "KSTORE_BUILD" in os.environ:
+    sys.path.insert(0, str(Path(os.environ["KSTORE_BUILD"]).resolve()))
 
 import kstore
 from kstore.disk import fs
 from kstore.testing import clock as testing_clock
+from tests.golden import goldensets
+from tests.kafka.kafka_jvm import kafka as kafka
+
+# Processes that tests start import the same copy of kstore, and helpers of the tests.
+PATHS = [str(Path(kstore.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*PATHS, str(Path(__file__).parents[1])])))
 
 BUDGET = float(os.environ.get("KSTORE_BUDGET", "1"))
 
@@ -217,7 +225,10 @@ def sanitized(library: str = "libasan") -> bool:
     return maps.exists() and library in maps.read_text()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    # Many tests choose unusual settings and small timestamps; the tests about these warnings turn them on.
+    for name in ("ConfigWarning", "TimestampWarning"):
+        config.addinivalue_line("filterwarnings", f"ignore::kstore.errors.{name}")
     wanted = os.environ.get("KSTORE_BUILD")
     found = Path(kstore.__file__).resolve()
     if wanted and not found.is_relative_to(Path(wanted).resolve()):

@@ -109,7 +109,7 @@ def test_a_page_that_names_a_file_of_bench_gets_its_table_and_keeps_the_rest(
     assert "| **how fast?** | kstore |" in page.read_text()
 
 
-def test_a_path_that_takes_four_hundredths_more_is_named_and_one_that_takes_two_is_not(
+def test_a_path_that_takes_4_percent_more_is_named_and_one_that_takes_2_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     instructions = module_of_bench("instructions", monkeypatch)

@@ -12,9 +12,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
-from test_docs import REPOSITORY, table_after
 
 import kstore
 from kstore._core import crc32c
@@ -23,6 +20,9 @@ from kstore.files import checkpoint, names
 from kstore.files._producer_snapshot import parse_snapshot
 from kstore.log.segments._producer_state import marker_batch
 from kstore.store.coordinator import _transaction
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
+from tests.test_docs import REPOSITORY, table_after
 
 PAGE = REPOSITORY / "docs" / "compatibility.md"
 TESTS = REPOSITORY / "tests"

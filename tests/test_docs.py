@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from staging import stage_task
 
 import kstore
 from kstore import cli
 from kstore.files import follower_file, gap_files, load_files, topic_files
 from kstore.store.bulk_loads.commit import BulkLoads
+from tests.support.staging import stage_task
 
 REPOSITORY = Path(__file__).parent.parent
 FORMAT = REPOSITORY / "docs" / "format.md"

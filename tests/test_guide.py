@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pages
 import pytest
-from test_docs import COOKBOOK, GUIDE
+
+from tests.support import pages
+from tests.test_docs import COOKBOOK, GUIDE
 
 
 @pytest.mark.parametrize("title", pages.sections(GUIDE))

@@ -11,9 +11,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import layers
 import pytest
-from layers import (
+
+from tests.support import layers
+from tests.support.layers import (
     FACE,
     INSIDE,
     LEAVES,
@@ -61,9 +62,16 @@ def test_no_imports_run_in_a_circle() -> None:
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:
-    """pytest imports each by its name alone, so of two it would run one."""
+    """They are named without their folders in documents, in budgets and in the tables of a run."""
     files = sorted(path.name for path in Path(__file__).parent.rglob("test_*.py"))
     assert [name for name, count in Counter(files).items() if count > 1] == []
+
+
+def test_names_of_tests_are_shorter_than_80_characters() -> None:
+    files = Path(__file__).parent.rglob("test_*.py")
+    names = [name for file in files for name in re.findall(r"\bdef (test_\w+)", file.read_text(encoding="utf-8"))]
+    assert len(names) > 1000
+    assert [name for name in names if len(name) >= 80] == []
 
 
 def test_every_room_is_there_and_says_what_it_owns() -> None:

@@ -9,10 +9,10 @@ import zlib
 from pathlib import Path
 
 import pytest
-from test_docs import DOCUMENTS, REPOSITORY, code_blocks, text_of
 
 import kstore
 from kstore.errors import StorageError
+from tests.test_docs import DOCUMENTS, REPOSITORY, code_blocks, text_of
 
 ERRORS = REPOSITORY / "docs" / "errors.md"
 
@@ -68,9 +68,7 @@ def of_version_2(name: str) -> str:
 @pytest.mark.parametrize(
     "name", ["kstore-topics.json", "kstore-commit.json", "kstore-loads.json", "kstore-follower.json"]
 )
-def test_a_store_whose_file_has_a_version_that_is_not_known_is_refused_and_stays_as_it_is(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_store_with_a_file_of_unknown_version_is_refused_and_stays_as_it_is(tmp_path: Path, name: str) -> None:
     """docs/upgrades.md: but for the mark of a clean close."""
     root = tmp_path / "data"
     with kstore.Store.open(root) as store:

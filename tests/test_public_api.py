@@ -16,10 +16,10 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Modul
 from typing import Any
 
 import pytest
-from test_docs import REPOSITORY, text_of
 
 import kstore
 import kstore.spark
+from tests.test_docs import REPOSITORY, text_of
 
 CLASSES = sorted(
     (each for name in kstore.__all__ if isinstance(each := getattr(kstore, name), type)), key=lambda each: each.__name__

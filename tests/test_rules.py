@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from test_docs import REPOSITORY, table_after, text_of
+
+from tests.test_docs import REPOSITORY, table_after, text_of
 
 PAGES = {
     name: REPOSITORY / "docs" / "rules" / f"{name.lower()}.md" for name in ("FORMAT", "SEMANTICS", "DUMP", "SPARK")

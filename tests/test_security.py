@@ -12,11 +12,11 @@ import sys
 import textwrap
 from pathlib import Path
 
-import batches
 import pytest
 
 from kstore import KStoreError, Log, StorageError, cli
 from kstore.disk import fs
+from tests.support import batches
 
 REPOSITORY = Path(__file__).parent.parent
 SECURITY = REPOSITORY / "SECURITY.md"

@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from test_docs import REPOSITORY, table_after, text_of
+
+from tests.test_docs import REPOSITORY, table_after, text_of
 
 PAGE = REPOSITORY / "docs" / "testcases.md"
 CASES = 681

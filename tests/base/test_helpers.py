@@ -19,7 +19,7 @@ def me() -> int:
     return threading.get_ident()
 
 
-def test_the_caller_does_all_works_in_order_where_none_takes_longer_than_its_patience() -> None:
+def test_the_caller_does_all_works_in_order_where_none_takes_long() -> None:
     done = list(with_helpers(lambda item: (item, me()), [range(100), range(100, 150)], 4, "help", patience_s=FOREVER_S))
     assert done == [(item, me()) for item in range(150)]
 
@@ -37,7 +37,7 @@ def test_a_helper_begins_beside_a_work_that_takes_longer() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_no_more_works_of_a_group_than_allowed_run_at_a_time_and_each_group_has_so_many(at_once: int) -> None:
+def test_each_group_runs_no_more_works_at_a_time_than_it_is_allowed(at_once: int) -> None:
     """With the calling thread, which goes from one group to the next (SEMANTICS 8.2)."""
     lock = threading.Lock()
     running, most = Counter[str](), Counter[str]()
@@ -85,7 +85,7 @@ def test_the_caller_does_all_works_where_no_thread_can_be_started(monkeypatch: p
     assert list(with_helpers(lambda item: (item, me()), [range(9)], 4, "help")) == [(item, me()) for item in range(9)]
 
 
-def test_an_error_in_the_calling_thread_is_raised_once_the_works_that_had_begun_have_ended() -> None:
+def test_an_error_in_the_calling_thread_is_raised_once_begun_works_have_ended() -> None:
     caller, both, begun, ended = me(), threading.Barrier(2), list[int](), list[int]()
 
     def work(item: int) -> None:

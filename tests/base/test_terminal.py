@@ -35,7 +35,7 @@ def test_every_risky_character_and_no_other_is_escaped() -> None:
 
 
 @given(st.text(st.characters()))
-def test_what_is_escaped_is_one_line_that_can_be_written_and_stays_when_it_is_escaped_again(text: str) -> None:
+def test_escaped_text_is_one_line_and_stays_as_it_is_when_escaped_again(text: str) -> None:
     found = escaped(text)
     assert not RISKY & set(found)
     assert found.encode().decode() == found

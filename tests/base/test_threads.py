@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ManualClock
-from interrupts import interrupt_often
 
 import kstore
 from kstore.base import threads, uninterrupted
 from kstore.base.threads import Workers
 from kstore.store.manager import LogManager
 from kstore.tools.check import verify
+from tests.conftest import ManualClock
+from tests.support.interrupts import interrupt_often
 
 
 class Limit:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from staging import records, stage_task
 
 from kstore import Store
 from kstore.base import uninterrupted
@@ -22,6 +21,7 @@ from kstore.files import load_files
 from kstore.store.bulk_loads import commit, place
 from kstore.store.bulk_loads.commit import BulkLoads
 from kstore.store.bulk_loads.load_manifest import Staged
+from tests.support.staging import records, stage_task
 
 RENAME, APPEND = 1, 1 << 40
 LOAD = [[value for task in range(2) for _, value in records(task, partition, 5)] for partition in range(2)]

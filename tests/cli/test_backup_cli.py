@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copycommands import batches, content
-from copycommands import run as run
-from copycommands import source as source
 
 import kstore
+from tests.support.copycommands import batches, content
+from tests.support.copycommands import run as run
+from tests.support.copycommands import source as source
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -174,7 +174,7 @@ def test_a_manifest_of_a_newer_version_is_refused(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[object]:
-    objectserver = pytest.importorskip("objectserver")
+    objectserver = pytest.importorskip("tests.support.objectserver")
     with objectserver.S3Server() as started:
         yield started
 
@@ -201,7 +201,7 @@ def test_a_bucket_that_is_not_there_is_named(
 
 
 def test_credentials_that_are_refused_are_told(server: object, source: Path, run: Callable[..., str]) -> None:
-    from objectserver import Fault, Proxy
+    from tests.support.objectserver import Fault, Proxy
 
     with Proxy(server.port, lambda request: Fault("status", 403)) as proxy:  # type: ignore[attr-defined]
         said = run("backup", source, "--to", "s3://backups/x", *given(proxy.port), code=1)

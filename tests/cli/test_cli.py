@@ -11,15 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
-import goldensets
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import cli
 from kstore.cli import command_options, command_times, record_formats
 from kstore.errors import ConfigError
 from kstore.store.topics._partitioner import partition_of
+from tests.conftest import ManualClock
+from tests.golden import goldensets
 
 NOON = 1_370_088_000_000  # 2013-06-01T12:00Z
 HOUR = 3_600_000

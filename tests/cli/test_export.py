@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ import kstore
 from kstore import cli
 from kstore._core import Record
 from kstore.cli.commands import export_command
+from tests.conftest import examples
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copycommands import content
-from copycommands import run as run
-from copycommands import source as source
 
 import kstore
+from tests.support.copycommands import content
+from tests.support.copycommands import run as run
+from tests.support.copycommands import source as source
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

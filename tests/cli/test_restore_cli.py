@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from copycommands import batches, content
-from copycommands import run as run
-from handmade import HandmadeBackup
 
 import kstore
 from kstore import cli
 from kstore.cli.command_options import UsageError
 from kstore.cli.commands import object_store_options
 from kstore.copies.backups.backup import back_up_directory
+from tests.support.copycommands import batches, content
+from tests.support.copycommands import run as run
+from tests.support.handmade import HandmadeBackup
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

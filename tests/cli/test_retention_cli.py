@@ -188,7 +188,7 @@ def test_several_data_directories_are_one_store(data: Path, tmp_path: Path, caps
     assert found.out.splitlines()[-1] == "12 segments deleted, 6000 bytes, in 3 partitions"
 
 
-def test_a_partition_that_cannot_be_read_is_one_line_and_the_others_are_gone_through(
+def test_a_partition_that_cannot_be_read_is_one_line_and_the_others_are_shown(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (data / ".kafka_cleanshutdown").unlink()

@@ -12,7 +12,6 @@ import cramjam
 import lz4.block
 import lz4.frame
 import pytest
-import reference
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +30,7 @@ from kstore.codec.compression import (
     type_name,
 )
 from kstore.errors import ConfigError, CorruptRecordError, UnsupportedCompressionError
+from tests.support import reference
 
 CODECS = (GZIP, SNAPPY, LZ4, ZSTD)
 SECTION = bytes.fromhex("24000000046b310a68656c6c6f020468310278 18000a02046b32010204683201")
@@ -315,7 +315,7 @@ def test_many_small_bombs_count_together(codec: int) -> None:
         decompress(codec, one * 10, limit=999_999)
 
 
-def test_a_snappy_block_that_declares_more_than_its_bytes_can_give_allocates_nothing() -> None:
+def test_a_snappy_block_that_declares_more_than_it_can_hold_allocates_nothing() -> None:
     for declared in (b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x40"):
         with pytest.raises(CorruptRecordError):
             decompress(SNAPPY, declared + b"\x00", limit=1 << 40)

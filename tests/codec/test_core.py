@@ -11,10 +11,8 @@ from typing import Any
 
 import crc32c as second_opinion
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec, message, record, wrapper
 
 import kstore
 from kstore import _core
@@ -29,6 +27,8 @@ from kstore._core import (
     decode_batches,
 )
 from kstore.errors import CorruptRecordError, KStoreError
+from tests.support import reference
+from tests.support.reference import Rec, message, record, wrapper
 
 T = 1_700_000_000_000
 V2_EXAMPLE = bytes.fromhex(
@@ -642,7 +642,7 @@ def test_a_fault_is_shown_to_the_source_which_may_know_better_chunks() -> None:
             list(kind(Source(batch(0, 5), bytes(bad))))
 
 
-def test_a_guard_that_moves_while_the_source_is_asked_is_seen_before_a_record_is_given() -> None:
+def test_a_guard_that_moves_during_a_read_is_seen_before_a_record_is_given() -> None:
     guard = Guard()
 
     class Moving(Source):

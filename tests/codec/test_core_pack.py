@@ -13,11 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
-from conftest import SEED
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec
 
 import kstore
 from kstore._core import Record, RecordBatch, decode_batches
@@ -30,6 +27,9 @@ from kstore.errors import (
     RecordTooLargeError,
     UnsupportedCompressionError,
 )
+from tests.conftest import SEED
+from tests.support import reference
+from tests.support.reference import Rec
 
 T = 1_700_000_000_000
 INT64 = (1 << 63) - 1
@@ -613,7 +613,7 @@ def test_the_memory_of_packers_that_are_gone_is_used_again_up_to_32_mib() -> Non
     assert idle <= 33 << 20
 
 
-def test_a_batch_that_would_decompress_to_more_than_readers_take_is_split_or_refused(
+def test_a_batch_that_decompresses_to_more_than_readers_take_is_split_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `append_batch` refuses to take, no call may store: nobody could read what is behind it."""

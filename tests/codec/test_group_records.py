@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import uuid
 
-import goldensets
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from kstore.codec.coordinator import group_records, transaction_records
 from kstore.codec.coordinator._states import state_value
 from kstore.codec.coordinator.group_records import GroupKey, MemberKey, OffsetKey, Position, SchemaError
 from kstore.codec.coordinator.transaction_records import Status, TransactionState
+from tests.golden import goldensets
 
 OFFSETS = [
     each
@@ -43,7 +43,7 @@ def test_every_position_that_a_broker_wrote_is_written_again_with_the_same_bytes
     assert written > 30
 
 
-def test_every_state_of_a_transaction_that_a_broker_wrote_is_written_again_with_the_same_bytes() -> None:
+def test_a_brokers_transaction_states_are_written_again_with_the_same_bytes() -> None:
     seen = set()
     for each in TRANSACTIONS:
         assert each.key is not None
@@ -144,7 +144,7 @@ def test_a_state_without_a_transaction_names_no_partitions() -> None:
     assert len(ongoing.to_bytes()) == len(state.to_bytes())  # no array, and an empty one
 
 
-def test_topics_stay_in_the_order_in_which_they_were_added_and_their_partitions_come_together() -> None:
+def test_topics_stay_in_the_order_of_their_addition_with_partitions_together() -> None:
     places = (("b", 2), ("a", 0), ("b", 1))
     read = transaction_records.parse_transaction(TransactionState(7, 1, 60_000, Status.ONGOING, places).to_bytes())
     assert read.partitions == (("b", 2), ("b", 1), ("a", 0))

@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-import reference
-from test_docs import wire_constants
 
 from kstore.codec import header
 from kstore.codec._pack import encode_batch
+from tests.support import reference
+from tests.test_docs import wire_constants
 
 PACKAGE = Path(header.__file__).parents[1]
 FIELDS = {name: field for name, field in vars(header).items() if isinstance(field, header.Field)}

@@ -7,25 +7,25 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from batches import (
-    APPEND_TIME,
-    NOW,
-    legacy,
-    wrapper,
-)
-from validating import (
-    LEGACY_COMPRESSED,
-    contents,
-    follow,
-    header,
-    lead,
-)
 
 from kstore.errors import (
     CorruptRecordError,
     InvalidRecordError,
     InvalidTimestampError,
     KStoreError,
+)
+from tests.support.batches import (
+    APPEND_TIME,
+    NOW,
+    legacy,
+    wrapper,
+)
+from tests.support.validating import (
+    LEGACY_COMPRESSED,
+    contents,
+    follow,
+    header,
+    lead,
 )
 
 # ---- formats v0 and v1

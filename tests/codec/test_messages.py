@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batches import APPEND_TIME, CODECS, NOW, legacy, record, v2, varint, wrapper
-from conftest import ManualClock
-from validating import header, lead
 
 import kstore
 from kstore._core import decode_batches
@@ -28,6 +25,9 @@ from kstore.errors import (
     RecordTooLargeError,
 )
 from kstore.log.log import fail
+from tests.conftest import ManualClock
+from tests.support.batches import APPEND_TIME, CODECS, NOW, legacy, record, v2, varint, wrapper
+from tests.support.validating import header, lead
 
 MESSAGES = 250_000
 
@@ -316,7 +316,7 @@ def test_bytes_of_others_are_converted_while_other_threads_append(
         assert [each.offset for each in log.read()] == list(range(8))
 
 
-def test_a_wrapper_of_a_quarter_of_a_million_messages_costs_little_more_than_a_batch_of_format_2(
+def test_a_wrapper_of_250000_messages_costs_little_more_than_a_batch_of_format_2(
     partition: Path, clock: ManualClock
 ) -> None:
     """The batch of format 2 is decompressed, checked and compressed, too, as the topic has another codec."""

@@ -14,7 +14,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from reference import record
+
+from tests.support.reference import record
 
 C = Path(__file__).parents[2] / "kstore" / "c"
 SUPPORT = Path(__file__).parents[1] / "support"

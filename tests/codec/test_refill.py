@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import reference
-from reference import Rec
 
 from kstore import Log
 from kstore._core import Record, RecordIterator
+from tests.support import reference
+from tests.support.reference import Rec
 
 T = 1_700_000_000_000
 LIMIT = 4096  # bytes of key and value that an iterator holds for the next record
@@ -99,7 +99,7 @@ def test_of_a_large_record_an_iterator_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize("part", ["key", "value"])
-def test_a_record_that_was_read_cannot_be_given_smaller_bytes_to_be_filled_over_their_end(part: str) -> None:
+def test_a_record_cannot_be_given_smaller_bytes_and_filled_over_their_end(part: str) -> None:
     fields: Fields = [(bytes([at]) * 3000, None) if part == "key" else (None, bytes([at]) * 3000) for at in range(6)]
     walk = records(fields)
     first = next(walk)

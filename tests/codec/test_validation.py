@@ -7,7 +7,21 @@ import struct
 import zlib
 
 import pytest
-from batches import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kstore.codec.validation import Analysis, analyze, validate_follower
+from kstore.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    KStoreError,
+    OffsetsOutOfOrderError,
+    RecordTooLargeError,
+    UnexpectedAppendOffsetError,
+    UnsupportedCompressionError,
+)
+from tests.support.batches import (
     APPEND_TIME,
     CODECS,
     CONTROL,
@@ -21,9 +35,7 @@ from batches import (
     v2,
     wrapper,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from validating import (
+from tests.support.validating import (
     LONG_MAX,
     MARKER,
     ONE,
@@ -33,18 +45,6 @@ from validating import (
     follow,
     header,
     lead,
-)
-
-from kstore.codec.validation import Analysis, analyze, validate_follower
-from kstore.errors import (
-    CorruptRecordError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    KStoreError,
-    OffsetsOutOfOrderError,
-    RecordTooLargeError,
-    UnexpectedAppendOffsetError,
-    UnsupportedCompressionError,
 )
 
 # ---- SEMANTICS 1.4: framing

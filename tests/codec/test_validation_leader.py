@@ -6,7 +6,16 @@ import struct
 from itertools import product
 
 import pytest
-from batches import (
+
+from kstore.codec import compression, validation
+from kstore.codec.validation import analyze
+from kstore.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+)
+from tests.support.batches import (
     APPEND_TIME,
     CODECS,
     CONTROL,
@@ -21,7 +30,7 @@ from batches import (
     varint,
     wrapper,
 )
-from validating import (
+from tests.support.validating import (
     COMPRESSED,
     LEGACY_COMPRESSED,
     LONG_MAX,
@@ -32,15 +41,6 @@ from validating import (
     contents,
     header,
     lead,
-)
-
-from kstore.codec import compression, validation
-from kstore.codec.validation import analyze
-from kstore.errors import (
-    CorruptRecordError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    RecordTooLargeError,
 )
 
 # ---- SEMANTICS 1.9, 1.19: in place

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec, batch, record, varint
 
 from kstore._core import Record, decode_batches
 from kstore.codec._pack import encode_batch
 from kstore.errors import CorruptRecordError
+from tests.support import reference
+from tests.support.reference import Rec, batch, record, varint
 
 INT32 = (1 << 31) - 1
 INT64 = (1 << 63) - 1

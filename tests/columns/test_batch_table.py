@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
-from conftest import SEED
-from reference import Rec
-from test_fuzz import CORPUS, mutate
 
 from kstore import Columns, CorruptRecordError, Log, OffsetOutOfRangeError, RecordBatch
 from kstore._core import decode_batches
 from kstore.codec.compression import type_id
 from kstore.columns._batch_table import BATCH_COLUMNS, BatchTable
+from tests.conftest import SEED
+from tests.search.test_fuzz import CORPUS, mutate
+from tests.support import reference
+from tests.support.reference import Rec
 
 T = 1_700_000_000_000
 TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}

@@ -11,11 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-import reference
-from conftest import ManualClock, sanitized
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec
 
 from kstore import CorruptRecordError, Log, LogClosedError, OffsetOutOfRangeError, Record
 from kstore.columns._column_reader import decode_columns
@@ -29,6 +26,9 @@ from kstore.columns._columns import (
     memory_in_use,
 )
 from kstore.disk import fs
+from tests.conftest import ManualClock, sanitized
+from tests.support import reference
+from tests.support.reference import Rec
 
 T = 1_700_000_000_000
 LAYOUTS_BY_TURNS: tuple[Literal["binary", "large_binary", "view"], ...] = ("binary", "large_binary", "view")

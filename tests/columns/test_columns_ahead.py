@@ -97,7 +97,7 @@ class Held:
         self.noted.append(memory_in_use()[0])
 
 
-def test_a_reader_in_a_cycle_gives_up_what_holds_its_file_after_its_helpers_have_ended(log: Log) -> None:
+def test_a_reader_in_a_cycle_gives_up_its_file_after_its_helpers_have_ended(log: Log) -> None:
     """An exception that left a generator, kept by whoever caught it, is such a cycle."""
     noted: list[int] = []
     size = log.segments[0].size_bytes

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore.base.threads import Task
@@ -16,6 +15,7 @@ from kstore.codec._pack import Packer
 from kstore.columns import _column_encoder
 from kstore.errors import RecordTooLargeError
 from kstore.log.batch_pipeline import OrderedWork
+from tests.conftest import ManualClock
 
 HEADER = 61
 KINDS: dict[str, Callable[[Any, int], bytes]] = {

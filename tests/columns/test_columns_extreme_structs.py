@@ -6,11 +6,11 @@ import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import arrowstructs as arrow
 import pytest
-from test_columns_in_unsound import packed, setting
 
 from kstore.errors import InvalidColumnError
+from tests.columns.test_columns_in_unsound import packed, setting
+from tests.support import arrowstructs as arrow
 
 ROWS = [b"a", None, b"ccc", b"d" * 20]
 PAIRS = [[(b"a", b"b")], None, [], [(b"c", b"d" * 20)]]

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec
-from test_fuzz import CORPUS, LIMIT, mutate
 
 from kstore._core import RecordIterator, decode_batches
 from kstore.columns._column_reader import decode_columns
 from kstore.columns._columns import LAYOUTS, Columns
 from kstore.errors import CorruptRecordError
+from tests.search.test_fuzz import CORPUS, LIMIT, mutate
+from tests.support import reference
+from tests.support.reference import Rec
 
 T = 1_700_000_000_000
 LEAST = -(2**63)
@@ -128,7 +128,7 @@ def test_any_bytes_as_a_record_section_have_the_same_outcome(section: bytes, cou
     st.integers(-1, 300),
     st.sampled_from((0, LEAST, 2**63 - 200, -1)),
 )
-def test_records_whose_offsets_are_in_no_order_are_the_rows_that_the_record_reader_gives(
+def test_records_with_unordered_offsets_are_the_rows_of_the_record_reader(
     items: list[tuple[int, int, bytes | None, bytes | None]], last_delta: int, base: int
 ) -> None:
     section = b"".join(reference.record(timestamp, delta, key, value) for delta, timestamp, key, value in items)

@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import arrowstructs as arrow
 import numpy as np
 import pytest
-from conftest import ManualClock, sanitized
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +33,8 @@ from kstore.errors import (
 from kstore.log import batch_packer
 from kstore.log.writing._appender import set_pwrite_hook
 from kstore.types import AppendInfo
+from tests.conftest import ManualClock, sanitized
+from tests.support import arrowstructs as arrow
 
 T = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

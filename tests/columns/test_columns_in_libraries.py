@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_columns_in import T, by_columns, row_by_row, values_in
 
 from kstore import Log, Store
 from kstore.errors import InvalidColumnError
+from tests.columns.test_columns_in import T, by_columns, row_by_row, values_in
 
 pa = pytest.importorskip("pyarrow")
 

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import arrowstructs as arrow
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from kstore.codec._pack import Packer
 from kstore.columns import _column_encoder
 from kstore.columns.column_input import ColumnInput
 from kstore.errors import InvalidRecordError, InvalidTimestampError
+from tests.support import arrowstructs as arrow
 
 T = 1_700_000_000_000
 Rows = list[bytes | None]

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import crc32c as second_opinion
 import pytest
-import reference
-from conftest import SEED
-from reference import Rec
 
 from kstore import CorruptRecordError, Log, OffsetOutOfRangeError, Record
 from kstore._core import RecordIterator
 from kstore.columns._column_reader import Reader, decode_columns
 from kstore.columns._columns import LAYOUTS, Columns
+from tests.conftest import SEED
+from tests.support import reference
+from tests.support.reference import Rec
 
 T = 1_700_000_000_000
 CELL = 512 << 10  # twice what one thread takes at once (cells.c)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import LogConfig
 from kstore.config.settings import Setting
 from kstore.errors import ConfigError, ConfigWarning
+from tests.conftest import ManualClock
 
 MINUTES = 60_000
 DAYS = 24 * 60 * MINUTES
@@ -191,7 +191,7 @@ def test_a_jitter_that_takes_the_whole_time_away_is_told() -> None:
 # Retention (SEMANTICS 6.1 to 6.9, 6.17, 6.19)
 
 
-def test_retention_that_is_shorter_than_a_segment_takes_to_fill_tells_how_long_records_may_live() -> None:
+def test_retention_shorter_than_a_segment_fills_tells_how_long_records_live() -> None:
     """SEMANTICS 6.19: 540 s to fill, 10 minutes of retention, 5 between checks, 1 until the files go: 25 minutes."""
     config = LogConfig(retention_ms=539_999, segment_ms=540_000)
     assert f"for {540_000 + 539_999 + 300_000 + 60_000} ms (24 minutes)" in only(config)
@@ -251,9 +251,7 @@ POLICIES = [("compact", "grows for ever"), ("compact,delete", "go by retention a
 
 @pytest.mark.parametrize(("policy", "then"), POLICIES)
 @pytest.mark.parametrize("off", [{"log_cleaner_enable": False}, {"log_cleaner_threads": 0}])
-def test_a_compacted_topic_is_told_that_a_store_without_a_cleaner_does_not_compact_it(
-    policy: str, then: str, off: dict[str, Any]
-) -> None:
+def test_a_compacted_topic_is_told_that_a_store_has_no_cleaner(policy: str, then: str, off: dict[str, Any]) -> None:
     (message,) = LogConfig(cleanup_policy=policy).warnings(BrokerConfig(**off))
     assert message.startswith(f"cleanup.policy = {policy}, but log.cleaner.")
     assert then in message

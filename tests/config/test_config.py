@@ -237,7 +237,7 @@ def test_values_are_shown_in_the_largest_unit_that_they_are_a_whole_number_of(
 # The two defaults that are not Kafka's
 
 
-def test_retention_is_for_ever_unless_named_and_kafkas_only_where_kafka_is_asked_for(tmp_path: Path) -> None:
+def test_retention_is_for_ever_unless_named_or_kafkas_is_asked_for(tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("log.segment.bytes=16384\nlog.retention.hours=168\n")
     assert LogConfig().retention_ms == -1
@@ -529,7 +529,7 @@ def test_a_level_goes_with_its_codec_alone(type_: str, level: int | None) -> Non
 # A store's settings, and files
 
 
-def test_a_stores_mapping_serves_both_tables_and_an_unknown_name_is_refused_by_the_first() -> None:
+def test_a_stores_mapping_serves_both_tables_and_unknown_names_are_refused() -> None:
     given = {"log.retention.ms": "5", "log.cleaner.threads": "2", "segment.bytes": "100"}
     assert LogConfig.resolve(given).explicit == {"retention_ms", "segment_bytes"}
     assert BrokerConfig.resolve(given).explicit == {"log_cleaner_threads"}
@@ -551,7 +551,7 @@ def test_directories_are_one_list_and_cordoned_ones_are_among_them() -> None:
             BrokerConfig.resolve(wrong)
 
 
-def test_where_no_directories_are_named_the_cordoned_ones_are_held_against_those_that_are_opened() -> None:
+def test_without_named_directories_cordoned_ones_are_compared_with_the_opened() -> None:
     config = BrokerConfig.resolve({"cordoned.log.dirs": "/a"})
     config.check_cordoned(["/a", "/b"])
     with pytest.raises(ConfigError, match=r"cordoned\.log\.dirs = '/a': '/a' is not one"):
@@ -571,7 +571,7 @@ def test_each_cleaner_thread_has_more_than_a_mebibyte(threads: int, size: int, a
             BrokerConfig.resolve(given)
 
 
-def test_a_servers_properties_are_read_for_the_brokers_names_and_the_rest_is_passed_over(tmp_path: Path) -> None:
+def test_a_servers_properties_are_read_for_the_brokers_names_alone(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text(
         "# a broker\nnode.id=1\nlisteners=PLAINTEXT://:9092\nlog.dirs=/a,/b\n"
@@ -585,7 +585,7 @@ def test_a_servers_properties_are_read_for_the_brokers_names_and_the_rest_is_pas
         LogConfig.from_kafka(path)
 
 
-def test_a_line_of_a_servers_properties_that_looks_as_if_it_was_meant_is_a_warning_with_its_number(
+def test_a_misspelt_line_of_a_servers_properties_is_a_warning_with_its_number(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "server.properties"

@@ -11,13 +11,13 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.files import checkpoint
 from kstore.log.writing import housekeepers
+from tests.conftest import ManualClock
 
 VALUE = bytes(100)  # a batch of 170 bytes
 BATCH = 170

@@ -10,11 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from backedup import SETTINGS, World, no_sync, picture, picture_of
-from conftest import ManualClock
-from faultfs import LOST, NAMES_LOST, FaultFS, Plan
-from faultyobjects import FaultyObjects, MemoryObjects
-from objectserver import Fault
 
 import kstore
 from kstore.base import threads
@@ -35,6 +30,11 @@ from kstore.copies.backups.object_store import Objects
 from kstore.disk import fs
 from kstore.errors import BackupError, BackupFencedError
 from kstore.files import names
+from tests.conftest import ManualClock
+from tests.support.backedup import SETTINGS, World, no_sync, picture, picture_of
+from tests.support.faultfs import LOST, NAMES_LOST, FaultFS, Plan
+from tests.support.faultyobjects import FaultyObjects, MemoryObjects
+from tests.support.objectserver import Fault
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 Budget = Callable[[float], float]
@@ -216,7 +216,7 @@ def test_what_a_look_at_another_process_has_seen_no_crash_of_the_machine_cuts(
     assert looked
 
 
-def test_a_segment_behind_which_another_one_begins_is_sealed_for_a_backup_once_that_has_a_batch(
+def test_a_segment_is_sealed_for_a_backup_once_the_one_behind_it_has_a_batch(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     """A process that has made the new segment's file may still be writing the indexes of the old one."""
@@ -238,7 +238,7 @@ def test_a_segment_behind_which_another_one_begins_is_sealed_for_a_backup_once_t
         backup.close()
 
 
-def test_where_another_processs_files_cannot_be_synced_nothing_above_the_recovery_point_leaves(
+def test_where_files_cannot_be_synced_nothing_above_the_recovery_point_leaves(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = MemoryObjects()
@@ -579,7 +579,7 @@ def test_after_requests_that_failed_no_file_of_a_replaced_segment_is_sent_again(
         backup.close()
 
 
-def test_a_look_amid_the_renames_of_a_compaction_takes_no_log_without_some_of_its_segments(
+def test_a_listing_amid_the_renames_of_a_compaction_misses_no_segment(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects, rename, looks = MemoryObjects(), fs.rename, 0

@@ -20,17 +20,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import backupkills
 import pytest
-from backedup import Picture, picture_of
-from backuplife import ROUNDS, WINDOW_SECONDS, Life, check_restored
-from faultyobjects import CHANGES, FaultyObjects, MemoryObjects
-from objectserver import Fault, Request
 
 import kstore
 from kstore.copies.backups import backup_writer, round_changes
 from kstore.copies.backups.open_objects import open_objects
 from kstore.copies.restores.backup_state import History
+from tests.support import backupkills
+from tests.support.backedup import Picture, picture_of
+from tests.support.backuplife import ROUNDS, WINDOW_SECONDS, Life, check_restored
+from tests.support.faultyobjects import CHANGES, FaultyObjects, MemoryObjects
+from tests.support.objectserver import Fault, Request
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -217,7 +217,7 @@ def killed() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_process_killed_at_each_request_leaves_a_backup_with_which_the_next_one_goes_on(
+def test_a_process_killed_at_each_request_leaves_a_backup_that_the_next_continues(
     home: Path,
     seed: str,
     killed: subprocess.Popen[str],

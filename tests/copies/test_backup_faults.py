@@ -10,11 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from backedup import SETTINGS, World
-from conftest import ManualClock
-from faultyobjects import FaultyObjects, MemoryObjects
-from objectserver import Fault, Request
-from test_backup import assert_files_are_those_of, assert_has_it_all, catch_up, files_of, newest
 
 import kstore
 from kstore.copies.backups import backup_manifest, backup_writer, round_changes, segment_uploads, source_partition
@@ -22,6 +17,11 @@ from kstore.copies.backups.backup_source import StoreSource
 from kstore.copies.backups.backup_writer import BackupWriter
 from kstore.errors import BackupError, BackupFencedError
 from kstore.files import names
+from tests.conftest import ManualClock
+from tests.copies.test_backup import assert_files_are_those_of, assert_has_it_all, catch_up, files_of, newest
+from tests.support.backedup import SETTINGS, World
+from tests.support.faultyobjects import FaultyObjects, MemoryObjects
+from tests.support.objectserver import Fault, Request
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 KINDS = ("refused", "lost", "late", "half")

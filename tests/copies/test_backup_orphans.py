@@ -8,10 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from backedup import SETTINGS
-from conftest import ManualClock
-from faultyobjects import FaultyObjects, MemoryObjects
-from test_backup import assert_files_are_those_of, catch_up, newest
 
 import kstore
 from kstore.copies.backups import backup_manifest, object_keys
@@ -22,6 +18,10 @@ from kstore.copies.backups.object_store import ObjectInfo, Objects
 from kstore.copies.backups.open_objects import open_objects
 from kstore.errors import BackupFencedError
 from kstore.files import names
+from tests.conftest import ManualClock
+from tests.copies.test_backup import assert_files_are_those_of, catch_up, newest
+from tests.support.backedup import SETTINGS
+from tests.support.faultyobjects import FaultyObjects, MemoryObjects
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -149,7 +149,7 @@ def test_a_writer_that_is_fenced_while_it_looks_drops_nothing(
     assert_files_are_those_of(newest(objects), objects, Path(store.paths[0]))
 
 
-def test_files_that_a_killed_writer_was_at_are_removed_and_those_of_a_living_one_are_not(
+def test_files_of_a_killed_writer_are_removed_and_those_of_a_living_one_are_not(
     store: kstore.Store, clock: ManualClock, tmp_path: Path, writer: Callable[[Objects], BackupWriter]
 ) -> None:
     objects = open_objects(str(tmp_path / "backup"), create=True)

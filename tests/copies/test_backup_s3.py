@@ -14,13 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import backupkills
 import obstore
 import pytest
-from backedup import Picture, World, picture, picture_of
-from backuplife import check_restored
-from conftest import ManualClock
-from objectserver import BUCKET, Fault, Proxy, Request, S3Server, options
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
@@ -28,6 +23,11 @@ import kstore
 from kstore.copies.backups.backup import Backup
 from kstore.copies.backups.backup_source import StoreSource
 from kstore.copies.backups.open_objects import open_objects
+from tests.conftest import ManualClock
+from tests.support import backupkills
+from tests.support.backedup import Picture, World, picture, picture_of
+from tests.support.backuplife import check_restored
+from tests.support.objectserver import BUCKET, Fault, Proxy, Request, S3Server, options
 
 STATUS = (500, 503, 429)
 
@@ -96,7 +96,7 @@ def url(server: S3Server, request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.usefixtures("no_syncs")
 @pytest.mark.parametrize("retries", [0, 3])
-def test_a_network_that_fails_one_request_in_twenty_delays_a_backup_and_a_restore_and_no_more(
+def test_a_network_that_fails_one_request_in_twenty_only_delays_a_backup(
     server: S3Server, url: str, tmp_path: Path, clock: ManualClock, rng: random.Random, retries: int
 ) -> None:
     """Refused, lost, cut short, answered with 500, 503 and 429; with and without retries of obstore's own."""
@@ -151,7 +151,7 @@ def closing_whatever_fails(backup: kstore.Backup) -> Iterator[kstore.Backup]:
 
 
 @pytest.mark.usefixtures("no_syncs")
-def test_a_round_is_two_requests_however_many_partitions_changed_and_none_where_nothing_did(
+def test_a_round_is_two_requests_for_any_number_of_changed_partitions(
     server: S3Server, url: str, tmp_path: Path
 ) -> None:
     with kstore.Store.open(tmp_path / "data", background=False) as store, Proxy(server.port) as proxy:
@@ -170,7 +170,7 @@ def test_a_round_is_two_requests_however_many_partitions_changed_and_none_where_
 
 
 @pytest.mark.usefixtures("no_syncs")
-def test_a_process_killed_in_the_middle_of_requests_to_a_server_leaves_what_the_next_one_goes_on_with(
+def test_a_process_killed_amid_requests_to_a_server_leaves_what_the_next_continues(
     server: S3Server, url: str, tmp_path: Path, rng: random.Random
 ) -> None:
     """The kill comes while the server has the request: it is done, or it never was."""

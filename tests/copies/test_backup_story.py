@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from backedup import picture_of
 
 import kstore
+from tests.support.backedup import picture_of
 
 COMMITTED = "read_committed"
 
@@ -71,7 +71,7 @@ def billed(store: kstore.Store) -> list[int]:
     return sorted(int(value.split()[1]) for value in values)
 
 
-def test_after_a_lost_directory_is_restored_a_group_and_a_transactional_producer_go_on(tmp_path: Path) -> None:
+def test_after_a_restore_a_group_and_a_transactional_producer_go_on(tmp_path: Path) -> None:
     laptop = Laptop(tmp_path / "data", str(tmp_path / "backup"))
     with laptop.working() as store:
         order(store, range(100))
@@ -98,7 +98,7 @@ def test_after_a_lost_directory_is_restored_a_group_and_a_transactional_producer
         assert load(store, 1000) == 0
 
 
-def test_what_was_not_backed_up_when_the_laptop_was_lost_is_billed_once_all_the_same(tmp_path: Path) -> None:
+def test_what_was_not_backed_up_before_the_loss_is_billed_once_all_the_same(tmp_path: Path) -> None:
     """The group's positions, the records and the transactions of a backup are of one moment: what is lost of one is
     lost of all."""
     root, url = tmp_path / "data", str(tmp_path / "backup")

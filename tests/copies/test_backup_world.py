@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from backedup import World, picture, picture_of
-from conftest import ManualClock
-from faultyobjects import FaultyObjects, MemoryObjects
-from objectserver import Fault
 
 from kstore.errors import BackupError
+from tests.conftest import ManualClock
+from tests.support.backedup import World, picture, picture_of
+from tests.support.faultyobjects import FaultyObjects, MemoryObjects
+from tests.support.objectserver import Fault
 
 
 @pytest.mark.usefixtures("no_syncs")

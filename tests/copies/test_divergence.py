@@ -46,7 +46,7 @@ def test_an_epoch_that_the_leader_never_had_is_answered_with_the_one_below() -> 
     assert find_diverging(leader, 12, 3) == (2, 15)
 
 
-def test_an_offset_below_the_leaders_start_is_out_of_range_before_epochs_are_compared() -> None:
+def test_an_offset_below_the_leaders_start_is_out_of_range_whatever_the_epochs() -> None:
     leader = ends((2, 10), (5, 15), end=20, start=10)
     with pytest.raises(OffsetOutOfRangeError, match="offset 9 is not in the log, which starts at 10"):
         find_diverging(leader, 9, 3)
@@ -110,7 +110,7 @@ def test_below_the_end_of_a_leader_without_that_epoch_the_epochs_are_compared_ag
     assert find_common_end(leader, follower) == Restart(3, False)
 
 
-def test_an_epoch_at_the_followers_end_that_the_leader_never_had_is_dropped_without_a_record() -> None:
+def test_an_epoch_that_the_leader_never_had_is_dropped_without_a_record() -> None:
     follower = ends((0, 0), (4, 10), end=10)
     assert find_common_end(ends((0, 0), (5, 10), end=15), follower) == Restart(10, False, drops_epochs=True)
     assert find_common_end(ends((0, 0), (5, 8), end=15), follower) == Restart(8, False)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SEED
-from failovers import live, live_many
-from replicas import Watch
+
+from tests.conftest import SEED
+from tests.support.failovers import live, live_many
+from tests.support.replicas import Watch
 
 
 def test_replicas_are_alike_after_failovers(

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batches import NOW, messages_of, v2
-from copied import catch_up, follower
-from replicas import PARTITION, State, state_of
 
 import kstore
 from kstore.copies.replication.divergence import Ends, Truncation, find_truncation
 from kstore.files.epochs import EpochEntry, LeaderEpochCache
 from kstore.log.log import writer_of
+from tests.support.batches import NOW, messages_of, v2
+from tests.support.copied import catch_up, follower
+from tests.support.replicas import PARTITION, State, state_of
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from kafka_followers import Followers
-from kafka_followers import followers as followers
-from kafka_jvm import START_MS, KafkaError
 
 from kstore.copies.replication.divergence import Ends, find_common_end, find_diverging, find_restart, find_truncation
 from kstore.errors import OffsetOutOfRangeError
 from kstore.files.epochs import EpochEntry, LeaderEpochCache
+from tests.kafka.kafka_followers import Followers
+from tests.kafka.kafka_followers import followers as followers
+from tests.kafka.kafka_jvm import START_MS, KafkaError
 
 pytestmark = pytest.mark.kafka
 

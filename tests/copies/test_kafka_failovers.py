@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SEED
-from failovers import Failovers, live, live_many
-from kafka_followers import Followers, KafkaReplica
-from kafka_followers import followers as followers
-from replicas import KstoreReplica, Watch
+
+from tests.conftest import SEED
+from tests.kafka.kafka_followers import Followers, KafkaReplica
+from tests.kafka.kafka_followers import followers as followers
+from tests.support.failovers import Failovers, live, live_many
+from tests.support.replicas import KstoreReplica, Watch
 
 pytestmark = pytest.mark.kafka
 

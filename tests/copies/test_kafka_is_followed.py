@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import goldensets
 import pytest
-from kafka_broker import Cluster
-from kafka_broker import cluster as cluster
-from kafka_broker import machine as machine
 
 import kstore
+from tests.golden import goldensets
+from tests.kafka.kafka_broker import Cluster
+from tests.kafka.kafka_broker import cluster as cluster
+from tests.kafka.kafka_broker import machine as machine
 
 ROWS = [(b"%d" % i, b"theirs %d" % i) for i in range(40)]
 COMMITTED = {"isolation.level": "read_committed"}

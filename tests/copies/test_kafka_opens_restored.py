@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from backedup import SETTINGS, Picture, World, picture, picture_of
-from conftest import ManualClock
-from kafka_broker import Cluster
-from kafka_broker import cluster as cluster
-from kafka_broker import machine as machine
-from kafka_jvm import Kafka
-from kafka_sides import contents
 
 import kstore
 from kstore.files import checkpoint
+from tests.conftest import ManualClock
+from tests.kafka.kafka_broker import Cluster
+from tests.kafka.kafka_broker import cluster as cluster
+from tests.kafka.kafka_broker import machine as machine
+from tests.kafka.kafka_jvm import Kafka
+from tests.kafka.kafka_sides import contents
+from tests.support.backedup import SETTINGS, Picture, World, picture, picture_of
 
 pytestmark = pytest.mark.kafka
 
@@ -167,9 +167,7 @@ def test_a_broker_whose_directory_was_lost_goes_on_with_what_a_backup_brings_bac
         assert store.log("orders", 0).log_end_offset == given.partitions["orders", 0].end
 
 
-def test_what_a_backup_says_of_high_watermarks_and_log_starts_is_what_a_broker_begins_with(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_broker_begins_with_the_high_watermarks_and_log_starts_of_a_backup(cluster: Cluster, tmp_path: Path) -> None:
     broker_of(cluster)
     with kstore.Store.open(cluster.logs, **SETTINGS) as store:
         store.log("orders", 0).delete_records(11)

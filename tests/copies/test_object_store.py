@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from objectserver import BUCKET, S3Server, options
 
 from kstore.copies.backups import object_store as objects_module
 from kstore.copies.backups.local_objects import LocalObjects
@@ -15,6 +14,7 @@ from kstore.copies.backups.object_store import ObjectChangedError, ObjectInfo, O
 from kstore.copies.backups.open_objects import open_objects, url_of
 from kstore.copies.backups.source_partition import ChangedMeanwhileError, Part
 from kstore.errors import BackupError, ConfigError
+from tests.support.objectserver import BUCKET, S3Server, options
 
 KEY = "orders-0/00000000000000000000.log"
 

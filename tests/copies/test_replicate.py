@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from copied import batches_of
 
 import kstore
 from kstore.copies.replication import common_batch
@@ -21,6 +20,7 @@ from kstore.errors import NotLeaderError, RecordBatchTooLargeError, ReplicationE
 from kstore.files.follower_file import read_role
 from kstore.log.log import writer_of
 from kstore.store.leadership import FollowerPartition
+from tests.support.copied import batches_of
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""follower_partition.py, leader_directory.py: a log becomes its leader's at all events (SEMANTICS 10.20 to 10.23)."""
+"""One log is brought to another's, whatever happens to it (SEMANTICS 10.20 to 10.23)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import examples
-from copied import PlainTarget, batches_of, catch_up, follower
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +16,8 @@ from kstore.copies.replication import common_batch
 from kstore.copies.replication.leader_directory import LeaderLog, Piece
 from kstore.errors import CorruptRecordError, RecordBatchTooLargeError, ReplicationError
 from kstore.log.log import abandon, begin_epoch, writer_of
+from tests.conftest import examples
+from tests.support.copied import PlainTarget, batches_of, catch_up, follower
 
 
 @pytest.fixture
@@ -155,9 +155,7 @@ def test_a_log_start_is_followed_also_inside_of_a_batch(source: kstore.Log, targ
     assert target.log_start_offset == 12
 
 
-def test_an_empty_follower_inside_of_a_batch_goes_back_to_its_beginning_and_cuts_nothing(
-    source: kstore.Log, target: kstore.Log
-) -> None:
+def test_an_empty_follower_inside_of_a_batch_goes_back_to_its_beginning(source: kstore.Log, target: kstore.Log) -> None:
     """SEMANTICS 1.24."""
     source.append_many([b"x" * 50] * 10)
     source.delete_records(4)
@@ -218,7 +216,7 @@ def test_a_newer_epoch_of_the_follower_is_refused_and_nothing_is_cut(source: kst
     assert target.log_end_offset == 7
 
 
-def test_a_batch_that_is_larger_than_a_piece_comes_whole_and_one_larger_than_a_segment_is_refused(
+def test_a_batch_larger_than_a_piece_comes_whole_and_than_a_segment_is_refused(
     source: kstore.Log, tmp_path: Path
 ) -> None:
     source.append(b"y" * 3000)
@@ -461,7 +459,7 @@ def test_batches_are_all_compared_once_although_the_leader_rolls_at_each_look(
     assert 3000 // 200 <= len(tables) < 2 * 3000 // 200
 
 
-def test_a_compacted_copy_is_cut_where_a_record_differs_and_not_where_its_cleaning_does(tmp_path: Path) -> None:
+def test_a_compacted_copy_is_cut_where_records_differ_and_not_where_cleaning_does(tmp_path: Path) -> None:
     settings = {"segment_bytes": 1000, "cleanup_policy": "compact"}
     with (
         kstore.Log.open(tmp_path / "source" / "t-0", **settings) as source,

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backedup import SETTINGS, World, picture, picture_of
-from conftest import ManualClock
-from handmade import HandmadeBackup
 
 import kstore
 from kstore.copies.restores import finish_restore
 from kstore.errors import BackupError, StorageError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, restore_mark
 from kstore.files.restore_mark import Progress
+from tests.conftest import ManualClock
+from tests.support.backedup import SETTINGS, World, picture, picture_of
+from tests.support.handmade import HandmadeBackup
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -318,7 +318,7 @@ def test_progress_is_told_in_bytes_up_to_all_of_them(source: Source) -> None:
     assert told[-1][0] == done.bytes
 
 
-def test_a_restore_of_another_backup_round_or_choice_that_is_not_finished_is_refused(source: Source) -> None:
+def test_a_restore_over_an_unfinished_one_of_another_round_or_choice_is_refused(source: Source) -> None:
     source.store.append("t", b"v", partition=0)
     source.round()
     source.into.mkdir()
@@ -360,7 +360,7 @@ def test_a_restore_goes_on_with_the_round_that_it_began_with(source: Source, mon
         assert values(store) == [b"first"]
 
 
-def test_a_restore_that_was_stopped_when_all_files_were_there_ends_without_the_backup(
+def test_a_restore_stopped_when_all_files_were_there_ends_without_the_backup(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(80):
@@ -389,7 +389,7 @@ def test_a_restore_that_was_stopped_when_all_files_were_there_ends_without_the_b
     moved.rename(source.backup.path)
 
 
-def test_a_list_of_what_is_restored_that_is_missing_or_damaged_is_told_of_or_read_again(
+def test_a_missing_or_damaged_list_of_a_restore_is_reported_or_read_again(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.store.append("t", b"v", partition=0)

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backedup import SETTINGS, Picture, World, picture, picture_of
-from conftest import ManualClock
-from handmade import HandmadeBackup
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +19,9 @@ from kstore._core import crc32c
 from kstore.copies.backups import backup_rounds, object_keys
 from kstore.disk import fs
 from kstore.errors import BackupError, KStoreError, StorageError
+from tests.conftest import ManualClock
+from tests.support.backedup import SETTINGS, Picture, World, picture, picture_of
+from tests.support.handmade import HandmadeBackup
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backedup import PASSING, World, picture, picture_of
-from conftest import ManualClock
-from verifying import unsound
 
 import kstore
 from kstore.copies.backups import backup_writer
@@ -18,6 +15,9 @@ from kstore.copies.backups.backup import Backup
 from kstore.copies.backups.backup_source import StoreSource
 from kstore.copies.restores import finish_restore
 from kstore.errors import BackupError
+from tests.conftest import ManualClock
+from tests.support.backedup import PASSING, World, picture, picture_of
+from tests.support.verifying import unsound
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from backedup import no_sync
-from conftest import ManualClock
-from handmade import HandmadeBackup
 
 import kstore
 from kstore.copies.backups import source_partition
 from kstore.copies.backups.backup import back_up_directory
+from tests.conftest import ManualClock
+from tests.support.backedup import no_sync
+from tests.support.handmade import HandmadeBackup
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -133,7 +133,7 @@ def test_numbered_producers_go_on_and_a_repeated_batch_is_known(tmp_path: Path, 
             log.append_batch(encode([b"x"], base_sequence=9))
 
 
-def test_a_directory_that_another_process_writes_gives_partitions_of_different_moments_and_says_so(
+def test_partitions_of_a_directory_in_use_are_of_different_moments_and_say_so(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files cannot be synced, so the partitions end at their recovery points.

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faultfs import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kstore
+from kstore.disk import fs
+from kstore.errors import StorageError
+from kstore.files import checkpoint, names
+from tests.support.faultfs import (
     DATA_LOST,
     DATA_SHORT,
     DATA_ZEROS,
@@ -28,13 +35,6 @@ from faultfs import (
     Write,
     shuffled,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-import kstore
-from kstore.disk import fs
-from kstore.errors import StorageError
-from kstore.files import checkpoint, names
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_logs_appends_reach_the_trace_and_its_flush_makes_them_durable(root: P
         assert image(disk, KEPT)[name] == writes[0].data + writes[1].data
 
 
-def test_files_that_were_there_are_durable_and_so_are_those_that_come_through_another_door(root: Path) -> None:
+def test_files_that_were_there_are_durable_and_so_are_those_made_otherwise(root: Path) -> None:
     (root / "d").mkdir()
     (root / "d" / "old").write_bytes(b"old")
     with FaultFS(root) as disk:
@@ -360,7 +360,7 @@ def act(root: Path, step: tuple[str, str, int, bytes]) -> None:
 
 
 @given(STEPS, st.integers(0, 2**32))
-def test_whatever_was_done_the_kept_image_is_the_tree_and_after_all_syncs_every_image_is(
+def test_the_kept_image_is_always_the_tree_and_after_all_syncs_every_image_is(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, int, bytes]], seed: int
 ) -> None:
     root = tmp_path_factory.mktemp("any") / "root"

@@ -23,11 +23,11 @@ from typing import Any
 
 import crc32c as second_opinion
 import pytest
-from conftest import SEED
 
 import kstore
 from kstore.disk import _cached, fs, locks
 from kstore.errors import LogLockedError, StorageError
+from tests.conftest import SEED
 
 
 def in_child(body: Callable[[], object]) -> str:
@@ -903,7 +903,7 @@ with fs.checkpoint_lock(sys.argv[1]) if sys.argv[2] == "1" else fs.lock_root(sys
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the pid is found where /proc tells")
-def test_the_error_after_the_limit_names_the_process_that_holds_this_byte_and_not_another(
+def test_the_error_after_the_limit_names_the_process_that_holds_this_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F_OFD_GETLK tells -1 for the owner, and a lone log of any process holds byte 0 of the same file."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from indexfiles import open_descriptors
 
 from kstore.disk._map import Map
+from tests.support.indexfiles import open_descriptors
 
 
 @pytest.fixture

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SEED
-from faultfs import FaultFS
 
 import kstore
 from kstore.disk import openfiles
 from kstore.disk.openfiles import LEAST
 from kstore.files.index_file import OffsetIndex
+from tests.conftest import SEED
+from tests.support.faultfs import FaultFS
 
 START_MS = 1_700_000_000_000
 
@@ -517,7 +517,7 @@ def test_a_limit_of_the_process_that_is_lowered_below_what_is_open_stops_no_log(
     assert in_process(LOWERED, root, opened_before) == "done\n"
 
 
-def test_descriptors_that_others_use_up_are_made_up_for_and_where_they_cannot_be_the_error_counts(root: Path) -> None:
+def test_descriptors_that_others_use_up_are_made_up_for_or_the_error_counts(root: Path) -> None:
     told, done = in_process(USED_UP, root).splitlines()
     assert done == "done"
     assert re.search(r"Too many open files: kstore holds \d+ for logs and 1 for locks, the process may have 100", told)

@@ -67,7 +67,7 @@ def test_a_change_is_told_once_and_then_watched_no_longer(pair: tuple[Path, Path
     assert len(stamps) == 0
 
 
-def test_what_changed_just_before_it_was_added_is_told_as_it_may_change_again_unseen(pair: tuple[Path, Path]) -> None:
+def test_what_changed_just_before_it_was_added_is_reported_as_changed(pair: tuple[Path, Path]) -> None:
     os.utime(pair[1], ns=(OLD, time.time_ns() + 10**9))
     stamps = watching(pair)
     assert stamps.take_changed() == ["p"]

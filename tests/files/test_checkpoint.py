@@ -148,9 +148,7 @@ def test_what_kafka_reads_is_read(tmp_path: Path, text: bytes, offsets: checkpoi
         "\u0660\n0\n".encode(),
     ],
 )
-def test_a_malformed_file_is_a_storage_error_that_names_it_and_no_update_overwrites_it(
-    tmp_path: Path, text: bytes
-) -> None:
+def test_a_malformed_file_is_an_error_that_names_it_and_no_update_overwrites_it(tmp_path: Path, text: bytes) -> None:
     """SEMANTICS 13.6, 8.1. OffsetCheckpointFileWithFailureHandlerTest.shouldThrowIfVersionIsNotRecognised."""
     (tmp_path / LOG_STARTS).write_bytes(text)
     with pytest.raises(StorageError, match="malformed in line") as caught:

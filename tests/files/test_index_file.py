@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from indexfiles import (
+
+from kstore.disk import fs
+from kstore.errors import StorageError
+from kstore.files.index_file import IndexFile, OffsetIndex, TimeIndex
+from tests.support.indexfiles import (
     BASE,
     FULL_BYTES,
     active,
@@ -22,10 +26,6 @@ from indexfiles import (
     packed,
     reopened,
 )
-
-from kstore.disk import fs
-from kstore.errors import StorageError
-from kstore.files.index_file import IndexFile, OffsetIndex, TimeIndex
 
 INT_MAX = 2**31 - 1
 

@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from indexfiles import (
+from meeting import Line
+
+from kstore.disk import fs
+from kstore.errors import CorruptIndexError, LogClosedError, StorageError
+from kstore.files.index_file import COPY_BYTES, OffsetIndex, TimeIndex
+from tests.support.indexfiles import (
     BASE,
     FULL_BYTES,
     active,
@@ -25,11 +30,6 @@ from indexfiles import (
     packed,
     reopened,
 )
-from meeting import Line
-
-from kstore.disk import fs
-from kstore.errors import CorruptIndexError, LogClosedError, StorageError
-from kstore.files.index_file import COPY_BYTES, OffsetIndex, TimeIndex
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 
@@ -193,7 +193,7 @@ def test_a_closed_index_says_so(offsets: OffsetIndex, times: TimeIndex) -> None:
 # ---- a writer with a pwrite of its own ----
 
 
-def test_entries_written_through_the_descriptor_count_once_they_are_said_to_be_there(offsets: OffsetIndex) -> None:
+def test_entries_written_through_the_descriptor_count_once_they_are_announced(offsets: OffsetIndex) -> None:
     offsets.append(46, 5)
     assert offsets.lookup(60) == (46, 5)
     os.pwrite(offsets.fd, packed((50, 9), (55, 12)), offsets.entries * offsets.entry_bytes)

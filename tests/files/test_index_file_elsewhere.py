@@ -13,15 +13,26 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import goldensets
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from indexfiles import BASE, FULL_BYTES, Pair, active, bytes_of, contents, fill, maps, open_descriptors, reopened
 
 from kstore.disk import fs
 from kstore.files.index_file import OffsetIndex, TimeIndex
+from tests.golden import goldensets
+from tests.support.indexfiles import (
+    BASE,
+    FULL_BYTES,
+    Pair,
+    active,
+    bytes_of,
+    contents,
+    fill,
+    maps,
+    open_descriptors,
+    reopened,
+)
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 

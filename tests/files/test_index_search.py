@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from conftest import SEED
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +32,7 @@ from kstore.files._index_search import (
     time_entry,
 )
 from kstore.files.index_file import OffsetIndex
+from tests.conftest import SEED
 
 Pair = tuple[int, int]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from kstore.codec.header import size_of
 from kstore.disk import fs
 from kstore.files.log_file import CHUNK_BYTES, LogFile
 from kstore.log.reading.log_reader import FIRST_BYTES
+from tests.conftest import ManualClock
 
 
 def batch(size: int) -> bytes:

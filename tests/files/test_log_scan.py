@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec, message, record, wrapper
 
 from kstore._core import decode_batches
 from kstore.codec._batches import check_batch
@@ -19,6 +17,8 @@ from kstore.errors import CorruptRecordError, InvalidRecordError, StorageError
 from kstore.files._index_search import OffsetEntries, TimeEntries, offset_entry, time_entry
 from kstore.files._log_scan import scan
 from kstore.files._log_search import find_batch, find_behind, find_timestamp, last_offset
+from tests.support import reference
+from tests.support.reference import Rec, message, record, wrapper
 
 T = 1_700_000_000_000
 INT64 = (1 << 63) - 1
@@ -365,7 +365,7 @@ def test_an_append_time_batch_matches_with_its_first_record_in_range(opened: Ope
 
 
 @pytest.mark.parametrize(("stamps", "found"), [((10, 30, 20), 1), ((40, 30, 30), 1), ((40, 20), None)])
-def test_a_time_that_is_to_be_met_exactly_is_looked_for_in_the_first_batch_alone_that_reaches_it(
+def test_an_exact_time_is_searched_only_in_the_first_batch_that_reaches_it(
     opened: Opened, stamps: tuple[int, ...], found: int | None
 ) -> None:
     """SEMANTICS 5.4: 30 is what the header of the first batch says is its greatest timestamp, true or not."""
@@ -429,7 +429,7 @@ def test_a_look_behind_the_batch_that_entries_name_finds_what_the_whole_search_d
         assert find_behind(fd, size, batch.max_timestamp + 1, batch.last_offset + 2, *named, None) is None
 
 
-def test_a_look_behind_a_batch_gives_nothing_where_any_byte_of_what_it_read_is_not_as_it_was(opened: Opened) -> None:
+def test_a_search_behind_a_batch_gives_nothing_where_any_byte_has_changed(opened: Opened) -> None:
     data = at_times(10, 12) + at_times(20, 26, first=2) + at_times(30, 31, first=4)
     named, wanted, stop = (*(batch.position for batch in list(decode_batches(data))[1:]), len(data))
     right = (30, 4, -1)

@@ -35,7 +35,7 @@ def test_any_bytes_in_its_place_are_a_storage_error(tmp_path_factory: pytest.Tem
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_while_a_restore_is_not_finished_stores_and_logs_are_refused_and_told_what_to_do(root: Path, mode: str) -> None:
+def test_until_a_restore_is_finished_stores_and_logs_are_refused_with_a_remedy(root: Path, mode: str) -> None:
     with kstore.Log.open(root / "t-0") as log:
         log.append(b"v")
     restore_mark.write_progress(str(root), PROGRESS)

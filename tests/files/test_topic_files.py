@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faultfs import PLANS, FaultFS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.errors import InvalidTopicError, StorageError
 from kstore.files import checkpoint, topic_files
 from kstore.files.topic_files import TOPICS_FILE, TopicRecord, TopicTable, read_topics
+from tests.support.faultfs import PLANS, FaultFS
 
 ID = uuid.UUID("63a52449-28e4-4b3a-b103-83ef65f1437f")
 OTHER_ID = uuid.UUID("73a52449-28e4-4b3a-b103-83ef65f1437f")
@@ -332,9 +332,7 @@ def test_two_files_of_one_generation_that_differ_are_logged_and_the_first_holds(
 # Crashes and failing disks
 
 
-def test_a_crash_at_any_point_leaves_one_of_the_tables_and_never_an_older_one_than_was_written(
-    roots: list[Path], tmp_path: Path
-) -> None:
+def test_a_crash_at_any_point_leaves_no_older_table_than_was_written(roots: list[Path], tmp_path: Path) -> None:
     roots = roots[:2]
     reached: list[int] = []
     with FaultFS(tmp_path) as disk:

@@ -17,9 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import goldensets
-
 from kstore import LogConfig
+from tests.golden import goldensets
 
 NO_LINES = "damaged-files"  # single files with a fault each; test_golden_damaged.py has a table of them
 ROOT_FILES = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "cleaner-offset-checkpoint")

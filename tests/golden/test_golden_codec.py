@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import goldensets
 import pytest
 
 from kstore._core import RecordBatch, RecordIterator, decode_batches
@@ -18,6 +17,7 @@ from kstore.codec._pack import encode_batch
 from kstore.errors import CorruptRecordError
 from kstore.files._log_scan import scan
 from kstore.files._log_search import last_offset
+from tests.golden import goldensets
 
 SETS = [name for name in goldensets.SETS if name != "damaged-files"]
 # Sets whose every log ends with a whole batch, and whose index files come from one run of the broker.

@@ -11,11 +11,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import goldensets
 import pytest
-from goldenlogs import Batch, Partition, copy_root, files, lines_of, split
 
 import kstore
+from tests.golden import goldensets
+from tests.golden.goldenlogs import Batch, Partition, copy_root, files, lines_of, split
 
 SET = "compaction"
 TOPICS = {"compact-short": 100, "compact-long": 86_400_000}

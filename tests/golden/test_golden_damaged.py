@@ -11,13 +11,13 @@ import zlib
 from pathlib import Path
 
 import crc32c
-import goldenlogs
 import pytest
-from conftest import ManualClock
-from goldenlogs import Batch, Partition, RecordRow
-from test_docs import REPOSITORY, table_after
 
 import kstore
+from tests.conftest import ManualClock
+from tests.golden import goldenlogs
+from tests.golden.goldenlogs import Batch, Partition, RecordRow
+from tests.test_docs import REPOSITORY, table_after
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

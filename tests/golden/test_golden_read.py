@@ -9,13 +9,13 @@ import random
 from pathlib import Path
 from typing import Literal
 
-import goldenlogs
 import pytest
-from conftest import ManualClock
-from goldenlogs import PARTITIONS, Batch, Oracle, Partition, Row
 
 import kstore
 from kstore.codec import header
+from tests.conftest import ManualClock
+from tests.golden import goldenlogs
+from tests.golden.goldenlogs import PARTITIONS, Batch, Oracle, Partition, Row
 
 Mode = Literal["r", "a"]
 pytestmark = pytest.mark.usefixtures("no_syncs")

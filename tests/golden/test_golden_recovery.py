@@ -9,14 +9,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import goldenlogs
 import pytest
-from conftest import ManualClock
-from goldenlogs import PARTITIONS, Partition, RecordRow, with_sorted_snapshots
-from kafka_cases import EMPTY_SNAPSHOT
-from test_docs import REPOSITORY, table_after
 
 import kstore
+from tests.conftest import ManualClock
+from tests.golden import goldenlogs
+from tests.golden.goldenlogs import PARTITIONS, Partition, RecordRow, with_sorted_snapshots
+from tests.kafka.cases.kafka_cases import EMPTY_SNAPSHOT
+from tests.test_docs import REPOSITORY, table_after
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

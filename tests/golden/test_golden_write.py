@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Literal
 
 import crc32c
-import goldenlogs
 import pytest
-from conftest import ManualClock
-from goldenlogs import PARTITIONS, Batch, Oracle, Partition, RecordRow
-from test_docs import REPOSITORY, table_after
 
 import kstore
 from kstore import LogConfig
+from tests.conftest import ManualClock
+from tests.golden import goldenlogs
+from tests.golden.goldenlogs import PARTITIONS, Batch, Oracle, Partition, RecordRow
+from tests.test_docs import REPOSITORY, table_after
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import goldensets
 import pytest
+
+from tests.golden import goldensets
 
 
 def test_all_seventeen_sets_are_packed() -> None:

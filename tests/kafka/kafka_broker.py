@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from kafka_jvm import JavaSide, Row, command, why_missing
-from ports import free_ports
+
+from tests.kafka.kafka_jvm import JavaSide, Row, command, why_missing
+from tests.support.ports import free_ports
 
 CLASS_PATH = "broker-classpath.txt"
 CLUSTER_ID = "AQIDBAUGBwgJCgsMDQ4PEA"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kafka_jvm import KafkaLog
+from tests.kafka.kafka_jvm import KafkaLog
 
 INT_MAX = 2**31 - 1
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from batches import NOW
-from kafka_jvm import Kafka, KafkaLog, command, why_missing
-from kafka_sides import copy_sparse, read_checkpoints
-from replicas import PARTITION, Cut, KstoreReplica, State, state_of
-from replicas import SETTINGS as TOPIC_SETTINGS
+
+from tests.kafka.kafka_jvm import Kafka, KafkaLog, command, why_missing
+from tests.kafka.kafka_sides import copy_sparse, read_checkpoints
+from tests.support.batches import NOW
+from tests.support.replicas import PARTITION, Cut, KstoreReplica, State, state_of
+from tests.support.replicas import SETTINGS as TOPIC_SETTINGS
 
 # Kafka itself takes no segments as small as that but in its own tests.
 SETTINGS = {

@@ -30,8 +30,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from kafka_jvm import START_MS, Kafka, Row
-from kafka_operations import (
+from kstore.files.gap_files import GAPS_FILE, read_gaps
+from tests.kafka.kafka_jvm import START_MS, Kafka, Row
+from tests.kafka.kafka_operations import (
     CLEANER_SETTINGS,
     COMPACTING,
     OPERATIONS,
@@ -49,7 +50,7 @@ from kafka_operations import (
     Retain,
     seal,
 )
-from kafka_sides import (
+from tests.kafka.kafka_sides import (
     NOTHING,
     Appended,
     Checkpoints,
@@ -69,8 +70,6 @@ from kafka_sides import (
     split_batches,
     together,
 )
-
-from kstore.files.gap_files import GAPS_FILE, read_gaps
 
 COMPATIBILITY = Path(__file__).parents[2] / "docs" / "compatibility.md"
 EPOCHS = "leader-epoch-checkpoint"

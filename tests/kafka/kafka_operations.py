@@ -16,11 +16,11 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from kafka_jvm import Row
+from tests.kafka.kafka_jvm import Row
 
 if TYPE_CHECKING:
-    from kafka_history import World
-    from kafka_sides import Appended, Side
+    from tests.kafka.kafka_history import World
+    from tests.kafka.kafka_sides import Appended, Side
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMES = ("now", "rising", "none", "same", "old", "ahead", "mixed", "too late", "too early")

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from kafka_jvm import Kafka, KafkaError, KafkaLog, Row
-
 import kstore
 from kstore.log.compaction.dirtiness import Dirtiness, survey
 from kstore.log.compaction.passes import CleanerLimits, compact
+from tests.kafka.kafka_jvm import Kafka, KafkaError, KafkaLog, Row
 
 PARTITION = "events-0"
 TOPIC_LINE = ("events", "0")

@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reference
-from batches import (
+
+import kstore
+from kstore.codec import compression
+from kstore.errors import InvalidRecordError, KStoreError
+from tests.conftest import ManualClock
+from tests.kafka.kafka_jvm import Kafka, KafkaError, KafkaLog
+from tests.support import reference
+from tests.support.batches import (
     APPEND_TIME,
     CODECS,
     DELETE_HORIZON,
@@ -30,12 +36,6 @@ from batches import (
     v2,
     wrapper,
 )
-from conftest import ManualClock
-from kafka_jvm import Kafka, KafkaError, KafkaLog
-
-import kstore
-from kstore.codec import compression
-from kstore.errors import InvalidRecordError, KStoreError
 
 pytestmark = pytest.mark.kafka
 
@@ -521,7 +521,7 @@ def test_a_message_that_claims_to_be_large_takes_kafkas_memory(
     both.theirs.crash()
 
 
-def test_a_segment_that_one_side_has_begun_for_what_is_taken_back_is_begun_on_the_other(
+def test_a_segment_that_one_side_begins_for_a_refused_append_is_begun_on_the_other(
     kafka: Kafka, root: Path, clock: ManualClock
 ) -> None:
     """`compressed-batch-rebuilt`: of such a batch kstore begins a segment where Kafka fails."""

@@ -14,10 +14,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SEED
-from kafka_history import EXCUSES, KEPT, PARTS_WAYS, History, Lives, documented, kafka_subject, kstore_subject
-from kafka_jvm import Kafka
-from kafka_operations import COMPACTING, OPERATIONS, PRODUCING
+
+from tests.conftest import SEED
+from tests.kafka.kafka_history import (
+    EXCUSES,
+    KEPT,
+    PARTS_WAYS,
+    History,
+    Lives,
+    documented,
+    kafka_subject,
+    kstore_subject,
+)
+from tests.kafka.kafka_jvm import Kafka
+from tests.kafka.kafka_operations import COMPACTING, OPERATIONS, PRODUCING
 
 pytestmark = pytest.mark.kafka
 

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import kafka_cleaner
 import pytest
-from conftest import SEED
-from kafka_history import Difference, History, Lives, kafka_subject
-from kafka_jvm import Kafka
-from kafka_operations import Configure
-from kafka_sides import Compacted, KafkaSide
+
+from tests.conftest import SEED
+from tests.kafka import kafka_cleaner
+from tests.kafka.kafka_history import Difference, History, Lives, kafka_subject
+from tests.kafka.kafka_jvm import Kafka
+from tests.kafka.kafka_operations import Configure
+from tests.kafka.kafka_sides import Compacted, KafkaSide
 
 pytestmark = pytest.mark.kafka
 

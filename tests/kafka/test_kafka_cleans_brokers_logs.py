@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SEED
-from goldenlogs import PARTITIONS, Partition, unpacked
-from kafka_history import History, Lives
-from kafka_jvm import Kafka
-from kafka_operations import (
+
+from tests.conftest import SEED
+from tests.golden.goldenlogs import PARTITIONS, Partition, unpacked
+from tests.kafka.kafka_history import History, Lives
+from tests.kafka.kafka_jvm import Kafka
+from tests.kafka.kafka_operations import (
     CLEANER_SETTINGS,
     AppendBatch,
     Compact,
@@ -24,7 +25,7 @@ from kafka_operations import (
     Reopen,
     Tick,
 )
-from kafka_sides import PARTITION
+from tests.kafka.kafka_sides import PARTITION
 
 pytestmark = pytest.mark.kafka
 

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from kafka_broker import Cluster, Consumed, Machine, free_addresses
-from kafka_broker import cluster as cluster
-from kafka_broker import machine as machine
-from kafka_jvm import KafkaError
-from kafka_sides import contents
 
 import kstore
 from kstore.files import checkpoint
+from tests.kafka.kafka_broker import Cluster, Consumed, Machine, free_addresses
+from tests.kafka.kafka_broker import cluster as cluster
+from tests.kafka.kafka_broker import machine as machine
+from tests.kafka.kafka_jvm import KafkaError
+from tests.kafka.kafka_sides import contents
 
 pytestmark = pytest.mark.kafka
 
@@ -262,7 +262,7 @@ def append_from_broker(
 # --- who may write, and who may look on -------------------------------------------------------------------------------
 
 
-def test_kstore_does_not_write_where_a_broker_runs_and_a_broker_does_not_start_where_kstore_writes(
+def test_kstore_and_a_running_broker_refuse_each_others_directory(
     cluster: Cluster,
 ) -> None:
     writers: list[Callable[[], kstore.Store | kstore.Log]] = [

@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from kafka_jvm import Kafka
-from swaps import check_subsets, swap_one_group
 
 import kstore
 from kstore.disk import fs
+from tests.conftest import ManualClock
+from tests.kafka.kafka_jvm import Kafka
+from tests.support.swaps import check_subsets, swap_one_group
 
 pytestmark = pytest.mark.kafka
 

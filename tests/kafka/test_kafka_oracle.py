@@ -9,9 +9,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import goldensets
 import pytest
-from kafka_jvm import START_MS, Kafka, KafkaError, KafkaLog, Row
+
+from tests.golden import goldensets
+from tests.kafka.kafka_jvm import START_MS, Kafka, KafkaError, KafkaLog, Row
 
 pytestmark = pytest.mark.kafka
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from kafka_jvm import Kafka
-from kafka_sides import contents
-from staging import stage_task
 
 import kstore
+from tests.conftest import ManualClock
+from tests.kafka.kafka_jvm import Kafka
+from tests.kafka.kafka_sides import contents
+from tests.support.staging import stage_task
 
 pytestmark = pytest.mark.kafka
 

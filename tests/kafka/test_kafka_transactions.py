@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_broker import Cluster
-from kafka_broker import cluster as cluster
-from kafka_broker import machine as machine
-from kafka_jvm import Dumped, Kafka
-from test_transactions import Death, committed, die, states
-from test_transactions import writes as writes
 
 import kstore
 from kstore.codec.coordinator.transaction_records import Status
+from tests.kafka.kafka_broker import Cluster
+from tests.kafka.kafka_broker import cluster as cluster
+from tests.kafka.kafka_broker import machine as machine
+from tests.kafka.kafka_jvm import Dumped, Kafka
+from tests.store.coordinator.test_transactions import Death, committed, die, states
+from tests.store.coordinator.test_transactions import writes as writes
 
 pytestmark = pytest.mark.kafka
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batches import APPEND_TIME, CODECS, NOW, legacy, messages_of, record, v2, wrapper
-from conftest import ManualClock
 
 import kstore
 from kstore import Log
@@ -30,6 +28,8 @@ from kstore.errors import (
     RecordTooLargeError,
     UnexpectedAppendOffsetError,
 )
+from tests.conftest import ManualClock
+from tests.support.batches import APPEND_TIME, CODECS, NOW, legacy, messages_of, record, v2, wrapper
 
 Open = Callable[..., Log]
 ONE = v2([record(value=b"test")], base_timestamp=-1)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import arrowstructs as arrow
 import numpy as np
 import pytest
 
 import kstore
 from kstore.errors import KStoreError, StorageError
 from kstore.log.writing.writer import Writer
+from tests.support import arrowstructs as arrow
 
 COUNT, BAD = 50_000, 47_700
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cancelling import at_every_await, outcome
 
 import kstore
 from kstore.base import loops
 from kstore.disk import fs
 from kstore.errors import LogClosedError, OffsetOutOfRangeError, StorageError, UnexpectedOffsetError
 from kstore.log.writing.housekeeping import Housekeeping
+from tests.support.cancelling import at_every_await, outcome
 
 
 @pytest.fixture

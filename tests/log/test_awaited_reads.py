@@ -15,13 +15,13 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from cancelling import at_every_await, outcome
 
 import kstore
 from kstore.base import loops
 from kstore.errors import CorruptRecordError, LogClosedError, OffsetOutOfRangeError
 from kstore.log import async_stream
 from kstore.log.reading.followed_log import FollowedLog
+from tests.support.cancelling import at_every_await, outcome
 
 T = TypeVar("T")
 

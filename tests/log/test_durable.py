@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import PLANS, FaultFS, shuffled
-from test_crash import SETTINGS, Story
 
 import kstore
 from kstore import Record
+from tests.conftest import ManualClock
+from tests.promises.test_crash import SETTINGS, Story
+from tests.support.faultfs import PLANS, FaultFS, shuffled
 
 POINTS = "recovery-point-offset-checkpoint"
 
@@ -126,9 +126,7 @@ def test_a_follower_waits_for_the_flush_and_not_for_the_append(partition: Path, 
         assert not thread.is_alive()
 
 
-def test_a_reader_gives_nothing_that_came_in_the_place_of_flushed_records_that_were_cut(
-    partition: Path, clock: ManualClock
-) -> None:
+def test_a_reader_gives_nothing_that_took_the_place_of_cut_flushed_records(partition: Path, clock: ManualClock) -> None:
     """The recovery point in the file comes down before the cut; the reader has read it before that."""
     with kstore.Log.open(partition, clock=clock) as log, reader_of(partition) as reader:
         for _ in range(10):

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from parking import writer_of
 
 import kstore
 from kstore.disk import fs
@@ -24,6 +22,8 @@ from kstore.errors import StorageError
 from kstore.log.segments.segment import Segment
 from kstore.log.writing import _sync_turn
 from kstore.log.writing._sync_turn import Turn
+from tests.conftest import ManualClock
+from tests.support.parking import writer_of
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -153,7 +153,7 @@ def test_a_sync_that_covers_some_of_those_who_wait_leaves_the_others_asleep_but_
     assert len(took) == 5
 
 
-def test_threads_that_want_the_turn_alone_get_it_in_their_order_and_no_other_gets_in_between() -> None:
+def test_threads_that_want_the_turn_alone_get_it_in_order_and_undisturbed() -> None:
     turn = Turn()
     turn.take()
     order: list[str] = []
@@ -410,7 +410,7 @@ def test_a_flush_syncs_the_log_file_and_the_checkpoint_sees_to_the_indexes(
         assert syncs.taken() == []  # nothing was flushed since
 
 
-def test_a_recovery_point_that_is_written_early_says_no_more_than_what_is_synced_with_its_indexes(
+def test_an_early_recovery_point_covers_only_what_is_synced_with_its_indexes(
     partition: Path, clock: ManualClock
 ) -> None:
     """SEMANTICS 12.7: a truncation writes the file, and leaves the indexes of what stays unsynced."""
@@ -468,7 +468,7 @@ def test_a_segment_that_retention_takes_while_it_is_synced_does_not_end_the_log(
         assert [record.offset for record in log.read()] == [20, 21]
 
 
-def test_rolls_that_come_as_fast_as_they_are_flushed_leave_the_host_time_for_the_rest(
+def test_rolls_as_fast_as_their_flushes_leave_the_host_time_for_the_rest(
     root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, no_syncs: None
 ) -> None:
     """SEMANTICS 2.12: each flush finds that another segment has been left meanwhile; retention must have its turn."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ import kstore
 from kstore import Log
 from kstore.codec.refusals import NO_KEY
 from kstore.errors import InvalidRecordError, RecordTooLargeError, TimestampWarning
+from tests.conftest import ManualClock
 
 NAMES = st.text(max_size=200) | st.sampled_from(["", "a", "é" * 40, "x" * 63, "x" * 64, "x" * 70_000, "\udcff"])
 VALUES = st.none() | st.binary(max_size=200) | st.sampled_from([b"", b"v" * 63, b"v" * 64, b"v" * 9_000])

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from kstore import Log, LogClosedError, LogTable, OffsetOutOfRangeError, Record
 from kstore.columns import _column_reader, _joined_columns
 from kstore.columns.keyed_rows import ROW_COLUMNS
 from kstore.log.read_columns import read_kept
+from tests.conftest import ManualClock
 
 T = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -13,12 +13,12 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import LogConfig
 from kstore.codec import header
 from kstore.disk import fs
+from tests.conftest import ManualClock
 
 NOW = 1_700_000_000_000
 

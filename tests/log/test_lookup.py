@@ -115,7 +115,7 @@ def test_what_searches_have_passed_is_known_after_a_roll(tmp_path: Path) -> None
         assert log.offset_for_timestamp(NOW_MS + 20) == (NOW_MS + 20, 20)
 
 
-def test_in_a_log_that_is_only_read_a_second_search_asks_none_that_the_first_has_passed(tmp_path: Path) -> None:
+def test_in_a_log_that_is_only_read_a_second_search_repeats_no_passed_segment(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         append_each(log, [NOW_MS + number for number in range(20)])
     with kstore.Log.open(tmp_path / "t-0", "r") as log:
@@ -204,7 +204,7 @@ def test_times_are_found_in_segments_of_many_batches_whatever_changes_the_log(tm
                 assert reader.offset_for_timestamp(timestamp) == first_of(times, timestamp)
 
 
-def test_an_entry_of_a_mapped_index_that_another_program_changes_is_found_out_after_a_search(tmp_path: Path) -> None:
+def test_a_changed_entry_of_a_mapped_index_is_found_out_after_a_search(tmp_path: Path) -> None:
     count = 6000
     with open_log(tmp_path, index_interval_bytes=1) as log:
         for number in range(count):

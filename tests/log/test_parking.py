@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SEED, ManualClock
-from faultfs import LOST, FaultFS
 from hypothesis import given
 from hypothesis import strategies as st
-from parking import descriptors, park, tree, tree_without_directories, values, writer_of
 
 import kstore
 from kstore.disk import fs, openfiles
 from kstore.log.writing import _appender
+from tests.conftest import SEED, ManualClock
+from tests.support.faultfs import LOST, FaultFS
+from tests.support.parking import descriptors, park, tree, tree_without_directories, values, writer_of
 
 START_MS = 1_700_000_000_000
 

@@ -16,13 +16,13 @@ from typing import Any
 import crc32c as second_opinion
 import numpy as np
 import pytest
-from batches import APPEND_TIME, CONTROL, DELETE_HORIZON, NOW, TRANSACTIONAL, messages_of, record, v2
-from conftest import ManualClock
 
 import kstore
 from kstore import AppendInfo, Log
 from kstore.errors import InvalidRecordError, KStoreError
 from kstore.log.writing import _appender
+from tests.conftest import ManualClock
+from tests.support.batches import APPEND_TIME, CONTROL, DELETE_HORIZON, NOW, TRANSACTIONAL, messages_of, record, v2
 
 MIXED = v2(
     [

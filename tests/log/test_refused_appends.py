@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
-from parking import writer_of
 
 import kstore
 from kstore.log.writing import _appender
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
+from tests.support.parking import writer_of
 
 ABOVE = 20
 NOW = ManualClock().now
@@ -81,7 +81,7 @@ def test_a_followers_append_that_its_producer_is_refused_leaves_nothing(
 
 
 @pytest.mark.parametrize("gap", [0, ABOVE])
-def test_a_later_batch_of_a_followers_append_that_is_refused_leaves_nothing_of_those_before_it(
+def test_a_refused_batch_of_a_followers_append_leaves_nothing_of_those_before(
     partition: Path, clock: ManualClock, gap: int
 ) -> None:
     """One by one, as where they do not fit into one segment's offsets (SEMANTICS 1.35)."""
@@ -111,7 +111,7 @@ def test_a_followers_append_larger_than_a_segment_leaves_nothing(partition: Path
 @pytest.mark.parametrize("producer_id", [-1, 9])
 @pytest.mark.parametrize("settings", [{}, {"segment_bytes": 150}], ids=["fits", "rolls"])
 @pytest.mark.parametrize("gap", [0, 1, ABOVE])
-def test_a_followers_append_that_the_disk_refuses_leaves_a_log_that_can_be_appended_to(
+def test_a_followers_append_that_the_disk_refuses_leaves_a_log_that_goes_on(
     partition: Path, clock: ManualClock, settings: dict[str, int], gap: int, producer_id: int
 ) -> None:
     log = kstore.Log.open(partition, clock=clock, **settings)
@@ -131,7 +131,7 @@ def test_a_followers_append_that_the_disk_refuses_leaves_a_log_that_can_be_appen
     goes_on(log, 3)
 
 
-def test_the_roll_of_a_refused_append_that_a_flush_has_seen_lowers_the_recovery_point_again(
+def test_the_flushed_roll_of_a_refused_append_lowers_the_recovery_point_again(
     root: Path, partition: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
     """SEMANTICS 11.4: the segment's name had told the end of a log whose last batch was cut at an offset inside of

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SEED
 
 import kstore
 from kstore.config.log_config import LogConfig
@@ -16,6 +15,7 @@ from kstore.disk import openfiles
 from kstore.errors import LogClosedError, StorageError
 from kstore.log.segment_writer import SegmentWriter
 from kstore.log.writing import _appender
+from tests.conftest import SEED
 
 START_MS = 1_700_000_000_000
 SUFFIXES = (".log", ".index", ".timeindex")

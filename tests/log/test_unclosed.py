@@ -201,7 +201,7 @@ def test_a_grandchild_is_told_of_the_process_that_opened_it(log_path: Path) -> N
             assert f"was opened in process {os.getpid()}, before a fork" in text
 
 
-def test_a_child_that_opens_the_log_itself_can_use_it_and_does_not_warn_of_its_parents(log_path: Path) -> None:
+def test_a_child_that_opens_the_log_itself_does_not_warn_of_its_parents(log_path: Path) -> None:
     reader = kstore.Log.open(log_path, "r")
 
     def use() -> None:

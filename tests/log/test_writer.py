@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rolling import reason
 
 import kstore
 from kstore import encode_batch
 from kstore.codec import _batches
 from kstore.log.segments import roll
 from kstore.log.writing import _appender
+from tests.support.rolling import reason
 
 
 class Files:

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from parking import park
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from test_docs import REPOSITORY, text_of
 
 import kstore
 from kstore.base._histogram import Histogram
 from kstore.log.log import writer_of
 from kstore.metrics.metric_families import FAMILIES
+from tests.conftest import ManualClock
+from tests.support.parking import park
+from tests.test_docs import REPOSITORY, text_of
 
 PLACE = {"topic": "t", "partition": "0"}
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore.metrics import metric_families as f
 from kstore.metrics.metric_samples import samples_of
+from tests.conftest import ManualClock
 
 Place = tuple[str, int]
 Lags = dict[tuple[str, str, int], object]

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_docs import REPOSITORY, text_of
 
 import kstore
+from tests.test_docs import REPOSITORY, text_of
 
 PAGE = REPOSITORY / "docs" / "logging.md"
 PACKAGE = REPOSITORY / "kstore"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from conftest import ManualClock
-from test_docs import REPOSITORY, text_of
 
 import kstore
+from tests.conftest import ManualClock
+from tests.test_docs import REPOSITORY, text_of
 
 PAGE = REPOSITORY / "docs" / "metrics.md"
 

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from cancelling import cancelled_at
-
 import kstore
 from kstore.errors import UnexpectedOffsetError
 from kstore.tools.check.verify import verify
+from tests.support.cancelling import cancelled_at
 
 
 class _Machine:

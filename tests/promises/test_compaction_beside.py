@@ -12,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conftest import SEED
-from puppet import Puppet
-from verifying import errors
-
 import kstore
+from tests.conftest import SEED
+from tests.support.puppet import Puppet
+from tests.support.verifying import errors
 
 COMPACTIONS = 1000
 KEYS = 20
@@ -51,9 +50,7 @@ def follow(path, end_key):
 """
 
 
-def test_a_follower_in_another_process_sees_each_keys_newest_value_through_a_thousand_compactions(
-    partition: Path, no_syncs: None
-) -> None:
+def test_a_follower_elsewhere_sees_each_keys_newest_value_through_compactions(partition: Path, no_syncs: None) -> None:
     rng = random.Random(SEED)
     newest: dict[str, list[Any]] = {}
     with Puppet(FOLLOWER) as follower, kstore.Log.open(partition, **SETTINGS) as log:

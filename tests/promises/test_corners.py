@@ -483,7 +483,7 @@ def test_an_iterator_that_two_threads_use_never_gives_a_wrong_record(partition: 
         assert sorted(found) == list(range(50_000))
 
 
-def test_a_reader_elsewhere_is_told_of_a_cut_between_its_second_look_and_its_reading_on(
+def test_a_reader_elsewhere_is_told_of_a_cut_before_it_reads_on(
     partition: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would go on behind a record that is gone, with one of another history."""

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import counting
 import pytest
-from conftest import BUDGET
-from counting import Append, Counter, look
 
 import kstore
+from tests.conftest import BUDGET
+from tests.support import counting
+from tests.support.counting import Append, Counter, look
 
 THREADS, PROCESSES = 8, 4
 ROUNDS = max(int(100 * BUDGET), 5)  # of each thread
@@ -79,7 +79,7 @@ def test_threads_lose_no_update_and_none_of_them_starves(root: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["log", "store"])
-def test_processes_that_take_turns_by_the_lock_lose_no_update_and_none_of_them_starves(root: Path, kind: str) -> None:
+def test_processes_that_take_turns_by_the_lock_lose_no_update_and_none_starves(root: Path, kind: str) -> None:
     path = root / "counter-0"
     with kstore.Store.open(root, background=False) as store:
         store.create_topic("counter")

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import LOST, PLANS, FaultFS, Plan, shuffled
-from model import Model, ModelBatch
 
 import kstore
 from kstore import Record
+from tests.conftest import ManualClock
+from tests.support.faultfs import LOST, PLANS, FaultFS, Plan, shuffled
+from tests.support.model import Model, ModelBatch
 
 SETTINGS = {"segment_bytes": 500, "index_interval_bytes": 100, "segment_index_bytes": 120}
 NOW = 1_700_000_000_000

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import bankers
 import pytest
-from bankers import EXAMPLE, MODULE, ids_of, recorders
 from eventsourcing.persistence import IntegrityError, StoredEvent, Tracking
 from eventsourcing.tests import persistence as theirs
 from eventsourcing.utils import Environment
 
 import kstore
+from tests.support import bankers
+from tests.support.bankers import EXAMPLE, MODULE, ids_of, recorders
 
 
 def factory_at(path: str | Path, mode: str = "a") -> Any:

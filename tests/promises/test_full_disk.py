@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
 
 import kstore
 from kstore.disk import fs
@@ -23,6 +21,8 @@ from kstore.files import checkpoint
 from kstore.log.log import writer_of
 from kstore.log.writing import _appender
 from kstore.log.writing.housekeepers import RETRY_SECONDS, ThreadHousekeeper
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
 
 REFUSED = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
 
 import kstore
 from kstore import cli
 from kstore.disk import fs
 from kstore.files import checkpoint
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
 
 MINUTE = 60_000
 SMALL: dict[str, Any] = {"segment_bytes": 60_000, "segment_index_bytes": 4096, "background": False}
@@ -116,7 +116,7 @@ def test_a_full_disk_leaves_the_store_in_service_and_readable(
     assert store.topic_config("other").retention_ms == -1
 
 
-def test_the_error_of_a_full_disk_is_one_sentence_with_path_errno_and_what_still_works(
+def test_the_error_of_a_full_disk_is_a_sentence_with_path_errno_and_what_works(
     full: tuple[Path, kstore.Store, list[bytes]],
 ) -> None:
     root, store, _ = full
@@ -537,9 +537,7 @@ def test_a_producers_snapshot_that_finds_no_room_at_a_roll_is_written_later(
         assert log.log_end_offset == 4
 
 
-def test_a_log_with_producers_that_closes_without_room_for_their_snapshot_is_recovered(
-    root: Path, clock: ManualClock
-) -> None:
+def test_a_log_closed_without_space_for_its_producers_snapshot_is_recovered(root: Path, clock: ManualClock) -> None:
     store = opened(root, clock)
     store.create_topic("a")
     assert produce(store.log("a", 0), 0) == 0
@@ -587,7 +585,7 @@ def test_delete_records_that_found_no_room_is_done_when_it_is_repeated(root: Pat
         assert checkpoint.read_offsets(root, checkpoint.LOG_STARTS) == {("a", 0): 4}
 
 
-def test_a_log_that_found_no_room_to_begin_anew_is_not_begun_anew_by_the_next_opening(
+def test_a_log_without_space_to_begin_anew_is_not_begun_anew_by_the_next_opening(
     root: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
     """SEMANTICS 11.7: the log goes on with its records, so the log start that was to be must not reach its file
@@ -716,7 +714,7 @@ def test_housekeeping_on_a_full_disk_logs_once_and_not_each_pass(
 
 
 @pytest.mark.parametrize("first", range(6))
-def test_a_transaction_that_meets_a_full_disk_is_committed_or_aborted_and_blocks_no_reader(
+def test_a_transaction_that_meets_a_full_disk_ends_and_blocks_no_reader(
     root: Path, clock: ManualClock, request: pytest.FixtureRequest, first: int
 ) -> None:
     """What a commit has acknowledged is there, what was not committed is not, and once there is room all has ended."""

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from conftest import ManualClock
-from meeting import Line, meet
-from parking import writer_of
 
 import kstore
+from tests.conftest import ManualClock
+from tests.support.meeting import Line, meet
+from tests.support.parking import writer_of
 
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 700,

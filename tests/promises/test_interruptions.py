@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore.base import threads
@@ -21,9 +20,10 @@ from kstore.log.writing.housekeepers import ThreadHousekeeper
 from kstore.log.writing.writer import Writer
 from kstore.store.log_directory import LogDirectory
 from kstore.store.manager import LogManager
+from tests.conftest import ManualClock
 
 
-def test_a_follower_misses_nothing_when_an_append_and_a_roll_come_between_two_of_its_looks(
+def test_a_follower_misses_nothing_when_an_append_and_a_roll_come_between_its_polls(
     partition: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It saw the old end of a segment, then the segment after it."""
@@ -45,7 +45,7 @@ def test_a_follower_misses_nothing_when_an_append_and_a_roll_come_between_two_of
         assert [r.offset for r in records] == [1, 2]
 
 
-def test_a_reader_amid_a_truncation_that_leaves_no_record_above_the_log_start_sees_an_empty_log(
+def test_a_reader_amid_a_truncation_to_the_log_start_sees_an_empty_log(
     partition: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SEMANTICS 11.4: the batch that holds the log start goes as a whole, and the data end below it."""
@@ -65,7 +65,7 @@ def test_a_reader_amid_a_truncation_that_leaves_no_record_above_the_log_start_se
         assert (log.log_start_offset, log.log_end_offset, len(list(log.read()))) == (75, 224, 0)
 
 
-def test_a_reader_that_begins_at_the_log_end_while_others_append_reads_on_from_there(
+def test_a_reader_that_begins_at_the_log_end_amid_appends_reads_on_from_there(
     partition: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with kstore.Log.open(partition) as log:
@@ -149,7 +149,7 @@ def test_a_closing_log_does_not_wait_for_an_append_that_waits_for_it(
     assert not appender.is_alive()
 
 
-def test_an_index_sealed_after_a_flush_is_synced_before_the_recovery_point_is_written(
+def test_an_index_sealed_after_a_flush_is_synced_before_the_recovery_point(
     partition: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recovery point is written only after the indexes below it are synced."""
@@ -305,7 +305,7 @@ def test_a_log_whose_lock_another_thread_held_at_a_fork_is_closed_in_the_child(p
             assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_close_that_is_interrupted_before_its_locks_are_given_back_gives_them_back_when_it_is_repeated(
+def test_a_close_interrupted_before_it_gives_its_locks_back_does_so_when_repeated(
     partition: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = kstore.Log.open(partition)
@@ -333,7 +333,7 @@ def test_a_close_that_is_interrupted_before_its_locks_are_given_back_gives_them_
     ],
 )
 @pytest.mark.parametrize("partitions", [1, 3])  # one log is closed by the thread that calls, several by others
-def test_a_close_of_a_store_that_is_interrupted_closes_what_is_left_when_it_is_repeated(
+def test_an_interrupted_close_of_a_store_closes_what_is_left_when_repeated(
     root: Path, monkeypatch: pytest.MonkeyPatch, where: type, name: str, marked: bool, partitions: int
 ) -> None:
     store = kstore.Store.open(root, background=False)
@@ -367,7 +367,7 @@ def test_a_closed_store_that_is_closed_again_writes_nothing_beside_the_next_one(
         assert {path: path.read_bytes() for path in root.iterdir() if path.is_file()} == files
 
 
-def test_a_checkpoint_lock_that_is_not_given_back_is_told_and_says_nothing_of_the_disk(
+def test_a_checkpoint_lock_that_is_not_given_back_is_no_error_of_the_disk(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "WAIT_SECONDS", 0.01)

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lives
 import pytest
-from conftest import BUDGET, SEED, ManualClock
-from faultfs import KEPT, FaultFS
 
 import kstore
 from kstore.files import checkpoint
 from kstore.tools.check.findings import Finding
 from kstore.tools.check.verify import verify
+from tests.conftest import BUDGET, SEED, ManualClock
+from tests.support import lives
+from tests.support.faultfs import KEPT, FaultFS
 
 KILLS = 200
 KILLS_A_STORE = 20  # then another store begins, so that looking at it stays short
@@ -362,7 +362,7 @@ def process() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.timeout(600 * max(BUDGET, 1))
 @pytest.mark.usefixtures("no_syncs")
-def test_whatever_moment_the_process_is_killed_at_the_store_opens_with_all_that_was_acknowledged(
+def test_a_store_killed_at_any_moment_opens_with_all_that_was_acknowledged(
     tmp_path: Path, rng: random.Random, budget: Callable[[float], float], process: subprocess.Popen[str]
 ) -> None:
     moments: Counter[str] = Counter()
@@ -385,7 +385,7 @@ def test_whatever_moment_the_process_is_killed_at_the_store_opens_with_all_that_
     print(*(f"{count:6} {moment}" for moment, count in moments.most_common()), sep="\n")
 
 
-def test_a_recovery_that_is_killed_at_any_step_keeps_which_transactions_were_aborted(tmp_path: Path) -> None:
+def test_a_recovery_killed_at_any_step_keeps_which_transactions_were_aborted(tmp_path: Path) -> None:
     """SEMANTICS 9.14: an index that was being written when the process died was empty, and looked as a close leaves
     one."""
     small: dict[str, Any] = {"segment_index_bytes": 1200}
@@ -406,7 +406,7 @@ def test_a_recovery_that_is_killed_at_any_step_keeps_which_transactions_were_abo
             assert [record.value for record in log.read(isolation=COMMITTED)] == [b"plain"], (step, plan)
 
 
-def test_a_topic_whose_deletion_was_killed_at_any_step_leaves_no_line_for_the_next_of_its_name(tmp_path: Path) -> None:
+def test_a_deletion_killed_at_any_step_leaves_no_line_for_the_next_topic(tmp_path: Path) -> None:
     """SEMANTICS 13.8. The next one's partitions may be in other directories: `verify` then took one for missing."""
     roots = [tmp_path / "data" / name for name in ("one", "two")]
     small: dict[str, Any] = {"segment_index_bytes": 1200, "background": False}

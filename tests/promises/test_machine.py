@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import BUDGET, ManualClock
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -30,13 +29,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from model import Model, ModelBatch
-from verifying import errors, unsound
 
 import kstore
 from kstore import Record
 from kstore.files import checkpoint
 from kstore.log.writing import _appender
+from tests.conftest import BUDGET, ManualClock
+from tests.support.model import Model, ModelBatch
+from tests.support.verifying import errors, unsound
 
 SETTINGS = {
     "segment_bytes": st.sampled_from([200, 300, 1000, 1 << 20]),

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conftest import BUDGET, ManualClock
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -24,9 +23,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from verifying import errors
 
 import kstore
+from tests.conftest import BUDGET, ManualClock
+from tests.support.verifying import errors
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 VALUES = st.sampled_from([None, b"", b"v", b"x" * 40, b"y" * 90])

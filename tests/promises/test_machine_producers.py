@@ -10,18 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import BUDGET
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
-from model import Known, ModelBatch, Numbers, aborted_batches, replay
-from test_machine import LogMachine
-from test_producers import consume
 
 import kstore
 from kstore import Record
 from kstore.log.segments._producer_state import marker_batch
 from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS, ProducerInfo
+from tests.conftest import BUDGET
+from tests.log.segments.test_producers import consume
+from tests.promises.test_machine import LogMachine
+from tests.support.model import Known, ModelBatch, Numbers, aborted_batches, replay
 
 PRODUCERS = st.sampled_from([1, 1, 1, 2, 3])
 COMMITTED = "read_committed"

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from conftest import ManualClock, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
+from tests.conftest import ManualClock, examples
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

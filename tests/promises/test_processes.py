@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import load
 import pytest
-from conftest import SEED
 
 import kstore
 from kstore.files.log_file import LogFile
+from tests.conftest import SEED
+from tests.support import load
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

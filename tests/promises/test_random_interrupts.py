@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import SEED
+from tests.conftest import SEED
 
 PROGRAM = Path(__file__).parents[1] / "support" / "interrupted_calls.py"
 

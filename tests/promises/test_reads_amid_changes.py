@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from meeting import Line
-from parking import writer_of
 
 import kstore
 from kstore.files.index_file import OffsetIndex
 from kstore.log import read_columns
+from tests.conftest import ManualClock
+from tests.support.meeting import Line
+from tests.support.parking import writer_of
 
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 700,
@@ -190,7 +190,7 @@ def meetings(tmp_path: Path, no_syncs: None) -> Meetings:
     return Meetings(tmp_path / "meetings")
 
 
-def test_a_read_that_meets_a_change_at_any_line_gives_what_was_there_before_or_after(
+def test_a_read_that_meets_a_change_at_any_line_gives_the_state_before_or_after(
     meetings: Meetings, rng: random.Random, budget: Callable[[float], float]
 ) -> None:
     until = time.monotonic() + budget(12)
@@ -201,7 +201,7 @@ def test_a_read_that_meets_a_change_at_any_line_gives_what_was_there_before_or_a
         met += 1
 
 
-def test_a_read_of_committed_records_waits_until_a_truncation_knows_the_open_transactions(
+def test_a_committed_read_waits_until_a_truncation_knows_the_open_transactions(
     meetings: Meetings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, log = meetings.made("none")
@@ -286,7 +286,7 @@ def test_a_table_of_batches_beside_a_cut_of_its_index_gives_those_left(
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_look_from_another_process_takes_no_compaction_and_no_truncation_for_damage(
+def test_another_process_takes_no_compaction_and_no_truncation_for_damage(
     meetings: Meetings, rng: random.Random, look: str
 ) -> None:
     for _ in range(20):

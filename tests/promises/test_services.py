@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import services
-from conftest import BUDGET
 
 import kstore
 from kstore.files import checkpoint
+from tests.conftest import BUDGET
+from tests.support import services
 
 # The service opens its store and makes two transactions with about so many writes.
 WRITES = 26
@@ -174,7 +174,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         service.wait()
 
 
-def test_a_service_that_dies_in_the_middle_of_any_write_loses_no_order_and_counts_none_twice(
+def test_a_service_that_dies_amid_any_write_loses_no_order_and_counts_none_twice(
     world: World, rng: random.Random
 ) -> None:
     producer = world.produce()
@@ -188,9 +188,7 @@ def test_a_service_that_dies_in_the_middle_of_any_write_loses_no_order_and_count
     world.finish()
 
 
-def test_a_producer_that_dies_in_the_middle_of_any_write_loses_no_order_that_it_told(
-    world: World, rng: random.Random
-) -> None:
+def test_a_producer_that_dies_amid_any_write_loses_no_order_that_it_told(world: World, rng: random.Random) -> None:
     service = world.serve()
     for _ in range(DEATHS_BY_WRITE):
         producer = world.produce(rng.randrange(20))

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from backedup import CODECS, PASSING, SETTINGS, TABLE, World
-from conftest import ManualClock
-from staging import stage_task
-from verifying import client_batch, unsound
 
 import kstore
+from tests.conftest import ManualClock
+from tests.support.backedup import CODECS, PASSING, SETTINGS, TABLE, World
+from tests.support.staging import stage_task
+from tests.support.verifying import client_batch, unsound
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

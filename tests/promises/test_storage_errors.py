@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
-from parking import park, values, writer_of
 
 import kstore
 from kstore.log.writing import _appender
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
+from tests.support.parking import park, values, writer_of
 
 
 @pytest.fixture(autouse=True)

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from conftest import ManualClock
-from meeting import Line, meet
 
 import kstore
+from tests.conftest import ManualClock
+from tests.support.meeting import Line, meet
 
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 900,

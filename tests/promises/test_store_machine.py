@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from faultfs import KEPT, LOST, FaultFS, shuffled
 
 import kstore
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock
+from tests.support.faultfs import KEPT, LOST, FaultFS, shuffled
 
 DAY = 86_400_000
 YEAR = 365 * DAY

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_store_machine import DAY, STORE, World
-from test_store_machine import no_warnings as no_warnings
 
 import kstore
 from kstore.store.coordinator import _transaction, transactions
 from kstore.store.coordinator import producer as producers
 from kstore.store.coordinator.transaction_log import FIRST_PRODUCER_ID
+from tests.promises.test_store_machine import DAY, STORE, World
+from tests.promises.test_store_machine import no_warnings as no_warnings
 
 Place = tuple[str, int]
 COMMITTED = "read_committed"

@@ -20,9 +20,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import fuzzing
-
 import kstore
+from tests.search import fuzzing
 
 PACKAGE = str(Path(kstore.__file__).parent)
 LINES = 65_536

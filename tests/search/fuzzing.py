@@ -18,11 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import arrowstructs as arrow
 import crc32c as second_opinion
-import reference
-import test_columns_fuzz
-import test_fuzz
 
 from kstore import cli
 from kstore.codec import compression
@@ -43,6 +39,10 @@ from kstore.files.txnindex import format_txn_index, parse_txn_index
 from kstore.log.segments._producer_state import ProducerTable
 from kstore.tools.check import _verify
 from kstore.tools.check.verify import verify
+from tests.columns import test_columns_fuzz
+from tests.search import test_fuzz
+from tests.support import arrowstructs as arrow
+from tests.support import reference
 
 CORPUS = Path(__file__).parent / "corpus"
 T = 1_700_000_000_000

@@ -18,10 +18,8 @@ from pathlib import Path
 
 import crc32c as second_opinion
 import pytest
-import reference
 from hypothesis import example, given
 from hypothesis import strategies as st
-from reference import Rec
 
 from kstore._core import BatchIterator, RecordIterator, crc32c, decode_batches
 from kstore.codec import compression
@@ -30,6 +28,8 @@ from kstore.codec._pack import encode_batch
 from kstore.errors import CorruptRecordError, InvalidRecordError
 from kstore.files._log_scan import scan
 from kstore.files._log_search import find_batch, find_timestamp, last_offset
+from tests.support import reference
+from tests.support.reference import Rec
 
 LIMIT = 4 << 20  # of what fuzzed payloads may decompress to
 STOPS = {"end", "torn", "size", "magic", "crc", "order", "range"}

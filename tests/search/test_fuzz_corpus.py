@@ -9,8 +9,9 @@ import random
 import time
 from collections.abc import Callable
 
-import fuzzing
 import pytest
+
+from tests.search import fuzzing
 
 
 @pytest.mark.parametrize("target", fuzzing.TARGETS)

@@ -13,16 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import arrowstructs as arrow
-import fuzzing
-import leaks
 import numpy as np
 import pytest
-import test_fuzz
-from conftest import sanitized
 
 import kstore
 from kstore.columns._columns import COLUMN_NAMES, LAYOUTS, memory_in_use
+from tests.conftest import sanitized
+from tests.search import fuzzing, leaks, test_fuzz
+from tests.support import arrowstructs as arrow
 
 # LeakSanitizer looks when the process ends, and takes its time: there each call is made a few times, and not counted.
 COUNTED = not sanitized()

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-import soak
+
+from tests.search import soak
 
 CHOOSES = """
 import os

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
+from tests.conftest import ManualClock
 
 LONG_MAX = 2**63 - 1
 NO_INTEGERS: list[Any] = [True, 1.0, math.nan, "1", b"1", [], object()]

@@ -17,16 +17,16 @@ import textwrap
 import zlib
 from pathlib import Path
 
-import batches
 import cramjam
 import lz4.frame
 import pytest
 import zstandard
-from conftest import sanitized
 
 from kstore import CorruptRecordError, InvalidRecordError, Log
 from kstore.codec import compression
 from kstore.tools.check.repair import plan_repair
+from tests.conftest import sanitized
+from tests.support import batches
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -293,7 +293,7 @@ def test_a_log_of_a_terabyte_of_holes_takes_no_memory(directory: Path) -> None:
         assert "more than the 2147483647 of the largest segment" in said[name], said
 
 
-def test_a_batch_that_decompresses_to_just_what_is_allowed_is_read_in_a_few_times_that_memory(directory: Path) -> None:
+def test_a_batch_that_decompresses_to_the_limit_is_read_in_a_few_times_that_memory(directory: Path) -> None:
     count = 1 << 20
     one = batches.record(value=b"x" * 240)
     section = zstandard.ZstdCompressor(write_content_size=False).compress(one * count)

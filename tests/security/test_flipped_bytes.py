@@ -13,15 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import reference
-from conftest import ManualClock
-from reference import Rec
 
 import kstore
 from kstore import cli
 from kstore.errors import CorruptRecordError, InvalidRecordError, KStoreError
 from kstore.spark.scanning import Scan, plan
 from kstore.spark.spark_options import ReadOptions
+from tests.conftest import ManualClock
+from tests.support import reference
+from tests.support.reference import Rec
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -23,7 +23,6 @@ from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
 OLDEST_JAVA = 17
 
 SETTINGS = {
@@ -126,11 +125,10 @@ def separate(script: str, directory: Path, *args: str, timeout: float = 240) -> 
     """Run a script in a process of its own, in `directory`; its standard output. Fails the test if it fails."""
     path = directory / "script.py"
     path.write_text(script)
-    modules = [environment()["PYTHONPATH"], str(REPOSITORY / "tests" / "support"), str(Path(__file__).parent)]
     done = subprocess.run(
         [sys.executable, path, *args],
         cwd=directory,
-        env=os.environ | environment() | {"PYTHONPATH": os.pathsep.join(modules)},
+        env=os.environ | environment(),
         capture_output=True,
         text=True,
         check=False,

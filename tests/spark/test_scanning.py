@@ -13,9 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka_broker import Cluster
-from kafka_broker import cluster as cluster
-from kafka_broker import machine as machine
 
 import kstore
 from kstore.errors import (
@@ -30,6 +27,9 @@ from kstore.spark import scanning
 from kstore.spark.datasource import narrowed
 from kstore.spark.scanning import Filters, Piece, Scan, arrow_schema, directories, plan
 from kstore.spark.spark_options import COLUMN_TYPES, ReadOptions
+from tests.kafka.kafka_broker import Cluster
+from tests.kafka.kafka_broker import cluster as cluster
+from tests.kafka.kafka_broker import machine as machine
 
 START_MS = 1_700_000_000_000
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_session import separate
-from spark_session import spark as spark
 
 import kstore
 from kstore import spark as ks
 from kstore.spark.spark_options import READ_OPTIONS, WRITE_OPTIONS
+from tests.spark.spark_session import separate
+from tests.spark.spark_session import spark as spark
 
 pytestmark = pytest.mark.spark
 
@@ -392,7 +392,8 @@ def test_every_option_is_on_the_page() -> None:
 
 CLUSTER = """
 import json, os, sys
-import kstore, spark_session
+import kstore
+from tests.spark import spark_session
 from kstore import spark as ks
 
 root, target = sys.argv[1:]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_session import separate
-from spark_session import spark as spark
-from staging import leftovers
 
 import kstore
 from kstore import ConfigError, LogLockedError, Store
 from kstore import spark as ks
 from kstore.store.topics._partitioner import partition_of
+from tests.spark.spark_session import separate
+from tests.spark.spark_session import spark as spark
+from tests.support.staging import leftovers
 
 pytestmark = pytest.mark.spark
 
@@ -121,8 +121,8 @@ def failing(spark: Any, root: Path, marks: Path, when: str) -> Any:
 RETRIES = """
 import sys
 from pathlib import Path
-from spark_session import start
-from test_spark_ingest import check_once, failing, frame
+from tests.spark.spark_session import start
+from tests.spark.test_spark_ingest import check_once, failing, frame
 from kstore import spark as ks
 
 spark = start("local[2,4]", spark_sql_execution_arrow_maxRecordsPerBatch="100")

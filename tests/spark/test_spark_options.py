@@ -191,7 +191,7 @@ def test_a_moment_after_all_records_is_an_error_or_the_end_by_strategy() -> None
     assert ranges(subscribe="b", startingTimestamp=200, startingOffsetsByTimestampStrategy="latest") == []
 
 
-def test_a_moment_for_all_beats_moments_by_partition_and_these_beat_offsets_which_are_not_even_read() -> None:
+def test_a_moment_for_all_beats_moments_by_partition_and_these_beat_offsets() -> None:
     by_time, offsets = {"startingOffsetsByTimestamp": '{"b":{"0":80}}'}, {"startingOffsets": "no JSON"}
     assert ranges(subscribe="b", **by_time, **offsets) == [("b", 0, 8, 20)]
     assert ranges(subscribe="b", startingTimestamp=90, startingOffsetsByTimestamp="no JSON", **offsets)[0][2] == 9
@@ -202,7 +202,7 @@ def test_a_moment_for_all_beats_moments_by_partition_and_these_beat_offsets_whic
 # --- how ranges are cut -----------------------------------------------------------------------------------------------
 
 
-def test_min_partitions_cuts_the_larger_ranges_in_proportion_and_the_last_piece_takes_the_rest() -> None:
+def test_min_partitions_cuts_larger_ranges_in_proportion() -> None:
     sizes = {0: 10, 1: 90}
     found = ranges(lambda _, number: Numbers(0, sizes[number]), subscribe="a", minPartitions=10)
     assert [each for each in found if each[1] == 0] == [("a", 0, 0, 10)]
@@ -224,7 +224,7 @@ def test_no_range_is_longer_than_max_records_per_partition(most: int, lengths: l
     assert [each[3] - each[2] for each in found] == lengths
 
 
-def test_cuts_are_at_borders_of_batches_where_one_is_near_and_inside_of_a_large_batch_otherwise() -> None:
+def test_cuts_are_at_borders_of_batches_or_inside_of_a_large_batch() -> None:
     assert [each[2:] for each in ranges(lambda *_: Numbers(0, 100, 7), subscribe="b", minPartitions=2)] == [
         (0, 49),
         (49, 100),

@@ -16,10 +16,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from ports import free_ports
-from spark_session import environment, separate
 
 from kstore import Log
+from tests.spark.spark_session import environment, separate
+from tests.support.ports import free_ports
 
 pytestmark = [
     pytest.mark.spark,
@@ -30,7 +30,7 @@ PATIENCE_S = 120
 
 SCRIPT = """
 import os, sys, time
-from spark_session import start
+from tests.spark.spark_session import start
 from kstore import spark as ks
 
 master, seen, patience = sys.argv[1], sys.argv[2], float(sys.argv[3])

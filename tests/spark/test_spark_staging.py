@@ -15,8 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faultfs import LOST, FaultFS
-from staging import leftovers
 
 import kstore
 from kstore import ConfigError, Log, LogLockedError, StorageError, Store
@@ -27,6 +25,8 @@ from kstore.spark.datasource import Writer
 from kstore.spark.spark_options import WriteOptions
 from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.store.topics._partitioner import partition_of
+from tests.support.faultfs import LOST, FaultFS
+from tests.support.staging import leftovers
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -493,7 +493,7 @@ def test_commits_of_two_jobs_at_once_wait_for_each_other(root: Path) -> None:
     assert leftovers(root) == []
 
 
-def test_an_attempt_that_comes_after_the_commit_changes_nothing_and_goes_with_the_job(root: Path) -> None:
+def test_an_attempt_after_the_commit_changes_nothing_and_goes_with_the_job(root: Path) -> None:
     made = ks.stage(root, topic="t", partitions=2)
     winner = made.write(iter([batch(100)]))
     slow = made._attempt()

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from cancelling import at_every_await, outcome
 
 import kstore
 from kstore.disk import fs
 from kstore.errors import LogClosedError, UnexpectedOffsetError, UnknownTopicOrPartitionError
+from tests.support.cancelling import at_every_await, outcome
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ def test_a_follower_reads_new_partitions_from_their_start(store: kstore.Store) -
     asyncio.run(run())
 
 
-def test_a_follower_of_a_topic_that_is_deleted_and_of_a_store_that_is_closed_is_told(store: kstore.Store) -> None:
+def test_a_follower_of_a_deleted_topic_or_of_a_closed_store_is_told(store: kstore.Store) -> None:
     async def run() -> None:
         tasks = [asyncio.ensure_future(anext(store.aread(topic, follow=True))) for topic in ("a", "b")]
         while waiting(store) < 4:

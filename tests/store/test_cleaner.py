@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 from kstore import BrokerConfig, CompactionStats, StorageError, Store
 from kstore.files import checkpoint
@@ -24,6 +23,7 @@ from kstore.log.writing.writer import Writer
 from kstore.store.cleaner import CLEANER, limits_of
 from kstore.store.cleaner_throttle import Throttle
 from kstore.store.manager import LogManager
+from tests.conftest import ManualClock
 
 SECOND, HOUR = 1000, 3_600_000
 DAY = 24 * HOUR
@@ -227,7 +227,7 @@ def test_a_log_that_is_cleaned_or_paused_by_another_thread_is_passed_over(
     assert sorted(cleaning.take()) == [("a", 0), ("a", 1)]
 
 
-def test_a_log_that_another_thread_took_between_choice_and_cleaning_is_left_to_the_next_pass(
+def test_a_log_taken_between_choice_and_cleaning_is_left_to_the_next_pass(
     opened: Callable[..., Store], cleaning: StandIn, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened()
@@ -371,7 +371,7 @@ def test_a_partition_with_lines_in_two_directories_has_that_of_its_own(
 # Failures.
 
 
-def test_a_log_whose_cleaning_fails_holds_up_no_other_and_is_tried_again_with_the_next_pass(
+def test_a_log_whose_cleaning_fails_holds_up_no_other_and_is_tried_again(
     opened: Callable[..., Store], cleaning: StandIn, clock: ManualClock
 ) -> None:
     """LogCleanerManagerTest.testGrabFilthiestCompactedLogIgnoresUncleanablePartitions;
@@ -458,7 +458,7 @@ def test_a_topic_that_is_deleted_while_it_is_cleaned_is_no_failure(
     assert store.stats()["failures"] == {}
 
 
-def test_the_logs_of_a_directory_that_is_offline_are_left_out_and_the_others_are_cleaned(
+def test_logs_of_an_offline_directory_are_left_out_and_the_others_are_cleaned(
     opened: Callable[..., Store], cleaning: StandIn, tmp_path: Path
 ) -> None:
     """LogCleanerManagerTest.testHandleLogDirFailureShouldRemoveDirAndData."""
@@ -573,7 +573,7 @@ def test_retention_aborts_no_cleaning_of_a_log_that_the_cleaner_looks_after(
 # When, and in which thread.
 
 
-def test_the_first_pass_comes_after_the_initial_delay_and_the_next_after_the_backoff(
+def test_the_first_pass_follows_the_initial_delay_and_the_next_the_backoff(
     opened: Callable[..., Store], cleaning: StandIn, clock: ManualClock
 ) -> None:
     """docs/compatibility.md: `cleaner-begins-later`."""
@@ -726,7 +726,7 @@ def test_housekeeping_of_the_caller_ends_when_another_thread_closes_the_store(
     assert lines(root) == {}
 
 
-def test_the_pace_is_asked_for_every_read_and_write_and_aborts_when_the_store_closes(
+def test_every_read_and_write_asks_for_its_pace_and_aborts_when_the_store_closes(
     opened: Callable[..., Store], cleaning: StandIn
 ) -> None:
     store = opened(log_cleaner_io_max_bytes_per_second=1e9)

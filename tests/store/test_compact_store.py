@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import BrokerConfig, CompactionStats, LogClosedError, PolicyViolationError, Store
@@ -18,6 +17,7 @@ from kstore.files import checkpoint
 from kstore.log.compaction import passes
 from kstore.log.log import writer_of
 from kstore.store.cleaner import limits_of
+from tests.conftest import ManualClock
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_every_partition_of_every_compacted_topic_is_compacted(store: Store, roo
     assert checkpoint.read_offsets(root, checkpoint.CLEANER_OFFSETS) == dict.fromkeys(done, 9)
 
 
-def test_the_partitions_of_one_topic_are_compacted_with_the_active_segment_rolled_before(store: Store) -> None:
+def test_one_topics_partitions_are_compacted_after_their_active_segment_is_rolled(store: Store) -> None:
     done = store.compact("a", roll=True)
     assert sorted(done) == [("a", 0), ("a", 1)]
     assert [count(store, "a", 0), count(store, "a", 1), count(store, "b")] == [3, 3, 10]
@@ -166,7 +166,7 @@ def test_the_memory_is_that_of_the_stores_settings(
 # Statistics.
 
 
-def test_the_statistics_of_a_log_and_of_its_store_say_how_dirty_it_is_and_what_was_done(
+def test_statistics_of_a_log_and_its_store_say_how_dirty_it_is_and_what_was_done(
     store: Store, clock: ManualClock
 ) -> None:
     fresh = {"first_dirty_offset": 0, "dirty_ratio": 1.0, "compacted_ms": -1, "compaction_failure": "",
@@ -229,7 +229,7 @@ def test_describe_takes_no_offence_at_a_cleaners_checkpoint_that_is_malformed(
 # Beside what else changes a log.
 
 
-def test_a_policy_that_loses_compact_aborts_the_cleaning_and_one_that_gets_it_back_is_cleaned(
+def test_a_policy_without_compact_aborts_the_cleaning_until_it_has_it_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SEMANTICS 7.8."""

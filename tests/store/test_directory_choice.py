@@ -11,7 +11,7 @@ from kstore.store.directory_choice import order, spread
 ROOTS = ["/a", "/b", "/c"]
 
 
-def test_the_directory_with_the_fewest_partitions_is_tried_first_and_the_fullest_last() -> None:
+def test_directories_are_tried_from_the_fewest_partitions_to_the_most() -> None:
     assert order(ROOTS, {"/a": 2, "/b": 0, "/c": 1}) == ["/b", "/c", "/a"]
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from conftest import ManualClock
-from staging import stage_task
 
 import kstore
 from kstore.cli import main
@@ -20,6 +18,8 @@ from kstore.files.follower_file import FollowerRole, read_role, remove_role, wri
 from kstore.spark import load_driver
 from kstore.spark.staging import stage
 from kstore.store.leadership import Follower, follower_of
+from tests.conftest import ManualClock
+from tests.support.staging import stage_task
 
 ROLE = FollowerRole(("/srv/leader",), None)
 

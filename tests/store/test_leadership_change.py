@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import KEPT, LOST, NAMES_LOST, FaultFS, shuffled
 
 import kstore
 from kstore.base.numbers import INT_MAX
@@ -24,6 +22,8 @@ from kstore.files.epochs import LeaderEpochCache
 from kstore.files.follower_file import FollowerRole, read_role, read_roles, remove_role, write_role
 from kstore.log.segments.segment import Segment
 from kstore.store.leadership import follower_of
+from tests.conftest import ManualClock
+from tests.support.faultfs import KEPT, LOST, NAMES_LOST, FaultFS, shuffled
 
 ROLE = FollowerRole(("/srv/leader",), None)
 

@@ -104,7 +104,7 @@ def test_a_partition_that_never_held_anything_is_not_missed(root: Path) -> None:
     assert errors(root) == []
 
 
-def test_a_high_watermark_alone_is_what_a_broker_leaves_of_a_replica_that_moved_away(filled: Path) -> None:
+def test_a_high_watermark_alone_is_what_a_broker_leaves_of_a_moved_replica(filled: Path) -> None:
     shutil.rmtree(filled / "orders-3")
     (filled / checkpoint.CLEAN_MARKER).unlink()  # a broker that is shut down in order writes all lines anew
     for name in (checkpoint.RECOVERY_POINTS, checkpoint.LOG_STARTS):
@@ -115,9 +115,7 @@ def test_a_high_watermark_alone_is_what_a_broker_leaves_of_a_replica_that_moved_
         assert store.partitions("orders") == (0, 1, 2)
 
 
-def test_a_partition_in_whose_place_a_link_is_is_missing_with_or_without_a_record_of_the_topic(
-    filled: Path, tmp_path: Path
-) -> None:
+def test_a_partition_replaced_by_a_link_is_missing_even_without_a_topics_record(filled: Path, tmp_path: Path) -> None:
     """Else the topic would have a partition less: readers would miss its records, and its keys would go elsewhere."""
     (filled / "orders-3").rename(tmp_path / "orders-3")
     (filled / "orders-3").symlink_to(tmp_path / "orders-3")

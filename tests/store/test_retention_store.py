@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import cli
+from tests.conftest import ManualClock
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -69,7 +69,7 @@ def test_who_knows_better_says_so(golden: Callable[[str], Path]) -> None:
     assert any(data for name, data in logs(root).items() if name.startswith("compact-long"))
 
 
-def test_an_unreadable_cleaner_checkpoint_makes_all_of_a_brokers_topics_compacted_ones(
+def test_an_unreadable_cleaner_checkpoint_makes_all_of_a_brokers_topics_compacted(
     golden: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     root = golden("retention") / "after-restart"

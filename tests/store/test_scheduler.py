@@ -16,12 +16,12 @@ import weakref
 from collections.abc import Callable
 
 import pytest
-from conftest import SEED, ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.base.numbers import NEVER
 from kstore.store.scheduler import Scheduler
+from tests.conftest import SEED, ManualClock
 
 
 class Story:
@@ -127,7 +127,7 @@ def test_a_clock_that_goes_back_while_a_task_runs_does_no_harm(story: Story) -> 
 
 
 @given(st.lists(st.integers(-(10**12), 10**12), max_size=30), st.integers(1, 10**6), st.integers(0, 10**6))
-def test_whatever_the_clock_does_a_task_is_due_within_its_period_and_runs_once_a_look(
+def test_whatever_the_clock_does_a_task_is_due_within_its_period_and_runs_once(
     jumps: list[int], period: int, delay: int
 ) -> None:
     story = Story(ManualClock(0))
@@ -213,7 +213,7 @@ def test_a_task_that_is_hurried_while_it_runs_runs_again(story: Story) -> None:
 # What goes wrong
 
 
-def test_an_exception_is_logged_and_kept_and_stops_neither_the_others_nor_the_next_run(
+def test_an_exception_is_logged_and_stops_neither_the_others_nor_the_next_run(
     story: Story, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import DATA_LOST, LOST, NAMES_LOST, FaultFS
 
 import kstore
 from kstore.disk import openfiles
 from kstore.files import checkpoint, names
+from tests.conftest import ManualClock
+from tests.support.faultfs import DATA_LOST, LOST, NAMES_LOST, FaultFS
 
 MARKER = checkpoint.CLEAN_MARKER
 MINUTE = 60_000
@@ -128,7 +128,7 @@ def test_a_log_that_its_user_closed_opens_again(root: Path) -> None:
         assert store.log("events", 0).append(b"y") == 1
 
 
-def test_after_a_crash_logs_that_were_not_left_in_order_are_recovered_at_the_opening(
+def test_after_a_crash_logs_not_left_in_order_are_recovered_at_the_opening(
     root: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
     """SEMANTICS 8.2, 8.9; the progress names how many there are, and a log that was closed in order is left alone."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore.errors import ConfigError, ConfigWarning
+from tests.conftest import ManualClock
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -203,7 +203,7 @@ def test_warnings_that_are_made_errors_leave_all_as_it_was(opened: Callable[...,
             assert store.topic_config("orders") == kstore.LogConfig()
 
 
-def test_the_directory_of_a_partition_is_refused_as_a_store_and_nothing_is_written_into_it(root: Path) -> None:
+def test_the_directory_of_a_partition_is_refused_as_a_store_and_stays_as_it_is(root: Path) -> None:
     with kstore.Log.open(root / "events-0") as log:
         log.append(b"value")
     before = sorted((root / "events-0").iterdir())

@@ -11,11 +11,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import DATA_LOST, LOST, NAMES_LOST, FaultFS
 
 import kstore
 from kstore.files import checkpoint
+from tests.conftest import ManualClock
+from tests.support.faultfs import DATA_LOST, LOST, NAMES_LOST, FaultFS
 
 SMALL = {"segment_index_bytes": 4096, "background": False}
 

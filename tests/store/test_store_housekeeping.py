@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
 
 import kstore
 from kstore.disk import fs
@@ -23,6 +21,8 @@ from kstore.store.coordinator.groups import GroupCoordinator
 from kstore.store.coordinator.transactions import TransactionCoordinator
 from kstore.store.manager import LogManager
 from kstore.store.scheduler import Scheduler
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 
@@ -376,7 +376,7 @@ def test_closing_waits_for_a_task_that_runs_and_nothing_is_logged(
     assert (root / ".kafka_cleanshutdown").exists()
 
 
-def test_housekeeping_that_another_thread_has_begun_ends_in_silence_when_the_store_is_closed(
+def test_housekeeping_of_another_thread_ends_in_silence_when_the_store_is_closed(
     root: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = kstore.Store.open(root, clock=clock, background=False)
@@ -391,7 +391,7 @@ def test_housekeeping_that_another_thread_has_begun_ends_in_silence_when_the_sto
     assert manager.scheduler.failures == {}
 
 
-def test_a_flush_that_outlives_its_topic_leaves_no_line_for_the_next_topic_of_the_name(
+def test_a_flush_that_outlives_its_topic_leaves_no_line_for_the_next_of_the_name(
     root: Path, clock: ManualClock
 ) -> None:
     """SEMANTICS 13.8. The next log would be measured by the flushed end of the one that was deleted."""

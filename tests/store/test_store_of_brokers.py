@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import goldensets
 import pytest
 
 import kstore
 from kstore.files import checkpoint, names
+from tests.golden import goldensets
 
 SETS = ["consumer-offsets", "delete-records", "epochs", "idempotent", "transactions", "transactions-2.8"]
 KEPT = ("meta.properties", "bootstrap.checkpoint", names.PARTITION_METADATA)
@@ -67,7 +67,7 @@ def test_appending_leaves_the_brokers_own_files_alone(log_dir: Path) -> None:
     assert kept(log_dir) == before
 
 
-def test_a_log_with_numbered_batches_is_never_closed_without_a_snapshot_to_replay_from(log_dir: Path) -> None:
+def test_a_log_with_numbered_batches_is_never_closed_without_a_snapshot(log_dir: Path) -> None:
     """SEMANTICS 9.26: without one, an opening after a clean close takes the producers' state to be empty at the
     end."""
     crash(log_dir)

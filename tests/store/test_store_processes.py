@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from puppet import Puppet, PuppetError
 
 import kstore
+from tests.conftest import ManualClock
+from tests.support.puppet import Puppet, PuppetError
 
 MINUTE = 60_000
 SMALL = "segment_bytes=1000, index_interval_bytes=100"
@@ -135,7 +135,7 @@ def test_a_follower_goes_on_over_rolls_and_a_new_writer(root: Path, puppet: Call
     assert reader.answer() == list(range(30))
 
 
-def test_a_topic_is_followed_in_another_process_with_all_its_partitions_and_those_to_come(
+def test_a_topic_is_followed_elsewhere_with_all_its_partitions_and_those_to_come(
     root: Path, puppet: Callable[..., Puppet]
 ) -> None:
     with kstore.Store.open(root, segment_bytes=1000) as store:
@@ -323,7 +323,7 @@ def test_a_reader_that_falls_behind_retention_is_told_where_the_log_starts_now(
 
 
 @pytest.mark.parametrize("delay_ms", [0, MINUTE])
-def test_iterators_over_segments_that_are_marked_or_gone_give_what_stands_or_are_told(
+def test_iterators_over_marked_or_deleted_segments_give_what_stands_or_are_told(
     root: Path, clock: ManualClock, puppet: Callable[..., Puppet], delay_ms: int
 ) -> None:
     """With the files still there as `.deleted` and with them unlinked it is the same."""
@@ -382,7 +382,7 @@ def test_a_reader_whose_next_record_is_the_first_that_retention_left_misses_noth
         assert reader.do("log.log_start_offset; answer = [r.offset for r in records]") == list(range(base, 30))
 
 
-def test_a_slow_reader_beside_a_writer_that_retains_all_the_time_gives_each_record_once_or_is_told(
+def test_a_slow_reader_beside_constant_retention_gives_records_once_or_is_told(
     root: Path, puppet: Callable[..., Puppet], no_syncs: None
 ) -> None:
     """Real time, no clock: what it gives is in order, whole, and goes on where the error says."""

@@ -20,7 +20,7 @@ from kstore.log.log import writer_of
 from kstore.log.segments.segment import Segment
 
 
-def test_a_file_with_a_partitions_name_refuses_that_topic_and_leaves_the_directory_in_service(tmp_path: Path) -> None:
+def test_a_file_with_a_partitions_name_refuses_that_topic_alone(tmp_path: Path) -> None:
     (tmp_path / "t-1").write_bytes(b"")
     with Store.open(tmp_path, background=False) as store:
         store.create_topic("u")
@@ -78,7 +78,7 @@ def test_a_deleted_partition_that_cannot_be_removed_keeps_no_other_from_going(
         assert not list(tmp_path.glob("*-delete"))
 
 
-def test_a_reader_sees_settings_that_a_writer_changes_and_those_of_topics_made_later(tmp_path: Path) -> None:
+def test_a_reader_sees_settings_that_a_writer_changes_or_gives_to_later_topics(tmp_path: Path) -> None:
     with Store.open(tmp_path, background=False) as store:
         store.create_topic("t", config={"segment.bytes": 15_000})
         with Store.open(tmp_path, "r") as reader:
@@ -281,7 +281,7 @@ def test_a_group_keeps_its_positions_of_a_topic_whose_id_cannot_be_read_any_more
         assert set(store.committed_offsets("g")) == {("t", 0), ("u", 0)}
 
 
-def test_a_change_of_settings_reaches_the_other_topics_when_an_open_ones_id_cannot_be_read_any_more(
+def test_changed_settings_reach_other_topics_when_an_open_ones_id_is_unreadable(
     tmp_path: Path,
 ) -> None:
     with Store.open(tmp_path, background=False) as store:
@@ -293,7 +293,7 @@ def test_a_change_of_settings_reaches_the_other_topics_when_an_open_ones_id_cann
         assert [log.config.segment_ms == 60_000 for log in logs] == [False, True]
 
 
-def test_a_partition_that_is_missing_of_a_topic_whose_id_cannot_be_read_stops_no_other_topic(tmp_path: Path) -> None:
+def test_a_missing_partition_of_a_topic_with_unreadable_id_stops_no_other_topic(tmp_path: Path) -> None:
     with Store.open(tmp_path, background=False) as store:
         store.create_topic("t", 2, config={"segment.bytes": 20_000})
         store.append("t", b"kept", partition=1)
@@ -307,7 +307,7 @@ def test_a_partition_that_is_missing_of_a_topic_whose_id_cannot_be_read_stops_no
                 store.log("t", 0)
 
 
-def test_an_opening_after_a_crash_opens_no_file_of_a_partition_more_often_than_it_needs(
+def test_an_opening_after_a_crash_opens_no_file_more_often_than_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10,000 partitions are 10,000 times this. No file is made."""

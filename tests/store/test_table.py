@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import ConsumerRecord, LogClosedError, OffsetOutOfRangeError, Store, Table, UnknownTopicOrPartitionError
 from kstore.columns.keyed_rows import ROW_COLUMNS
+from tests.conftest import ManualClock
 
 T = 1_700_000_000_000
 NAMES = ("partition", *ROW_COLUMNS)

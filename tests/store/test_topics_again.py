@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import plain_murmur2
 
 import kstore
+from tests.conftest import examples
+from tests.support.reference import plain_murmur2
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conftest import ManualClock
-
 import kstore
 from kstore.files import checkpoint
+from tests.conftest import ManualClock
 
 Place = tuple[str, int]
 

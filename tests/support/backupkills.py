@@ -19,19 +19,15 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("golden", "kafka")]
-
-from backedup import Picture  # noqa: E402
-from backuplife import Life  # noqa: E402
-from conftest import ManualClock  # noqa: E402
-from faultyobjects import FaultyObjects  # noqa: E402
-from objectserver import Fault, Request  # noqa: E402
-
-from kstore.copies.backups import backup_writer, round_changes  # noqa: E402
-from kstore.copies.backups.open_objects import open_objects  # noqa: E402
-from kstore.disk import fs  # noqa: E402
-from kstore.errors import ConfigWarning  # noqa: E402
+from kstore.copies.backups import backup_writer, round_changes
+from kstore.copies.backups.open_objects import open_objects
+from kstore.disk import fs
+from kstore.errors import ConfigWarning
+from tests.conftest import ManualClock
+from tests.support.backedup import Picture
+from tests.support.backuplife import Life
+from tests.support.faultyobjects import FaultyObjects
+from tests.support.objectserver import Fault, Request
 
 UNDER_WAY, ACKNOWLEDGED = "under-way.picture", "acknowledged.picture"
 LIFE_MS = 60_000  # of a life's clock

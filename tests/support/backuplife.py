@@ -14,15 +14,14 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from backedup import Partition, Picture, Place, World, picture, picture_of
-from conftest import ManualClock
-from faultyobjects import FaultyObjects, MemoryObjects
-
 import kstore
 from kstore.copies.backups.backup import Backup
 from kstore.copies.backups.backup_source import StoreSource
 from kstore.copies.backups.object_store import Objects
 from kstore.copies.restores.backup_state import History
+from tests.conftest import ManualClock
+from tests.support.backedup import Partition, Picture, Place, World, picture, picture_of
+from tests.support.faultyobjects import FaultyObjects, MemoryObjects
 
 ROUNDS = 5
 CHANGES_A_ROUND = 12

@@ -7,14 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from conftest import ManualClock
-
 import kstore
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.compaction.passes import CleanerLimits, compact
 from kstore.log.log import writer_of
 from kstore.log.writing.cleaning_guard import State
 from kstore.types import CompactionStats
+from tests.conftest import ManualClock
 
 SECONDS = 60  # a wait that lasts as long has failed
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from reference import (
+from tests.support.reference import (
     APPEND_TIME,
     CONTROL,
     DELETE_HORIZON,

@@ -8,11 +8,10 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from batches import CODECS, legacy, record, v2, wrapper
-from reference import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, Rec
-from slowcleaner import odd_record
-
 from kstore.files.txnindex import AbortedTxn
+from tests.support.batches import CODECS, legacy, record, v2, wrapper
+from tests.support.reference import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, Rec
+from tests.support.slowcleaner import odd_record
 
 NOW = 1_700_000_000_000
 KEYS = (*(b"k%d" % i for i in range(12)), b"", b"a longer key of thirty-two bytes!")

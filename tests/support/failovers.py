@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batches import CODECS, messages_of, v2
-from replicas import (
+
+from kstore.errors import ReplicationError
+from tests.support.batches import CODECS, messages_of, v2
+from tests.support.replicas import (
     KstoreReplica,
     Replica,
     State,
@@ -27,8 +29,6 @@ from replicas import (
     recovery_point_of,
     segments_of,
 )
-
-from kstore.errors import ReplicationError
 
 STEPS = 25
 

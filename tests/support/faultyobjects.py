@@ -12,10 +12,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from objectserver import Fault, Plan, Request
-
 from kstore.copies.backups.object_store import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
 from kstore.errors import BackupError
+from tests.support.objectserver import Fault, Plan, Request
 
 CHANGES = ("put", "create", "update", "delete")
 """The kinds of requests that change something."""

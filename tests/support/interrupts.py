@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from conftest import SEED
+from tests.conftest import SEED
 
 
 class Interrupted(BaseException):

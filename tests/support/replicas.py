@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pytest
-from batches import NOW
 
 import kstore
 from kstore.log.log import Log, writer_of
 from kstore.log.writing import truncation
+from tests.support.batches import NOW
 
 TOPIC = "events"
 PARTITION = "events-0"

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import crc32c as second_opinion
-from reference import (
+
+from kstore.codec import compression
+from kstore.files.txnindex import AbortedTxn
+from tests.support.reference import (
     APPEND_TIME,
     CONTROL,
     DELETE_HORIZON,
@@ -25,9 +28,6 @@ from reference import (
     record,
     wrap,
 )
-
-from kstore.codec import compression
-from kstore.files.txnindex import AbortedTxn
 
 ABORT, COMMIT = 0, 1
 LEADER_EPOCH_AT, MAGIC_AT, CRC_AT, COVERED_FROM = 12, 16, 17, 21

@@ -8,11 +8,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from cleaning import clean, open_log
-from conftest import ManualClock
-from faultfs import Fate, FaultFS, Link, Plan, SyncDirectory, Unlink
-
 import kstore
+from tests.conftest import ManualClock
+from tests.support.cleaning import clean, open_log
+from tests.support.faultfs import Fate, FaultFS, Link, Plan, SyncDirectory, Unlink
 
 MOST_SUBSETS = 24  # looked at before each sync; others with another seed
 

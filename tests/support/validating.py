@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from batches import CODECS, CONTROL, NOW, TRANSACTIONAL, messages_of, record, v2
-
 from kstore._core import RecordBatch, decode_batches
 from kstore.codec import validation
 from kstore.codec.validation import Analysis, Validated, analyze, finish_leader, prepare_leader
 from kstore.config.log_config import LogConfig
+from tests.support.batches import CODECS, CONTROL, NOW, TRANSACTIONAL, messages_of, record, v2
 
 LONG_MAX = 2**63 - 1
 COMPRESSED = CODECS[1:]

@@ -265,7 +265,7 @@ def test_a_marker_without_keywords_is_an_error_that_says_so(run: Run) -> None:
     result.stdout.fnmatch_lines(["*segment_byte*segment_bytes*"])
 
 
-def test_the_entry_point_brings_the_fixtures_and_imports_nothing_before_they_are_used(
+def test_the_entry_point_brings_fixtures_and_imports_nothing_before_their_use(
     installed: pytest.Pytester,
 ) -> None:
     installed.makepyfile(

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from spark_session import environment
+
+from tests.spark.spark_session import environment
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.spark

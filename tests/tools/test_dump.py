@@ -12,10 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import dumptexts
-import goldensets
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +22,8 @@ from kstore.disk import fs
 from kstore.errors import KStoreError
 from kstore.tools.dump._dump import LogText, java_text
 from kstore.tools.dump.kafka_dump import Dump, DumpOptions
+from tests.golden import dumptexts, goldensets
+from tests.support import reference
 
 LOG = "00000000000000000000.log"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.fspath(Path(cli.__file__).parent.parent.parent)}

@@ -17,13 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import goldensets
 import pytest
-import reference
-from conftest import SEED
 from hypothesis import given
 from hypothesis import strategies as st
-from test_dump import ENVIRONMENT, LOG, SAMPLE, Dumper, dump  # noqa: F401
 
 import kstore
 from kstore._core import decode_batches
@@ -34,6 +30,10 @@ from kstore.tools.dump.dump_ranges import Span
 from kstore.tools.dump.full_dump import FullDump, file_source
 from kstore.tools.dump.kafka_dump import DumpOptions
 from kstore.tools.dump.record_contents import octets
+from tests.conftest import SEED
+from tests.golden import goldensets
+from tests.support import reference
+from tests.tools.test_dump import ENVIRONMENT, LOG, SAMPLE, Dumper, dump  # noqa: F401
 
 START_MS = 1_700_000_000_000
 GOOD = {

@@ -17,9 +17,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ManualClock
-from faultfs import KEPT, FaultFS
-from verifying import batch_positions, errors, flip, logs, make_log, write
 
 import kstore
 from kstore import cli
@@ -27,6 +24,9 @@ from kstore.disk import fs
 from kstore.files import checkpoint, names
 from kstore.tools.check import recheck
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock
+from tests.support.faultfs import KEPT, FaultFS
+from tests.support.verifying import batch_positions, errors, flip, logs, make_log, write
 
 SMALL = {"segment_bytes": 600, "index_interval_bytes": 100, "segment_index_bytes": 1200, "file_delete_delay_ms": 0}
 

@@ -10,12 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-import goldensets
 import pytest
-from conftest import ManualClock
-from faultfs import KEPT, LOST, FaultFS
-from kafka_jvm import Kafka
-from verifying import batch_positions, errors, flip, logs, make_log, make_pristine, write
 
 import kstore
 from kstore import cli
@@ -26,6 +21,11 @@ from kstore.files import checkpoint, gap_files, load_files, names, topic_files
 from kstore.log.segments import recovery
 from kstore.tools.check.apply_repair import carry_out
 from kstore.tools.check.repair import plan_repair, repair
+from tests.conftest import ManualClock
+from tests.golden import goldensets
+from tests.kafka.kafka_jvm import Kafka
+from tests.support.faultfs import KEPT, LOST, FaultFS
+from tests.support.verifying import batch_positions, errors, flip, logs, make_log, make_pristine, write
 
 HEADER_BYTES = 61
 OUTSIDE_CRC = range(17)
@@ -362,7 +362,7 @@ def test_the_topics_that_the_whole_lines_of_a_cut_file_name_keep_their_settings(
     }  # fmt: skip
 
 
-def test_no_setting_of_a_file_of_topics_whose_checksum_does_not_hold_has_retention_delete_anything(
+def test_retention_deletes_nothing_by_a_file_of_topics_with_a_wrong_checksum(
     tmp_path: Path,
 ) -> None:
     root = make_store(tmp_path / "root")
@@ -465,9 +465,7 @@ def write_small(path: Path, batches: int) -> None:
 
 
 @pytest.mark.parametrize("lifted", [0, 3, 8, 9])
-def test_batches_behind_a_bad_one_stay_where_a_flip_lifts_the_offset_of_one_before_it(
-    tmp_path: Path, lifted: int
-) -> None:
+def test_batches_behind_a_bad_one_stay_where_a_flip_lifts_an_offset_before_it(tmp_path: Path, lifted: int) -> None:
     path = tmp_path / "root" / "t-0"
     write_small(path, 200)
     whole, (log,) = records(path), logs(path)
@@ -535,7 +533,7 @@ def test_an_empty_file_amid_a_segments_offsets_goes_and_no_batch_is_cut(tmp_path
     opens_cleanly(path)
 
 
-def test_an_empty_active_segment_stays_where_a_flip_lifts_the_offset_of_the_batch_before_it(tmp_path: Path) -> None:
+def test_an_empty_active_segment_stays_where_a_flip_lifts_the_offset_before_it(tmp_path: Path) -> None:
     path = tmp_path / "root" / "t-0"
     path.parent.mkdir()
     with kstore.Log.open(path) as log:
@@ -549,9 +547,7 @@ def test_an_empty_active_segment_stays_where_a_flip_lifts_the_offset_of_the_batc
     assert active.exists()
 
 
-def test_segments_that_a_copy_without_deletions_left_beside_the_merged_one_are_mended_in_one_run(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_segments_left_beside_their_merged_one_are_repaired_in_one_run(tmp_path: Path, clock: ManualClock) -> None:
     root, copy = tmp_path / "root", tmp_path / "copy"
     with kstore.Store.open(root, background=False, clock=clock) as store:
         store.create_topic("t", config={"segment.bytes": "2000", "cleanup.policy": "compact"})

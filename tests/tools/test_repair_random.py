@@ -15,11 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from verifying import batch_positions, errors, flip, logs, unsound
 
 import kstore
 from kstore.files import names
 from kstore.tools.check.repair import plan_repair, repair
+from tests.support.verifying import batch_positions, errors, flip, logs, unsound
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -12,11 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import goldensets
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
-from verifying import batch_positions, client_batch, errors, flip, logs, make_log, make_pristine, unsound, write
 
 import kstore
 from kstore import cli
@@ -25,6 +21,20 @@ from kstore.files import checkpoint, gap_files, names
 from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS
 from kstore.tools.check.repair import plan_repair, repair
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock
+from tests.golden import goldensets
+from tests.support.faultfs import FaultFS
+from tests.support.verifying import (
+    batch_positions,
+    client_batch,
+    errors,
+    flip,
+    logs,
+    make_log,
+    make_pristine,
+    unsound,
+    write,
+)
 
 # Sets, or directories of sets, that hold damage on purpose.
 DAMAGED = {"crash-damaged/before", "damaged-files"}
@@ -259,7 +269,7 @@ def killed_without_its_first_segment(tmp_path: Path, kinds: str) -> Path:
 
 @pytest.mark.parametrize("kinds", ["log", "*"])
 @pytest.mark.parametrize("point", [None, 0, 38])
-def test_a_first_segment_that_a_killed_store_lost_is_told_before_and_after_its_opening(
+def test_a_lost_first_segment_of_a_killed_store_is_told_before_and_after_opening(
     tmp_path: Path, kinds: str, point: int | None
 ) -> None:
     root = killed_without_its_first_segment(tmp_path, kinds)
@@ -399,7 +409,7 @@ def test_a_producer_that_a_marker_brought_back_after_it_had_expired_is_in_order(
     assert errors(tmp_path / "events-0") == []
 
 
-def test_an_index_without_its_log_is_an_error_only_where_no_interrupted_deletion_explains_it(tmp_path: Path) -> None:
+def test_an_index_without_its_log_is_an_error_unless_a_deletion_explains_it(tmp_path: Path) -> None:
     """SEMANTICS 6.12, 8.8. The `.log` is renamed first, so that its index may outlive it when the process dies."""
     path = tmp_path / "events-0"
     with kstore.Log.open(path, segment_bytes=200, segment_index_bytes=1200) as log:
@@ -429,7 +439,7 @@ def test_an_index_without_its_log_is_an_error_only_where_no_interrupted_deletion
     assert severity(0) == severity(4) == "error"
 
 
-def test_an_index_that_a_recovery_did_not_finish_is_an_error_only_below_the_recovery_point(tmp_path: Path) -> None:
+def test_an_unfinished_index_is_an_error_only_below_the_recovery_point(tmp_path: Path) -> None:
     """SEMANTICS 8.15. Opening builds the indexes of what lies above it anew, whatever they hold."""
     path = tmp_path / "events-0"
     with kstore.Log.open(path, segment_index_bytes=1200, index_interval_bytes=100) as log:
@@ -448,7 +458,7 @@ def test_an_index_that_a_recovery_did_not_finish_is_an_error_only_below_the_reco
 
 
 @pytest.mark.parametrize("left_out", ["the marker", "the entry"])
-def test_an_aborted_transaction_half_written_is_an_error_only_below_the_recovery_point(
+def test_a_half_written_aborted_transaction_is_an_error_only_below_recovery_point(
     tmp_path: Path, left_out: str
 ) -> None:
     """SEMANTICS 9.14. The entry is written before its marker; opening builds the index of what lies above the point
@@ -476,7 +486,7 @@ def test_an_aborted_transaction_half_written_is_an_error_only_below_the_recovery
 
 
 @pytest.mark.parametrize("size", [0, 9, 10, 50, 60])
-def test_a_snapshot_that_a_death_cut_short_is_an_error_only_below_the_recovery_point(tmp_path: Path, size: int) -> None:
+def test_a_snapshot_that_a_death_cut_is_an_error_only_below_the_recovery_point(tmp_path: Path, size: int) -> None:
     """A roll writes its snapshot in place; the opening after a death removes one that is not whole (SEMANTICS 9.24)."""
     path = tmp_path / "events-0"
     with kstore.Log.open(path, segment_bytes=200, segment_index_bytes=1200) as log:
@@ -669,7 +679,7 @@ def test_a_log_that_never_had_epochs_and_one_that_got_them_later_are_in_order(lo
         assert not errors(log_path)
 
 
-def test_below_the_cleaners_offset_a_missing_epoch_is_a_note_since_an_old_message_may_have_been_there(
+def test_below_the_cleaners_offset_a_missing_epoch_is_only_a_note(
     log_path: Path,
 ) -> None:
     lose_epochs(logs(log_path)[0], [1])

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from cleaning import LIMITS
-from conftest import ManualClock
-
 import kstore
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.compaction.passes import CleanerLimits, compact
 from kstore.log.log import writer_of
 from kstore.types import CompactionStats
+from tests.conftest import ManualClock
+from tests.support.cleaning import LIMITS
 
 RETENTION_MS = 1000
 

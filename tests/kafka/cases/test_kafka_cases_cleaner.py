@@ -10,9 +10,16 @@ import os
 from pathlib import Path
 
 import pytest
-from cleaning import LIMITS, Aborting, Once, open_log
-from conftest import ManualClock
-from kafka_cleaner_cases import (
+
+import kstore
+from kstore.base.numbers import INT_MAX
+from kstore.log.compaction._cleaned_transactions import CleanedTransactions
+from kstore.log.compaction._newest_records import NewestRecords
+from kstore.log.compaction.dirtiness import survey
+from kstore.log.compaction.passes import compact
+from kstore.log.log import writer_of
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cleaner_cases import (
     RETENTION_MS,
     Producer,
     batches,
@@ -23,14 +30,7 @@ from kafka_cleaner_cases import (
     last_offsets,
     put,
 )
-
-import kstore
-from kstore.base.numbers import INT_MAX
-from kstore.log.compaction._cleaned_transactions import CleanedTransactions
-from kstore.log.compaction._newest_records import NewestRecords
-from kstore.log.compaction.dirtiness import survey
-from kstore.log.compaction.passes import compact
-from kstore.log.log import writer_of
+from tests.support.cleaning import LIMITS, Aborting, Once, open_log
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

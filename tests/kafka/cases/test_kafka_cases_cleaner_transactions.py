@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cleaning import LIMITS, open_log
-from conftest import ManualClock
-from kafka_cleaner_cases import (
+
+import kstore
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cleaner_cases import (
     RETENTION_MS,
     Producer,
     batches,
@@ -22,9 +23,8 @@ from kafka_cleaner_cases import (
     last_offsets,
     put,
 )
-from test_kafka_cases_producers import aborted
-
-import kstore
+from tests.kafka.cases.test_kafka_cases_producers import aborted
+from tests.support.cleaning import LIMITS, open_log
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -226,9 +226,7 @@ def test_a_committed_transaction_over_two_segments_stays(root: Path, clock: Manu
         assert kept(log) == last_offsets(log) == [0, 1]
 
 
-def test_an_aborted_transaction_over_two_segments_keeps_its_empty_batch_and_its_marker(
-    root: Path, clock: ManualClock
-) -> None:
+def test_an_aborted_transaction_over_two_segments_keeps_empty_batch_and_marker(root: Path, clock: ManualClock) -> None:
     """LogCleanerTest.testAbortedTransactionSpanningSegments"""
     with opened(root, clock, 128) as log:
         producer = Producer(log, 1)

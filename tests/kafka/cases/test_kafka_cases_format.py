@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reference
-from reference import Rec, varint
 
 import kstore
 from kstore._core import BatchIterator, Record, RecordBatch, RecordIterator, crc32c, decode_batches
@@ -25,6 +23,8 @@ from kstore.disk import fs
 from kstore.errors import CorruptRecordError
 from kstore.files._log_scan import scan
 from kstore.files._log_search import find_batch, find_timestamp, last_offset
+from tests.support import reference
+from tests.support.reference import Rec, varint
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 INT32, INT64 = 2**31 - 1, 2**63 - 1

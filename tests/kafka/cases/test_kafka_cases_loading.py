@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from kafka_cases import EMPTY_SNAPSHOT, abandon, bases, batch, epochs, fetched, offsets
 
 import kstore
 from kstore.files import checkpoint
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cases import EMPTY_SNAPSHOT, abandon, bases, batch, epochs, fetched, offsets
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
-from kafka_cases import bases, batch, epochs, fetched, offsets
 
 import kstore
 from kstore.disk import fs
@@ -19,6 +17,8 @@ from kstore.files import checkpoint
 from kstore.log.segments import roll
 from kstore.log.segments.segment import Segment
 from kstore.log.writing._appender import Appender, Code
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cases import bases, batch, epochs, fetched, offsets
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -11,11 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from batches import CONTROL, TRANSACTIONAL, record, resealed, v2
-from conftest import ManualClock
-from faultfs import FaultFS
-from kafka_cases import abandon, bases, batch
-from test_kafka_cases_loading import recover_from, segment_file, snapshots
 
 import kstore
 from kstore.codec.coordinator.record_texts import control_text
@@ -23,6 +18,11 @@ from kstore.files._producer_snapshot import ProducerEntry, parse_snapshot
 from kstore.files.txnindex import AbortedTxn, TxnIndex, parse_txn_index
 from kstore.log.segments._producer_state import Origin, ProducerTable, marker_batch
 from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS, KeptBatch, ProducerInfo
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cases import abandon, bases, batch
+from tests.kafka.cases.test_kafka_cases_loading import recover_from, segment_file, snapshots
+from tests.support.batches import CONTROL, TRANSACTIONAL, record, resealed, v2
+from tests.support.faultfs import FaultFS
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -126,7 +126,7 @@ def test_an_index_goes_with_its_segment(partition: Path) -> None:
 # What a log knows of its producers
 
 
-def test_a_log_tells_of_each_producer_its_last_sequence_its_transaction_and_its_coordinator(partition: Path) -> None:
+def test_a_log_tells_each_producers_last_sequence_transaction_and_coordinator(partition: Path) -> None:
     """UnifiedLogTest.testActiveProducers."""
     with kstore.Log.open(partition) as log:
         send(log, 0, 5, epoch=5, txn=True)
@@ -420,9 +420,7 @@ def test_recovery_takes_a_marker_of_an_older_coordinator(partition: Path, clock:
 
 
 @pytest.mark.parametrize("roll", [False, True])
-def test_producers_of_deleted_records_are_known_until_the_log_is_loaded_without_them(
-    partition: Path, roll: bool
-) -> None:
+def test_producers_of_deleted_records_are_known_until_the_log_is_loaded_again(partition: Path, roll: bool) -> None:
     """LogLoaderTest.testLoadProducersAfterDeleteRecordsMidSegment,
     LogLoaderTest.testLoadProducersAfterDeleteRecordsOnSegment (SEMANTICS 9.22)."""
     with kstore.Log.open(partition) as log:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from kafka_cases import batch, fetched, offsets
 
 import kstore
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cases import batch, fetched, offsets
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

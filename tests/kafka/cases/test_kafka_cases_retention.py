@@ -9,14 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from kafka_cases import bases, epochs, offsets
-from test_retention import Fake
 
 import kstore
 from kstore import LogConfig
 from kstore.files import checkpoint
 from kstore.log.writing.retention import Marks, decide
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cases import bases, epochs, offsets
+from tests.log.segments.test_retention import Fake
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

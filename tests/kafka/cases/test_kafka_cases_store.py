@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
 
 import kstore
 from kstore.files import checkpoint
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
 
 
 def test_a_topic_is_a_directory_that_takes_appends(root: Path) -> None:
@@ -102,7 +102,7 @@ def test_closing_does_not_wait_for_deletions_that_have_no_delay(root: Path) -> N
     assert checkpoint.find_clean_marker(root) == -1
 
 
-def test_a_directory_that_cannot_take_the_file_of_topics_is_offline_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_take_the_file_of_topics_is_offline_alone(tmp_path: Path) -> None:
     """SEMANTICS 13.9."""
     paths = [tmp_path / name for name in "ab"]
     with kstore.Store.open(paths) as store:

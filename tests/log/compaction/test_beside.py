@@ -8,13 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cleaning import SECONDS, Aborting, Once, clean, fill, newest, open_log, unfinished
-from conftest import ManualClock
-from faultfs import FaultFS
 
 import kstore
 from kstore.files import checkpoint
 from kstore.log.log import writer_of
+from tests.conftest import ManualClock
+from tests.support.cleaning import SECONDS, Aborting, Once, clean, fill, newest, open_log, unfinished
+from tests.support.faultfs import FaultFS
 
 
 @pytest.fixture

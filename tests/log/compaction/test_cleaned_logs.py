@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from compacted import NOW, HandMade, SegmentFiles, Stored, cleaned, fresh, write
-from conftest import ManualClock, examples
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Rec
 
 import kstore
 from kstore.columns._columns import Columns
 from kstore.log.segments.segment import Segment
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock, examples
+from tests.support.compacted import NOW, HandMade, SegmentFiles, Stored, cleaned, fresh, write
+from tests.support.reference import Rec
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -220,7 +220,7 @@ def _batch(offset: int, value: bytes, epoch: int) -> Stored:
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_a_transaction_that_a_truncation_opens_again_ends_a_read_of_committed_records_in_a_cleaned_gap(
+def test_a_transaction_that_a_truncation_reopens_ends_a_committed_read_in_a_gap(
     partition: Path, mode: Literal["a", "r"]
 ) -> None:
     """The stable end is then in the gap that the transaction's cleaned records left behind a segment's last batch."""
@@ -283,9 +283,7 @@ def test_a_truncation_to_the_end_of_an_indexed_batch_warns_of_nothing(
 
 
 @pytest.mark.parametrize("later", [40, 50, 60])
-def test_an_emptied_batch_with_the_greatest_timestamp_hides_no_record_from_max_timestamp(
-    tmp_path: Path, later: int
-) -> None:
+def test_an_emptied_batch_with_the_greatest_timestamp_hides_no_record(tmp_path: Path, later: int) -> None:
     """`latest-of-an-emptied-batch`: the answer is the first record with the greatest timestamp, whichever segment it
     is in."""
     path = tmp_path / "t-0"
@@ -308,7 +306,7 @@ def test_an_emptied_batch_with_the_greatest_timestamp_hides_no_record_from_max_t
         assert log.max_timestamp() == expected
 
 
-def test_of_segments_with_one_greatest_timestamp_max_timestamp_searches_the_first_alone(
+def test_max_timestamp_searches_the_first_segment_alone_among_equal_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[int] = []

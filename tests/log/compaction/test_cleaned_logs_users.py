@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from compacted import NOW, HandMade, SegmentFiles, cleaned, fresh, write
-from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
 from kstore import cli
+from tests.conftest import examples
+from tests.support.compacted import NOW, HandMade, SegmentFiles, cleaned, fresh, write
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from batches import CONTROL, TRANSACTIONAL, legacy, record, resealed, v2
 from hypothesis import given
 from hypothesis import strategies as st
-from slowcleaner import ABORT, COMMIT, Transactions
 
 from kstore.errors import CorruptRecordError
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.compaction._cleaned_transactions import CleanedTransactions
+from tests.support.batches import CONTROL, TRANSACTIONAL, legacy, record, resealed, v2
+from tests.support.slowcleaner import ABORT, COMMIT, Transactions
 
 LEADER_CHANGE = 2
 
@@ -57,7 +57,7 @@ def started(*transactions: AbortedTxn) -> CleanedTransactions:
 # ---- The rows of SEMANTICS 7.16
 
 
-def test_data_of_an_aborted_transaction_goes_and_its_marker_stays_while_there_was_data() -> None:
+def test_data_of_an_aborted_transaction_goes_and_its_marker_stays_for_one_pass() -> None:
     seen = started(aborted(7, 10, 14))
     assert not seen.visit(data(9))
     assert seen.visit(data(10))

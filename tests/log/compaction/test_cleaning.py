@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from interrupts import interrupt_often
 
 from kstore.errors import KStoreError, LogClosedError
 from kstore.log.writing.cleaning_guard import Cleaning, CleaningAbortedError, State
+from tests.support.interrupts import interrupt_often
 
 SECONDS = 60  # a wait that lasts as long has failed
 

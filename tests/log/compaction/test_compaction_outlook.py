@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from kstore import CompactionOutlook, Log, StorageError
 from kstore.files import checkpoint
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.log import fail, view_of, writer_of
+from tests.conftest import ManualClock, examples
 
 HOUR = 3_600_000
 DAY = 24 * HOUR

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from kstore.disk import fs
 from kstore.files import _log_scan, _log_search
 from kstore.log.compaction.dirtiness import Dirtiness, survey
 from kstore.log.log import view_of
+from tests.conftest import ManualClock
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -135,9 +135,7 @@ def test_the_last_stable_offset_is_rounded_down_to_its_segment(
             assert dirtiness.cleanable_bytes == sum(sizes(log)[: uncleanable // 4])
 
 
-def test_what_a_transaction_has_not_decided_is_not_cleanable_and_cleanable_at_once_after_it(
-    path: Path, clock: ManualClock
-) -> None:
+def test_records_of_a_transaction_are_cleanable_as_soon_as_it_is_decided(path: Path, clock: ManualClock) -> None:
     """LogCleanerManagerTest.testUndecidedTransactionalDataNotCleanable."""
     with open_log(path, clock, min_compaction_lag_ms=HOUR) as log:
         numbers = {"producer_id": 15, "producer_epoch": 0, "transactional": True}
@@ -218,9 +216,7 @@ def test_a_segment_without_timestamps_is_as_old_as_its_file(path: Path, clock: M
 # Bytes and ratio.
 
 
-def test_a_segment_with_the_first_dirty_offset_in_its_middle_counts_as_clean_and_as_cleanable(
-    path: Path, clock: ManualClock
-) -> None:
+def test_a_segment_around_the_first_dirty_offset_is_both_clean_and_cleanable(path: Path, clock: ManualClock) -> None:
     with open_log(path, clock) as log:
         segments_of(log, 4, 4, 4)
         a, b, c, _ = sizes(log)

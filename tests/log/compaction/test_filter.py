@@ -34,9 +34,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
-from batches import CODECS, legacy, record, resealed, v2, wrapper
-from reference import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, Rec
-from slowcleaner import Cleaner, Decoded, Transactions, decoded, first_pass, odd_record, split
 
 from kstore.errors import CorruptRecordError
 from kstore.files.txnindex import AbortedTxn
@@ -44,6 +41,9 @@ from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 from kstore.log.compaction._filter import BatchFilter
 from kstore.log.compaction._newest_records import NewestRecords
 from kstore.log.compaction.scanned_segments import ScannedPart
+from tests.support.batches import CODECS, legacy, record, resealed, v2, wrapper
+from tests.support.reference import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, Rec
+from tests.support.slowcleaner import Cleaner, Decoded, Transactions, decoded, first_pass, odd_record, split
 
 NOW = 1_700_000_000_000
 RETENTION = 1000
@@ -413,7 +413,7 @@ def test_a_tombstone_goes_when_its_horizon_has_come(horizon: int, stays: bool, c
         assert (done.filter.tombstones_kept, done.filter.tombstones_removed) == ((1, 0) if stays else (0, 1))
 
 
-def test_a_tombstone_beyond_the_end_of_the_map_stamps_its_batch_and_outlives_its_horizon() -> None:
+def test_a_tombstone_beyond_the_end_of_the_map_outlives_its_horizon() -> None:
     front = keyed(0, b"ab")
     done = clean(front, keyed(2, b"c"), data(3, (b"x", None)), capacity=2, beyond=1)
     assert [b.horizon for b in done.batches] == [None, None, NOW + RETENTION]

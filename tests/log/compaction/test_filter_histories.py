@@ -7,14 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
-from batches import CODECS, resealed
-from conftest import examples
-from dirtylogs import NOW, dirty_log
-from goldensets import copy_set
 from hypothesis import given
 from hypothesis import strategies as st
-from slowcleaner import decoded, split
-from test_filter import clean
 
 from kstore.errors import CorruptRecordError
 from kstore.files._producer_snapshot import parse_snapshot
@@ -22,6 +16,12 @@ from kstore.files.txnindex import parse_txn_index
 from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 from kstore.log.compaction._filter import BatchFilter, CleanedChunk
 from kstore.log.compaction._newest_records import NewestRecords
+from tests.conftest import examples
+from tests.golden.goldensets import copy_set
+from tests.log.compaction.test_filter import clean
+from tests.support.batches import CODECS, resealed
+from tests.support.dirtylogs import NOW, dirty_log
+from tests.support.slowcleaner import decoded, split
 
 SEEDS = st.integers(0, 1 << 62)
 

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from batches import CODECS, CONTROL, TRANSACTIONAL, legacy, record, resealed, v2, wrapper
-from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +28,8 @@ from kstore.files.txnindex import AbortedTxn
 from kstore.log.compaction import _newest_records
 from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 from kstore.log.compaction._newest_records import NewestRecords, OffsetMap
+from tests.conftest import examples
+from tests.support.batches import CODECS, CONTROL, TRANSACTIONAL, legacy, record, resealed, v2, wrapper
 
 Pair = tuple[bytes | None, bytes | None]
 

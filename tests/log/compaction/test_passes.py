@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cleaning import LIMITS, clean, fill, newest, open_log, unfinished
-from conftest import ManualClock
 
 import kstore
 from kstore.files import checkpoint
@@ -17,6 +15,8 @@ from kstore.log.compaction import compact_log
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.compaction.passes import compact
 from kstore.log.log import writer_of
+from tests.conftest import ManualClock
+from tests.support.cleaning import LIMITS, clean, fill, newest, open_log, unfinished
 
 
 def test_the_newest_record_of_each_key_stays_through_rounds_and_openings(root: Path, clock: ManualClock) -> None:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compacted import HandMade, cleaned, fresh, read_back, swap, write
-from conftest import ManualClock, examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kstore
+from tests.conftest import ManualClock, examples
+from tests.support.compacted import HandMade, cleaned, fresh, read_back, swap, write
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 

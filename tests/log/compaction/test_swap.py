@@ -13,10 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cleaning import clean, open_log, unfinished
-from conftest import ManualClock
-from faultfs import KEPT, LOST, NAMES_LOST, FaultFS, shuffled
-from swaps import check_subsets, committed, story, swap_one_group
 
 import kstore
 from kstore.disk import fs
@@ -25,6 +21,10 @@ from kstore.log.compaction import swap as swapping
 from kstore.log.segments.recovery import leftovers
 from kstore.log.segments.segment import Segment
 from kstore.log.writing.writer import Writer
+from tests.conftest import ManualClock
+from tests.support.cleaning import clean, open_log, unfinished
+from tests.support.faultfs import KEPT, LOST, NAMES_LOST, FaultFS, shuffled
+from tests.support.swaps import check_subsets, committed, story, swap_one_group
 
 
 @pytest.fixture(autouse=True)

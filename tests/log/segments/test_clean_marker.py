@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from parking import writer_of
 
 import kstore
 from kstore.cli import main
 from kstore.files import checkpoint
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock
+from tests.support.parking import writer_of
 
 MARKER = checkpoint.CLEAN_MARKER
 COUNT = 20

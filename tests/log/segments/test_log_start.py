@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from conftest import ManualClock
-from faultfs import KEPT, LOST, PLANS, FaultFS
-from parking import writer_of
 
 import kstore
 from kstore.files import checkpoint
 from kstore.log.writing._sync_turn import Turn
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock
+from tests.support.faultfs import KEPT, LOST, PLANS, FaultFS
+from tests.support.parking import writer_of
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_a_deletion_of_all_does_not_wait_for_what_is_appended_meanwhile(
     goes_on(log, 101)
 
 
-def test_records_that_were_appended_anew_behind_a_truncation_are_flushed_before_they_are_deleted(
+def test_records_appended_behind_a_truncation_are_flushed_before_their_deletion(
     log: kstore.Log, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def again() -> None:
@@ -271,7 +271,7 @@ def test_a_power_cut_in_retention_finds_a_log_that_opens(root: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(("deleted", "cut", "in_store"), [(6, 3, False), (6, 5, False), (6, 0, False), (6, 3, True)])
-def test_a_power_cut_while_a_truncation_lowers_the_log_start_leaves_a_log_that_opens(
+def test_a_power_cut_while_a_truncation_lowers_the_log_start_leaves_a_sound_log(
     root: Path, tmp_path: Path, clock: ManualClock, deleted: int, cut: int, in_store: bool
 ) -> None:
     """SEMANTICS 11.2: the lower log start is in its file before a recovery point that is below the higher one."""
@@ -314,7 +314,7 @@ def test_a_power_cut_while_a_truncation_lowers_the_log_start_leaves_a_log_that_o
 
 
 @pytest.mark.parametrize("before", [2, 4, 5])
-def test_a_power_cut_while_records_are_deleted_up_to_an_offset_in_a_gap_leaves_a_log_that_opens(
+def test_a_power_cut_while_records_are_deleted_into_a_gap_leaves_a_log_that_opens(
     root: Path, tmp_path: Path, clock: ManualClock, before: int
 ) -> None:
     """SEMANTICS 11.11: no recovery point lies in a gap or in the batch behind it, where an opening would take it for

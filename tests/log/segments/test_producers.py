@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ import kstore
 from kstore.files._producer_snapshot import parse_snapshot
 from kstore.files.txnindex import parse_txn_index
 from kstore.log.segments.producer_state import EXPIRATION_CHECK_MS, EXPIRATION_MS
+from tests.conftest import ManualClock
 
 INT_MAX = 2**31 - 1
 
@@ -405,7 +405,7 @@ def test_a_silent_producer_is_forgotten_unless_its_transaction_is_open(path: Pat
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_cut_through_a_transaction_opens_it_again_unless_all_producers_had_expired(
+def test_a_cut_through_a_transaction_reopens_it_unless_all_producers_had_expired(
     path: Path, clock: ManualClock, known: bool
 ) -> None:
     """SEMANTICS 9.26: where nothing was known before a truncation, no batch is read again, as in Kafka."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import Record
@@ -23,6 +22,7 @@ from kstore.disk import fs
 from kstore.errors import CorruptRecordError, StorageError
 from kstore.files import checkpoint, names
 from kstore.tools.check.verify import verify
+from tests.conftest import ManualClock
 
 SETTINGS = {"segment_bytes": 4096, "index_interval_bytes": 0, "segment_index_bytes": 240}
 UNSEEN = frozenset([*range(8), *range(12, 16)])  # base offset and leader epoch: no CRC covers them (FORMAT 3)
@@ -674,7 +674,7 @@ def test_a_log_that_ends_below_its_recovery_point_is_refused(crashed: Damaged) -
         assert crashed.bytes_of_logs() == before
 
 
-def test_a_log_that_ends_below_its_start_and_in_which_nothing_is_flushed_begins_anew_there(crashed: Damaged) -> None:
+def test_an_unflushed_log_that_ends_below_its_start_begins_anew_there(crashed: Damaged) -> None:
     """SEMANTICS 8.11."""
     end = crashed.records[-1].offset + 1
     crashed.mark(STARTS, end)
@@ -813,7 +813,7 @@ def test_a_snapshot_that_waited_is_there_after_whatever_comes_next(
     assert snapshots(path) == ["00000000000000000001.snapshot"]
 
 
-def test_a_process_that_dies_before_the_first_append_leaves_what_the_next_recovery_finds_again(
+def test_a_death_before_the_first_append_leaves_what_the_next_recovery_finds(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     path = left_open(tmp_path, clock)
@@ -852,7 +852,7 @@ def test_an_opening_that_fails_behind_a_lost_index_takes_no_producer_from_the_ne
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_without_a_snapshot_producers_are_looked_for_unless_the_shutdown_is_marked_as_clean(
+def test_without_a_snapshot_producers_are_replayed_unless_the_shutdown_was_clean(
     partition: Path, clock: ManualClock, marked: bool
 ) -> None:
     """SEMANTICS 9.26. The directory looks closed either way: a recovery that died before its snapshot left it so."""
@@ -870,7 +870,7 @@ def test_without_a_snapshot_producers_are_looked_for_unless_the_shutdown_is_mark
         assert len(log.producer_states()) == (0 if marked else 1)
 
 
-def test_a_snapshot_that_waited_is_written_at_the_close_when_the_first_append_could_not_write_it(
+def test_a_snapshot_that_the_first_append_could_not_write_is_written_at_the_close(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = left_open(tmp_path, clock)
@@ -940,9 +940,7 @@ def test_indexes_that_are_as_recovery_would_make_them_are_not_cut_and_grown_agai
     assert cuts == []
 
 
-def test_recovery_makes_the_same_indexes_of_files_with_holes_and_of_files_with_zeros(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_recovery_makes_the_same_indexes_of_files_with_holes_and_with_zeros(tmp_path: Path, clock: ManualClock) -> None:
     """The first is written over in place, the other is cut and grown."""
     path = left_open(tmp_path, clock)
     with kstore.Log.open(path, clock=clock) as log:

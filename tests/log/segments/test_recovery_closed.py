@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
-from kafka_cases import abandon
 
 import kstore
 from kstore.files import checkpoint, names
 from kstore.files.txnindex import AbortedTxn, TxnIndex
 from kstore.log.segments.producer_state import EXPIRATION_MS
+from tests.conftest import ManualClock
+from tests.kafka.cases.kafka_cases import abandon
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -33,7 +33,7 @@ def test_the_entry_of_an_abort_that_was_lost_does_not_abort_what_is_committed(pa
 
 
 @pytest.mark.parametrize("trimmed", [True, False])
-def test_an_empty_segment_behind_one_whose_indexes_were_not_cut_does_not_look_closed(
+def test_an_empty_segment_behind_one_with_uncut_indexes_does_not_count_as_closed(
     partition: Path, trimmed: bool
 ) -> None:
     # docs/compatibility.md: `unsealed-index`
@@ -56,7 +56,7 @@ def test_an_empty_segment_behind_one_whose_indexes_were_not_cut_does_not_look_cl
 
 
 @pytest.mark.parametrize("preallocated", [False, True])
-def test_a_flushed_segment_whose_files_were_not_cut_takes_nothing_from_what_is_behind_it(
+def test_a_flushed_segment_with_uncut_files_takes_nothing_from_what_is_behind_it(
     partition: Path, clock: ManualClock, preallocated: bool
 ) -> None:
     # docs/compatibility.md: `unsealed-index`; the snapshot names a producer of an older segment that has expired since

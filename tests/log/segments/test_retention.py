@@ -170,7 +170,7 @@ def test_time_goes_on_where_size_has_stopped_and_both_after_the_log_start() -> N
     assert [(d.base_offset, d.reason) for d in gone] == [(0, "log_start"), (10, "size"), (20, "time")]
 
 
-def test_an_older_segment_that_is_only_too_small_to_go_by_size_keeps_younger_ones_from_going_by_size() -> None:
+def test_an_older_segment_too_small_to_go_by_size_keeps_the_younger_ones() -> None:
     """But not by time, which begins anew at the first that is left."""
     segments = [Fake(0, 500, NOW - 10), Fake(10, 1, NOW - 9), Fake(20, 1, NOW)]
     assert [d.reason for d in decided(segments, end=30, retention_bytes=3, retention_ms=9)] == ["time"]

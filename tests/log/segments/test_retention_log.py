@@ -12,17 +12,17 @@ import threading
 import time
 from pathlib import Path
 
-import goldenlogs
 import pytest
-from batches import legacy
-from conftest import ManualClock
-from faultfs import LOST, Fate, FaultFS, Plan, shuffled
-from goldenlogs import Partition
-from kafka_cases import bases, batch, epochs, offsets
 
 import kstore
 from kstore.log import read as reading
 from kstore.log.log import writer_of
+from tests.conftest import ManualClock
+from tests.golden import goldenlogs
+from tests.golden.goldenlogs import Partition
+from tests.kafka.cases.kafka_cases import bases, batch, epochs, offsets
+from tests.support.batches import legacy
+from tests.support.faultfs import LOST, Fate, FaultFS, Plan, shuffled
 
 NOW = 1_700_000_000_000
 TORN = Plan("TORN", lambda _: Fate.ZEROS, lambda _: False)  # old names, and zeros where bytes had not been synced

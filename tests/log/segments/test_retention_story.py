@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ManualClock
 
 import kstore
+from tests.conftest import ManualClock
 
 SECOND = 1000
 MINUTE = 60 * SECOND

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from staging import leftovers, records, stage_task
 
 import kstore
 from kstore import Log, StorageError, Store
@@ -20,6 +19,7 @@ from kstore.files import load_files
 from kstore.store.bulk_loads._rebase import rebase
 from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.tools.check.verify import verify
+from tests.support.staging import leftovers, records, stage_task
 
 RENAME, APPEND = 1, 1 << 40
 
@@ -121,7 +121,7 @@ def test_a_topic_with_another_number_of_partitions_is_refused_before_anything(ro
         assert store.log("t", 0).log_end_offset == 0
 
 
-def test_staged_files_that_are_missing_or_of_another_size_are_refused_and_nothing_changes(root: Path) -> None:
+def test_staged_files_missing_or_of_another_size_are_refused_without_a_change(root: Path) -> None:
     manifest = staged_twice(root)
     [path, *_] = sorted(Path(manifest[-1].path).glob("*.log"))
     data = path.read_bytes()

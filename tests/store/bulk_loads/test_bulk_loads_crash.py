@@ -18,9 +18,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SEED, ManualClock
-from faultfs import DATA_LOST, KEPT, LOST, NAMES_LOST, FaultFS, Plan, shuffled
-from staging import leftovers, records, stage_task
 
 import kstore
 from kstore import Log, StorageError, Store, cli
@@ -28,6 +25,9 @@ from kstore.disk import fs
 from kstore.files import load_files
 from kstore.store.bulk_loads.load_manifest import Adopted, Staged
 from kstore.tools.check.verify import verify
+from tests.conftest import SEED, ManualClock
+from tests.support.faultfs import DATA_LOST, KEPT, LOST, NAMES_LOST, FaultFS, Plan, shuffled
+from tests.support.staging import leftovers, records, stage_task
 
 BUDGET = float(os.environ.get("KSTORE_BUDGET", "1"))
 NOW = 1_700_000_000_000
@@ -202,7 +202,7 @@ def test_a_pending_load_is_told_by_verify_and_describe(tmp_path: Path, capsys: p
     ]
 
 
-def test_a_lone_writer_that_comes_before_the_load_is_finished_is_refused_and_told_why(tmp_path: Path) -> None:
+def test_a_lone_writer_before_the_end_of_a_load_is_refused_and_told_why(tmp_path: Path) -> None:
     world = tmp_path / "world"
     manifest = make_pending(world, RENAME)
     root = world / "logs"

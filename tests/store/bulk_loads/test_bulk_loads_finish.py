@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from staging import leftovers, records, stage_task
 
 from kstore import Log, StorageError, Store
 from kstore import spark as ks
@@ -20,6 +19,7 @@ from kstore.store.bulk_loads import place
 from kstore.store.bulk_loads.commit import BulkLoads
 from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.tools.check.verify import verify
+from tests.support.staging import leftovers, records, stage_task
 
 COUNT = 5
 LOAD = [value for task in range(2) for _, value in records(task, 0, COUNT)]
@@ -358,7 +358,7 @@ def test_roots_of_a_store_that_were_moved_have_their_load_finished(
     assert not list(world.glob("*/kstore-commit*"))
 
 
-def test_a_copy_of_a_record_that_decides_nothing_goes_only_when_the_root_that_decides_is_there(tmp_path: Path) -> None:
+def test_an_undecided_copy_of_a_record_goes_only_beside_the_root_that_decides(tmp_path: Path) -> None:
     roots = [tmp_path / "one", tmp_path / "two"]
     Store.open(roots, background=False).close()
     record = load_files.CommitRecord("load", str(roots[0]), tuple(map(str, roots)), None, -1, (), ())

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cancelling import at_every_await, outcome
 
 import kstore
 from kstore.disk import fs
 from kstore.store.coordinator.transactions import TransactionCoordinator
+from tests.support.cancelling import at_every_await, outcome
 
 
 @pytest.fixture
@@ -95,9 +95,7 @@ def test_a_commit_with_sync_is_made_by_a_thread_and_is_on_the_disk(
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_block_that_is_cancelled_at_any_await_is_aborted_or_committed_and_has_ended(
-    store: kstore.Store, sync: bool
-) -> None:
+def test_a_block_cancelled_at_any_await_is_aborted_or_committed_and_has_ended(store: kstore.Store, sync: bool) -> None:
     expected: list[bytes] = []
     number_of = 0
     aborted = 0

@@ -12,7 +12,7 @@ from kstore.store.store import between_transactions
 LOOKS = 60
 
 
-def test_ends_taken_between_transactions_have_all_of_a_transaction_or_no_marker_of_it(tmp_path: Path) -> None:
+def test_ends_between_transactions_have_all_of_a_transaction_or_no_marker_of_it(tmp_path: Path) -> None:
     with kstore.Store.open(tmp_path / "data", background=False) as store:
         logs = [store.create_topic(name) and store.log(name, 0) for name in ("a", "b")]
         looks: list[list[int]] = []

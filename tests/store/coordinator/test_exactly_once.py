@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import SEED
 
 import kstore
+from tests.conftest import SEED
 
 PAGE = Path(__file__).parents[3] / "docs" / "transactions.md"
 LIVES = 4

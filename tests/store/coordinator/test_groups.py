@@ -10,9 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import goldensets
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +19,8 @@ from kstore.codec.coordinator import group_records
 from kstore.codec.coordinator.record_texts import OFFSETS
 from kstore.store.coordinator.consumer import ReadPositions
 from kstore.store.coordinator.group_state import OffsetsPartition
+from tests.conftest import ManualClock
+from tests.golden import goldensets
 
 DAY_MS = 24 * 3_600_000
 TOPIC = "__consumer_offsets"
@@ -222,9 +222,7 @@ def test_a_position_expires_when_its_group_was_silent_for_the_retention(root: Pa
         assert store.committed_offsets("grp") == {}
 
 
-def test_a_position_does_not_expire_by_default_within_a_week_nor_while_a_consumer_is_open(
-    root: Path, clock: ManualClock
-) -> None:
+def test_a_position_does_not_expire_within_a_week_nor_while_a_consumer_is_open(root: Path, clock: ManualClock) -> None:
     with open_store(root, clock) as store:
         store.create_topic("orders")
         store.commit_offsets("grp", {("orders", 0): 0})
@@ -306,7 +304,7 @@ def test_a_position_that_an_open_transaction_has_committed_is_deleted_with(
         assert store.committed_offsets("grp") == {("kept", 0): 6}
 
 
-def test_the_deletion_of_a_topic_keeps_a_position_in_another_stores_topic_of_that_name(root: Path) -> None:
+def test_a_topics_deletion_keeps_a_position_in_another_stores_topic_of_that_name(root: Path) -> None:
     """Also where an open transaction has written one in the deleted topic for the same group and partition."""
     elsewhere = ReadPositions({("orders", 0): 7})
     elsewhere.topic_ids = {"orders": uuid.uuid4()}
@@ -321,7 +319,7 @@ def test_the_deletion_of_a_topic_keeps_a_position_in_another_stores_topic_of_tha
         assert store.committed_offsets("grp") == {("orders", 0): 7}
 
 
-def test_a_position_whose_transaction_ends_between_two_looks_of_a_deletion_is_deleted(
+def test_a_position_whose_transaction_ends_during_a_deletion_is_deleted(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store(root) as store, store.producer(transactional_id="x") as producer:
@@ -392,7 +390,7 @@ def expected_positions() -> dict[str, dict[tuple[str, int], dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("mode", ["r", "a"])
-def test_positions_that_a_broker_wrote_are_read_those_of_aborted_transactions_are_not(
+def test_a_brokers_positions_are_read_and_those_of_aborted_transactions_are_not(
     golden: Callable[[str], Path], mode: Any
 ) -> None:
     expected = expected_positions()
@@ -567,7 +565,7 @@ def test_where_nothing_is_committed_the_reset_says_where_to_begin(root: Path) ->
             store.consumer("grp", "unknown")
 
 
-def test_what_arrives_while_a_consumer_that_began_at_the_end_is_down_is_read_by_the_next(root: Path) -> None:
+def test_what_arrives_while_a_consumer_from_the_end_is_down_is_read_by_the_next(root: Path) -> None:
     with open_store(root) as store:
         fill(store, count=9)
         with store.consumer("grp", "orders", auto_offset_reset="latest") as first:
@@ -580,7 +578,7 @@ def test_what_arrives_while_a_consumer_that_began_at_the_end_is_down_is_read_by_
         assert values(store.consumer("grp", "orders", auto_offset_reset="latest")) == [b"meanwhile"]
 
 
-def test_positions_in_force_are_not_committed_again_by_a_consumer_that_reads_nothing(root: Path) -> None:
+def test_a_consumer_that_reads_nothing_does_not_commit_positions_in_force_again(root: Path) -> None:
     with open_store(root) as store:
         fill(store, count=9)
         for reset in ("earliest", "latest"):
@@ -658,7 +656,7 @@ def numbers(store: kstore.Store, first: int, end: int) -> None:
 @pytest.mark.parametrize("merge", ["partition", "timestamp"])
 @pytest.mark.parametrize("follow", [True, False])
 @pytest.mark.parametrize("other", [False, True])
-def test_a_consumer_raises_when_records_that_it_has_read_are_cut_until_it_is_told_where_to_go_on(
+def test_a_consumer_whose_records_are_cut_raises_until_told_where_to_go_on(
     root: Path, merge: Any, follow: bool, other: bool
 ) -> None:
     """As `Store.read` does; the log has as many records as before, and others from 2 on (SEMANTICS 11.1)."""
@@ -741,7 +739,7 @@ def test_a_position_that_is_committed_while_its_topic_is_made_again_counts_for_n
         assert store.committed_offsets("grp") == {}
 
 
-def test_a_consumer_begins_anew_where_retention_was_faster_if_it_is_to_begin_at_the_earliest(root: Path) -> None:
+def test_a_consumer_from_the_earliest_begins_anew_where_retention_was_faster(root: Path) -> None:
     with open_store(root) as store:
         store.create_topic("orders")
         numbers(store, 0, 4)

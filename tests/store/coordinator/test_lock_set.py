@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from interrupts import interrupt_often
 
 import kstore
 from kstore.store.coordinator._lock_set import LockSet
 from kstore.store.store import between_transactions
+from tests.support.interrupts import interrupt_often
 
 
 def is_free(lock: threading.Lock) -> bool:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
 from kstore.store.topics.topic_follow import TopicFollower
+from tests.conftest import examples
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from puppet import Puppet
 
 import kstore
+from tests.support.puppet import Puppet
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_group_goes_on_from_the_positions_in_the_other_store(
     assert source.committed_offsets("grp") == {("orders", 0): 1}
 
 
-def test_a_position_holds_for_the_topic_that_was_read_not_for_a_later_one_of_its_name(
+def test_a_position_holds_for_the_topic_that_was_read_and_no_later_namesake(
     source: kstore.Store, reader: kstore.Store, own: kstore.Store
 ) -> None:
     write(source, 0, 3)
@@ -255,9 +255,7 @@ with kstore.Store.open(source, "r") as store, kstore.Store.open(own) as mine:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_tailer_in_another_process_reads_all_once_through_its_own_death_and_the_writers(
-    tmp_path: Path, killed: bool
-) -> None:
+def test_a_tailer_elsewhere_reads_all_once_through_its_own_death_and_the_writers(tmp_path: Path, killed: bool) -> None:
     """A tailer commits before it prints: what a killed one has committed is not read again, and nothing is left out."""
     source, own = tmp_path / "source", tmp_path / "own"
     seen: list[int] = []

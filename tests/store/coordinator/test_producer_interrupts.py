@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore.codec.coordinator.transaction_records import Status, parse_transaction
@@ -23,6 +22,7 @@ from kstore.log.writing.writer import Writer
 from kstore.store.coordinator import _transaction
 from kstore.store.topics.idempotent import NumberedAppender, NumberedLoad, SequenceNumbers
 from kstore.store.topics.topic_follow import TopicFollower
+from tests.conftest import ManualClock
 
 
 class Interrupted(BaseException):

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore.codec.coordinator.transaction_records import Status, parse_transaction
 from kstore.log._append import append_commit
 from kstore.log.log import Log, writer_of
 from kstore.store.coordinator._transaction import LAST_EPOCH, IdSteps, RecordTransaction, StepLock
+from tests.conftest import ManualClock
 
 ID = "loader"
 
@@ -156,7 +156,7 @@ def test_a_partition_that_is_known_already_is_not_written_down_again(store: ksto
     assert committed(store) == [b"one", b"two", b"three", b"four"]
 
 
-def test_a_thread_that_holds_the_lock_takes_it_again_and_others_wait_until_it_is_given_back_as_often() -> None:
+def test_a_thread_may_take_its_lock_again_and_others_wait_for_every_release() -> None:
     lock, told, seen = StepLock(), threading.Event(), []
 
     def other() -> None:
@@ -233,7 +233,7 @@ def test_a_lock_that_is_renewed_is_free() -> None:
         pass
 
 
-def test_a_lock_that_is_renewed_by_the_thread_that_holds_it_keeps_others_out_afterwards() -> None:
+def test_a_lock_renewed_by_the_thread_that_holds_it_keeps_others_out_afterwards() -> None:
     """As in a child that was forked inside of a step."""
     lock, told, seen = StepLock(), threading.Event(), []
     with lock:

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import Log
@@ -27,6 +26,7 @@ from kstore.store.topics import idempotent as producerwrites
 from kstore.store.topics._partitioner import partition_of
 from kstore.store.topics.idempotent import SequenceNumbers
 from kstore.store.topics.topic_append import AppendOptions
+from tests.conftest import ManualClock
 
 STATES = "__transaction_state"
 ID = "loader-7"
@@ -154,7 +154,7 @@ def test_the_states_of_a_commit_and_an_abort_are_kafkas(root: Path, clock: Manua
         assert committed(store) == [b"a", b"b", b"c"]
 
 
-def test_a_batch_of_a_transaction_is_numbered_from_0_with_the_epoch_before_its_marker(root: Path) -> None:
+def test_a_transactions_batch_is_numbered_from_0_with_the_epoch_before_its_marker(root: Path) -> None:
     with open_store(root) as store:
         store.create_topic("t")
         with store.producer(transactional_id=ID) as producer:
@@ -547,7 +547,7 @@ def test_a_death_before_any_write_leaves_all_or_nothing(
     assert outcomes == ({True, False} if commit else {False})
 
 
-def test_with_sync_the_data_is_flushed_before_the_decision_and_that_before_any_marker(
+def test_with_sync_data_is_flushed_before_the_decision_and_that_before_markers(
     root: Path, writes: dict[str, Any]
 ) -> None:
     with open_store(root) as store:
@@ -575,7 +575,7 @@ def test_with_sync_the_data_is_flushed_before_the_decision_and_that_before_any_m
             assert (STATES, "flush") in writes["calls"]
 
 
-def test_a_transaction_of_which_a_crash_took_all_records_is_aborted_by_the_next_opening(root: Path) -> None:
+def test_a_transaction_whose_records_a_crash_took_is_aborted_by_the_next_opening(root: Path) -> None:
     """docs/compatibility.md: `hanging-transactions`."""
     store = open_store(root)
     store.create_topic("t")
@@ -654,7 +654,7 @@ def test_a_topic_that_is_deleted_between_a_decision_and_its_marker_holds_nothing
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_transaction_that_ends_while_one_of_its_topics_is_deleted_ends_in_the_others(
+def test_a_transaction_that_ends_as_a_topic_is_deleted_ends_in_the_others(
     root: Path, monkeypatch: pytest.MonkeyPatch, sync: bool
 ) -> None:
     with open_store(root) as store:

@@ -9,10 +9,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_transactions import ID, STATES, committed, die, open_store, states
 
 import kstore
 from kstore.codec.coordinator.transaction_records import Status
+from tests.store.coordinator.test_transactions import ID, STATES, committed, die, open_store, states
 
 
 def cut_states(store: kstore.Store, kept: int) -> None:
@@ -69,9 +69,7 @@ def test_a_decision_is_not_that_of_the_transaction_after_it(root: Path, commit: 
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_transaction_whose_marker_a_crash_took_ends_as_was_decided_though_the_next_goes_on(
-    root: Path, commit: bool
-) -> None:
+def test_a_transaction_whose_marker_a_crash_took_ends_as_was_decided(root: Path, commit: bool) -> None:
     store = decide_and_go_on(root, commit)
     assert states(store)[-1].status == Status.ONGOING
     store.log("t", 0).truncate_to(1)
@@ -83,7 +81,7 @@ def test_a_transaction_whose_marker_a_crash_took_ends_as_was_decided_though_the_
         assert committed(store) == ([b"after", b"first"] if commit else [b"after"])
 
 
-def test_a_log_that_was_closed_with_an_open_transaction_is_ended_if_the_end_was_lost(root: Path) -> None:
+def test_a_log_closed_with_an_open_transaction_is_ended_if_the_end_was_lost(root: Path) -> None:
     """It looks as its close left it, so that no recovery meets it."""
     with open_store(root) as store:
         store.create_topic("t")
@@ -105,7 +103,7 @@ def test_a_log_that_was_closed_with_an_open_transaction_is_ended_if_the_end_was_
         assert committed(store) == []
 
 
-def test_a_transaction_that_was_aborted_for_want_of_its_states_is_not_committed_by_the_next_crash(root: Path) -> None:
+def test_a_transaction_aborted_for_lost_states_is_not_committed_by_the_next_crash(root: Path) -> None:
     """The first crash takes the states of the open transaction, the second one the marker of its abort.
 
     What the opening in between has written of its epoch stays.

@@ -9,14 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import arrowstructs as arrow
 import numpy as np
 import pytest
-from conftest import SEED
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka_jvm import Kafka
-from reference import plain_murmur2
 
 from kstore._core import Record, decode_batches
 from kstore.codec._pack import Packer
@@ -25,6 +21,10 @@ from kstore.errors import InvalidRecordError, InvalidTimestampError, RecordTooLa
 from kstore.store.topics._column_partitioner import partitions_of
 from kstore.store.topics._consume import ConsumerRecord
 from kstore.store.topics._partitioner import Router, Splitter, murmur2, partition_of
+from tests.conftest import SEED
+from tests.kafka.kafka_jvm import Kafka
+from tests.support import arrowstructs as arrow
+from tests.support.reference import plain_murmur2
 
 T = 1_700_000_000_000
 MIB = 1 << 20
@@ -452,7 +452,7 @@ def test_a_refusal_names_the_record_by_its_number_in_the_iterable(item: Any, kin
 
 
 @pytest.mark.parametrize("after", [0, 1, 5])
-def test_a_record_that_stays_too_large_compressed_is_named_though_others_came_after_it(after: int) -> None:
+def test_a_record_too_large_even_compressed_is_named_though_others_came_after_it(after: int) -> None:
     noise = random.Random(2).randbytes(3000)
     keys = [keys_for(partition, 2, 40) for partition in (0, 1)]
     items = [(keys[1][0], b"v")] * 3 + [(keys[0][0], b"v")] * 4 + [(keys[0][0], noise)] + [(keys[1][0], b"v")] * 9
@@ -463,7 +463,7 @@ def test_a_record_that_stays_too_large_compressed_is_named_though_others_came_af
     assert pairs(split.records()) == {0: [(keys[0][0], b"v")] * 4}
 
 
-def test_a_batch_that_compression_makes_too_large_names_the_right_one_of_its_records() -> None:
+def test_a_batch_that_compression_makes_too_large_names_the_right_record() -> None:
     noise = random.Random(2).randbytes(900)
     small = [(b"k", b"x" * 10)]
     items: list[Any] = []

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ManualClock
-from faultfs import FaultFS
 
 import kstore
 from kstore import AppendInfo, RecordMetadata, Store
@@ -32,6 +30,8 @@ from kstore.errors import (
 from kstore.log.batch_packer import batch_bytes_of
 from kstore.log.log import fail
 from kstore.store.topics._partitioner import partition_of
+from tests.conftest import ManualClock
+from tests.support.faultfs import FaultFS
 
 
 @pytest.fixture
@@ -309,7 +309,7 @@ def test_many_records_go_where_single_ones_would(store: Store, clock: ManualCloc
     assert infos == {p: AppendInfo(0, len(expected[p]) - 1, clock.now, -1) for p in range(4)}
 
 
-def test_the_answer_tells_offsets_of_this_call_only_and_of_partitions_with_records_only(store: Store) -> None:
+def test_the_answer_tells_only_offsets_of_this_call_and_partitions_with_records(store: Store) -> None:
     store.append_many("events", [b"v"] * 3, partition=2)
     infos = store.append_many("events", [(None, b"v", 50, ()), (None, b"v", 70, ()), (None, b"v", 60, ())], partition=2)
     assert infos == {2: AppendInfo(3, 5, 70, -1)}

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import arrowstructs as arrow
 import numpy as np
 import pytest
-from conftest import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +30,8 @@ from kstore.log import batch_packer
 from kstore.store.topics._column_partitioner import ColumnSplitter
 from kstore.store.topics._partitioner import Router, Splitter, partition_of
 from kstore.store.topics._topic_append import Route
+from tests.conftest import ManualClock
+from tests.support import arrowstructs as arrow
 
 T = 1_700_000_000_000
 

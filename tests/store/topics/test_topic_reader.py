@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManualClock
 
 import kstore
 from kstore import ConsumerRecord, Store
@@ -26,6 +25,7 @@ from kstore.errors import (
 from kstore.log.reading.read_only_view import FIRST_PAUSE, LONGEST_PAUSE, ReadOnlyView
 from kstore.store.topics import topic_follow as topicreads
 from kstore.store.topics._partitioner import partition_of
+from tests.conftest import ManualClock
 
 SECONDS = 20.0  # what a test waits for something that is bound to come
 
@@ -420,9 +420,7 @@ def test_nothing_is_lost_between_a_call_and_the_first_look(store: Store, beside:
     assert times(take(records, 4)) == [1, 2, 3, 4]
 
 
-def test_a_follower_takes_in_new_partitions_from_their_start_unless_it_was_told_which(
-    store: Store, beside: Store
-) -> None:
+def test_a_follower_takes_new_partitions_from_their_start_unless_told_which(store: Store, beside: Store) -> None:
     put(store, 0, 5)
     records = beside.read("events", follow=True, start_timestamp=5)
     some = beside.read("events", follow=True, partitions=[0], timeout=0)
@@ -472,7 +470,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_a_follower_that_waits_is_woken_by_an_append_to_any_partition_and_then_waits_for_all(store: Store) -> None:
+def test_a_waiting_follower_is_woken_by_an_append_to_any_partition_each_time(store: Store) -> None:
     found: list[tuple[int, int]] = []
 
     def follow() -> None:
@@ -533,7 +531,7 @@ def test_pauses_between_looks_from_outside_grow_and_follow_what_a_look_costs(
     assert all(pause == pytest.approx(0.036) for pause in pauses[22:-1])
 
 
-def test_a_directory_that_changes_all_the_time_does_not_keep_a_follower_from_pausing(
+def test_a_directory_in_constant_change_does_not_keep_a_follower_from_pausing(
     store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0

@@ -1,0 +1,1 @@
+"""Helper threads, interrupts, event loops and terminal output, which all packages use."""

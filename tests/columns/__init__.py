@@ -1,0 +1,1 @@
+"""Records as Arrow and NumPy columns, written and read."""

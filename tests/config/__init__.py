@@ -1,0 +1,1 @@
+"""Kafka's settings: names, defaults, ranges, and changes while a log is open."""

@@ -1,0 +1,1 @@
+"""Each kind of file is read strictly and written durably."""

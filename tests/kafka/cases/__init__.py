@@ -1,0 +1,1 @@
+"""Cases of Kafka's own test suites, told to kstore."""

@@ -1,0 +1,1 @@
+"""One partition: appends, reads, flushes and columns."""

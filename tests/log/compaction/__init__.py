@@ -1,0 +1,1 @@
+"""Compaction: which records stay, how files are swapped, what readers see."""

@@ -1,0 +1,1 @@
+"""Segments: recovery, retention, the log start and the state of producers."""

@@ -1,0 +1,1 @@
+"""Metrics, statistics and log messages are those that their pages list."""

@@ -1,0 +1,1 @@
+"""Searches for faults: fuzzed parsers, leaks and soaks."""

@@ -1,0 +1,1 @@
+"""Spark reads and writes logs; its parts also without a JVM."""

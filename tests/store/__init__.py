@@ -1,0 +1,1 @@
+"""A store: topics, directories, leadership, housekeeping and compaction."""

@@ -1,0 +1,1 @@
+"""Bulk loads become part of the logs exactly once."""

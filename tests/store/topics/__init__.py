@@ -1,0 +1,1 @@
+"""Topics: where records go, appends, reads and repeated appends."""

@@ -1,0 +1,1 @@
+"""The package with which users test their own code."""

@@ -1,0 +1,1 @@
+"""Dump, verify and repair: what they print, find and mend."""
