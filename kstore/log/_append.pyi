@@ -2,12 +2,11 @@ from datetime import datetime
 
 from typing_extensions import Buffer
 
-from kstore.log.append import Appends
 from kstore.log.log import Log
 from kstore.types import Headers
 
 def append(
-    self: Appends,
+    self: Log,
     value: Buffer | None,
     key: Buffer | None = None,
     *,

@@ -9,6 +9,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from kstore.log.segments._producer_state cimport ProducerTable
 from kstore.log.writing._appender cimport Appender
 
+from kstore.log.record_append import append_record
+
 
 @cython.binding(True)                    # a method of a class of Python
 def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
@@ -34,7 +36,10 @@ def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None
                 if sync:
                     self._flush()
                 return offset
-    return self._append_slowly(value, key, timestamp, headers, leader_epoch, sync, expected_offset)
+    offset = append_record(self._leading(), value, key, timestamp, headers, leader_epoch, expected_offset)
+    if sync:
+        self.flush()
+    return offset
 
 
 def append_commit(log, int64_t now_ms, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,

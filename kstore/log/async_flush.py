@@ -10,6 +10,13 @@ from copy import copy
 from functools import partial
 
 from kstore.base import loops
+from kstore.log.writing.writer import Writer
+
+
+async def do_due_work(writer: Writer) -> None:
+    """Have a thread do the work that the next append would do first: syncs, delayed unlinks."""
+    if writer.appender.now() >= writer.appender.due_ms:
+        await loops.in_thread(loops.running(), writer.housekeeping.before_append)
 
 
 class Flushers:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from kstore._core import RecordIterator
+from kstore._core import Record, RecordIterator
+from kstore.log.async_stream import Stream
 from kstore.log.reading.followed_log import FollowedLog
-from kstore.log.reading.log_reader import ReadOptions
+from kstore.log.reading.log_reader import iterate_records
+from kstore.log.reading.read_options import ReadOptions
 from kstore.log.reading.view import View
 from kstore.log.writing.writer import Writer
 
@@ -61,3 +63,11 @@ class LogSource:
     def watched(self, ring: Callable[[], None]) -> AbstractContextManager[None]:
         """Have the writer call `ring`, if it is in this process."""
         return watching((self._view,), ring)
+
+
+def stream_records(view: View, options: ReadOptions, owner: object) -> Stream[Record]:
+    """Iterate over records with `async for`; see `Log.aread`."""
+    records = iterate_records(view, options._replace(follow=False), owner)
+    if not options.follow:
+        return Stream([records])
+    return Stream([], LogSource(view, records, options), options.timeout)

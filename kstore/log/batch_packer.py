@@ -36,7 +36,7 @@ class ProducerFields(NamedTuple):
     transactional: bool = False
 
 
-NO_PRODUCER = ProducerFields()
+NO_PRODUCER: ProducerFields = ProducerFields()
 
 
 def producer_fields(producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool) -> ProducerFields:
@@ -51,6 +51,36 @@ def producer_fields(producer_id: int, producer_epoch: int, base_sequence: int, t
         arguments.integer("base_sequence", base_sequence, 0, INT_MAX),
         bool(transactional),
     )
+
+
+class AppendOptions(NamedTuple):
+    """What a caller of `Log.append_many` or `Log.append_columns` says beside the records, checked."""
+
+    codec: int = 0
+    batch_bytes: int | None = None
+    expected_offset: int | None = None
+    leader_epoch: int | None = None
+    producer: ProducerFields = NO_PRODUCER
+    atomic: bool = False  # one batch or nothing
+
+
+def append_options(
+    config: LogConfig,
+    compression: str | None,
+    batch_bytes: int | None,
+    expected_offset: int | None,
+    leader_epoch: int | None,
+    producer: ProducerFields,
+    *,
+    atomic: bool,
+) -> AppendOptions:
+    """Check what a caller says of an append to a log with this configuration."""
+    codec = codec_of(config, compression)
+    check_epoch(leader_epoch)
+    expected_offset = checked_expectation(expected_offset)
+    if expected_offset is not None and not atomic:
+        raise ValueError("expected_offset needs atomic=True: other appends may come between several batches")
+    return AppendOptions(codec, batch_bytes, expected_offset, leader_epoch, producer, atomic)
 
 
 def codec_of(config: LogConfig, named: str | None) -> int:
@@ -111,6 +141,12 @@ def packer(
         single=single,
         draft=draft,
     )
+
+
+def check_epoch(leader_epoch: int | None) -> None:
+    """Refuse a leader epoch that does not exist."""
+    if leader_epoch is not None:
+        arguments.integer("leader_epoch", leader_epoch, 0, INT_MAX)
 
 
 def checked_expectation(expected_offset: int | None) -> int | None:

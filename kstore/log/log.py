@@ -1,7 +1,7 @@
 """`Log`: one topic-partition directory, laid out byte for byte as a Kafka broker would.
 
-Here are opening and its locks, marks, and administration; appends and reads are in append.py and read.py. The state of
-a writable log is a `Writer`, that of a read-only log a `ReadOnlyView`.
+All public methods are here: each checks its arguments and calls the part that does the work. The state of a writable
+log is a `Writer`, that of a read-only log a `ReadOnlyView`.
 """
 
 from __future__ import annotations
@@ -9,46 +9,79 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from errno import EBADMSG
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack
 
+from kstore import _core
+from kstore._core import Record
 from kstore.base import arguments, times
 from kstore.base.closing import Closing
-from kstore.base.numbers import INT_MAX
 from kstore.base.stats import LogStats
 from kstore.codec._compression import ZSTD_OF_COLUMNS
+from kstore.columns._columns import Columns
+from kstore.columns._latest_offsets import new_secret
 from kstore.config import cautions
 from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import fs
-from kstore.errors import InvalidTopicError, KStoreError, PolicyViolationError, StorageError, as_storage_error
-from kstore.files import checkpoint, follower_file, load_files, names, restore_mark
+from kstore.errors import (
+    InvalidTopicError,
+    KStoreError,
+    PolicyViolationError,
+    ReadOnlyError,
+    StorageError,
+    as_storage_error,
+    closed,
+)
+from kstore.files import follower_file, names
 from kstore.files.follower_file import FollowerRole
-from kstore.log.async_calls import Awaits
+from kstore.log import _append, column_append, encoded_append
+from kstore.log.appended import with_appended
+from kstore.log.batch_packer import append_options, check_epoch, producer_fields
+from kstore.log.column_append import GivenColumns
+from kstore.log.column_reads import (
+    ArrowStreams,
+    Layout,
+    column_options,
+    iterate_chunks,
+    read_batch_table,
+    read_chunk,
+)
 from kstore.log.compaction import compact_log, compaction_stats
 from kstore.log.compaction.compaction_outlook import CompactionOutlook
 from kstore.log.compaction.compaction_outlook import outlook as compaction_outlook
+from kstore.log.log_table import LogTable, checked, collect
+from kstore.log.opening import Marks, check_place, load_writer, lock_partition, take_marks, take_role
+from kstore.log.reading import _timestamp_lookup, fetch
+from kstore.log.reading.fetch import FetchResult
+from kstore.log.reading.log_reader import iterate_batches, iterate_records
 from kstore.log.reading.read_only_view import ReadOnlyView
+from kstore.log.reading.read_options import Isolation, OnLag, read_options, wants_committed
 from kstore.log.reading.view import describe_all, steadily
-from kstore.log.segments import recovery
-from kstore.log.segments.producer_state import DEFAULT_EXPIRY, Expiry
+from kstore.log.record_append import append_records
+from kstore.log.segments.producer_state import DEFAULT_EXPIRY, Expiry, ProducerInfo
 from kstore.log.segments.recovery import Recovery, Seen
 from kstore.log.writing import retention_run, truncation
+from kstore.log.writing._appender import Appender
 from kstore.log.writing.housekeepers import InlineHousekeeper, ThreadHousekeeper
 from kstore.log.writing.housekeeping import Housekeeper
 from kstore.log.writing.retention import Deletion, Outlook
 from kstore.log.writing.writer import Writer
-from kstore.types import AppendInfo, CompactionStats, SegmentInfo
+from kstore.types import AppendInfo, CompactionStats, SegmentInfo, TimestampOffset
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+    from kstore.base.loops import Turns
     from kstore.config.keywords import LogSettings
+    from kstore.log.async_flush import Flushers
+    from kstore.log.async_stream import Stream
+    from kstore.types import Headers
 
 
-class Log(Closing, Awaits):
+class Log(Closing):
     """One partition of a topic: appended to at its end, read from anywhere. Open it with `Log.open`.
 
     Any method may be called from any thread. Appends of one call to `append_many` may interleave with those of other
@@ -87,29 +120,19 @@ class Log(Closing, Awaits):
         `StorageError`, also while a bulk load into the partition is not finished (`Store.open` does that), or a restore
         into its root.
         """
-        if mode not in ("a", "r"):
-            raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
-        directory = os.path.abspath(arguments.path("path", path))
+        directory, topic, partition = check_place(path, mode)
         arguments.one_of("config", config, LogConfig, Mapping, str, os.PathLike)
-        checked = times.checked_clock(clock)
+        checked_clock = times.checked_clock(clock)
         if max_decompressed_bytes is not None:
             max_decompressed_bytes = arguments.integer("max_decompressed_bytes", max_decompressed_bytes, low=1)
-        parsed = names.parse_partition_name(os.path.basename(directory))
-        if mode == "a" and names.partition_name(parsed.topic, parsed.partition) != os.path.basename(directory):
-            raise InvalidTopicError(
-                f"{os.path.basename(directory)!r} is not the name of a live partition; "
-                f"{names.partition_name(parsed.topic, parsed.partition)!r} would be (FORMAT 1.2)"
-            )
-        names.check_topic(parsed.topic)
-        restore_mark.refuse_unfinished(os.path.dirname(directory))
         refuse_unknown(Log.open, settings, LogConfig)
         resolved = LogConfig.resolve(config, settings)
         if mode == "a":
             resolved.check_for_writing()
             cautions.issue(resolved.warnings(housekeeping=False))
-        log = cls._begin(directory, parsed.topic, parsed.partition, mode, resolved)
+        log = cls._begin(directory, topic, partition, mode, resolved)
         log._arguments = {"config": config, "max_decompressed_bytes": max_decompressed_bytes, **settings}
-        log._clock = checked
+        log._clock = checked_clock
         if mode == "r":
             log._open_for_reading()
         else:
@@ -128,6 +151,7 @@ class Log(Closing, Awaits):
         log._locks = ()
         log._clock = None
         log._arguments = {}
+        log._streams = ArrowStreams()
         log.config = config
         fs.register(log)
         return log
@@ -153,6 +177,14 @@ class Log(Closing, Awaits):
     _clock: Callable[[], int] | None
     _locks: tuple[fs.Lock, ...]
     _view: Writer | ReadOnlyView
+    _writer: Writer | None
+    _appender: Appender | None = None  # the writer's, for the calls that need nothing else of it
+    # The fast path of `append_batch`: `Appender.append_ready`, which answers None where there is more to do.
+    _append_ready: Callable[[ReadableBuffer, str, int | None, int], AppendInfo | None]
+    _flush: Callable[[], None]  # of the log's writer
+    _streams: ArrowStreams
+    _turns: Turns | None = None
+    _flushers: Flushers | None = None
     _is_own = False  # opened by the user, who closes it; not by a store
 
     def _open_for_reading(self) -> None:
@@ -165,56 +197,32 @@ class Log(Closing, Awaits):
 
     def _open_for_writing(self, clock: Callable[[], int] | None) -> None:
         root = os.path.dirname(self.path)
-        partition = (self.topic, self.partition)
         fs.make_directories(root)
         self._locks = (fs.lock_root(root, shared=True),)
         try:
-            load_files.refuse_pending(root, *partition)
-            if not fs.exists(self.path):
-                checkpoint.forget_partitions(root, [partition])
-                fs.mkdir(self.path)
-            self._locks += (fs.lock_partition(self.path),)
-            marked_clean = checkpoint.remove_clean_marker(root)
-            if marked_clean and (higher := checkpoint.flushed_high_watermarks(root)):
-                checkpoint.update_offsets(root, checkpoint.RECOVERY_POINTS, higher)
-            recovery_point = checkpoint.read_offsets(root, checkpoint.RECOVERY_POINTS).get(partition, 0)
-            log_start_offset = checkpoint.read_offsets(root, checkpoint.LOG_STARTS).get(partition, 0)
+            self._locks += (lock_partition(self.path, (self.topic, self.partition)),)
+            marks = take_marks(root, (self.topic, self.partition))
             housekeeper = ThreadHousekeeper(root) if clock is None else InlineHousekeeper(root)
-            leader_epoch = checkpoint.read_offsets(root, checkpoint.LEADER_EPOCHS).get(partition, -1)
-            self._load(clock, housekeeper, recovery_point, log_start_offset, marked_clean)
-            _take_role(self._writable(), follower_file.read_role(root), leader_epoch)
+            self._load(marks, clock, housekeeper)
+            take_role(self._writable(), follower_file.read_role(root), marks.leader_epoch)
         except BaseException:
             self._unlock()
             raise
 
     def _load(
         self,
+        marks: Marks,
         clock: Callable[[], int] | None,
         housekeeper: Housekeeper,
-        recovery_point: int,
-        log_start_offset: int,
-        marked_clean: bool,
         expiry: Expiry = DEFAULT_EXPIRY,
         seen: Seen | None = None,
     ) -> None:
-        now_ms = time.time_ns() // 1_000_000 if clock is None else times.milliseconds("what the clock gives", clock())
-        loaded = recovery.load(
-            self.path,
-            self.config,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            marked_clean=marked_clean,
-            now_ms=now_ms,
-            expiry=expiry,
-            seen=seen,
-        )
-        self.recovery = loaded.recovery
-        self._writer = self._view = Writer(
-            self.path, (self.topic, self.partition), self.config, loaded, clock, housekeeper
-        )
-        self._appender = self._writer.appender
-        self._append_ready = self._writer.appender.append_ready
-        self._flush = self._writer.housekeeping.flush
+        partition = (self.topic, self.partition)
+        writer, self.recovery = load_writer(self.path, partition, self.config, marks, clock, housekeeper, expiry, seen)
+        self._writer = self._view = writer
+        self._appender = writer.appender
+        self._append_ready = writer.appender.append_ready
+        self._flush = writer.housekeeping.flush
 
     def _unlock(self) -> None:
         for lock in reversed(self._locks):
@@ -274,6 +282,486 @@ class Log(Closing, Awaits):
         if self.mode != "r":
             raise TypeError("a log that is open for writing cannot be pickled: it holds the writer's locks")
         return _reopen, (self.path, self._arguments)
+
+    # Appending.
+
+    append = _append.append
+
+    def append_many(
+        self,
+        records: Iterable[Any],
+        *,
+        compression: str | None = None,
+        atomic: bool = False,
+        sync: bool = False,
+        batch_bytes: int | None = None,
+        expected_offset: int | None = None,
+        leader_epoch: int | None = None,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
+    ) -> AppendInfo:
+        """Append an iterable of values, (key, value), (key, value, timestamp, headers) or `Record`s.
+
+        Batches are filled up to `batch_bytes` (header and records before compression; by default the least of 1 MiB,
+        `max.message.bytes` and `segment.bytes`); each is one leader append to Kafka's rules. `compression` names a
+        codec for this call where the topic's `compression.type` is "producer". `atomic=True` stores one batch or
+        nothing; with it an `expected_offset` is as in `append`, for the first record. Otherwise, when a record is
+        refused, or the iterable raises, the batches before it stay. Every exception that leaves here then says which,
+        in `appended` and, if it is not one of kstore's, in a note.
+
+        With a `producer_id` the records are numbered from `base_sequence` on, and each batch is held against what the
+        log knows of that producer (SEMANTICS 9). One that it already has, of the last five, is not stored again: its
+        offsets are the answer, and are held against `expected_offset`. With `transactional` they belong to a
+        transaction, which `append_marker` ends.
+
+        Raises what `append` raises; `InvalidRecordError` names the record by its number in the iterable. For a producer
+        also `OutOfOrderSequenceError`, `InvalidProducerEpochError`, `InvalidTxnStateError`.
+        """
+        writer = self._leading()
+        producer = producer_fields(producer_id, producer_epoch, base_sequence, transactional)
+        options = append_options(
+            writer.config, compression, batch_bytes, expected_offset, leader_epoch, producer, atomic=atomic
+        )
+        appended = append_records(writer, records, options)
+        return self._synced(appended) if sync else appended
+
+    def append_columns(
+        self,
+        values: Any,
+        *,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Any = None,
+        compression: str | None = None,
+        sync: bool = False,
+        batch_bytes: int | None = None,
+        threads: int = 1,
+        expected_offset: int | None = None,
+        leader_epoch: int | None = None,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
+    ) -> AppendInfo:
+        """Append a record for each row of `values`, with the same row of the other columns; nulls are nulls.
+
+        A column is whatever speaks the Arrow PyCapsule interface (an array, a chunked array, a stream), a NumPy array,
+        or a list. Bytes may be binary or utf8 in any of Arrow's layouts, dictionary-encoded or not; NumPy's `S` (the
+        NUL bytes at a row's end are padding, as in NumPy), `V` or rows of uint8. `values` may be a record batch, a
+        table, a stream of them or a structured array with columns value, key, timestamp and headers. `timestamps` are
+        milliseconds, Arrow timestamps, dates, or datetime64, one int for all, or None for now, which null is, too;
+        times between two milliseconds belong to the earlier one. `headers` are an Arrow map or list of structs, or a
+        list of what `append_many` takes for each record.
+
+        Batches are those of `append_many` for the same records. With `threads` above 1 batches are compressed on so
+        many threads, in order; without a codec one batch is written while the next is encoded. A producer's numbers are
+        as in `append_many`. With an `expected_offset` the rows are stored as one batch that begins there, or not at
+        all; more rows than a batch has room for are a `RecordTooLargeError`. Raises what `append_many` raises,
+        `InvalidColumnError` for columns of different lengths and unsound Arrow data, and `TypeError` for a type that is
+        not taken; errors name the row. Every exception says what is stored, as in `append_many`.
+        """
+        writer = self._leading()
+        producer = producer_fields(producer_id, producer_epoch, base_sequence, transactional)
+        options = append_options(
+            writer.config,
+            compression,
+            batch_bytes,
+            expected_offset,
+            leader_epoch,
+            producer,
+            atomic=expected_offset is not None,
+        )
+        given = GivenColumns(values, keys, timestamps, headers)
+        appended = column_append.append_columns(writer, given, options, threads)
+        return self._synced(appended) if sync else appended
+
+    def append_batch(
+        self,
+        data: ReadableBuffer,
+        *,
+        origin: Literal["client", "coordinator"] = "client",
+        leader_epoch: int | None = None,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
+        """Append one encoded batch as a producer sends it: checked, given its offsets, stored (SEMANTICS 1).
+
+        A batch with a producer id is held against what the log knows of that producer, as in `append_many`. With
+        `transaction_version=2` a coordinator's marker must have a higher epoch than its transaction (SEMANTICS 9.11a).
+
+        The caller's bytes are not changed. Raises `CorruptRecordError`, `InvalidRecordError` (with `record_errors`),
+        `InvalidTimestampError`, `RecordTooLargeError`, `RecordBatchTooLargeError`; the log is then as it was.
+        """
+        info = self._append_ready(data, origin, leader_epoch, transaction_version)
+        return info or encoded_append.append_encoded(self._leading(), data, origin, leader_epoch, transaction_version)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int = 0,
+        transaction_version: int = 0,
+        sync: bool = False,
+        leader_epoch: int | None = None,
+    ) -> int:
+        """End a producer's transaction in this log with a control batch, stamped now; its offset (SEMANTICS 9.11).
+
+        With `transaction_version=2` the epoch must be above that of the transaction; so the next begins at sequence 0.
+        Raises `InvalidProducerEpochError` for an older epoch, `TransactionCoordinatorFencedError` for an older
+        coordinator. A marker without a transaction is stored, and changes the epochs alone.
+        """
+        offset = encoded_append.append_marker(
+            self._leading(),
+            producer_id,
+            producer_epoch,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
+            leader_epoch=leader_epoch,
+        )
+        if sync:
+            self.flush()
+        return offset
+
+    def append_as_follower(self, data: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
+        """Append encoded batches that already have offsets and leader epochs, as a replica fetches them
+        (SEMANTICS 1.23 to 1.25).
+
+        From the first batch on whose epoch is above `leader_epoch` everything is left out (SEMANTICS 1.5). Raises
+        `UnexpectedAppendOffsetError` below the log end, `OffsetsOutOfOrderError`, `CorruptRecordError`,
+        `RecordBatchTooLargeError`, and `NotLeaderError` where `kstore.replicate` does it; the log is then as it was.
+        """
+        writer = self._leading()
+        check_epoch(leader_epoch)
+        return encoded_append.append_fetched(writer, data, leader_epoch)
+
+    def flush(self) -> None:
+        """Return once everything appended before the call is on the disk, its directory entries included.
+
+        Concurrent callers share one sync. After a failed sync the log refuses writes until it is reopened.
+        """
+        self._writable().housekeeping.flush()
+
+    async def aappend(
+        self,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None = None,
+        *,
+        timestamp: int | datetime | None = None,
+        headers: Headers | None = None,
+        sync: bool = False,
+        expected_offset: int | None = None,
+        leader_epoch: int | None = None,
+    ) -> int:
+        """Append one record as `append` does, and return its offset.
+
+        The write is made in the loop's thread. With `sync=True` the call then waits until the record is on the disk:
+        all tasks that wait for it at the same time share one sync, which a thread of the loop's executor makes. Tasks
+        that append again and again give way to the loop's other tasks every half a millisecond.
+
+        Cancelled before the write, the call has appended nothing. With `sync=True` it may be cancelled after the write:
+        then the record has been appended, can be read, and is on the disk after the next sync. Raises what `append`
+        raises; where the sync fails, or the log is closed meanwhile, the record has been appended and may be lost with
+        the machine. `RuntimeError` without an asyncio event loop.
+        """
+        turns = self._turns or self._begin_awaiting()
+        if turns.is_over():
+            await turns.give_way()
+        offset = -1
+        if headers is None and leader_epoch is None and self._appender is not None:
+            offset = self._appender.append(value, key, timestamp, expected_offset)
+        if offset < 0:
+            from kstore.log.async_flush import do_due_work
+
+            await do_due_work(self._leading())
+            offset = self.append(
+                value,
+                key,
+                timestamp=timestamp,
+                headers=headers,
+                expected_offset=expected_offset,
+                leader_epoch=leader_epoch,
+            )
+        if sync:
+            await self.aflush()
+        return offset
+
+    async def aflush(self) -> None:
+        """Return once everything appended before the call is on the disk, as `flush` does.
+
+        A thread of the loop's executor makes the sync, one for all tasks that wait at the same time. A cancelled call
+        waits no longer, and changes nothing. Raises what `flush` raises; `LogClosedError` if the log is closed
+        meanwhile.
+        """
+        writer = self._writable()
+        flushers = self._flushers
+        if flushers is None:
+            from kstore.log.async_flush import Flushers
+
+            flushers = self._flushers = Flushers(writer.housekeeping.flush)
+        await flushers.flushed()
+
+    # Reading.
+
+    def read(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        isolation: Isolation = "read_uncommitted",
+        follow: bool = False,
+        timeout: float | None = None,
+        durable: bool = False,
+        on_lag: OnLag = "raise",
+    ) -> Iterator[_core.Record]:
+        """Iterate over the records of `[offset, end_offset)`, over segment borders.
+
+        Starts at `offset`, or at the first record at or after `start_timestamp` (milliseconds, or a `datetime` with a
+        time zone), or at the log start; ends where the
+        log ends now, unless `follow`, which waits for more and ends after `timeout` seconds without a new record.
+        With `durable` it ends, or waits, at the recovery point: what it gives survives the machine. That is what the
+        writer has flushed, and in another process what it has written down of that, once a minute or so
+        (SEMANTICS 12.7). With `isolation="read_committed"` it ends, or waits, at the last stable offset, where the
+        earliest open transaction begins, and leaves out the records of aborted ones.
+        Control records are left out. Raises `OffsetOutOfRangeError` at once for an offset outside the log, and from
+        the iterator when retention, `delete_records` or a truncation overtakes it; `CorruptRecordError` for a batch
+        whose CRC does not hold; `LogClosedError`. With `on_lag="start"` what was deleted below the log start is passed
+        over, at once and when retention or `delete_records` overtakes the iterator; `OffsetOutOfRangeError` is then
+        for what a truncation took, and for an offset above the log end. One iterator belongs to one thread at a time.
+        """
+        options = read_options(offset, end_offset, start_timestamp, isolation, durable, follow, timeout, on_lag)
+        return iterate_records(self._view, options, self)
+
+    def read_batches(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        isolation: Isolation = "read_uncommitted",
+        follow: bool = False,
+        timeout: float | None = None,
+        durable: bool = False,
+        on_lag: OnLag = "raise",
+    ) -> Iterator[_core.RecordBatch]:
+        """Iterate over the batches that hold records of `[offset, end_offset)`, control batches included.
+
+        The first may begin below `offset` and the last reach past `end_offset`. Each batch owns its bytes. Otherwise
+        as `read`.
+        """
+        options = read_options(offset, end_offset, start_timestamp, isolation, durable, follow, timeout, on_lag)
+        return iterate_batches(self._view, options, self)
+
+    def aread(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        isolation: Isolation = "read_uncommitted",
+        follow: bool = False,
+        timeout: float | None = None,
+        durable: bool = False,
+        on_lag: OnLag = "raise",
+    ) -> Stream[Record]:
+        """Iterate over the records of `[offset, end_offset)` with `async for`; the arguments are those of `read`.
+
+        Pieces of files, of up to 256 KiB or one larger batch, are read by a thread of the loop's executor, and what was
+        appended while the iterator waited, in the loop's thread. After 256 records the loop's other tasks get their
+        turn. Nothing is read ahead of the piece, so an iterator that is slow costs no memory, and holds no append back.
+
+        With `follow` the writer wakes the iterator, if it is in this process; a log that another process writes is
+        looked at with pauses that grow to a quarter of a second. A cancelled `anext` loses no record: the next one goes
+        on. Raises as `read` does, at once for what is wrong with the arguments; `LogClosedError` from the iterator when
+        the log is closed. One iterator belongs to one task at a time.
+        """
+        from kstore.log.async_source import stream_records
+
+        options = read_options(offset, end_offset, start_timestamp, isolation, durable, follow, timeout, on_lag)
+        return stream_records(self._view, options, self)
+
+    def read_columns(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+    ) -> Columns:
+        """Read the records of `[offset, end_offset)` into columns, at most `max_records` and `max_bytes` of them.
+
+        Where it starts and ends and what it raises is as with `read`; the answer's `next_offset` says where to go on,
+        and is the end when nothing is left. `max_bytes` counts records as a batch holds them before compression; one
+        record is given whatever its size. `columns` are by default offset, timestamp, key and value; there are also
+        headers, partition_leader_epoch, producer_id, producer_epoch, base_sequence, sequence, base_offset,
+        timestamp_type (0 the producer's, 1 the log's, -1 none), compression (by number), is_transactional and
+        is_tombstone (whether the value is null). Only what is asked for is built. `layout` is how keys and values lie
+        in memory: "binary", with 32-bit offsets, for which reading stops below 2 GiB; "large_binary"; or "view", where
+        uncompressed values are not copied (several engines import views, but have few functions for them). Long
+        stretches are read by so many `threads`, by default as many as there are cores and at most 4, which share the
+        work of one answer and keep its order.
+        """
+        wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=True)
+        options = read_options(offset, end_offset, start_timestamp, isolation, durable)
+        return read_chunk(self._view, options, wanted)
+
+    def iter_columns(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+    ) -> Iterator[Columns]:
+        """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
+
+        Without either, chunks are of up to 4 MiB, of whole batches where these are smaller, and as many are read at
+        once as there are `threads`, of compressed batches twice as many; the other threads go on reading while the
+        caller uses a chunk, up to as many as these. Holds the memory of these beside the chunks
+        that the caller keeps. Otherwise as `read_columns`; rows before a fault come first. One iterator belongs to one
+        thread at a time.
+        """
+        wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=False)
+        options = read_options(offset, end_offset, start_timestamp, isolation, durable)
+        return iterate_chunks(self._view, options, wanted, self)
+
+    def aread_columns(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+    ) -> Stream[Columns]:
+        """Iterate over the records of `[offset, end_offset)` as columns with `async for`, chunk by chunk.
+
+        The arguments and the chunks are those of `iter_columns`. Each chunk is made by a thread of the loop's executor,
+        when it is asked for and not before, but for those that other `threads` read ahead. A cancelled `anext` loses
+        none: the next one gives it. Raises as `iter_columns` does. One iterator belongs to one task at a time.
+        """
+        from kstore.log.async_stream import InThread, Stream
+
+        wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=False)
+        options = read_options(offset, end_offset, start_timestamp, isolation, durable)
+        return Stream([InThread(iterate_chunks(self._view, options, wanted, self))])
+
+    def batch_table(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+    ) -> Columns:
+        """Read the headers of the batches that reach into `[offset, end_offset)`: one row each, control batches too.
+
+        Columns: base_offset, last_offset, count, position and size_bytes in its file, segment_base_offset,
+        base_timestamp, max_timestamp, partition_leader_epoch, magic, compression (by number), timestamp_type (0 the
+        producer's, 1 the log's, -1 none), is_transactional, is_control, producer_id, producer_epoch, base_sequence,
+        delete_horizon_ms (-1: none) and crc. A compressed message of the old formats keeps its base offset and its
+        count inside; both are -1 here. No checksum is looked at. Raises as `read_batches` does for a broken frame.
+        """
+        options = read_options(offset, end_offset, start_timestamp, isolation, durable)
+        return read_batch_table(self._view, options)
+
+    def __arrow_c_schema__(self) -> object:
+        """Describe the record batches of `__arrow_c_stream__` to Arrow."""
+        return self._streams.schema()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Give the whole log as an Arrow stream of offset, timestamp, key and value, each time anew.
+
+        `polars.DataFrame(log)`, `duckdb.sql('select "offset" from log')`, `pandas.DataFrame.from_arrow(log)` and
+        `pyarrow.RecordBatchReader.from_stream(log)` call this, some of them several times for one query. So as long as
+        a stream of the log is open, every further one ends where it does; after that the next takes the log end as it
+        is then. A `requested_schema` may have any of the columns that `read_columns` knows, bytes in any layout or as
+        strings; what cannot be had so is a `ValueError`.
+        """
+        return self._streams.stream(self._view, requested_schema, self)
+
+    def latest(self, *, as_of: int | datetime | None = None) -> LogTable:
+        """Read the newest record of each key: what a compaction of the whole log would keep, with nothing rewritten.
+
+        A key whose newest record is a tombstone (a null value) is absent, and so are records without a key; b"" is a
+        key. Only committed records count: those below the last stable offset, aborted ones left out. Any
+        `cleanup.policy` will do.
+
+        `as_of` gives the table as it was: at an offset, from the records below it; at a time (a `datetime` with a time
+        zone), from the records below the first one whose timestamp is later than the time. So it is always a state
+        that the log went through: where timestamps go up and down, a record behind that first one does not count,
+        even if its own timestamp is earlier. A record without a timestamp is never later. Of what compaction,
+        retention and truncation have removed since, a table of the past knows nothing: a key is absent from it if its
+        record then has been superseded and cleaned, as those may be that are older than `min.compaction.lag.ms`.
+
+        The answer holds the memory of its own records; beside it, while this runs, the keys are held once more.
+        Raises `OffsetOutOfRangeError` for an offset outside of the log, `ValueError` for a time without a zone,
+        `TypeError` for anything else, and what `read` raises.
+        """
+        return LogTable(collect(self._view, checked(as_of), new_secret()))
+
+    def fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation: Isolation = "read_uncommitted",
+        min_one_message: bool = True,
+    ) -> FetchResult:
+        """Read raw batches from the one that holds `offset` on, `max_bytes` of one segment at the most.
+
+        With `min_one_message` the first batch comes whole even if it is larger; the last may be cut off. With
+        `isolation="read_committed"` they end at the last stable offset, and the answer's `aborted_transactions` are
+        (producer id, first offset) of those whose batches its reader has to leave out, perhaps of more
+        (SEMANTICS 4.11). Raises `OffsetOutOfRangeError`.
+        """
+        committed = wants_committed(isolation)
+        offset = arguments.whole("offset", offset)
+        max_bytes = arguments.whole("max_bytes", max_bytes)
+        return fetch.fetch(self._view, offset, max_bytes, min_one_message=min_one_message, committed=committed)
+
+    offset_for_timestamp = _timestamp_lookup.offset_for_timestamp
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        """Find the greatest timestamp of a record and the first record that has it; None in a log without timestamps.
+
+        As in Kafka, what the log's files hold counts: after `delete_records` the record may lie below
+        `log_start_offset`, where it cannot be read, until its segment is deleted.
+        """
+        return fetch.max_timestamp(self._view)
+
+    def producer_states(self) -> list[ProducerInfo]:
+        """What the log knows of each producer id, in order: epochs, last batches, open transaction.
+
+        In mode "r" it is found from the newest snapshot and the batches after it, and has producers, too, that the
+        writer has forgotten since they expired (SEMANTICS 9.21). Raises `LogClosedError`, and in mode "r" also
+        `CorruptRecordError` and `StorageError`.
+        """
+        view = self._view
+        view.refresh()
+        return view.producer_states()
 
     # Marks and facts.
 
@@ -459,6 +947,41 @@ class Log(Closing, Awaits):
         writer.refuse_if_unusable()
         writer.housekeeping.housekeep()
 
+    # For the methods above.
+
+    def _begin_awaiting(self) -> Turns:
+        from kstore.base.loops import Turns
+
+        self._turns = Turns()
+        return self._turns
+
+    def _writable(self) -> Writer:
+        if self._writer is None:
+            raise self._not_writable()
+        if self._writer.closed:  # before any lock: in a forked child the thread that holds it may be missing
+            raise closed(f"{self.path}: the log", self._writer.opened_in)
+        return self._writer
+
+    def _leading(self) -> Writer:
+        """The writer, for a change by a client; `NotLeaderError` in a follower."""
+        writer = self._writable()
+        writer.append_epochs.refuse_follower()
+        return writer
+
+    def _synced(self, appended: AppendInfo) -> AppendInfo:
+        try:
+            self.flush()
+        except BaseException as error:
+            with_appended(error, appended, self.path)
+            raise
+        return appended
+
+    def _refuse_append(self, *_: object) -> NoReturn:
+        raise self._not_writable()
+
+    def _not_writable(self) -> KStoreError:
+        return ReadOnlyError(f"{self.path} is open with mode='r' and changes nothing; open it with mode='a'")
+
 
 def _reopen(path: str, arguments: dict[str, Any]) -> Log:
     return Log.open(path, "r", **arguments)
@@ -499,33 +1022,15 @@ def open_hosted(
     log = Log._begin(path, parsed.topic, parsed.partition, "a", config)
     if seen is None:
         fs.mkdir(path)
-    log._load(clock, housekeeper, recovery_point, log_start_offset, marked_clean, expiry, seen)
+    log._load(Marks(recovery_point, log_start_offset, marked_clean), clock, housekeeper, expiry, seen)
     writer = log._writable()
     writer.on_storage_error = on_storage_error
     try:
-        _take_role(writer, follows, leader_epoch)
+        take_role(writer, follows, leader_epoch)
     except BaseException:
         abandon(log)
         raise
     return log
-
-
-def _take_role(writer: Writer, follows: FollowerRole | None, leader_epoch: int) -> None:
-    """Be a follower's log, or a leader's, which has its epoch again where the opening has cut the entry at the end.
-
-    Kafka's broker is told the epoch by its controller at every start.
-    """
-    latest = writer.epochs.latest_epoch
-    if leader_epoch > INT_MAX:
-        what = (
-            f"the leader epoch of {writer.partition[0]}-{writer.partition[1]} is {leader_epoch}; {INT_MAX} is allowed"
-        )
-        raise StorageError(EBADMSG, what, os.path.join(writer.root, checkpoint.LEADER_EPOCHS))
-    if follows is not None:
-        writer.append_epochs.follow(follows)
-    elif leader_epoch > (-1 if latest is None else latest):
-        with writer.gate():
-            writer.append_epochs.begin(leader_epoch, writer.log_end_offset)
 
 
 @contextmanager
@@ -573,7 +1078,7 @@ def begin_epoch(log: Log, leader_epoch: int) -> None:
 
 def append_as_follower(log: Log, data: ReadableBuffer, leader_epoch: int | None = None) -> AppendInfo:
     """Append fetched batches as `Log.append_as_follower` does, in a follower of a store too."""
-    return log._append_as_follower(data, leader_epoch)
+    return encoded_append.append_fetched(log._writable(), data, leader_epoch)
 
 
 def fail(log: Log, error: StorageError) -> None:

@@ -1,7 +1,7 @@
-"""`log.latest()`: the newest record of each key, as compaction would leave them, without a byte rewritten.
+"""`Log.latest`: the newest record of each key, as compaction would leave them, without a byte rewritten.
 
-A first pass learns the offset of each key's newest record, a second one reads the records at these offsets alone. The
-hardest rule: both passes see the same log. A compaction, a truncation or a deletion meanwhile lets them begin again:
+A first pass learns the offset of each key's newest record, a second one reads the records at these offsets alone.
+Invariant: both passes see the same log. A compaction, a truncation or a deletion meanwhile lets them begin again:
 else a key could be missing whose record was cleaned because of a newer one that lies behind the end of the first pass.
 """
 
@@ -15,11 +15,12 @@ from kstore._core import Record
 from kstore.base import arguments
 from kstore.base.times import refuse_naive
 from kstore.columns._columns import Columns
-from kstore.columns._latest_offsets import COLUMNS, LatestOffsets, new_secret
+from kstore.columns._latest_offsets import COLUMNS, LatestOffsets
 from kstore.columns.keyed_rows import ROW_COLUMNS, KeyedPart, KeyedRows
 from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
-from kstore.log.read_columns import ColumnReads, read_kept
+from kstore.log.column_reads import column_options, iterate_chunks, read_kept
 from kstore.log.reading import _timestamp_lookup
+from kstore.log.reading.read_options import ReadOptions
 from kstore.log.reading.view import View, check_offset, steadily
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,30 +57,6 @@ class Newest(NamedTuple):
     part: KeyedPart
 
 
-class TableReads(ColumnReads):
-    """What can be read of a `Log` as a table; see there about threads."""
-
-    def latest(self, *, as_of: int | datetime | None = None) -> LogTable:
-        """Read the newest record of each key: what a compaction of the whole log would keep, with nothing rewritten.
-
-        A key whose newest record is a tombstone (a null value) is absent, and so are records without a key; b"" is a
-        key. Only committed records count: those below the last stable offset, aborted ones left out. Any
-        `cleanup.policy` will do.
-
-        `as_of` gives the table as it was: at an offset, from the records below it; at a time (a `datetime` with a time
-        zone), from the records below the first one whose timestamp is later than the time. So it is always a state
-        that the log went through: where timestamps go up and down, a record behind that first one does not count,
-        even if its own timestamp is earlier. A record without a timestamp is never later. Of what compaction,
-        retention and truncation have removed since, a table of the past knows nothing: a key is absent from it if its
-        record then has been superseded and cleaned, as those may be that are older than `min.compaction.lag.ms`.
-
-        The answer holds the memory of its own records; beside it, while this runs, the keys are held once more.
-        Raises `OffsetOutOfRangeError` for an offset outside of the log, `ValueError` for a time without a zone,
-        `TypeError` for anything else, and what `read` raises.
-        """
-        return LogTable(collect(self, checked(as_of), new_secret()))
-
-
 def checked(as_of: int | datetime | None, name: str = "as_of") -> int | datetime | None:
     """Refuse what is neither an offset nor a time."""
     if as_of is None:
@@ -93,24 +70,24 @@ def checked(as_of: int | datetime | None, name: str = "as_of") -> int | datetime
         raise TypeError(f"{name} must be an offset (an int), a datetime or None, not {type(as_of).__name__}") from None
 
 
-def collect(log: ColumnReads, as_of: int | datetime | None, secret: bytes, *, threads: int | None = None) -> Newest:
+def collect(view: View, as_of: int | datetime | None, secret: bytes, *, threads: int | None = None) -> Newest:
     """Read the newest records of a log, of one state of it; those with the same `secret` can be compared.
 
-    `threads` is as in `iter_columns`.
+    `threads` is as in `Log.iter_columns`.
     """
-    view = log._view
     errors = (CorruptRecordError, OffsetOutOfRangeError, StorageError)
-    return steadily(_look, log, view, as_of, secret, threads, view=view, errors=errors)
+    return steadily(_look, view, as_of, secret, threads, view=view, errors=errors)
 
 
-def _look(log: ColumnReads, view: View, as_of: int | datetime | None, secret: bytes, threads: int | None) -> Newest:
+def _look(view: View, as_of: int | datetime | None, secret: bytes, threads: int | None) -> Newest:
     end = _end_offset(view, as_of)
     start = view.log_start_offset
     newest = LatestOffsets(secret, start, end)
-    for chunk in log.iter_columns(start, end_offset=end, columns=COLUMNS, isolation="read_committed", threads=threads):
+    columns = column_options(COLUMNS, threads=threads, whole=False)
+    for chunk in iterate_chunks(view, ReadOptions(start, end, committed=True), columns, None):
         newest.add(chunk)
     offsets = newest.offsets()
-    chunks = read_kept(log, offsets, end, ROW_COLUMNS)
+    chunks = read_kept(view, offsets, end, ROW_COLUMNS)
     rows = sum(map(len, chunks))
     if rows != len(offsets):
         raise CorruptRecordError(f"{rows} records were read at {len(offsets)} offsets: the log changed meanwhile")

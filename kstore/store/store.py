@@ -23,7 +23,7 @@ from kstore.config.settings import refuse_unknown
 from kstore.disk import openfiles
 from kstore.files import restore_mark
 from kstore.log.log import Log
-from kstore.log.read import Isolation, OnLag
+from kstore.log.reading.read_options import Isolation, OnLag
 from kstore.store import catalog, compact_store, store_stats
 from kstore.store.bulk_loads.commit import RENAME_BYTES, BulkLoads
 from kstore.store.bulk_loads.load_manifest import Adopted, Manifest, Transaction
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from kstore.columns._columns import Columns
     from kstore.config.keywords import LogSettings, StoreSettings
-    from kstore.log.read_columns import Layout
+    from kstore.log.column_reads import Layout
 
 logger = logging.getLogger("kstore")
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from kstore.base import arguments
-from kstore.log.read import Isolation, OnLag
+from kstore.log.reading.read_options import Isolation, OnLag
 from kstore.store.manager import LogManager
 from kstore.store.read_only_logs import LogReaders, Logs
 from kstore.store.topics._consume import ConsumerRecord
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kstore.columns._columns import Columns
     from kstore.log.async_flush import Flushers
     from kstore.log.async_stream import Stream
-    from kstore.log.read_columns import Layout
+    from kstore.log.column_reads import Layout
     from kstore.types import Headers
 
 

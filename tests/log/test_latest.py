@@ -18,7 +18,7 @@ import kstore
 from kstore import Log, LogClosedError, LogTable, OffsetOutOfRangeError, Record
 from kstore.columns import _column_reader, _joined_columns
 from kstore.columns.keyed_rows import ROW_COLUMNS
-from kstore.log.read_columns import read_kept
+from kstore.log.column_reads import read_kept
 from tests.conftest import ManualClock
 
 T = 1_700_000_000_000
@@ -425,7 +425,7 @@ def test_the_records_at_some_offsets_are_those(data: st.DataObject, tmp_path_fac
         records = {record.offset: record for record in log.read()}
         share = data.draw(st.sampled_from((0, 0.01, 0.2, 0.5, 0.9, 0.99, 1)))
         wanted = sorted(offset for offset in records if rng.random() < share)
-        chunks = read_kept(log, np.array(wanted, np.int64), log.log_end_offset, ROW_COLUMNS)
+        chunks = read_kept(log._view, np.array(wanted, np.int64), log.log_end_offset, ROW_COLUMNS)
         columns = _joined_columns.joined(chunks, ROW_COLUMNS)
         rows = [Record(*row) for row in zip(*(list(columns[name]) for name in ROW_COLUMNS), strict=True)]
         assert rows == [records[offset] for offset in wanted]

@@ -19,7 +19,7 @@ import pytest
 
 import kstore
 from kstore.files.index_file import OffsetIndex
-from kstore.log import read_columns
+from kstore.log import column_source
 from tests.conftest import ManualClock
 from tests.support.meeting import Line
 from tests.support.parking import writer_of
@@ -278,7 +278,7 @@ def test_a_table_of_batches_beside_a_cut_of_its_index_gives_those_left(
         return real(index, slot)
 
     real = OffsetIndex.entry
-    monkeypatch.setattr(read_columns, "TABLE_PART_BYTES", 1)
+    monkeypatch.setattr(column_source, "TABLE_PART_BYTES", 1)
     monkeypatch.setattr(OffsetIndex, "entry", entry)
     assert log.batch_table()["base_offset"].tolist() == [0]
     assert log.log_end_offset == 3

@@ -16,7 +16,7 @@ from kstore.cli import command_options, command_paths, command_times, record_for
 from kstore.cli.progress import Progress
 from kstore.errors import ConfigError
 from kstore.log.log import Log
-from kstore.log.read import Isolation
+from kstore.log.reading.read_options import Isolation
 from kstore.store.catalog import Entry
 from kstore.store.store import Store
 

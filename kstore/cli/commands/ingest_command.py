@@ -17,7 +17,7 @@ from kstore.cli.sources.open_source import FORMATS, open_source
 from kstore.cli.sources.timestamps import UNITS
 from kstore.config import cautions
 from kstore.errors import ConfigError, KStoreError, StorageError
-from kstore.log.append_columns import MAX_THREADS
+from kstore.log.column_append import MAX_THREADS
 from kstore.store.store import Store
 from kstore.types import AppendInfo
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from typing_extensions import disjoint_base
 
-from kstore.log.read import Reads
+from kstore.log.log import Log
 from kstore.log.reading.view import View
 from kstore.types import TimestampOffset
 
@@ -15,7 +15,7 @@ class ActiveEnd:
     def published_bytes(self, base_offset: int) -> int:
         """The size of the segment with this base if it is the active one, else -1."""
 
-def offset_for_timestamp(log: Reads, timestamp: int | datetime) -> TimestampOffset | None:
+def offset_for_timestamp(log: Log, timestamp: int | datetime) -> TimestampOffset | None:
     """Find the lowest offset whose timestamp is at or after `timestamp`; None when there is none.
 
     `timestamp` is in milliseconds, or a `datetime` with a time zone, which counts down to its millisecond, as when

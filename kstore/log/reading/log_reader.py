@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from kstore._core import ReaderPosition
+from kstore._core import BatchIterator, ReaderPosition, RecordIterator
 from kstore.codec._aborted import AbortedFilter
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
+from kstore.log.reading._timestamp_lookup import first_at
+from kstore.log.reading.read_options import ReadOptions
 from kstore.log.reading.view import (
     HEADER_BYTES,
     MAX_OFFSET,
@@ -28,17 +29,6 @@ from kstore.log.reading.view import (
 from kstore.log.segments.segment import Segment
 
 FIRST_BYTES = 32 << 10  # of the first piece of a pass: a batch of 16 KiB, which is what most producers make, and more
-
-
-class ReadOptions(NamedTuple):
-    """What a caller wants of one pass over a log."""
-
-    end_offset: int | None  # None: where the log ends as the pass begins, or never when following
-    committed: bool  # no batch of an open or an aborted transaction
-    durable: bool  # only what was flushed
-    follow: bool = False  # wait for more at the end
-    timeout: float | None = None  # seconds of waiting without a new record after which a follower ends
-    skip_deleted: bool = False  # go on at the log start where it has overtaken the reader
 
 
 class LogReader:
@@ -248,12 +238,17 @@ def _marks_and_overtaken(view: View, position: ReaderPosition) -> tuple[int, int
     return start, end, view.has_overtaken(position)
 
 
-def open_reader(view: View, offset: int | None, options: ReadOptions) -> LogReader:
-    """Begin to read at `offset`, None for the log start: bounds are checked.
+def open_reader(view: View, options: ReadOptions, owner: object = None) -> LogReader:
+    """Begin to read at the offset or the time of `options`, else at the log start: bounds are checked.
 
     The end is that of `options`, at most where the log, or its durable or its decided part, ends now, unless it
-    follows. With `skip_deleted` an offset below the log start is the log start.
+    follows. With `skip_deleted` an offset below the log start is the log start. The `owner` lives as long as the
+    reader.
     """
+    offset = options.offset
+    if options.start_timestamp is not None:
+        first = first_at(view, options.start_timestamp)
+        offset = view.log_end_offset if first is None else first.offset
     view.refresh()
     start = view.log_start_offset
     if offset is not None and (offset >= start or not options.skip_deleted):
@@ -267,4 +262,31 @@ def open_reader(view: View, offset: int | None, options: ReadOptions) -> LogRead
         if options.committed:
             log_end = min(log_end, view.decided_end_offset())
         end = log_end if end_offset is None else min(end_offset, log_end)
-    return LogReader(view, start, end, options)
+    reader = LogReader(view, start, end, options)
+    reader.owner = owner
+    return reader
+
+
+def iterate_records(view: View, options: ReadOptions, owner: object) -> RecordIterator:
+    """Iterate over records; see `Log.read`."""
+    reader = open_reader(view, options, owner)
+    return RecordIterator(
+        reader,
+        reader.offset,
+        reader.end_offset,
+        guard=view.guard,
+        max_decompressed_bytes=view.max_decompressed_bytes,
+    )
+
+
+def iterate_batches(view: View, options: ReadOptions, owner: object) -> BatchIterator:
+    """Iterate over batches; see `Log.read_batches`."""
+    reader = open_reader(view, options, owner)
+    return BatchIterator(
+        reader,
+        reader.offset,
+        # Without a record in between no batch is given, though one batch may hold both offsets.
+        reader.end_offset if reader.end_offset > reader.offset else 0,
+        guard=view.guard,
+        max_decompressed_bytes=view.max_decompressed_bytes,
+    )

@@ -23,7 +23,7 @@ from kstore.store.topics.topic_follow import FollowOptions, TopicFollower
 
 if TYPE_CHECKING:
     from kstore.log.log import Log
-    from kstore.log.read import Isolation
+    from kstore.log.reading.read_options import Isolation
     from kstore.store.topics.topic_reader import TopicReader
 
 logger = logging.getLogger("kstore")

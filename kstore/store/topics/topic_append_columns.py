@@ -17,10 +17,10 @@ from kstore.columns.column_input import ColumnInput
 from kstore.config.cautions import TimestampCaution
 from kstore.errors import RecordTooLargeError
 from kstore.log import batch_packer
-from kstore.log.append_columns import MAX_THREADS
 from kstore.log.appended import Stored
 from kstore.log.batch_packer import PACK_BYTES
 from kstore.log.batch_pipeline import BatchPipeline, OrderedWork
+from kstore.log.column_append import MAX_THREADS
 from kstore.log.writing.writer import Writer
 from kstore.store.read_only_logs import Logs
 from kstore.store.topics._column_partitioner import ColumnSplitter

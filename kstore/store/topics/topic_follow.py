@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol
 from kstore._core import Record, RecordIterator
 from kstore.errors import KStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from kstore.log.log import Log, view_of
-from kstore.log.read import Isolation, OnLag
 from kstore.log.reading.followed_log import FollowedLog
 from kstore.log.reading.read_only_view import FIRST_PAUSE, LONGEST_PAUSE
+from kstore.log.reading.read_options import Isolation, OnLag
 from kstore.log.reading.view import View
 from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Entry, is_deleted

@@ -12,7 +12,7 @@ from kstore._core import RecordIterator
 from kstore.base import arguments, times
 from kstore.errors import KStoreError
 from kstore.log.log import Log
-from kstore.log.read import Isolation, OnLag, check_on_lag
+from kstore.log.reading.read_options import Isolation, OnLag, check_on_lag
 from kstore.store.catalog import Entry
 from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import Logs

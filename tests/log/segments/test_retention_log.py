@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.log import read as reading
 from kstore.log.log import writer_of
+from kstore.log.reading import log_reader
 from tests.conftest import ManualClock
 from tests.golden import goldenlogs
 from tests.golden.goldenlogs import Partition
@@ -322,7 +322,7 @@ def test_a_read_that_begins_where_a_segment_just_goes_skips_nothing(
     """Between the check of the offset and the first look at the guard."""
     with three(partition, clock, retention_bytes=700) as log:
         reader = log if mode == "a" else kstore.Log.open(partition, mode="r")
-        open_reader = reading.open_reader
+        open_reader = log_reader.open_reader
 
         def overtaken(*arguments: object, **named: object) -> object:
             made = open_reader(*arguments, **named)  # type: ignore[arg-type]
@@ -330,7 +330,7 @@ def test_a_read_that_begins_where_a_segment_just_goes_skips_nothing(
             reader.segments  # noqa: B018 - have a reader of another process look
             return made
 
-        monkeypatch.setattr(reading, "open_reader", overtaken)
+        monkeypatch.setattr(log_reader, "open_reader", overtaken)
         found = reader.read(2)
         with pytest.raises(kstore.OffsetOutOfRangeError) as caught:
             next(found)

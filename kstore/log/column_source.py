@@ -1,50 +1,31 @@
-"""The reading half of `Log` by columns: chunks of a log as `Columns`, a log as an Arrow stream, one row per batch.
+"""`ColumnSource` feeds the compiled `Reader` of columns with parts of segment files, as an iterator of records is fed.
 
-A `_Source` feeds the compiled `Reader` with parts of segment files and keeps the promises of an iterator of records. It
-accepts a part only if the log's guard has not moved meanwhile, and calls `recheck` before it goes on after the guard
+It accepts a part only if the log's guard has not moved meanwhile, and calls `recheck` before it goes on after the guard
 has moved or a batch was unsound. Rows that were accepted by then are given first.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
 
 from kstore._core import ReaderPosition
-from kstore.base import arguments
-from kstore.base.numbers import LONG_MAX
-from kstore.base.threads import ForkLock
 from kstore.codec._aborted import AbortedFilter
-from kstore.columns import _arrow_stream, _batch_table, _column_reader, _columns
+from kstore.columns import _batch_table, _column_reader
 from kstore.columns._columns import Columns
-from kstore.columns.keyed_rows import checked_columns
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, KStoreError
 from kstore.files import _log_search
-from kstore.log.read import Isolation, Reads, read_options
 from kstore.log.reading.log_reader import LogReader
-from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, View, chain, misplaced, offset_limit
+from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, chain, misplaced, offset_limit
 from kstore.log.segments.segment import Segment
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from numpy import int64
-    from numpy.typing import NDArray
-
-Layout = Literal["binary", "large_binary", "view"]
 
 # How much of a file is taken in between two looks at the guard: less while it keeps moving.
 LEAST_STRIDE_BYTES, MOST_STRIDE_BYTES = 256 << 10, 64 << 20
 # What a table of batches takes in at once, and one thread of those that read it: a hundredth of it is headers.
 TABLE_STRIDES, TABLE_PARTS, TABLE_PART_BYTES = 32, 16, 4 << 20
-CHUNK_BYTES = 4 << 20  # what `iter_columns` gives at once: some ten thousand records, in memory that caches hold
-NO_LIMIT = LONG_MAX
 
 
-class _Source:
+class ColumnSource:
     """The records of one pass over a log as `Columns`, chunk by chunk. Not thread-safe."""
 
     def __init__(self, log_reader: LogReader, reader: _column_reader.Reader | _batch_table.BatchTable) -> None:
@@ -286,202 +267,3 @@ class _Source:
             self._promised = min(self._promised, self._view.data_end_offset)
         reader.seek(reader.next_offset, self._end)
         self._segment = self._previous = None
-
-
-class _End:
-    """The log end that a stream took at its beginning; lives as long as a stream that ends there."""
-
-    __slots__ = ("__weakref__", "offset")
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-
-
-_handing_over = ForkLock()
-
-
-class ColumnReads(Reads):
-    """What can be read of a `Log` as columns; see there about threads."""
-
-    _end_handed_over: weakref.ref[_End] | None = None
-
-    def read_columns(
-        self,
-        offset: int | None = None,
-        *,
-        end_offset: int | None = None,
-        start_timestamp: int | datetime | None = None,
-        max_records: int | None = None,
-        max_bytes: int | None = None,
-        columns: Sequence[str] | None = None,
-        layout: Layout = "binary",
-        isolation: Isolation = "read_uncommitted",
-        durable: bool = False,
-        threads: int | None = None,
-    ) -> Columns:
-        """Read the records of `[offset, end_offset)` into columns, at most `max_records` and `max_bytes` of them.
-
-        Where it starts and ends and what it raises is as with `read`; the answer's `next_offset` says where to go on,
-        and is the end when nothing is left. `max_bytes` counts records as a batch holds them before compression; one
-        record is given whatever its size. `columns` are by default offset, timestamp, key and value; there are also
-        headers, partition_leader_epoch, producer_id, producer_epoch, base_sequence, sequence, base_offset,
-        timestamp_type (0 the producer's, 1 the log's, -1 none), compression (by number), is_transactional and
-        is_tombstone (whether the value is null). Only what is asked for is built. `layout` is how keys and values lie
-        in memory: "binary", with 32-bit offsets, for which reading stops below 2 GiB; "large_binary"; or "view", where
-        uncompressed values are not copied (several engines import views, but have few functions for them). Long
-        stretches are read by so many `threads`, by default as many as there are cores and at most 4, which share the
-        work of one answer and keep its order.
-        """
-        reader = _columns_reader(self._view, columns, layout, threads)
-        source = self._source(reader, offset, end_offset, start_timestamp, isolation, durable)
-        return source.next(*_limits(max_records, max_bytes, columns, layout, NO_LIMIT), whole=True)
-
-    def iter_columns(
-        self,
-        offset: int | None = None,
-        *,
-        end_offset: int | None = None,
-        start_timestamp: int | datetime | None = None,
-        max_records: int | None = None,
-        max_bytes: int | None = None,
-        columns: Sequence[str] | None = None,
-        layout: Layout = "binary",
-        isolation: Isolation = "read_uncommitted",
-        durable: bool = False,
-        threads: int | None = None,
-    ) -> Iterator[Columns]:
-        """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
-
-        Without either, chunks are of up to 4 MiB, of whole batches where these are smaller, and as many are read at
-        once as there are `threads`, of compressed batches twice as many; the other threads go on reading while the
-        caller uses a chunk, up to as many as these. Holds the memory of these beside the chunks
-        that the caller keeps. Otherwise as `read_columns`; rows before a fault come first. One iterator belongs to one
-        thread at a time.
-        """
-        in_chunks = max_records is None and max_bytes is None
-        reader = _columns_reader(self._view, columns, layout, threads, in_chunks=in_chunks)
-        source = self._source(reader, offset, end_offset, start_timestamp, isolation, durable)
-        return _chunks(source, *_limits(max_records, max_bytes, columns, layout, CHUNK_BYTES))
-
-    def batch_table(
-        self,
-        offset: int | None = None,
-        *,
-        end_offset: int | None = None,
-        start_timestamp: int | datetime | None = None,
-        isolation: Isolation = "read_uncommitted",
-        durable: bool = False,
-    ) -> Columns:
-        """Read the headers of the batches that reach into `[offset, end_offset)`: one row each, control batches too.
-
-        Columns: base_offset, last_offset, count, position and size_bytes in its file, segment_base_offset,
-        base_timestamp, max_timestamp, partition_leader_epoch, magic, compression (by number), timestamp_type (0 the
-        producer's, 1 the log's, -1 none), is_transactional, is_control, producer_id, producer_epoch, base_sequence,
-        delete_horizon_ms (-1: none) and crc. A compressed message of the old formats keeps its base offset and its
-        count inside; both are -1 here. No checksum is looked at. Raises as `read_batches` does for a broken frame.
-        """
-        table = _batch_table.BatchTable(threads=_column_reader.DEFAULT_THREADS)
-        source = self._source(table, offset, end_offset, start_timestamp, isolation, durable)
-        return source.next(NO_LIMIT, NO_LIMIT, whole=True)
-
-    def __arrow_c_schema__(self) -> object:
-        """Describe the record batches of `__arrow_c_stream__` to Arrow."""
-        return _columns.schema_capsule(_columns.fields_of(_columns.DEFAULT_COLUMNS, "binary"))
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Give the whole log as an Arrow stream of offset, timestamp, key and value, each time anew.
-
-        `polars.DataFrame(log)`, `duckdb.sql('select "offset" from log')`, `pandas.DataFrame.from_arrow(log)` and
-        `pyarrow.RecordBatchReader.from_stream(log)` call this, some of them several times for one query. So as long as
-        a stream of the log is open, every further one ends where it does; after that the next takes the log end as it
-        is then. A `requested_schema` may have any of the columns that `read_columns` knows, bytes in any layout or as
-        strings; what cannot be had so is a `ValueError`.
-        """
-        fields = _columns.fields_of(_columns.COLUMN_NAMES, "binary", requested_schema)
-        if requested_schema is None:
-            fields = _columns.fields_of(_columns.DEFAULT_COLUMNS, "binary")
-        layout: Layout = next((_columns.layout_of(text) for name, text in fields if name in ("key", "value")), "binary")
-        names = tuple(name for name, _ in fields)
-        end = self._handed_over()
-        chunks = self.iter_columns(end_offset=end.offset, columns=names, layout=layout)
-        return _arrow_stream.stream_capsule(chunks, fields, end)
-
-    def _handed_over(self) -> _End:
-        """The end that all streams have that are open at the same time."""
-        with _handing_over.mutex:
-            end = None if self._end_handed_over is None else self._end_handed_over()
-            if end is None:
-                end = _End(self.log_end_offset)  # type: ignore[attr-defined]
-                self._end_handed_over = weakref.ref(end)
-            return end
-
-    def _source(
-        self,
-        reader: _column_reader.Reader | _batch_table.BatchTable,
-        offset: int | None,
-        end_offset: int | None,
-        start_timestamp: int | datetime | None,
-        isolation: Isolation,
-        durable: bool,
-    ) -> _Source:
-        """Begin to read into `reader`."""
-        options = read_options(end_offset, isolation, durable)
-        return _Source(self._open_reader(offset, start_timestamp, options), reader)
-
-
-def read_kept(log: ColumnReads, offsets: NDArray[int64], end_offset: int, columns: tuple[str, ...]) -> list[Columns]:
-    """Read the records at these offsets, which rise and are below `end_offset`, into one `Columns` or more.
-
-    One that is not in the log is left out. Raises as `read_columns` does.
-    """
-    start = int(offsets[0]) if len(offsets) else end_offset
-    reader = _columns_reader(log._view, columns, "binary", 1)
-    reader.keep_only(offsets)
-    source = log._source(reader, start, end_offset, None, "read_uncommitted", False)
-    limits = _limits(None, None, columns, "binary", NO_LIMIT)
-    chunks = [source.next(*limits, whole=True)]
-    while not source.is_done:
-        chunks.append(source.next(*limits, whole=True))
-    return chunks
-
-
-def _columns_reader(
-    view: View, columns: Sequence[str] | None, layout: Layout, threads: int | None, *, in_chunks: bool = False
-) -> _column_reader.Reader:
-    names = _names(columns)
-    count = _column_reader.DEFAULT_THREADS if threads is None else arguments.integer("threads", threads, low=1)
-    if layout not in _columns.LAYOUTS:
-        raise ValueError(f"layout is {layout!r}; {', '.join(map(repr, _columns.LAYOUTS))} are allowed")
-    return _column_reader.Reader(
-        names,
-        layout,
-        max_decompressed_bytes=view.max_decompressed_bytes,
-        threads=min(count, _column_reader.MAX_THREADS),
-        in_chunks=in_chunks,
-    )
-
-
-def _chunks(source: _Source, most_rows: int, most_bytes: int) -> Iterator[Columns]:
-    while not source.is_done:
-        columns = source.next(most_rows, most_bytes, whole=False)
-        if len(columns) == 0:
-            return
-        yield columns
-
-
-def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
-    if columns is None:
-        return _columns.DEFAULT_COLUMNS
-    return checked_columns(columns, _columns.COLUMN_NAMES, "known")
-
-
-def _limits(
-    max_records: int | None, max_bytes: int | None, columns: Sequence[str] | None, layout: Layout, default_bytes: int
-) -> tuple[int, int]:
-    rows = NO_LIMIT if max_records is None else arguments.integer("max_records", max_records, low=1)
-    size = default_bytes if max_bytes is None else arguments.integer("max_bytes", max_bytes, low=1)
-    if layout == "binary":
-        size = min(size, _columns.MAX_BINARY_BYTES)
-    if columns is not None and "headers" in columns:
-        size = min(size, _column_reader.MAX_HEADER_BYTES)
-    return rows, size

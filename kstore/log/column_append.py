@@ -1,0 +1,61 @@
+"""Appends of whole columns to a log, without a Python object for each record.
+
+`columns.column_input` gives the columns as runs of rows, `columns._column_encoder` encodes them without the GIL, the
+pipeline compresses and stores them. Invariant: batches are stored in the order of their rows, and when a row is refused
+those before its batch are in the log, as the error's `appended` says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kstore.base import arguments
+from kstore.columns import _column_encoder
+from kstore.columns.column_input import ColumnInput
+from kstore.errors import RecordTooLargeError
+from kstore.log.appended import with_appended
+from kstore.log.batch_packer import LOAD_BYTES, PACK_BYTES, AppendOptions, too_large
+from kstore.log.batch_pipeline import BatchPipeline, OrderedWork
+from kstore.log.writing.writer import Writer
+from kstore.types import AppendInfo
+
+MAX_THREADS = 256
+
+
+class GivenColumns(NamedTuple):
+    """The columns that a caller gives."""
+
+    values: Any
+    keys: Any
+    timestamps: Any
+    headers: Any
+
+
+def append_columns(writer: Writer, columns: GivenColumns, options: AppendOptions, threads: int) -> AppendInfo:
+    """Append a record for each row; see `Log.append_columns`."""
+    work = OrderedWork(arguments.integer("threads", threads, 1, MAX_THREADS))
+    rows_of_columns = ColumnInput(*columns, now_ms := writer.now())
+    pipeline = BatchPipeline(
+        writer,
+        work,
+        codec=options.codec,
+        batch_bytes=options.batch_bytes,
+        now_ms=now_ms,
+        leader_epoch=options.leader_epoch,
+        expected_offset=options.expected_offset,
+        producer=options.producer,
+    )
+    work.send_rest = pipeline.send
+    limit_bytes = LOAD_BYTES if options.codec == 0 and work.threads == 1 else PACK_BYTES
+    try:
+        with work:
+            for rows in rows_of_columns:
+                while _column_encoder.pack(pipeline.packer, rows, limit_bytes):
+                    pipeline.send()
+            _column_encoder.close(pipeline.packer)
+    except RecordTooLargeError as error:
+        raise with_appended(too_large(writer.config, error), pipeline.appended, writer.directory) from None
+    except BaseException as error:
+        with_appended(error, pipeline.appended, writer.directory)
+        raise
+    return pipeline.appended

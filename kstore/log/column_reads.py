@@ -1,0 +1,160 @@
+"""Reads of a log by columns: chunks as `Columns`, the log as an Arrow stream, one row per batch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kstore.base import arguments
+from kstore.base.numbers import LONG_MAX
+from kstore.base.threads import ForkLock
+from kstore.columns import _arrow_stream, _batch_table, _column_reader, _columns
+from kstore.columns._columns import Columns
+from kstore.columns.keyed_rows import checked_columns
+from kstore.log.column_source import ColumnSource
+from kstore.log.reading.log_reader import open_reader
+from kstore.log.reading.read_options import ReadOptions
+from kstore.log.reading.view import View
+
+if TYPE_CHECKING:
+    from numpy import int64
+    from numpy.typing import NDArray
+
+Layout = Literal["binary", "large_binary", "view"]
+
+CHUNK_BYTES = 4 << 20  # what `iter_columns` gives at once: some ten thousand records, in memory that caches hold
+NO_LIMIT = LONG_MAX
+
+
+class ColumnOptions(NamedTuple):
+    """Which columns a caller wants of the records that it reads, and in how large chunks."""
+
+    names: tuple[str, ...]
+    layout: Layout
+    threads: int
+    most_rows: int
+    most_bytes: int
+    in_chunks: bool = False  # of the reader's choice, which it reads ahead
+
+
+def column_options(
+    columns: Sequence[str] | None,
+    layout: Layout = "binary",
+    threads: int | None = None,
+    max_records: int | None = None,
+    max_bytes: int | None = None,
+    *,
+    whole: bool,
+) -> ColumnOptions:
+    """Check what a caller says of columns; `whole` is all in one answer, as far as there is no other limit."""
+    names = _columns.DEFAULT_COLUMNS
+    if columns is not None:
+        names = checked_columns(columns, _columns.COLUMN_NAMES, "known")
+    count = _column_reader.DEFAULT_THREADS if threads is None else arguments.integer("threads", threads, low=1)
+    if layout not in _columns.LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; {', '.join(map(repr, _columns.LAYOUTS))} are allowed")
+    rows = NO_LIMIT if max_records is None else arguments.integer("max_records", max_records, low=1)
+    size = NO_LIMIT if whole else CHUNK_BYTES
+    if max_bytes is not None:
+        size = arguments.integer("max_bytes", max_bytes, low=1)
+    if layout == "binary":
+        size = min(size, _columns.MAX_BINARY_BYTES)
+    if "headers" in names:
+        size = min(size, _column_reader.MAX_HEADER_BYTES)
+    in_chunks = not whole and max_records is None and max_bytes is None
+    return ColumnOptions(names, layout, min(count, _column_reader.MAX_THREADS), rows, size, in_chunks)
+
+
+def read_chunk(view: View, options: ReadOptions, columns: ColumnOptions) -> Columns:
+    """Read one chunk; see `Log.read_columns`."""
+    source = ColumnSource(open_reader(view, options), _reader(view, columns))
+    return source.next(columns.most_rows, columns.most_bytes, whole=True)
+
+
+def iterate_chunks(view: View, options: ReadOptions, columns: ColumnOptions, owner: object) -> Iterator[Columns]:
+    """Iterate over chunks; see `Log.iter_columns`."""
+    source = ColumnSource(open_reader(view, options, owner), _reader(view, columns))
+    return _chunks(source, columns)
+
+
+def _chunks(source: ColumnSource, columns: ColumnOptions) -> Iterator[Columns]:
+    while not source.is_done:
+        chunk = source.next(columns.most_rows, columns.most_bytes, whole=False)
+        if len(chunk) == 0:
+            return
+        yield chunk
+
+
+def read_kept(view: View, offsets: NDArray[int64], end_offset: int, names: tuple[str, ...]) -> list[Columns]:
+    """Read the records at these offsets, which rise and are below `end_offset`, into one `Columns` or more.
+
+    One that is not in the log is left out. Raises as `Log.read_columns` does.
+    """
+    start = int(offsets[0]) if len(offsets) else end_offset
+    columns = column_options(names, threads=1, whole=True)
+    reader = _reader(view, columns)
+    reader.keep_only(offsets)
+    source = ColumnSource(open_reader(view, ReadOptions(start, end_offset)), reader)
+    chunks = [source.next(columns.most_rows, columns.most_bytes, whole=True)]
+    while not source.is_done:
+        chunks.append(source.next(columns.most_rows, columns.most_bytes, whole=True))
+    return chunks
+
+
+def read_batch_table(view: View, options: ReadOptions) -> Columns:
+    """Read the headers of batches; see `Log.batch_table`."""
+    table = _batch_table.BatchTable(threads=_column_reader.DEFAULT_THREADS)
+    return ColumnSource(open_reader(view, options), table).next(NO_LIMIT, NO_LIMIT, whole=True)
+
+
+def _reader(view: View, columns: ColumnOptions) -> _column_reader.Reader:
+    return _column_reader.Reader(
+        columns.names,
+        columns.layout,
+        max_decompressed_bytes=view.max_decompressed_bytes,
+        threads=columns.threads,
+        in_chunks=columns.in_chunks,
+    )
+
+
+class _End:
+    """The log end that a stream took at its beginning; lives as long as a stream that ends there."""
+
+    __slots__ = ("__weakref__", "offset")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+
+_handing_over = ForkLock()
+
+
+class ArrowStreams:
+    """The Arrow streams of one log; those that are open at the same time end at the same offset. Thread-safe."""
+
+    _end: weakref.ref[_End] | None = None
+
+    def schema(self) -> object:
+        """Describe the record batches of `stream` to Arrow."""
+        return _columns.schema_capsule(_columns.fields_of(_columns.DEFAULT_COLUMNS, "binary"))
+
+    def stream(self, view: View, requested_schema: object, owner: object) -> object:
+        """Give the whole log as an Arrow stream; see `Log.__arrow_c_stream__`."""
+        fields = _columns.fields_of(_columns.COLUMN_NAMES, "binary", requested_schema)
+        if requested_schema is None:
+            fields = _columns.fields_of(_columns.DEFAULT_COLUMNS, "binary")
+        layout: Layout = next((_columns.layout_of(text) for name, text in fields if name in ("key", "value")), "binary")
+        columns = column_options(tuple(name for name, _ in fields), layout, whole=False)
+        end = self._shared_end(view)
+        chunks = iterate_chunks(view, ReadOptions(end_offset=end.offset), columns, owner)
+        return _arrow_stream.stream_capsule(chunks, fields, end)
+
+    def _shared_end(self, view: View) -> _End:
+        with _handing_over.mutex:
+            end = None if self._end is None else self._end()
+            if end is None:
+                view.refresh()
+                end = _End(view.log_end_offset)
+                self._end = weakref.ref(end)
+            return end

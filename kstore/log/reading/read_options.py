@@ -1,0 +1,64 @@
+"""`ReadOptions`: what a caller wants of one pass over a log, checked."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from kstore.base import arguments, times
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+OnLag = Literal["raise", "start"]
+
+
+class ReadOptions(NamedTuple):
+    """What a caller wants of one pass over a log."""
+
+    offset: int | None = None  # None: the log start, or where `start_timestamp` says
+    end_offset: int | None = None  # None: where the log ends as the pass begins, or never when following
+    start_timestamp: int | None = None  # begin at the first record at or after it
+    committed: bool = False  # no batch of an open or an aborted transaction
+    durable: bool = False  # only what was flushed
+    follow: bool = False  # wait for more at the end
+    timeout: float | None = None  # seconds of waiting without a new record after which a follower ends
+    skip_deleted: bool = False  # go on at the log start where it has overtaken the reader
+
+
+def wants_committed(isolation: Isolation) -> bool:
+    """Whether `isolation` leaves out what is undecided or aborted; `ValueError` for an unknown one."""
+    if isolation not in ("read_uncommitted", "read_committed"):
+        raise ValueError(f"isolation is {isolation!r}; 'read_uncommitted' and 'read_committed' are allowed")
+    return isolation == "read_committed"
+
+
+def check_on_lag(on_lag: OnLag) -> None:
+    """Refuse a value of `on_lag` that does not exist."""
+    if on_lag not in ("raise", "start"):
+        raise ValueError(f"on_lag is {on_lag!r}; 'raise' and 'start' are allowed")
+
+
+def read_options(
+    offset: int | None,
+    end_offset: int | None,
+    start_timestamp: int | datetime | None,
+    isolation: Isolation,
+    durable: bool,
+    follow: bool = False,
+    timeout: float | None = None,
+    on_lag: OnLag = "raise",
+) -> ReadOptions:
+    """Check what a caller says of a pass over a log."""
+    committed = isolation != "read_uncommitted" and wants_committed(isolation)
+    if on_lag != "raise":
+        check_on_lag(on_lag)
+    if timeout is not None:
+        timeout = arguments.seconds("timeout", timeout)
+    if end_offset is not None:
+        end_offset = arguments.integer("end_offset", end_offset)
+    if offset is not None:
+        offset = arguments.whole("offset", offset)
+    if start_timestamp is not None:
+        if offset is not None:
+            raise ValueError("give an offset or a start_timestamp, not both")
+        start_timestamp = times.moment("start_timestamp", start_timestamp)
+    return ReadOptions(offset, end_offset, start_timestamp, committed, durable, follow, timeout, on_lag == "start")
