@@ -1,4 +1,4 @@
-"""How a store is opened: its settings are resolved, its directories read, and what a crash interrupted is finished."""
+"""Opens a store: resolves its settings, reads its directories, and finishes what a crash interrupted."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from kstore.disk import fs
 from kstore.errors import StorageError
 from kstore.files import follower_file
 from kstore.store import catalog
+from kstore.store.administration import Administration
+from kstore.store.bulk_loads.commit import BulkLoads
 from kstore.store.catalog import Catalog
+from kstore.store.leadership import Leadership
 from kstore.store.manager import LogManager
 from kstore.store.metadata import Metadata, WatchedMetadata
 from kstore.store.read_only_logs import LogReaders
-from kstore.store.store_parts import Parts
 
 logger = logging.getLogger("kstore")
 
 
 class Opening(NamedTuple):
-    """How a store is to be opened: the arguments of `Store.open`, checked."""
+    """The arguments of `Store.open`, checked."""
 
     config: ConfigSource
     settings: Mapping[str, object]
@@ -35,10 +37,23 @@ class Opening(NamedTuple):
     staging_dir: str | os.PathLike[str] | None
 
 
-def open_parts(paths: tuple[str, ...], mode: str, opening: Opening, take: Callable[[Parts], None]) -> None:
+class Recovering(NamedTuple):
+    """The parts of a store that finish what a crash interrupted."""
+
+    administration: Administration
+    loads: BulkLoads
+    leadership: Leadership
+
+
+def open_directories(
+    paths: tuple[str, ...],
+    mode: str,
+    opening: Opening,
+    assemble: Callable[[Metadata, LogManager | LogReaders, Opening], Recovering],
+) -> None:
     """Open the directories at `paths`; raises what `Store.open` raises, with nothing open and nothing locked.
 
-    `take` gets the parts before anything runs in them, so that they have an owner whenever an interrupt comes.
+    `assemble` makes the parts of the store before anything runs in them: so they have an owner at an interrupt.
     """
     settings = opening.settings
     of_broker = {name: value for name, value in settings.items() if BrokerConfig.knows(name)}
@@ -48,7 +63,7 @@ def open_parts(paths: tuple[str, ...], mode: str, opening: Opening, take: Callab
     if mode == "r":
         _refuse_missing(paths)
         watched = WatchedMetadata(paths, config, broker)
-        take(Parts(watched, LogReaders(watched), opening.seed, opening.staging_dir))
+        assemble(watched, LogReaders(watched), opening)
         return
     config.check_for_writing()
     broker.check_cordoned([path for path in broker.cordoned_log_dirs if os.path.realpath(path) in paths])
@@ -57,9 +72,8 @@ def open_parts(paths: tuple[str, ...], mode: str, opening: Opening, take: Callab
     manager = LogManager(metadata, opening.clock)
     try:
         _load(metadata, manager)
-        parts = Parts(metadata, manager, opening.seed, opening.staging_dir)
-        take(parts)
-        _recover(parts, manager, opening.progress)
+        parts = assemble(metadata, manager, opening)
+        _recover(parts, metadata, manager, opening.progress)
         parts.leadership.schedule(manager)
         manager.schedule(background=opening.background)
     except BaseException:
@@ -95,9 +109,10 @@ def _load(metadata: Metadata, manager: LogManager) -> None:
         manager.partitions.schedule_removal(path)
 
 
-def _recover(parts: Parts, manager: LogManager, progress: Callable[[int, int], None] | None) -> None:
+def _recover(
+    parts: Recovering, metadata: Metadata, manager: LogManager, progress: Callable[[int, int], None] | None
+) -> None:
     """Finish what a crash interrupted: topics, bulk loads, logs, transactions."""
-    metadata = parts.metadata
     parts.administration.finish_interrupted()
     if not manager.disks.any_offline:
         missing = metadata.find_missing(manager.disks.roots)

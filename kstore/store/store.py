@@ -1,8 +1,7 @@
-"""`Store`: the public face of directories of logs, laid out as a broker's `log.dirs`.
+"""`Store`: directories of logs, laid out as a broker's `log.dirs`.
 
-It checks arguments and forwards. `assembly` puts the parts together and opens them; `metadata` knows the topics,
-`manager` the open logs; `administration` changes topics, `topics` appends and reads, `coordinator` has groups and
-transactions, `loads` the bulk loads.
+All public methods stand here: they check arguments and call the part that does the work. `Store._assemble` makes the
+parts. asyncio is imported when the first asynchronous method is called.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import logging
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from kstore.base import arguments, times
@@ -25,36 +25,42 @@ from kstore.files import restore_mark
 from kstore.log.log import Log
 from kstore.log.reading.read_options import Isolation, OnLag
 from kstore.store import catalog, compact_store, store_stats
+from kstore.store.administration import Administration
 from kstore.store.bulk_loads.commit import RENAME_BYTES, BulkLoads
 from kstore.store.bulk_loads.load_manifest import Adopted, Manifest, Transaction
 from kstore.store.coordinator.consumer import Consumer, ConsumerOptions, OffsetReset, Positions
-from kstore.store.coordinator.groups import CommittedOffset, Place
-from kstore.store.coordinator.producer import (
-    TIMEOUT_MS,
-    Producer,
-    TransactionalProducer,
-)
+from kstore.store.coordinator.groups import CommittedOffset, GroupCoordinator, Place
+from kstore.store.coordinator.internal_topics import InternalTopics
+from kstore.store.coordinator.producer import TIMEOUT_MS, Producer, Producers, TransactionalProducer, TransactionParts
+from kstore.store.coordinator.transactions import TransactionCoordinator
+from kstore.store.leadership import Leadership
 from kstore.store.manager import LogManager
 from kstore.store.metadata import Metadata
-from kstore.store.open_store import Opening, open_parts
-from kstore.store.store_async_calls import StoreAwaits
-from kstore.store.store_parts import Parts
-from kstore.store.table import Table
+from kstore.store.open_store import Opening, Recovering, open_directories
+from kstore.store.read_only_logs import LogReaders, Logs
+from kstore.store.table import Table, TopicTables
+from kstore.store.topic_record import TopicFile
 from kstore.store.topics import _topic_append
 from kstore.store.topics._consume import ConsumerRecord
-from kstore.store.topics.topic_append import AppendOptions
-from kstore.store.topics.topic_append_columns import ColumnArguments
-from kstore.store.topics.topic_reader import ReadRange
-from kstore.types import AppendInfo, CompactionStats
+from kstore.store.topics.idempotent import NumberedAppender
+from kstore.store.topics.route_cache import Routes
+from kstore.store.topics.topic_append import AppendOptions, TopicAppender
+from kstore.store.topics.topic_append_columns import ColumnAppender, ColumnArguments
+from kstore.store.topics.topic_reader import ColumnOptions, TopicRead, TopicReader
+from kstore.types import AppendInfo, CompactionStats, RecordMetadata
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from _typeshed import ReadableBuffer
 
+    from kstore.base.loops import Turns
     from kstore.columns._columns import Columns
     from kstore.config.keywords import LogSettings, StoreSettings
+    from kstore.log.async_flush import Flushers
+    from kstore.log.async_stream import Stream
     from kstore.log.column_reads import Layout
+    from kstore.types import Headers
 
 logger = logging.getLogger("kstore")
 
@@ -62,7 +68,7 @@ T = TypeVar("T")
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-class Store(Closing, StoreAwaits):
+class Store(Closing):
     """Topics and their partitions in one or more log directories. Open it with `Store.open`.
 
     Any method may be called from any thread. In a forked child the store is closed; a store that only reads can be
@@ -76,6 +82,8 @@ class Store(Closing, StoreAwaits):
     """The log directories, as absolute paths without links."""
 
     _arguments: dict[str, Any]
+    _turns: Turns | None = None
+    _flushers: Flushers | None = None
 
     def __init__(self, *arguments: object, **settings: object) -> None:
         raise TypeError("a store is opened with Store.open(path)")
@@ -139,24 +147,27 @@ class Store(Closing, StoreAwaits):
         store._arguments = {"config": config, **settings}
         seed = None if seed is None else arguments.whole("seed", seed)
         opening = Opening(config, settings, clock, background, progress, seed, staging_dir)
-        open_parts(store.paths, mode, opening, store._take)
+        open_directories(store.paths, mode, opening, store._assemble)
         return store
 
-    def _take(self, parts: Parts) -> None:
-        self._metadata = parts.metadata
-        self._logs = parts.logs
-        self._topic_file = parts.topic_file
-        self._routes = parts.routes
-        self._appender = parts.appender
-        self._columns = parts.columns
-        self._reader = parts.reader
-        self._tables = parts.tables
-        self._groups = parts.groups
-        self._transactions = parts.transactions
-        self._producers = parts.producers
-        self._administration = parts.administration
-        self._loads = parts.loads
-        self._leadership = parts.leadership
+    def _assemble(self, metadata: Metadata, logs: LogManager | LogReaders, opening: Opening) -> Recovering:
+        """Make the parts of the store, each of those that it needs."""
+        self._metadata, self._logs = metadata, logs
+        self._topic_file = topic_file = TopicFile(metadata, logs)
+        self._routes = routes = Routes(metadata, logs, opening.seed)
+        self._appender = TopicAppender(metadata.catalog, logs, routes)
+        self._columns = ColumnAppender(logs, routes)
+        self._reader = TopicReader(metadata, logs)
+        self._tables = TopicTables(metadata, logs)
+        internal = InternalTopics(metadata, logs, topic_file)
+        self._groups = groups = GroupCoordinator(metadata, logs, internal, self._reader)
+        self._transactions = transactions = TransactionCoordinator(metadata, logs, internal)
+        numbered = NumberedAppender(metadata.catalog, logs, routes)
+        self._producers = Producers(metadata, TransactionParts(transactions, groups, numbered, logs))
+        self._administration = administration = Administration(metadata, logs, topic_file, routes, groups, transactions)
+        self._loads = BulkLoads(metadata, logs, administration, opening.staging_dir)
+        self._leadership = Leadership(metadata, logs, administration, groups, transactions)
+        return Recovering(administration, self._loads, self._leadership)
 
     def close(self) -> None:
         """Close every log as a broker's clean shutdown does, write the checkpoints, give the locks back. Idempotent.
@@ -307,6 +318,37 @@ class Store(Closing, StoreAwaits):
 
     append = _topic_append.append
 
+    async def aappend(
+        self,
+        topic: str,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Headers | None = None,
+        sync: bool = False,
+        expected_offset: int | None = None,
+    ) -> RecordMetadata:
+        """Append one record as `append` does; where it went, and its timestamp there.
+
+        Where it is written, what `sync=True` waits for, and what a cancelled call has appended is as in
+        `Log.aappend`. Raises what `append` raises, and `RuntimeError` without an asyncio event loop.
+        """
+        turns = self._turns or self._begin_awaiting()
+        if turns.is_over():
+            await turns.give_way()
+        appended = self._appender.append(topic, value, key, partition, timestamp, headers, False, expected_offset)
+        if sync:
+            await self._reader.log(topic, appended.partition).aflush()
+        return appended
+
+    def _begin_awaiting(self) -> Turns:
+        from kstore.base.loops import Turns
+
+        self._turns = Turns()
+        return self._turns
+
     def append_many(
         self,
         topic: str,
@@ -409,16 +451,34 @@ class Store(Closing, StoreAwaits):
         deleted meanwhile, and what `Log.read` raises: at once for what is wrong with the arguments or the offsets
         given, from the iterator for the rest. One iterator belongs to one thread at a time.
         """
-        return self._reader.read(
-            topic,
-            ReadRange(partitions, offsets, start_timestamp),
-            merge=merge,
-            follow=follow,
-            timeout=timeout,
-            durable=durable,
-            on_lag=on_lag,
-            isolation=isolation,
-        )
+        wanted = TopicRead(partitions, offsets, start_timestamp, merge, isolation, follow, timeout, durable, on_lag)
+        return self._reader.read(topic, wanted)
+
+    def aread(
+        self,
+        topics: str | Iterable[str],
+        *,
+        partitions: Iterable[int] | None = None,
+        offsets: Mapping[int, int] | None = None,
+        start_timestamp: int | datetime | None = None,
+        merge: Literal["partition", "timestamp"] = "partition",
+        isolation: Isolation = "read_uncommitted",
+        follow: bool = False,
+        timeout: float | None = None,
+        durable: bool = False,
+        on_lag: OnLag = "raise",
+    ) -> Stream[ConsumerRecord]:
+        """Iterate over the records of a topic, or of several, with `async for`; the arguments are those of `read`.
+
+        Several topics are read one after the other; with `follow` what comes to any of them is given as it comes.
+        `partitions` and `offsets` are for a single topic. How files are read, how a follower is woken, and what a
+        cancelled `anext` means is as in `Log.aread`; new partitions are noticed within a quarter of a second. Raises as
+        `read` does. One iterator belongs to one task at a time.
+        """
+        from kstore.store.topics.async_topic_source import stream_of
+
+        wanted = TopicRead(partitions, offsets, start_timestamp, merge, isolation, follow, timeout, durable, on_lag)
+        return stream_of(self._reader, topics, wanted)
 
     def read_columns(
         self,
@@ -441,17 +501,36 @@ class Store(Closing, StoreAwaits):
         other arguments, are as in `Log.iter_columns`. Raises as `read` does: at once for what is wrong with the
         arguments or the offsets given, from the iterator for the rest. One iterator belongs to one thread at a time.
         """
-        return self._reader.read_columns(
-            topic,
-            ReadRange(partitions, offsets, start_timestamp),
-            max_records=max_records,
-            max_bytes=max_bytes,
-            columns=columns,
-            layout=layout,
-            isolation=isolation,
-            durable=durable,
-            threads=threads,
-        )
+        wanted = TopicRead(partitions, offsets, start_timestamp)
+        options = ColumnOptions(max_records, max_bytes, columns, layout, isolation, durable, threads)
+        return self._reader.read_columns(topic, wanted, options)
+
+    def aread_columns(
+        self,
+        topic: str,
+        *,
+        partitions: Iterable[int] | None = None,
+        offsets: Mapping[int, int] | None = None,
+        start_timestamp: int | datetime | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+    ) -> AsyncIterator[tuple[int, Columns]]:
+        """Iterate over the records of a topic as columns with `async for`: `(partition, chunk)`.
+
+        The arguments and the chunks are those of `read_columns`. Each chunk is made by a thread of the loop's executor,
+        when it is asked for and not before, but for those that other `threads` read ahead. A cancelled `anext` loses
+        none: the next one gives it. Raises as `read_columns` does. One iterator belongs to one task at a time.
+        """
+        from kstore.log.async_stream import InThread, Stream
+
+        wanted = TopicRead(partitions, offsets, start_timestamp)
+        options = ColumnOptions(max_records, max_bytes, columns, layout, isolation, durable, threads)
+        return Stream([InThread(self._reader.read_columns(topic, wanted, options))])
 
     def table(self, topic: str, *, as_of: datetime | Mapping[int, int] | None = None) -> Table:
         """Read the newest record of each key of a topic, with nothing rewritten: its partitions' `Log.latest` as one.
@@ -585,9 +664,20 @@ class Store(Closing, StoreAwaits):
 
         Raises the first `StorageError` there was, after the other logs were flushed.
         """
-        manager = self._logs.writing()
-        manager.flush()
-        manager.stand_in()
+        _flush(self._logs)
+
+    async def aflush(self) -> None:
+        """Return once everything appended before the call, in every topic, is on the disk, as `flush` does.
+
+        A thread of the loop's executor does it, once for all tasks that wait at the same time. A cancelled call waits
+        no longer, and changes nothing. Raises what `flush` raises.
+        """
+        flushers = self._flushers
+        if flushers is None:
+            from kstore.log.async_flush import Flushers
+
+            flushers = self._flushers = Flushers(partial(_flush, self._logs))
+        await flushers.flushed()
 
     def run_housekeeping(self) -> None:
         """Do what is due by the clock: retention, compaction, flushes, checkpoints, deletions."""
@@ -603,11 +693,7 @@ class Store(Closing, StoreAwaits):
         settings and without a throttle. A dry run writes nothing, and works in mode "r", too. Raises what `Log.compact`
         raises, once the others are done; `PolicyViolationError` and `UnknownTopicOrPartitionError` for the topic.
         """
-        logs = self._logs
-        if not dry_run:
-            logs.writing()
-        limits = logs.cleaner.limits if isinstance(logs, LogManager) else None
-        return compact_store.compact(self._metadata, logs, topic, roll=roll, dry_run=dry_run, limits=limits)
+        return compact_store.compact(self._metadata, self._logs, topic, roll=roll, dry_run=dry_run)
 
     def stats(self) -> StoreStats:
         """Numbers and troubles of the store, for monitoring; text and numbers only, fit for JSON. docs/metrics.md has
@@ -622,7 +708,15 @@ class Store(Closing, StoreAwaits):
         the partitions that cannot be written, `failures` what housekeeping could not do; each with the reason.
         `zstd_of_columns` says which library decompresses zstd.
         """
-        return store_stats.stats(self.paths, self.mode, self._metadata, self._logs)
+        found = overview_of(self)
+        found["compaction"] = store_stats.compaction(self._metadata)
+        return found
+
+
+def _flush(logs: Logs) -> None:
+    manager = logs.writing()
+    manager.flush()
+    manager.stand_in()
 
 
 def _reopen(paths: tuple[str, ...], arguments: dict[str, Any]) -> Store:
@@ -645,7 +739,7 @@ def between_transactions(store: Store, look: Callable[[], T]) -> T:
 
 def overview_of(store: Store) -> StoreStats:
     """What `Store.stats` says, without the compaction of each log: it costs little however many logs there are."""
-    return store_stats.overview(store.paths, store.mode, store._metadata, store._logs)
+    return store_stats.overview(store._metadata, store._logs)
 
 
 def metadata_of(store: Store) -> Metadata:

@@ -1,34 +1,31 @@
-"""What a store says of itself in numbers."""
+"""What `Store.stats` says."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
-from kstore.base.stats import StoreStats
+from kstore.base.stats import CompactionStateStats, StoreStats
 from kstore.codec._compression import ZSTD_OF_COLUMNS
 from kstore.errors import KStoreError
-from kstore.store import compact_store
-from kstore.store.catalog import Entry
 from kstore.store.manager import LogManager
-from kstore.store.metadata import Metadata
-from kstore.store.read_only_logs import LogReaders
+
+if TYPE_CHECKING:
+    from kstore.store.catalog import Entry
+    from kstore.store.metadata import Metadata
+    from kstore.store.read_only_logs import LogReaders
+
+_OF_A_LOG = [name for name in CompactionStateStats.__annotations__ if name != "error"]
 
 
-def stats(paths: Sequence[str], mode: str, metadata: Metadata, logs: LogManager | LogReaders) -> StoreStats:
-    """Numbers and troubles of a store; see `Store.stats`."""
-    found = overview(paths, mode, metadata, logs)
-    found["compaction"] = compact_store.statistics(metadata.current().entries())
-    return found
-
-
-def overview(paths: Sequence[str], mode: str, metadata: Metadata, logs: LogManager | LogReaders) -> StoreStats:
-    """What `stats` says without a look at each log."""
+def overview(metadata: Metadata, logs: LogManager | LogReaders) -> StoreStats:
+    """All but the compaction of each log."""
     current = metadata.current()
     entries = current.entries()
     follows = metadata.current_role()
     found: StoreStats = {
-        "paths": list(paths),
-        "mode": mode,
+        "paths": list(metadata.paths),
+        "mode": "a" if isinstance(logs, LogManager) else "r",
         "role": "leader" if follows is None else "follower",
         "source": [] if follows is None else list(follows.source),
         "topics": len(current.topics),
@@ -49,3 +46,18 @@ def _refused(entry: Entry) -> KStoreError | None:
     if entry.failure is not None or entry.log is None:
         return entry.failure or entry.waits
     return entry.log.failed
+
+
+def compaction(metadata: Metadata) -> dict[str, CompactionStateStats]:
+    """How far the compaction of each open log is whose policy has `compact`, by `topic-partition`."""
+    found: dict[str, CompactionStateStats] = {}
+    for entry in metadata.current().entries():
+        log = entry.log
+        if log is not None and not log.closed and log.config.compacts:
+            try:
+                stats: Mapping[str, object] = log.stats()
+                numbers = cast("CompactionStateStats", {name: stats[name] for name in _OF_A_LOG})
+            except KStoreError as error:
+                numbers = {"error": str(error)}
+            found[f"{entry.topic}-{entry.partition}"] = numbers
+    return found

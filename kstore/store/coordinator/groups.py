@@ -1,6 +1,6 @@
 """`GroupCoordinator`: consumer groups' positions in `__consumer_offsets`, as a broker's coordinator keeps them.
 
-`codec.coordinator.group_records` has the records' bytes, `group_state` what a partition holds. Invariant: a record is
+`codec.coordinator.group_records` has the bytes of records, `group_state` what a partition holds. Invariant: a record is
 what a broker of 4.3.0 would have written, so that a broker can go on from it, and kstore from a broker's.
 """
 

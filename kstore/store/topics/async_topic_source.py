@@ -1,18 +1,20 @@
-"""`TopicSource`: what comes to some topics, for a stream that follows them; writers in this process wake it."""
+"""`Store.aread`: the records of topics as a stream; writers in this process wake one that follows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
+from kstore.base import arguments
 from kstore.errors import KStoreError
 from kstore.log.async_source import watching
+from kstore.log.async_stream import Stream
 from kstore.log.reading.view import View
 from kstore.log.writing.writer import Writer
-from kstore.store.topics._consume import ConsumerIterator
+from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
 from kstore.store.topics.topic_follow import FollowedRead
-from kstore.store.topics.topic_reader import TopicPass
+from kstore.store.topics.topic_reader import TopicPass, TopicRead, TopicReader
 
 T = TypeVar("T")
 
@@ -59,3 +61,17 @@ def _explained(each: TopicPass, look: Callable[[], T]) -> T:
         return look()
     except KStoreError as error:
         raise each.explain(error) from None
+
+
+def stream_of(reader: TopicReader, topics: str | Iterable[str], wanted: TopicRead) -> Stream[ConsumerRecord]:
+    """Read topics; see `Store.aread`."""
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names:
+        raise ValueError("topics is empty; one topic at least is needed")
+    if len(names) > 1 and (wanted.partitions is not None or wanted.offsets is not None):
+        raise ValueError(f"partitions and offsets are for a single topic, not for {len(names)}")
+    timeout = arguments.seconds("timeout", wanted.timeout)
+    passes = [reader.begin(topic, wanted) for topic in names]
+    if wanted.follow:
+        return Stream([], TopicSource(passes), timeout)
+    return Stream([each.records(each.rounds()) for each in passes])

@@ -5,8 +5,8 @@ A partition is read as its log reads it; `_consume` puts them together, and `fol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kstore._core import RecordIterator
 from kstore.base import arguments, times
@@ -23,14 +23,33 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from kstore.columns._columns import Columns
+    from kstore.log.column_reads import Layout
 
 
-class ReadRange(NamedTuple):
-    """Which records of a topic a caller reads: those of some partitions, from some offsets or a timestamp on."""
+class TopicRead(NamedTuple):
+    """The arguments of `Store.read`: which records of a topic a caller reads, and how."""
 
     partitions: Iterable[int] | None = None
     offsets: Mapping[int, int] | None = None
     start_timestamp: int | datetime | None = None
+    merge: str = "partition"
+    isolation: Isolation = "read_uncommitted"
+    follow: bool = False
+    timeout: float | None = None
+    durable: bool = False
+    on_lag: OnLag = "raise"
+
+
+class ColumnOptions(NamedTuple):
+    """The options of `Log.iter_columns` beside where it starts."""
+
+    max_records: int | None
+    max_bytes: int | None
+    columns: Sequence[str] | None
+    layout: Layout
+    isolation: Isolation
+    durable: bool
+    threads: int | None
 
 
 class _Parts(NamedTuple):
@@ -45,25 +64,14 @@ class TopicPass:
     """One pass over a topic that has begun: its partitions, and the iterators of those that are being read."""
 
     def __init__(
-        self,
-        view: TopicView,
-        entries: Mapping[int, Entry],
-        numbers: list[int],
-        start: Start,
-        started: dict[int, RecordIterator],
-        *,
-        by_timestamp: bool,
-        all_partitions: bool,
-        durable: bool,
+        self, view: TopicView, wanted: TopicRead, parts: _Parts, start: Start, started: dict[int, RecordIterator]
     ) -> None:
         self._view = view
-        self._entries = entries
-        self._numbers = numbers
+        self._wanted = wanted
+        self._entries, self._numbers, _ = parts
         self._start = start
         self._started = started
-        self._by_timestamp = by_timestamp
-        self._all_partitions = all_partitions
-        self._durable = durable
+        self._by_timestamp = wanted.merge == "timestamp"
 
     def rounds(self) -> Iterator[Round]:
         """What is there: all partitions at once by timestamp, else one after the other."""
@@ -80,9 +88,9 @@ class TopicPass:
             self._view,
             self._entries,
             self._start,
-            all_partitions=self._all_partitions,
+            all_partitions=self._wanted.partitions is None,
             timeout=timeout,
-            durable=self._durable,
+            durable=self._wanted.durable,
         )
         followed.add(self._numbers, self._started.get)
         return followed
@@ -107,63 +115,42 @@ class TopicReader:
         """The log of one partition; see `Store.log`."""
         return self._logs.log(self._metadata.current().find(topic, partition))
 
-    def read(
-        self,
-        topic: str,
-        wanted: ReadRange,
-        *,
-        merge: str,
-        follow: bool,
-        timeout: float | None,
-        durable: bool,
-        on_lag: OnLag,
-        isolation: Isolation,
-    ) -> Iterator[ConsumerRecord]:
+    def read(self, topic: str, wanted: TopicRead) -> Iterator[ConsumerRecord]:
         """Iterate over the records of a topic; see `Store.read`."""
-        timeout = arguments.seconds("timeout", timeout)
-        begun = self.begin(topic, wanted, merge=merge, durable=durable, on_lag=on_lag, isolation=isolation)
-        return begun.records(begun.followed(timeout).rounds() if follow else begun.rounds())
+        timeout = arguments.seconds("timeout", wanted.timeout)
+        begun = self.begin(topic, wanted)
+        return begun.records(begun.followed(timeout).rounds() if wanted.follow else begun.rounds())
 
-    def begin(
-        self, topic: str, wanted: ReadRange, *, merge: str, durable: bool, on_lag: OnLag, isolation: Isolation
-    ) -> TopicPass:
+    def begin(self, topic: str, wanted: TopicRead) -> TopicPass:
         """Begin to read a topic: what can be refused is refused here."""
-        if merge not in ("partition", "timestamp"):
-            raise ValueError(f"merge is {merge!r}; 'partition' and 'timestamp' are allowed")
-        check_on_lag(on_lag)
-        entries, numbers, starts = self._parts(topic, wanted)
+        if wanted.merge not in ("partition", "timestamp"):
+            raise ValueError(f"merge is {wanted.merge!r}; 'partition' and 'timestamp' are allowed")
+        check_on_lag(wanted.on_lag)
+        parts = entries, numbers, starts = self._parts(topic, wanted)
 
         def start(entry: Entry, is_new: bool = False) -> RecordIterator:
             records = self._logs.log(entry).read(
                 starts.get(entry.partition),
                 start_timestamp=None if is_new else wanted.start_timestamp,
-                isolation=isolation,
-                durable=durable,
-                on_lag=on_lag,
+                isolation=wanted.isolation,
+                durable=wanted.durable,
+                on_lag=wanted.on_lag,
             )
             assert isinstance(records, RecordIterator)
             return records
 
         # Without an offset a log starts where it starts.
-        started = {number: start(entries[number]) for number in (numbers if merge == "timestamp" else sorted(starts))}
-        return TopicPass(
-            TopicView(self._metadata, self._logs, topic),
-            entries,
-            numbers,
-            start,
-            started,
-            by_timestamp=merge == "timestamp",
-            all_partitions=wanted.partitions is None,
-            durable=durable,
-        )
+        at_once = numbers if wanted.merge == "timestamp" else sorted(starts)
+        started = {number: start(entries[number]) for number in at_once}
+        return TopicPass(TopicView(self._metadata, self._logs, topic), wanted, parts, start, started)
 
-    def read_columns(self, topic: str, wanted: ReadRange, **options: Any) -> Iterator[tuple[int, Columns]]:
-        """Iterate over the records of a topic as columns, with the options of `Log.iter_columns`; see `Store`."""
+    def read_columns(self, topic: str, wanted: TopicRead, options: ColumnOptions) -> Iterator[tuple[int, Columns]]:
+        """Iterate over the records of a topic as columns; see `Store.read_columns`."""
         entries, numbers, starts = self._parts(topic, wanted)
 
         def start(number: int) -> Iterator[Columns]:
             log = self._logs.log(entries[number])
-            return log.iter_columns(starts.get(number), start_timestamp=wanted.start_timestamp, **options)
+            return log.iter_columns(starts.get(number), start_timestamp=wanted.start_timestamp, **options._asdict())
 
         started = {number: start(number) for number in [*sorted(starts), *numbers[:1]]}
 
@@ -181,8 +168,8 @@ class TopicReader:
         """Follow a topic look by look, for a consumer."""
         return TopicFollower(TopicView(self._metadata, self._logs, topic), options)
 
-    def _parts(self, topic: str, wanted: ReadRange) -> _Parts:
-        partitions, offsets, start_timestamp = wanted
+    def _parts(self, topic: str, wanted: TopicRead) -> _Parts:
+        partitions, offsets, start_timestamp = wanted[:3]
         if start_timestamp is not None:
             if offsets:
                 raise ValueError("give offsets or a start_timestamp, not both")
