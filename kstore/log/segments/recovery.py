@@ -24,6 +24,7 @@ from kstore.files._index_search import OFFSET_ENTRY_BYTES, OffsetEntries
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.log_file import open_log
 from kstore.files.txnindex import AbortedTxn
+from kstore.log.segments import time_search
 from kstore.log.segments._producer_state import ProducerTable
 from kstore.log.segments.producer_state import DEFAULT_EXPIRY, Expiry, ProducerState, replay_segment
 from kstore.log.segments.roll import draw_jitter
@@ -327,7 +328,7 @@ def _fits_time_index(last: Segment, next_offset: int) -> bool:
     if last.time_index.entries and last.time_index.last[1] >= next_offset:
         return False
     try:
-        return last.has_closing_entry(last.size_bytes)
+        return time_search.has_closing_entry(last, last.size_bytes)
     except CorruptRecordError:
         return False
 

@@ -23,6 +23,7 @@ from reference import Rec
 
 import kstore
 from kstore.columns._columns import Columns
+from kstore.log.segments import time_search
 from kstore.log.segments.segment import Segment
 from kstore.tools.check.verify import verify
 
@@ -312,13 +313,13 @@ def test_of_segments_with_one_greatest_timestamp_max_timestamp_searches_the_firs
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[int] = []
-    search = Segment.latest_record
+    search = time_search.latest_record
 
     def noted(segment: Segment, *arguments: Any) -> Any:
         searched.append(segment.base_offset)
         return search(segment, *arguments)
 
-    monkeypatch.setattr(Segment, "latest_record", noted)
+    monkeypatch.setattr(time_search, "latest_record", noted)
     with kstore.Log.open(tmp_path / "t-0", clock=ManualClock()) as log:
         for _ in range(5):
             log.append(b"v", timestamp=100)
