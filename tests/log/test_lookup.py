@@ -14,6 +14,7 @@ import kstore
 from kstore.errors import CorruptRecordError, LogClosedError
 from kstore.log.reading import _timestamp_lookup
 from kstore.log.reading.view import SegmentList
+from kstore.log.segments import time_search
 from kstore.log.segments.segment import Segment
 from kstore.types import TimestampOffset
 
@@ -65,7 +66,7 @@ def test_a_second_search_asks_no_segment_that_the_first_has_passed(tmp_path: Pat
 def test_a_search_by_time_looks_again_as_long_as_the_log_changes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int, fails: bool
 ) -> None:
-    real, looks = Segment.find_timestamp, []
+    real, looks = time_search.find_timestamp, []
 
     def find(segment: Segment, *arguments: Any, **options: Any) -> Any:
         looks.append(segment)
@@ -78,7 +79,7 @@ def test_a_search_by_time_looks_again_as_long_as_the_log_changes_meanwhile(
 
     with open_log(tmp_path) as log:
         append_each(log, [NOW_MS + 5])
-        monkeypatch.setattr(Segment, "find_timestamp", find)
+        monkeypatch.setattr(time_search, "find_timestamp", find)
         assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 5, 0)
         assert len(looks) == changes + 1
 
@@ -91,7 +92,7 @@ def test_a_search_by_time_raises_an_error_that_no_change_of_the_log_explains(
 
     with open_log(tmp_path) as log:
         append_each(log, [NOW_MS])
-        monkeypatch.setattr(Segment, "find_timestamp", find)
+        monkeypatch.setattr(time_search, "find_timestamp", find)
         with pytest.raises(CorruptRecordError, match="damage"):
             log.offset_for_timestamp(NOW_MS)
 

@@ -15,7 +15,7 @@ import kstore
 from kstore import encode_batch
 from kstore.codec import _batches
 from kstore.log.segments import roll
-from kstore.log.writing import _appender
+from kstore.log.writing import _appender, active_segment
 from tests.support.rolling import reason
 
 
@@ -101,7 +101,7 @@ def test_the_appender_rolls_for_the_reason_that_the_rule_names(
             append_bytes=len(data),
             append_last_offset=next_offset,
         )
-        assert (None if code == 0 else roll.REASONS[_appender.Code.ROLL_SIZE - code]) == expected
+        assert active_segment.ROLL_REASONS.get(code) == expected
     finally:
         files.close()
 

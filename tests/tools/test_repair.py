@@ -18,7 +18,7 @@ from kstore.codec import header
 from kstore.disk import fs
 from kstore.errors import LogLockedError
 from kstore.files import checkpoint, gap_files, load_files, names, topic_files
-from kstore.log.segments import recovery
+from kstore.log.segments.swap import clear_leftovers
 from kstore.tools.check.apply_repair import carry_out
 from kstore.tools.check.repair import plan_repair, repair
 from tests.conftest import ManualClock
@@ -241,7 +241,7 @@ def test_a_crash_at_each_write_of_a_repair_leaves_the_old_log_or_the_mended_one(
     into.mkdir()
     for step, how, image in disk.crash_images(into, LOST, KEPT, since=begun):
         partition = image / "root" / "t-0"
-        clear_leftovers(partition)
+        clear_leftovers(str(partition))
         data = (partition / log.name).read_bytes()
         assert data in (old, new), (step, how)
         assert [each.read_bytes() for each in logs(partition) if each.name != log.name] == others
@@ -249,18 +249,6 @@ def test_a_crash_at_each_write_of_a_repair_leaves_the_old_log_or_the_mended_one(
             assert errors(partition) == []
         seen.add(data == new)
     assert seen == {True, False}
-
-
-def clear_leftovers(partition: Path) -> None:
-    """Do to leftovers what opening does."""
-    found = recovery.leftovers(
-        fs.listdir(partition),
-        lambda name: recovery.next_offset_of_file(str(partition / name), names.parse_offset(name) or 0),
-    )
-    for name in found.remove:
-        (partition / name).unlink()
-    for source, target in found.rename:
-        (partition / source).rename(partition / target)
 
 
 def test_a_transaction_index_is_written_anew_from_the_markers(tmp_path: Path) -> None:
@@ -689,7 +677,7 @@ def test_a_crash_while_segments_get_their_names_back_leaves_all_names_or_none(tm
     seen = set()
     for step, how, image in disk.crash_images(into, LOST, KEPT, since=begun):
         partition = image / "root" / "t-0"
-        clear_leftovers(partition)
+        clear_leftovers(str(partition))
         data = [log.read_bytes() for log in logs(partition)]
         assert data in (old, whole), (step, how)
         seen.add(data == whole)

@@ -20,8 +20,10 @@ from kstore.log.compaction._newest_records import NewestRecords
 from kstore.log.compaction.cleaned_segments import CleanedSegments
 from kstore.log.compaction.scanned_segments import Piece, ScannedPart
 from kstore.log.compaction.segment_groups import Source, group
-from kstore.log.compaction.swap import swap
 from kstore.log.reading.transaction_replay import aborted_between, last_records
+from kstore.log.reading.view import SegmentList
+from kstore.log.segments import swap
+from kstore.log.writing.cleaning_guard import CleaningAbortedError
 from kstore.types import CompactionStats
 
 if TYPE_CHECKING:
@@ -407,7 +409,7 @@ class _Round:
         self._bytes_after += output.size_bytes
         self._segments_after += max(len(new), 1)
         if self._writer is not None:
-            swap(self._writer, [source.segment for source in members], new)
+            swap_in(self._writer, [source.segment for source in members], new)
 
     def _begin(self, members: Sequence[Source]) -> _Output:
         if self._writer is None:
@@ -477,6 +479,49 @@ class _Round:
             and fs.read_file(time_index) == times
             and list(segment.txn_index.entries) == list(retained)
         )
+
+
+def swap_in(writer: Writer, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+    """Put `new`, whose `.cleaned` files are on the disk, in the place of `old`, segments that follow one another.
+
+    When it raises before the list is exchanged, the log is as it was, and no file of `new` is left. Afterwards an error
+    has the log refuse writes: its next opening finishes the swap. Raises `CleaningAbortedError` where `old` is not in
+    the log any more.
+    """
+    try:
+        swap.make_swap_files(writer.directory, new)
+        with writer.gate():
+            _exchange_locked(writer, old, new)
+    except BaseException:
+        if new[0] not in writer.segments.items and not writer.closed:
+            try:
+                swap.take_back(writer.directory, new)
+            except BaseException as error:
+                writer.fail(error)
+                raise
+        raise
+    try:
+        gone = swap.take_new_names(writer.directory, old, new)
+        with writer.gate():
+            kept = {segment.base_offset for segment in new}
+            for segment in old:
+                if segment.base_offset not in kept:
+                    gone += writer.producers.mark_deleted(segment.base_offset)
+            writer.housekeeping.unlink_later(gone)
+    except BaseException as error:
+        if not writer.closed:
+            writer.fail(error)
+        raise
+
+
+def _exchange_locked(writer: Writer, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+    items = writer.segments.items
+    start = items.index(old[0]) if old[0] in items else 0
+    end = start + len(old)
+    if items[start:end] != tuple(old) or end >= len(items):
+        raise CleaningAbortedError("the segments that were cleaned are not in the log any more")
+    writer.segments = SegmentList([*items[:start], *new, *items[end:]])
+    writer.wake()
 
 
 class _Output(Protocol):

@@ -2,7 +2,7 @@
 """The search by time, compiled: most of its time would else be Python's, as it reads little.
 
 Which segments a search looks at is decided here. Where in a segment the record is, `look_behind` and, if it does not know,
-`Segment.find_timestamp` find. Takes no lock.
+`time_search.find_timestamp` find. Takes no lock.
 """
 
 cimport cython
@@ -33,6 +33,7 @@ from bisect import bisect_left, bisect_right
 from kstore.base import times
 from kstore.errors import CorruptIndexError, StorageError
 from kstore.log.reading.view import steadily
+from kstore.log.segments import time_search
 from kstore.types import TimestampOffset
 
 
@@ -131,7 +132,8 @@ cpdef object _look(view, int64_t timestamp):
         if largest < 0 and view.readable_bytes(segment):
             largest = segment.largest_timestamp()
         if largest >= timestamp or segment.times_doubted:
-            record = segment.find_timestamp(timestamp, start, view.readable_bytes(segment), view.max_decompressed_bytes)
+            record = time_search.find_timestamp(
+                segment, timestamp, start, view.readable_bytes(segment), view.max_decompressed_bytes)
             if record is not None:
                 answer = TimestampOffset(record[0], record[1])
                 break

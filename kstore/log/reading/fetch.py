@@ -1,7 +1,4 @@
-"""Answers of one look at a log: raw fetches, the greatest timestamp. The offset for a timestamp is `_by_time`'s.
-
-Each looks again as long as the log changes meanwhile.
-"""
+"""Raw fetches, and the greatest timestamp of a log; each is read again where the log has changed during the reading."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from kstore.disk import fs
 from kstore.errors import StorageError
 from kstore.files.log_file import LogFile
 from kstore.log.reading.view import MAX_OFFSET, SegmentList, View, check_offset, offset_limit, out_of_range, steadily
+from kstore.log.segments import time_search
 from kstore.log.segments.segment import Segment
 from kstore.types import TimestampOffset
 
@@ -150,7 +148,7 @@ def _max_timestamp(view: View) -> TimestampOffset | None:
     for segment in view.segments.items:
         greatest = view.maximum(segment)[0]
         if segment.times_doubted:
-            greatest = segment.read_maximum(view.readable_bytes(segment))[0]
+            greatest = time_search.read_maximum(segment, view.readable_bytes(segment))[0]
         if greatest >= 0:
             at_most.append((greatest, segment))
     view.check_end()
@@ -161,7 +159,7 @@ def _max_timestamp(view: View) -> TimestampOffset | None:
             break
         if latest is not None and greatest == latest.timestamp and segment.base_offset > latest.offset:
             continue
-        record = segment.latest_record(greatest, view.readable_bytes(segment), view.max_decompressed_bytes)
+        record = time_search.latest_record(segment, greatest, view.readable_bytes(segment), view.max_decompressed_bytes)
         if record is None:
             continue
         timestamp, offset, _ = record

@@ -119,10 +119,7 @@ class ReadOnlyView:
         return self.stable_end_offset
 
     def _stable_end(self) -> int:
-        state = self._state
-        first, _, _ = self._look_at_producers(state)
-        end = state.log_end_offset
-        return end if first is None else max(min(first, end), state.log_start_offset)
+        return self._look_at_producers(self._state)[0]
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """Each open transaction: (first offset, producer id)."""
@@ -145,7 +142,7 @@ class ReadOnlyView:
         self._look_at_producers(self._state)
         return self._replayed.last_records()
 
-    def _look_at_producers(self, state: DirectoryState) -> tuple[int | None, int, list[AbortedTxn]]:
+    def _look_at_producers(self, state: DirectoryState) -> tuple[int, int, list[AbortedTxn]]:
         return self._replayed.catch_up(
             self.guard.version,
             state.segments.items,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kstore.disk import fs
 from kstore.errors import StorageError
 from kstore.files import names
-from kstore.log.segments.recovery import leftovers, next_offset_of_file
+from kstore.log.segments import swap
 
 
 class Listing(NamedTuple):
@@ -35,9 +35,7 @@ class Listing(NamedTuple):
 def list_segments(directory: str) -> Listing:
     """List the directory. Raises `StorageError` for a segment whose name is not spelt as one."""
     inodes = _names(directory)
-    unfinished = leftovers(
-        inodes, lambda name: next_offset_of_file(os.path.join(directory, name), names.parse_offset(name) or 0)
-    )
+    unfinished = swap.find_leftovers(directory, inodes)
     actual = {name: name for name in inodes if name not in set(unfinished.remove)}
     for name, final in unfinished.rename:
         actual.pop(name, None)

@@ -69,8 +69,8 @@ class Replayed:
         log_start_offset: int,
         log_end_offset: int,
         recovery_point: int,
-    ) -> tuple[int | None, int, list[AbortedTxn]]:
-        """Replay new batches: (first unstable offset, offset from which aborts are in the list, the list).
+    ) -> tuple[int, int, list[AbortedTxn]]:
+        """Replay new batches: (last stable offset, offset from which aborts are in the list, the list).
 
         `version` is the guard's: when it has moved, everything is replayed anew.
         """
@@ -83,7 +83,8 @@ class Replayed:
                 version, self._version = self._version, -1
                 self._replay(segments, size_of, log_end_offset)
                 self._version = version
-            return self._table.first_unstable_offset, self._from, self._aborted
+            stable_end = self._table.open.last_stable_offset(log_start_offset, log_end_offset)
+            return stable_end, self._from, self._aborted
 
     def last_records(self) -> dict[int, tuple[int, int]]:
         """The last record of each active producer at the last look: (last data offset or -1, epoch) by producer id."""

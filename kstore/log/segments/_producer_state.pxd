@@ -3,6 +3,8 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from kstore.log.segments._last_stable_offset cimport OpenTransactions
+
 cdef enum:
     MOST_KEPT = 5                  # batches of a producer that a repeated batch is compared with (SEMANTICS 9.1)
     MARKER_BYTES = 78              # of a batch that ends a transaction
@@ -25,12 +27,6 @@ cdef struct Entry:
     Kept kept[MOST_KEPT]
 
 
-cdef struct Open:
-    # A transaction that is open.
-    int64_t first
-    int64_t producer_id
-
-
 cdef struct Head:
     # A batch's header, as far as producers are concerned.
     int64_t base_offset, last_offset, max_timestamp, producer_id
@@ -46,8 +42,7 @@ cdef class ProducerTable:
     cdef Entry *_staged
     cdef Py_ssize_t _staged_count, _staged_room
     cdef dict _staged_at           # only where more than one is staged
-    cdef Open *_open               # by first offset
-    cdef Py_ssize_t _open_count, _open_room
+    cdef readonly OpenTransactions open
     cdef list _begun, _completed
 
     cdef Entry *_find(self, int64_t producer_id) noexcept
@@ -64,16 +59,12 @@ cdef class ProducerTable:
                            object version) except -1
     cdef int _refuse_epoch(self, const Head *h, int16_t known, bint only_say) except -1
     cdef int _complete(self, int64_t producer_id, int64_t first, int64_t last, bint aborted, bint staging) except -1
-    cdef int64_t _stable_after(self, int64_t producer_id, int64_t last, object ended) except? -1
     cdef Py_ssize_t _stage_all(self, object view, Py_ssize_t end, int64_t offset, int origin) except -1
     cpdef publish(self)
     cpdef drop(self)
     cdef int _replay_one(self, Entry *e, const Head *h, const uint8_t *p, Py_ssize_t n) except -1
     cdef tuple _state_of(self, const Entry *e)
 
-    cdef int _reserve_open(self) except -1
-    cdef int _begin_open(self, int64_t first, int64_t producer_id) except -1
-    cdef void _end_open(self, int64_t first) noexcept
     cdef Entry *_ready(self, int64_t producer_id, int16_t epoch, int32_t sequence, bint transactional) noexcept
     cdef void _take(self, Entry *e, int64_t offset, int64_t timestamp, int32_t sequence, bint transactional) noexcept
     cdef Entry *_committable(self, int64_t producer_id, int16_t epoch, int32_t coordinator_epoch, int version) noexcept

@@ -1,10 +1,12 @@
-"""What a log knows of its producers: epochs, last batches, open transactions."""
+"""What a log knows of its producers: epochs and last batches."""
 
 from collections.abc import Callable
 from enum import IntEnum
 from typing import final
 
 from typing_extensions import Buffer
+
+from kstore.log.segments._last_stable_offset import OpenTransactions
 
 class Origin(IntEnum):
     CLIENT = 0
@@ -15,15 +17,15 @@ class Origin(IntEnum):
 class ProducerTable:
     """The producers of one log.
 
-    Not thread-safe: the log's mutex guards it. `first_unstable_offset` may be asked from any thread.
+    Not thread-safe: the log's mutex guards it. What is `open` may be asked from any thread.
     """
 
     @property
     def size_bytes(self) -> int:
         """Bytes of memory that the producers take."""
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """The first offset of the earliest open transaction, None without any."""
+    open: OpenTransactions
+    """The open transactions, from which the last stable offset follows."""
+
     def __len__(self) -> int: ...
     def clear(self) -> None:
         """Forget all producers."""

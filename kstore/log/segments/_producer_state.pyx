@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""What a log knows of its producers: epochs, last batches, open transactions (SEMANTICS 9).
+"""What a log knows of its producers: epochs and last batches (SEMANTICS 9).
 
 A `ProducerTable` judges a batch before it is written, and counts it afterwards. It opens no file; a replay reads from a
-descriptor of the caller's. The hardest rule: staged batches do not count until `publish`, so that a write that fails
+descriptor of the caller's. Invariant: staged batches do not count until `publish`, so that a write that fails
 leaves no trace.
 """
 
@@ -26,6 +26,7 @@ from kstore.files._producer_snapshot cimport (
     SNAPSHOT_COUNT_AT, SNAPSHOT_ENTRY, SNAPSHOT_HEAD, SNAPSHOT_SOUND, Producer, snapshot_check, snapshot_finish,
     snapshot_get, snapshot_put,
 )
+from kstore.log.segments._last_stable_offset cimport OpenTransactions
 from kstore.files._window cimport Window, read_at, window_at, window_free, window_new
 
 import logging
@@ -115,19 +116,19 @@ cdef object name_of(const Head *h):
 cdef class ProducerTable:
     """The producers of one log.
 
-    Not thread-safe: the log's mutex guards it. `first_unstable_offset` may be asked from any thread.
+    Not thread-safe: the log's mutex guards it. What is `open` may be asked from any thread.
     """
 
     def __cinit__(self):
         self._begun = []
         self._completed = []
         self._staged_at = {}
+        self.open = OpenTransactions()
 
     def __dealloc__(self):
         PyMem_RawFree(self._entries)
         PyMem_RawFree(self._slots)
         PyMem_RawFree(self._staged)
-        PyMem_RawFree(self._open)
 
     def __len__(self):
         return self._count
@@ -136,12 +137,7 @@ cdef class ProducerTable:
     def size_bytes(self):
         """Bytes of memory that the producers take."""
         return ((self._room + self._staged_room) * sizeof(Entry) + self._slots_count * sizeof(int32_t)
-                + self._open_room * sizeof(Open))
-
-    @property
-    def first_unstable_offset(self):
-        """The first offset of the earliest open transaction, None without any."""
-        return self._open[0].first if self._open_count else None
+                + self.open.size_bytes)
 
     def clear(self):
         """Forget all producers."""
@@ -150,7 +146,7 @@ cdef class ProducerTable:
         self._entries = NULL
         self._slots = NULL
         self._count = self._room = self._slots_count = 0
-        self._open_count = 0
+        self.open.clear()
         self.drop()
 
     # ---- The hash table.
@@ -221,47 +217,6 @@ cdef class ProducerTable:
         e.epoch = -1
         e.count = 0
 
-    # ---- Open transactions, by their first offsets.
-
-    cdef int _reserve_open(self) except -1:
-        """See that one more can be added without an error."""
-        cdef Py_ssize_t wanted
-        cdef void *data
-        if self._open_count == self._open_room:
-            wanted = 2 * self._open_room + 4
-            data = PyMem_RawRealloc(self._open, <size_t> wanted * sizeof(Open))
-            if data == NULL:
-                raise MemoryError
-            self._open = <Open *> data
-            self._open_room = wanted
-        return 0
-
-    cdef int _begin_open(self, int64_t first, int64_t producer_id) except -1:
-        cdef Py_ssize_t at
-        self._reserve_open()
-        at = self._open_count
-        while at and self._open[at - 1].first > first:
-            at -= 1
-        if at and self._open[at - 1].first == first:
-            self._open[at - 1].producer_id = producer_id
-            return 0
-        memmove(&self._open[at + 1], &self._open[at], <size_t> (self._open_count - at) * sizeof(Open))
-        self._open[at] = Open(first, producer_id)
-        self._open_count += 1
-        return 0
-
-    cdef void _end_open(self, int64_t first) noexcept:
-        cdef Py_ssize_t low = 0, high = self._open_count, middle
-        while low < high:
-            middle = (low + high) // 2
-            if self._open[middle].first < first:
-                low = middle + 1
-            else:
-                high = middle
-        if low < self._open_count and self._open[low].first == first:
-            self._open_count -= 1
-            memmove(&self._open[low], &self._open[low + 1], <size_t> (self._open_count - low) * sizeof(Open))
-
     # ---- Appends whose judgement is clear beforehand: everything else is for `stage`.
 
     cdef Entry *_ready(self, int64_t producer_id, int16_t epoch, int32_t sequence, bint transactional) noexcept:
@@ -282,8 +237,7 @@ cdef class ProducerTable:
         e.timestamp = timestamp
         if transactional and e.txn_first < 0:
             e.txn_first = offset
-            self._open[self._open_count] = Open(offset, e.producer_id)  # nothing begins behind the log's end
-            self._open_count += 1
+            self.open.begin_last(offset, e.producer_id)
 
     cdef Entry *_committable(self, int64_t producer_id, int16_t epoch, int32_t coordinator_epoch, int version) noexcept:
         """The entry of a producer whose open transaction such a marker commits (SEMANTICS 9.11a); else NULL."""
@@ -299,7 +253,7 @@ cdef class ProducerTable:
 
     cdef void _commit(self, Entry *e, int64_t timestamp, int16_t epoch, int32_t coordinator_epoch) noexcept:
         """The marker of a `_committable` transaction is in the log."""
-        self._end_open(e.txn_first)
+        self.open.end(e.txn_first)
         enter_epoch(e, epoch)
         e.coordinator_epoch = coordinator_epoch
         e.timestamp = timestamp
@@ -405,7 +359,7 @@ cdef class ProducerTable:
         if e.txn_first < 0 and h.attributes & TRANSACTIONAL_BIT:
             e.txn_first = h.base_offset
             # Before its bytes are in the file: a reader of committed records must not get past it.
-            self._begin_open(h.base_offset, h.producer_id)
+            self.open.begin(h.base_offset, h.producer_id)
             if staging:
                 self._begun.append(h.base_offset)
         return 0
@@ -466,18 +420,10 @@ cdef class ProducerTable:
         if staging:
             self._completed.append((producer_id, first, last, aborted))
         else:
-            self._end_open(first)
+            self.open.end(first)
             if aborted:
-                self._completed.append((producer_id, first, last, self._stable_after(producer_id, last, ())))
+                self._completed.append((producer_id, first, last, self.open.stable_after(producer_id, last, ())))
         return 0
-
-    cdef int64_t _stable_after(self, int64_t producer_id, int64_t last, object ended) except? -1:
-        """The last stable offset once a transaction has ended at `last`, like those in `ended` (SEMANTICS 9.13)."""
-        cdef Py_ssize_t i
-        for i in range(self._open_count):
-            if self._open[i].producer_id != producer_id and self._open[i].first not in ended:
-                return self._open[i].first
-        return last + 1
 
     def aborted(self):
         """Of the aborted transactions that are staged: [(producer id, first, last, last stable offset)]
@@ -488,7 +434,7 @@ cdef class ProducerTable:
         ended = set()
         for producer_id, first, last, is_aborted in self._completed:
             if is_aborted:
-                aborted.append((producer_id, first, last, self._stable_after(producer_id, last, ended)))
+                aborted.append((producer_id, first, last, self.open.stable_after(producer_id, last, ended)))
             ended.add(first)
         return aborted
 
@@ -541,7 +487,7 @@ cdef class ProducerTable:
                 e = self._add(self._staged[i].producer_id)
             e[0] = self._staged[i]
         for _, first, _, _ in self._completed:
-            self._end_open(first)
+            self.open.end(first)
         self._begun.clear()
         self.drop()
 
@@ -552,7 +498,7 @@ cdef class ProducerTable:
             self._staged_at.clear()
         if self._begun:
             for first in self._begun:
-                self._end_open(first)
+                self.open.end(first)
             self._begun.clear()
         if self._completed:
             self._completed.clear()
@@ -703,7 +649,7 @@ cdef class ProducerTable:
                 e.coordinator_epoch = producer.coordinator_epoch
                 e.txn_first = producer.txn_first
                 if producer.txn_first >= 0:
-                    self._begin_open(producer.txn_first, producer.producer_id)
+                    self.open.begin(producer.txn_first, producer.producer_id)
         return True
 
     def states(self):

@@ -1,7 +1,7 @@
 """Producer state of one log: the table at its end, and the snapshot files, which are the table at older offsets.
 
-The table is compiled (`_producers`); this module writes it down, loads and replays it (SEMANTICS 9.24 to
-9.29). The hardest rule: a snapshot at an offset says what the batches below it say, and no staged batch is in it.
+The table is compiled (`_producer_state`); this module writes it down, loads and replays it (SEMANTICS 9.24 to
+9.29). Invariant: a snapshot at an offset says what the batches below it say, and no staged batch is in it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ProducerState:
     """The producers of one log, and its snapshot files.
 
     `end_offset` is how far the state reaches, `last_snapshot_offset` what SEMANTICS 9.24 compares with. Not
-    thread-safe: the log's mutex guards it, but for `table.first_unstable_offset`.
+    thread-safe: the log's mutex guards it, but for `table.open`.
     """
 
     def __init__(self, directory: str, snapshot_offsets: Iterable[int], expiry: Expiry = DEFAULT_EXPIRY) -> None:

@@ -1,8 +1,6 @@
-"""From a directory of leftovers to a sound list of segments (SEMANTICS 8).
+"""From a directory that a crash may have left to a sound list of segments (SEMANTICS 8): `load`, for a writer.
 
-`leftovers` decides what interrupted deletions and swaps mean, without I/O: a writer carries it out, a
-read-only log applies it in memory. `load` is the writer's way in. The hardest rule: what lies below the
-recovery point was flushed, so a fault there is an error and never a cut.
+Invariant: what lies below the recovery point was flushed, so a fault there is an error and never a cut.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -19,11 +17,12 @@ from typing import NamedTuple
 from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
-from kstore.files import _log_scan, _log_search, names
+from kstore.files import _log_scan, names
 from kstore.files._index_search import OFFSET_ENTRY_BYTES, OffsetEntries
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.log_file import open_log
 from kstore.files.txnindex import AbortedTxn
+from kstore.log.segments import swap, time_search
 from kstore.log.segments._producer_state import ProducerTable
 from kstore.log.segments.producer_state import DEFAULT_EXPIRY, Expiry, ProducerState, replay_segment
 from kstore.log.segments.roll import draw_jitter
@@ -60,14 +59,6 @@ class Recovery:
     """Names of files that an interrupted deletion or swap had left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leftovers:
-    """How interrupted work is finished: names to remove, then (name, final name) to rename."""
-
-    remove: tuple[str, ...]
-    rename: tuple[tuple[str, str], ...]
-
-
 @dataclass(slots=True)
 class Loaded:
     """A sound log: its segments, its marks, its caches, and the files whose deletion is still due."""
@@ -91,60 +82,6 @@ def start_above_end(log_start_offset: int, end_offset: int, path: str) -> Corrup
     )
 
 
-_UNFINISHED = (names.DELETED, names.CLEANED, names.SWAP, names.TXN_INDEX + ".tmp")  # what `leftovers` decides about
-
-
-def _has_unfinished(entries: Iterable[str]) -> bool:
-    return any(name.endswith(_UNFINISHED) for name in entries)
-
-
-def leftovers(entries: Iterable[str], swap_next_offset: Callable[[str], int]) -> Leftovers:
-    """Decide about `.deleted`, `.cleaned` and `.swap` files (SEMANTICS 8.4 to 8.7); `swap_next_offset` reads a
-    `.log.swap`.
-
-    A `.txnindex.tmp` is what a recovery that was interrupted left of a transaction index.
-    """
-    entries = sorted(entries)
-    remove = [name for name in entries if name.endswith(".deleted") and not name.endswith(".checkpoint.deleted")]
-    remove += [name for name in entries if name.endswith(names.TXN_INDEX + ".tmp")]
-    cleaned = [name for name in entries if name.endswith(".cleaned") and names.parse_offset(name) is not None]
-    swaps = [name for name in entries if name.endswith(".swap") and names.parse_offset(name) is not None]
-    if cleaned:
-        least = min(_offset(name) for name in cleaned)
-        remove += [name for name in swaps if _offset(name) >= least]
-        swaps = [name for name in swaps if _offset(name) < least]
-    remove += cleaned
-    logs = [name for name in swaps if name.endswith(names.LOG + ".swap")]
-    if logs:
-        low = min(_offset(name) for name in logs)
-        high = max(swap_next_offset(name) for name in logs)
-        gone = set(remove) | set(swaps)
-        remove += [
-            name
-            for name in entries
-            if name not in gone and (offset := names.parse_offset(name)) is not None and low <= offset < high
-        ]
-        if low == high and names.txn_index_name(low) in entries:
-            remove.append(names.txn_index_name(low))  # of an old segment, of which no batch is left
-    return Leftovers(tuple(remove), tuple((name, name.removesuffix(".swap")) for name in swaps))
-
-
-def _offset(name: str) -> int:
-    offset = names.parse_offset(name)
-    assert offset is not None
-    return offset
-
-
-def next_offset_of_file(path: str, base_offset: int) -> int:
-    """Read one past the last offset of a `.log` file; its base offset when it holds nothing."""
-    fd = open_log(path)
-    try:
-        last = _log_search.last_offset(fd, 0, fs.size(fd), path=path)
-    finally:
-        fs.close(fd)
-    return base_offset if last is None else last.last_offset + 1
-
-
 def load(
     directory: str,
     config: LogConfig,
@@ -165,7 +102,10 @@ def load(
     recovery = Recovery()
     files, swapped = None if seen is None else seen.files, set[int]()
     if files is None:
-        files, swapped = _clear_leftovers(directory, recovery, fs.listdir(directory))
+        unfinished = swap.clear_leftovers(directory)
+        recovery.leftovers_removed += unfinished.remove
+        swapped = set(names.offsets_by_kind(final for _, final in unfinished.rename)[names.LOG])
+        files = names.offsets_by_kind(fs.listdir(directory))
     bases = sorted(files[names.LOG])
     with_log = set(bases)
     index_kinds = names.OFFSET_INDEX, names.TIME_INDEX, names.TXN_INDEX
@@ -235,7 +175,7 @@ class Seen(NamedTuple):
 def look(directory: str, recovery_point: int, log_start_offset: int) -> Seen:
     """Look at a log that no mark of a clean shutdown vouches for. Changes nothing. Raises `StorageError`."""
     entries = fs.listdir(directory)
-    if _has_unfinished(entries):
+    if swap.has_leftovers(entries):
         return Seen(False, False, None)
     files = names.offsets_by_kind(entries)
     bases = files[names.LOG]
@@ -327,7 +267,7 @@ def _fits_time_index(last: Segment, next_offset: int) -> bool:
     if last.time_index.entries and last.time_index.last[1] >= next_offset:
         return False
     try:
-        return last.has_closing_entry(last.size_bytes)
+        return time_search.has_closing_entry(last, last.size_bytes)
     except CorruptRecordError:
         return False
 
@@ -346,31 +286,6 @@ def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_inde
     if last.base_offset in with_txn_index and not last.txn_index.looks_sound(last.base_offset, recovery_point):
         return False  # the index has an entry for a marker that was lost
     return _whole_end(last, recovery_point) == recovery_point
-
-
-def _clear_leftovers(directory: str, recovery: Recovery, entries: list[str]) -> tuple[dict[str, list[int]], set[int]]:
-    """Carry out what `leftovers` decides.
-
-    Returns the offsets of the segments' files and snapshots that are left, by kind, and the base offsets of the logs
-    that were `.swap` files.
-    """
-    swapped = set[int]()
-    if _has_unfinished(entries):
-        entries, swapped = _finish(directory, recovery, entries)
-    return names.offsets_by_kind(entries), swapped
-
-
-def _finish(directory: str, recovery: Recovery, entries: list[str]) -> tuple[list[str], set[int]]:
-    unfinished = leftovers(entries, lambda name: next_offset_of_file(os.path.join(directory, name), _offset(name)))
-    for name in unfinished.remove:
-        fs.unlink(os.path.join(directory, name))
-    for name, final in unfinished.rename:
-        fs.rename(os.path.join(directory, name), os.path.join(directory, final))
-    recovery.leftovers_removed += unfinished.remove
-    if unfinished.remove or unfinished.rename:
-        fs.sync_directory(directory)
-        entries = fs.listdir(directory)
-    return entries, {_offset(final) for _, final in unfinished.rename if final.endswith(names.LOG)}
 
 
 class _Loader:

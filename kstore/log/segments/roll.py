@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from kstore.config.log_config import LogConfig
 
 
-# By the appender's codes -2, -3, ...: the order in which the rule is tried.
-REASONS = ("size", "time", "offset_index_full", "time_index_full", "offset_range")
-
-
 @dataclass(frozen=True, slots=True)
 class RollLimits:
     """Thresholds above which the active segment is rolled.

@@ -7,13 +7,12 @@ segment's files are opened on first use, so that opening a log costs O(segments)
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from errno import ENOENT
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kstore import _core
 from kstore.base.numbers import INT_MAX, LONG_MAX
@@ -24,20 +23,17 @@ from kstore.files import _log_scan, _log_search, names
 from kstore.files.index_file import OffsetIndex, TimeIndex
 from kstore.files.log_file import LogFile
 from kstore.files.txnindex import TxnIndex
+from kstore.log.segments import time_search
 from kstore.log.segments.index_faults import IndexFaults
+from kstore.log.segments.time_search import ENTRIES_TRIED, NO_TIMESTAMP, NONE_CONFIRMED
+
+Index = TypeVar("Index", OffsetIndex, TimeIndex, TxnIndex)
 
 _making = ForkLock()  # held while a segment gets its file or an index
 
-logger = logging.getLogger("kstore")
-
-NO_TIMESTAMP = -1
 MAX_OFFSET = LONG_MAX
-ENTRIES_TRIED = 8  # of an index, one after the other, before the log is read from its start
-MAX_CONFIRMED = 1024  # entries of a time index that are remembered as borne out
 NO_ENTRIES = INT_MAX  # an index interval that no segment reaches
-
-# Entries of a time index that the log bears out. A log of very many segments has no empty set for each of them.
-_NONE_CONFIRMED: set[tuple[int, int]] | frozenset[tuple[int, int]] = frozenset()
+_INDEXES = {names.OFFSET_INDEX: "_offset_index", names.TIME_INDEX: "_time_index", names.TXN_INDEX: "_txn_index"}
 
 
 @dataclass(slots=True)
@@ -82,9 +78,7 @@ class Segment:
     __slots__ = (
         "__weakref__",
         "_actual",
-        "_confirmed",
         "_failure",
-        "_faults",
         "_file",
         "_first_timestamp",
         "_max_index_bytes",
@@ -96,8 +90,10 @@ class Segment:
         "_txn_index",
         "_used",
         "base_offset",
+        "confirmed",
         "created_ms",
         "directory",
+        "faults",
         "index_interval_bytes",
         "inode",
         "is_active",
@@ -146,9 +142,9 @@ class Segment:
         self._size: int | None = None
         self._first_timestamp: int | None = None
         self._maximum: tuple[int, int] | None = None
-        self._confirmed = _NONE_CONFIRMED
+        self.confirmed = NONE_CONFIRMED
         self.times_doubted = False  # damage hides the greatest timestamp
-        self._faults = IndexFaults()
+        self.faults = IndexFaults()
 
     def anew(self) -> Segment:
         """A new object for the same files, which knows nothing of them yet."""
@@ -175,46 +171,36 @@ class Segment:
         return self._path
 
     @property
-    def paths(self) -> tuple[str, str, str]:
-        """Where the three files are."""
-        indexes = names.index_name(self.base_offset), names.time_index_name(self.base_offset)
-        return self.path, self._path_of(indexes[0]), self._path_of(indexes[1])
+    def paths(self) -> tuple[str, ...]:
+        """Where the log and its two indexes are."""
+        return tuple(self._path_of(names.file_name(self.base_offset, kind)) for kind in names.SEGMENT_KINDS[:3])
 
     @property
     def offset_index(self) -> OffsetIndex:
         """The offset index over its file."""
-        index = self._offset_index
-        if index is None:
-            name = names.index_name(self.base_offset)
-            index = OffsetIndex(self._path_of(name), self.base_offset, self._max_index_bytes, writable=self.writable)
-            # Two threads may make one at once: both must use the same object.
-            with _making.mutex:
-                index = self._offset_index = self._offset_index or index
-                index.path = self._path_of(name)  # the file may be renamed meanwhile
-        return index
+        return self._offset_index or self._index(names.OFFSET_INDEX, self._sized(OffsetIndex))
 
     @property
     def time_index(self) -> TimeIndex:
         """The time index over its file."""
-        index = self._time_index
-        if index is None:
-            name = names.time_index_name(self.base_offset)
-            index = TimeIndex(self._path_of(name), self.base_offset, self._max_index_bytes, writable=self.writable)
-            with _making.mutex:
-                index = self._time_index = self._time_index or index
-                index.path = self._path_of(name)  # the file may be renamed meanwhile
-        return index
+        return self._time_index or self._index(names.TIME_INDEX, self._sized(TimeIndex))
 
     @property
     def txn_index(self) -> TxnIndex:
         """The index of the transactions that were aborted in this segment."""
-        index = self._txn_index
-        if index is None:
-            name = names.txn_index_name(self.base_offset)
-            index = TxnIndex(self._path_of(name))
-            with _making.mutex:
-                index = self._txn_index = self._txn_index or index
-                index.path = self._path_of(name)
+        return self._txn_index or self._index(names.TXN_INDEX, TxnIndex)
+
+    def _sized(self, kind: Callable[..., Index]) -> Callable[[str], Index]:
+        return lambda path: kind(path, self.base_offset, self._max_index_bytes, writable=self.writable)
+
+    def _index(self, kind: str, make: Callable[[str], Index]) -> Index:
+        """Make an index over its file. Of two threads that make one at once both get the same object."""
+        name, slot = names.file_name(self.base_offset, kind), _INDEXES[kind]
+        made = make(self._path_of(name))
+        with _making.mutex:
+            index: Index = getattr(self, slot) or made
+            setattr(self, slot, index)
+            index.path = self._path_of(name)  # the file may be renamed meanwhile
         return index
 
     @property
@@ -331,45 +317,10 @@ class Segment:
         Where damage keeps it from being read, it is what the index says, and `times_doubted`.
         """
         try:
-            return self.read_maximum(end)
+            return time_search.read_maximum(self, end)
         except CorruptRecordError:
             self.times_doubted = True
             return self.time_index.last
-
-    def read_maximum(self, end: int) -> tuple[int, int]:
-        """As `maximum_below`; raises `CorruptRecordError` where damage keeps it from being read.
-
-        An empty index says that no batch has a timestamp, unless the first batch has one. Where the log does not bear
-        the last entry out, the batches behind the entry before it are read whole.
-        """
-        entry = self._confirmed_entry(MAX_OFFSET, end)
-        if entry is None and not self.time_index.entries and (self.first_timestamp(end) or NO_TIMESTAMP) < 0:
-            return NO_TIMESTAMP, self.base_offset
-        return self._maximum_from(entry, end)
-
-    def _maximum_from(self, entry: tuple[int, int] | None, end: int) -> tuple[int, int]:
-        """The greatest timestamp before the position `end`, of the batches from that of an index entry on
-        (SEMANTICS 11.3)."""
-        position, least = self.start(self.base_offset if entry is None else entry[1], end)
-        if entry is not None and entry == self.time_index.last:
-            greatest = _log_search.greatest_timestamp(self.file.fd, position, end, least=least, path=self.path)
-        else:
-            scan = self.scan(position, end, after=least)
-            if scan.end_position < end:
-                raise CorruptRecordError(scan.reason, path=self.path, position=scan.end_position)
-            greatest = _log_search.GreatestTimestamp(scan.max_timestamp, scan.max_timestamp_offset)
-        if entry is not None and entry[0] >= greatest.timestamp:
-            return entry
-        return greatest if greatest.timestamp >= 0 else (NO_TIMESTAMP, self.base_offset)
-
-    def has_closing_entry(self, end: int) -> bool:
-        """Whether the last entry of the time index, if there is one, names the greatest timestamp before `end`
-        (SEMANTICS 3.11).
-
-        Raises `CorruptRecordError`.
-        """
-        last = self.time_index.last
-        return self.read_maximum(end)[0] == last[0] and (last[0] < 0 or bool(self._bears_out(last, end)))
 
     def largest_timestamp(self) -> int:
         """The greatest timestamp, else the file's age in milliseconds since the epoch (SEMANTICS 6.6)."""
@@ -408,13 +359,13 @@ class Segment:
         try:
             return self._indexed_start(offset, end)
         except CorruptIndexError as error:  # another program has cut it
-            self._faults.report(self.offset_index.path, error.reason)
+            self.faults.report(self.offset_index.path, error.reason)
             return 0, self.base_offset
 
     def _indexed_start(self, offset: int, end: int) -> tuple[int, int]:
         file, index, target = self.file, self.offset_index, offset
         if not self.is_active:  # the unused slots of an active index may hold any bytes
-            self._faults.report_unsound(index)
+            self.faults.report_unsound(index)
         for _ in range(ENTRIES_TRIED):
             entry, position = index.lookup(target)
             if position == 0:
@@ -424,15 +375,15 @@ class Segment:
                 if base_offset >= 0:
                     return position, base_offset
                 if base_offset == -2 and self._still_wrong(index, entry, position, end):
-                    self._report_entry(index.path, f"offset {entry} at position {position}")
+                    self.report_entry(index.path, f"offset {entry} at position {position}")
             elif not self.is_active:
-                self._report_entry(index.path, f"offset {entry} at position {position}")
+                self.report_entry(index.path, f"offset {entry} at position {position}")
             target = entry - 1
         return 0, self.base_offset
 
     def _still_wrong(self, index: OffsetIndex, entry: int, position: int, end: int) -> bool:
         """Whether an entry that leads nowhere is there still: a truncation cuts the index before the log."""
-        if self._faults.has(index.path):
+        if self.faults.has(index.path):
             return False
         for _ in range(2):
             if not self.writable:
@@ -443,10 +394,10 @@ class Segment:
                 return False
         return True
 
-    def _report_entry(self, path: object, entry: str) -> None:
+    def report_entry(self, path: object, entry: str) -> None:
         """Log an entry that the log does not bear out, unless a cleaner has just put others in the files' places."""
         if fs.is_at(self.file.fd, self.path):
-            self._faults.report_entry(path, entry)
+            self.faults.report_entry(path, entry)
 
     def find_batch(self, offset: int, end: int, *, most: int = MAX_OFFSET) -> _log_search.BatchPlace | None:
         """Find the batch that holds `offset`, or the first one after it (SEMANTICS 3.18a); all offsets are below
@@ -459,125 +410,11 @@ class Segment:
         place = _log_search.find_batch(file.fd, position, end, offset, least=least, most=most, path=self.path)
         return place if place is None or place.magic >= 2 else self._with_inner_base(place)
 
-    def _confirmed_entry(self, timestamp: int, end: int) -> tuple[int, int] | None:
-        """The entry of the time index with the greatest timestamp at or below this one that the log bears out.
-
-        None where there is none. An entry that the log does not bear out is passed over, with a warning.
-        """
-        try:
-            return self._borne_out_entry(timestamp, end)
-        except CorruptIndexError as error:  # another program has cut it
-            self._faults.report(self.time_index.path, error.reason)
-            return None
-
-    def _borne_out_entry(self, timestamp: int, end: int) -> tuple[int, int] | None:
-        index, target = self.time_index, timestamp
-        if not self.is_active:  # the unused slots of an active index may hold any bytes
-            self._faults.report_unsound(index)
-        for _ in range(ENTRIES_TRIED):
-            entry = index.lookup(target)
-            entry_timestamp, entry_offset = entry
-            if entry_timestamp < 0:
-                return None
-            borne_out = self._bears_out(entry, end)
-            if borne_out:
-                return entry
-            if borne_out is False or not self.is_active:
-                if not self.writable:
-                    index.reload()
-                if index.lookup(target) == entry and not self._bears_out(entry, end):
-                    self._report_entry(index.path, f"timestamp {entry_timestamp} at offset {entry_offset}")
-            target = entry_timestamp - 1
-        return None
-
-    def _bears_out(self, entry: tuple[int, int], end: int) -> bool | None:
-        """Whether the batch at an entry's offset is the first with its timestamp since the entry before
-        (SEMANTICS 3.6).
-
-        None where the batches before the position `end` end before that offset.
-        """
-        if entry in self._confirmed:
-            return True
-        timestamp, offset = entry
-        if offset < self.base_offset:
-            return False
-        earlier, after = self.time_index.lookup(timestamp - 1)
-        while earlier >= 0 and after > offset:  # this entry is wrong, or both are
-            earlier, after = self.time_index.lookup(earlier - 1)
-        if earlier < 0:
-            after = self.base_offset - 1
-        position, least = self.start(max(after, self.base_offset), end)
-        file = self.file
-        is_first = _log_search.is_first_with(
-            file.fd, position, end, after, offset, timestamp, least=least, path=self.path
-        )
-        if not is_first:
-            return is_first
-        confirmed = self._confirmed  # read once: a truncation in another thread replaces it
-        if isinstance(confirmed, set) and len(confirmed) < MAX_CONFIRMED:
-            confirmed.add(entry)
-        else:
-            self._confirmed = {entry}
-        return True
-
     def _with_inner_base(self, place: _log_search.BatchPlace) -> _log_search.BatchPlace:
         """Say where a message of an old format begins: a wrapper's own offset is its last, the first is inside it."""
         data = self.file.read(place.position, place.size_bytes)
         [batch] = _core.decode_batches(data, check_crc=False, path=self.path, position=place.position)
         return place._replace(base_offset=batch.base_offset)
-
-    def find_timestamp(
-        self, timestamp: int, start_offset: int, end: int, max_decompressed_bytes: int | None, *, exactly: bool = False
-    ) -> _log_search.FoundRecord | None:
-        """Find the first record at or after `timestamp` and `start_offset` (SEMANTICS 5.5); (timestamp, offset, leader
-        epoch).
-
-        With `exactly` it has this very timestamp, and is in the first batch with records whose header reaches it
-        (SEMANTICS 5.4).
-        """
-        file = self._file or self.file  # a property costs a call, and there are three
-        self._used = True
-        if timestamp > 0 and not exactly:
-            # Most often the record is in the batch behind the one that both indexes name.
-            times, offsets = self._time_index or self.time_index, self._offset_index or self.offset_index
-            with suppress(CorruptIndexError):  # another program has cut it
-                found = _log_search.find_behind(
-                    file.fd, end, timestamp, start_offset, times, offsets, max_decompressed_bytes
-                )
-                if found is not None:
-                    return found
-        entry = self._confirmed_entry(timestamp, end)
-        position, least = self.start(start_offset if entry is None else max(entry[1], start_offset), end)
-        return _log_search.find_timestamp(
-            file.fd,
-            position,
-            end,
-            timestamp,
-            start_offset,
-            exactly=exactly,
-            least=least,
-            older_below=self.base_offset if entry is None or entry[0] >= timestamp else entry[1] + 1,
-            max_decompressed_bytes=max_decompressed_bytes,
-            path=self.path,
-        )
-
-    def latest_record(
-        self, greatest: int, end: int, max_decompressed_bytes: int | None
-    ) -> _log_search.FoundRecord | None:
-        """Find the first record with the greatest timestamp before the position `end` (SEMANTICS 5.4).
-
-        `greatest` is the greatest timestamp of the batches. A batch that a compaction has emptied keeps its timestamp
-        although no record has it: then the headers of all batches are read.
-        """
-        record = self.find_timestamp(greatest, self.base_offset, end, max_decompressed_bytes, exactly=True)
-        if record is None:
-            file = self.file
-            of_records = _log_search.greatest_timestamp(
-                file.fd, 0, end, least=self.base_offset, with_records=True, path=self.path
-            ).timestamp
-            if of_records >= 0:
-                record = self.find_timestamp(of_records, self.base_offset, end, max_decompressed_bytes, exactly=True)
-        return record
 
     def read_next_offset(self) -> int:
         """Read one past the last offset from the last indexed batch on (SEMANTICS 8.10)."""
@@ -657,7 +494,7 @@ class Segment:
         """Take other files that are at the paths now, sealed, synced, of so many bytes; readers may hold this
         object."""
         self.is_active = self.pinned = self.unsynced = self.times_doubted = False
-        self._confirmed, self._faults = _NONE_CONFIRMED, IndexFaults()
+        self.confirmed, self.faults = NONE_CONFIRMED, IndexFaults()
         self._offset_index = self._time_index = None
         self._maximum = self._first_timestamp = None
         self._file = None
@@ -702,7 +539,7 @@ class Segment:
         self._size = scan.end_position
         has_timestamps = scan.max_timestamp >= 0
         self.maximum = (scan.max_timestamp, scan.max_timestamp_offset) if has_timestamps else (-1, self.base_offset)
-        self._confirmed, self._faults = _NONE_CONFIRMED, IndexFaults()
+        self.confirmed, self.faults = NONE_CONFIRMED, IndexFaults()
         self._first_timestamp = None
         self.offset_index.replace(scan.index_entries, at_full_size=is_last)
         # In one write, or none where nothing has changed: the disk may be full.
@@ -747,8 +584,8 @@ class Segment:
         self._size = position
         self._first_timestamp = self._maximum = None
         with suppress(CorruptRecordError):
-            self.maximum = self._maximum_from(self._confirmed_entry(MAX_OFFSET, position), position)
-        self._confirmed = _NONE_CONFIRMED
+            self.maximum = time_search.scan_maximum(self, position)
+        self.confirmed = NONE_CONFIRMED
 
     def flush(self) -> None:
         """Put what the files hold on the disk, the log first (FORMAT 1.9)."""
@@ -770,11 +607,11 @@ class Segment:
     def mark_deleted(self) -> list[str]:
         """Rename every file of the segment to `.deleted`, the log first (SEMANTICS 6.12); the new paths, to be unlinked
         later."""
-        self._faults.mute()
+        self.faults.mute()
         renamed = []
-        for build in (names.log_name, names.index_name, names.time_index_name, names.txn_index_name):
-            path = self._path_of(build(self.base_offset))
-            if build is names.log_name or fs.exists(path):
+        for kind in names.SEGMENT_KINDS:
+            path = self._path_of(names.file_name(self.base_offset, kind))
+            if kind == names.LOG or fs.exists(path):
                 fs.rename(path, path + names.DELETED)
                 renamed.append(path + names.DELETED)
         return renamed
@@ -786,7 +623,7 @@ class Segment:
         """
         renamed = []
         if state == names.DELETED:
-            self._faults.mute()
+            self.faults.mute()
         with moving.renaming():
             for kind in names.SEGMENT_KINDS:
                 final = names.file_name(self.base_offset, kind)
@@ -795,18 +632,11 @@ class Segment:
                     fs.rename(before, after)
                     renamed.append(after)
                 self._actual = {**(self._actual or {}), final: final + state}
-                self._tell_path(kind, after)
+                if kind == names.LOG:
+                    self._path = after
+                elif (index := getattr(self, _INDEXES[kind])) is not None:
+                    index.path = after
         return renamed
-
-    def _tell_path(self, kind: str, path: str) -> None:
-        holders = {names.OFFSET_INDEX: self._offset_index, names.TIME_INDEX: self._time_index}
-        if kind == names.LOG:
-            self._path = path
-        elif kind == names.TXN_INDEX:
-            if self._txn_index is not None:
-                self._txn_index.path = path
-        elif (index := holders[kind]) is not None:
-            index.path = path
 
     def close(self) -> None:
         """Close the files; readers in the middle of one keep it open."""

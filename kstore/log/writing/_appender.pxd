@@ -86,7 +86,7 @@ cdef class Appender(ActiveEnd):
     cdef int _make_room(self, int64_t n) except -1
     cdef int _should_roll(self, const Tail *t, int64_t n, int64_t timestamp, int64_t last_offset,
                           int64_t now) noexcept nogil
-    cdef int _stage(self, Tail *t, int64_t n, int64_t last_offset, int64_t timestamp) except -1
+    cdef bint _stage_index_entries(self, Tail *t, int64_t last_offset) except -1
     cdef uint8_t *_room(self, uint8_t **buffer, Py_ssize_t *room, Py_ssize_t at, Py_ssize_t n) except NULL
     cdef int _commit(self, uint8_t *p, Py_ssize_t n, bint follower, Py_ssize_t *consumed, int64_t now,
                      bint locked, bint rolled) except? -1

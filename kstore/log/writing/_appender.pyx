@@ -481,7 +481,7 @@ cdef class Appender(ActiveEnd):
             e = table._ready(numbers.producer_id, numbers.epoch, numbers.sequence, numbers.transactional)
             if e == NULL:
                 return SLOW
-            table._reserve_open()
+            table.open.reserve()
             n = self._encode_one(v, k, None, stamp[0], now, numbers)
             if n >= ONE_STEP_BELOW:
                 return SLOW
@@ -693,34 +693,26 @@ cdef class Appender(ActiveEnd):
             return ROLL_OFFSET_RANGE
         return DONE
 
-    cdef int _stage(self, Tail *t, int64_t n, int64_t last_offset, int64_t timestamp) except -1:
-        """Account for one batch at the position `t.size` (SEMANTICS 3.6 step 2); 1 when an index has no room."""
+    cdef bint _stage_index_entries(self, Tail *t, int64_t last_offset) except -1:
+        """Stage the entries of a batch that begins at `t.size` (SEMANTICS 3.6 step 2); False when an index has no
+        room."""
         cdef uint8_t *entry
-        if timestamp > t.max_timestamp:
-            t.max_timestamp = timestamp
-            t.max_timestamp_offset = last_offset
-        if t.since_index > self.interval:
-            if t.offset_entries >= self.offset_max:
-                return 1
-            entry = self._room(&self.offset_staged, &self.offset_room,
-                               (t.offset_entries - self.tail.offset_entries) * OFFSET_ENTRY, OFFSET_ENTRY)
-            put_offset_entry(entry, <int32_t>(last_offset - self.base_offset), <int32_t>t.size)
-            t.offset_entries += 1
-            if t.max_timestamp > t.last_time_entry:
-                if t.time_entries >= self.time_max:
-                    return 1
-                entry = self._room(&self.time_staged, &self.time_room,
-                                   (t.time_entries - self.tail.time_entries) * TIME_ENTRY, TIME_ENTRY)
-                put_time_entry(entry, t.max_timestamp, <int32_t>(t.max_timestamp_offset - self.base_offset))
-                t.time_entries += 1
-                t.last_time_entry = t.max_timestamp
-            t.since_index = 0
-        if t.size == 0:
-            t.first_timestamp = timestamp
-        t.size += n
-        t.since_index += n
-        t.next_offset = last_offset + 1
-        return 0
+        if t.offset_entries >= self.offset_max:
+            return False
+        entry = self._room(&self.offset_staged, &self.offset_room,
+                           (t.offset_entries - self.tail.offset_entries) * OFFSET_ENTRY, OFFSET_ENTRY)
+        put_offset_entry(entry, <int32_t>(last_offset - self.base_offset), <int32_t>t.size)
+        t.offset_entries += 1
+        if t.max_timestamp > t.last_time_entry:
+            if t.time_entries >= self.time_max:
+                return False
+            entry = self._room(&self.time_staged, &self.time_room,
+                               (t.time_entries - self.tail.time_entries) * TIME_ENTRY, TIME_ENTRY)
+            put_time_entry(entry, t.max_timestamp, <int32_t>(t.max_timestamp_offset - self.base_offset))
+            t.time_entries += 1
+            t.last_time_entry = t.max_timestamp
+        t.since_index = 0
+        return True
 
     cdef uint8_t *_room(self, uint8_t **buffer, Py_ssize_t *room, Py_ssize_t at, Py_ssize_t n) except NULL:
         cdef uint8_t *grown
@@ -769,8 +761,16 @@ cdef class Appender(ActiveEnd):
                         break
                 store64(p + at + BASE_OFFSET_AT, t.next_offset)
                 store32(p + at + LEADER_EPOCH_AT, self.leader_epoch)
-            if self._stage(&t, size, last_offset, timestamp):
+            if timestamp > t.max_timestamp:
+                t.max_timestamp = timestamp
+                t.max_timestamp_offset = last_offset
+            if t.since_index > self.interval and not self._stage_index_entries(&t, last_offset):
                 return SPLIT
+            if t.size == 0:
+                t.first_timestamp = timestamp
+            t.size += size
+            t.since_index += size
+            t.next_offset = last_offset + 1
             at += size
         if at == 0:
             return code

@@ -9,9 +9,17 @@ from kstore.config.log_config import LogConfig
 from kstore.disk import openfiles
 from kstore.log.segments.roll import draw_jitter, limits
 from kstore.log.segments.segment import Segment
-from kstore.log.writing._appender import Appender
+from kstore.log.writing._appender import Appender, Code
 
 DESCRIPTORS = 3  # the log, the offset index, the time index
+
+ROLL_REASONS: dict[int, str] = {
+    Code.ROLL_SIZE: "size",
+    Code.ROLL_TIME: "time",
+    Code.ROLL_OFFSET_INDEX_FULL: "offset_index_full",
+    Code.ROLL_TIME_INDEX_FULL: "time_index_full",
+    Code.ROLL_OFFSET_RANGE: "offset_range",
+}
 
 
 def new_segment(directory: str, base_offset: int, config: LogConfig) -> Segment:

@@ -28,7 +28,6 @@ from kstore.files.txnindex import AbortedTxn
 from kstore.log.reading.transaction_replay import aborted_between, open_transactions
 from kstore.log.reading.view import ReadPiece, SegmentList
 from kstore.log.segments.recovery import Loaded
-from kstore.log.segments.roll import REASONS
 from kstore.log.segments.segment import Segment
 from kstore.log.writing import active_segment
 from kstore.log.writing._appender import Appender, Code
@@ -141,9 +140,9 @@ class Writer:
             if self.cut_by:
                 return None
             end = self.log_end_offset  # read first: a transaction that begins later begins at or above it
-            first = self.producers.table.first_unstable_offset
+            stable_end = self.producers.table.open.last_stable_offset(self.log_start_offset, end)
             if self.guard.version == version:  # otherwise the end may be newer than the table, after a truncation
-                return end if first is None else max(min(first, end), self.log_start_offset)
+                return stable_end
 
     @property
     def data_end_offset(self) -> int:
@@ -329,7 +328,7 @@ class Writer:
         if code == Code.BUSY:
             self.fail(StorageError(EIO, "a failed write could not be taken back", self.directory))
             self.refuse_if_unusable()
-        self.roll_locked(REASONS[Code.ROLL_SIZE - code], base_offset)
+        self.roll_locked(active_segment.ROLL_REASONS[code], base_offset)
 
     def published(self) -> None:
         """Wake waiting readers after an append, and flush where `flush.messages` asks for it."""

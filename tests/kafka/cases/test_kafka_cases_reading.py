@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kstore
+from kstore.log.segments import time_search
 from tests.conftest import ManualClock
 from tests.kafka.cases.kafka_cases import batch, fetched, offsets
 
@@ -188,7 +189,7 @@ def test_a_time_lookup_knows_the_epoch_of_the_batch(partition: Path, clock: Manu
         [segment] = log._view.segments.items
         for i in (0, 1):
             assert log.offset_for_timestamp(clock.now + i) == (clock.now + i, i)
-            found = segment.find_timestamp(clock.now + i, 0, log.segments[0].size_bytes, None)
+            found = time_search.find_timestamp(segment, clock.now + i, 0, log.segments[0].size_bytes, None)
             assert found == (clock.now + i, i, i)
 
 

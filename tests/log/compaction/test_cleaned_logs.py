@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import kstore
 from kstore.columns._columns import Columns
+from kstore.log.segments import time_search
 from kstore.log.segments.segment import Segment
 from kstore.tools.check.verify import verify
 from tests.conftest import ManualClock, examples
@@ -310,13 +311,13 @@ def test_max_timestamp_searches_the_first_segment_alone_among_equal_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[int] = []
-    search = Segment.latest_record
+    search = time_search.latest_record
 
     def noted(segment: Segment, *arguments: Any) -> Any:
         searched.append(segment.base_offset)
         return search(segment, *arguments)
 
-    monkeypatch.setattr(Segment, "latest_record", noted)
+    monkeypatch.setattr(time_search, "latest_record", noted)
     with kstore.Log.open(tmp_path / "t-0", clock=ManualClock()) as log:
         for _ in range(5):
             log.append(b"v", timestamp=100)

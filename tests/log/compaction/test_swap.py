@@ -17,10 +17,8 @@ import pytest
 import kstore
 from kstore.disk import fs
 from kstore.files import names
-from kstore.log.compaction import swap as swapping
-from kstore.log.segments.recovery import leftovers
+from kstore.log.segments import swap as swapping
 from kstore.log.segments.segment import Segment
-from kstore.log.writing.writer import Writer
 from tests.conftest import ManualClock
 from tests.support.cleaning import clean, open_log, unfinished
 from tests.support.faultfs import KEPT, LOST, NAMES_LOST, FaultFS, shuffled
@@ -131,12 +129,12 @@ class WithoutOneSync:
             fs.sync_directory(path)
 
 
-def all_at_once(writer: Writer, new: Sequence[Segment]) -> None:
-    """`_make_swap_files` with one sync for several new segments."""
-    fs.sync_directory(writer.directory)
+def all_at_once(directory: str, new: Sequence[Segment]) -> None:
+    """`make_swap_files` with one sync for several new segments."""
+    fs.sync_directory(directory)
     for segment in reversed(new):
         segment.rename(".swap")
-    fs.sync_directory(writer.directory)
+    fs.sync_directory(directory)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +145,7 @@ def test_a_missing_sync_of_the_directory_is_caught(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if fault == "between two .swap":
-            patch.setattr(swapping, "_make_swap_files", all_at_once)
+            patch.setattr(swapping, "make_swap_files", all_at_once)
             disk, since, expected, end = swap_one_group(root, clock, segments=2)
         elif fault == "before .swap":
             patch.setattr(swapping, "fs", WithoutOneSync(0))
@@ -166,8 +164,8 @@ def test_an_empty_new_segment_does_not_keep_the_old_index_of_transactions() -> N
     """It covers no offset, so that SEMANTICS 8.6 deletes nothing, and it has no such index to take the place."""
     old = [names.file_name(7, kind) for kind in names.SEGMENT_KINDS]
     new = [names.file_name(7, kind, names.SWAP) for kind in names.SEGMENT_KINDS[:3]]
-    assert leftovers([*old, *new], lambda _: 7).remove == (names.txn_index_name(7),)
-    assert set(old) <= set(leftovers([*old, *new], lambda _: 8).remove)
+    assert swapping.leftovers([*old, *new], lambda _: 7).remove == (names.txn_index_name(7),)
+    assert set(old) <= set(swapping.leftovers([*old, *new], lambda _: 8).remove)
 
 
 def test_a_group_of_which_nothing_stays_becomes_an_empty_segment(root: Path, clock: ManualClock) -> None:
