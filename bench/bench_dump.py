@@ -22,8 +22,9 @@ from common import KIB, MIB, VALUE, Question, measure, report, scaled, timed_row
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import kstore
+from kstore.tools.dump.dump_options import DumpOptions
 from kstore.tools.dump.full_dump import FullDump, file_source
-from kstore.tools.dump.kafka_dump import Dump, DumpOptions
+from kstore.tools.dump.kafka_dump import Dump
 
 sys.path.append(str(Path(__file__).parents[1]))
 from tests.kafka.kafka_jvm import command, why_missing

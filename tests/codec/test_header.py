@@ -24,7 +24,7 @@ OTHER_NUMBERS = {
     "codec/compression.py": "frames of snappy-java and LZ4",
     "codec/coordinator/record_texts.py": "the version and kind of a coordinator's record",
     "store/coordinator/group_state.py": "the kind of a group's record",
-    "tools/dump/kafka_dump.py": "a decoded key or value as a number",
+    "tools/dump/dump_options.py": "a decoded key or value as a number",
 }
 OTHER_SLICES = {"codec/compression.py"}
 

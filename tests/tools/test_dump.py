@@ -21,7 +21,8 @@ from kstore.codec.coordinator.record_texts import control_text
 from kstore.disk import fs
 from kstore.errors import KStoreError
 from kstore.tools.dump._dump import LogText, java_text
-from kstore.tools.dump.kafka_dump import Dump, DumpOptions
+from kstore.tools.dump.dump_options import DumpOptions
+from kstore.tools.dump.kafka_dump import Dump
 from tests.golden import dumptexts, goldensets
 from tests.support import reference
 
@@ -187,7 +188,7 @@ def test_a_log_reads_the_same_in_chunks_of_any_size(
     sample: Path, dump: Dumper, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     whole = dump("--print-data-log", "--files", LOG)
-    monkeypatch.setattr("kstore.tools.dump.kafka_dump._CHUNK_BYTES", chunk)
+    monkeypatch.setattr("kstore.tools.dump.batch_walk._CHUNK_BYTES", chunk)
     assert dump("--print-data-log", "--files", LOG).out == whole.out
 
 

@@ -26,9 +26,9 @@ from kstore._core import decode_batches
 from kstore.codec.coordinator.record_texts import control_json
 from kstore.disk import fs
 from kstore.tools.dump._dump import LogJson
+from kstore.tools.dump.dump_options import DumpOptions
 from kstore.tools.dump.dump_ranges import Span
 from kstore.tools.dump.full_dump import FullDump, file_source
-from kstore.tools.dump.kafka_dump import DumpOptions
 from kstore.tools.dump.record_contents import octets
 from tests.conftest import SEED
 from tests.golden import goldensets

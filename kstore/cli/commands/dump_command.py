@@ -21,9 +21,10 @@ from kstore.cli.progress import Progress
 from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, KStoreError
 from kstore.files import names
+from kstore.tools.dump.dump_options import DumpOptions
 from kstore.tools.dump.dump_ranges import PartitionFiles, Span, partition_files
 from kstore.tools.dump.full_dump import FullDump, Source, file_source
-from kstore.tools.dump.kafka_dump import Dump, DumpOptions
+from kstore.tools.dump.kafka_dump import Dump
 
 __all__ = ["run"]
 

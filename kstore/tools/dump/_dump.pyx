@@ -1,9 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The lines of the dump tool: from a log's batches to text or JSON, without a Python object for a record.
 
-Owns the walk over the batches in a `.log` file's bytes, and the text of v2 batches and their records (DUMP 3); `kafka`
-and `walk` read the file, and print formats 0 and 1. Hardest rule: where Kafka's tool stops in the middle of a line, the
-same part of the line is in the output here when the error is raised.
+Steps over the batches in a `.log` file's bytes, and prints v2 batches and their records (DUMP 3); `batch_walk` reads the
+file, `legacy_dump` prints formats 0 and 1. Invariant: where Kafka's tool stops in the middle of a line, the same part of
+the line is in the output when the error is raised.
 """
 
 cimport cython

@@ -1,23 +1,21 @@
-"""Walks over the batches of a log file, and goes on behind damage.
+"""The walk over the batches of a log file, for all dumps.
 
-Each fault is reported; bytes that are no sound batch are skipped, up to the next sound one.
+It ends at the first damage, where Kafka's tool ends, or reports each fault and goes on with the next sound batch.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from typing import Any
 
-from kstore._core import Record, decode_batches
-from kstore.codec import compression, header
+from kstore.codec import header
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, InvalidRecordError
 from kstore.tools.check import _verify
 from kstore.tools.dump._dump import LogJson, LogText
+from kstore.tools.dump.dump_options import DumpOptions
 from kstore.tools.dump.dump_ranges import Report, Stretch, follow
-from kstore.tools.dump.kafka_dump import DumpOptions, legacy_text
-from kstore.tools.dump.record_contents import Contents, json_line, octets, reason_of
+from kstore.tools.dump.legacy_dump import legacy_json, legacy_text
+from kstore.tools.dump.record_contents import Contents, reason_of
 
 __all__ = ["LogWalk"]
 
@@ -26,7 +24,11 @@ _BAD_CRC = "the CRC of the batch does not hold"
 
 
 class LogWalk:
-    """The batches of one log file, and the damage between them. Not thread-safe."""
+    """The batches of one log file. Not thread-safe.
+
+    With `report` damage is reported, and skipped. Without it an error of a batch is raised, `stretch` is a whole file,
+    and what ends the batches ends the walk.
+    """
 
     def __init__(
         self,
@@ -37,8 +39,8 @@ class LogWalk:
         contents: Contents,
         options: DumpOptions,
         *,
-        report: Report,
-        reach: Callable[[int], object],
+        report: Report | None = None,
+        reach: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._fd = fd
         self._options = options
@@ -52,12 +54,15 @@ class LogWalk:
         self._is_cut = False  # the caller's limit ends the walk: a batch that crosses it is no damage
         self._end = 0
 
-    def run(self, max_bytes: int) -> int:
-        """Print the stretch, as far as it lies within the first `max_bytes` of the file; returns the file's size."""
+    def run(self, max_bytes: int) -> tuple[int, int]:
+        """Print the stretch, as far as it lies within the first `max_bytes` of the file.
+
+        Returns the file's size, and how many bytes of the stretch come after its last batch.
+        """
         size = fs.size(self._fd)
         self._end = end = min(size if self._stretch.end is None else self._stretch.end, max_bytes, size)
         self._is_cut = end == max_bytes
-        position, before = self._stretch.start, -1
+        text, position, before = self._text, self._stretch.start, -1
         buffer = bytearray(min(_CHUNK_BYTES, max(end - position, 0)))
         while position < end and position != before:
             before = position
@@ -67,42 +72,59 @@ class LogWalk:
             if is_over:
                 break
             self._reach(position)
-            if self._text.stop == "more" and self._text.needed > len(buffer):
-                buffer = bytearray(self._text.needed)
-                before = -1  # go on; if the file has become shorter meanwhile, the next round ends the walk
-        return size
+            if text.stop == "more" and text.needed > len(buffer):
+                buffer = bytearray(text.needed)
+                before = -1  # go on; if the file has become shorter, the next round ends the walk
+        return size, end - position
 
     def _chunk(self, view: memoryview, position: int) -> tuple[int, bool]:
         """Print the batches in a piece of the file; returns where to go on, and whether the walk is over."""
-        text, end, start = self._text, self._end, position
+        text, start = self._text, position
         while position - start < len(view):
             rest = view[position - start :]
             try:
-                position += text.feed(rest, len(rest), position, end)
+                position += text.feed(rest, len(rest), position, self._end)
             except (CorruptRecordError, InvalidRecordError) as error:
-                text.settle()
-                self._report(text.position, reason_of(error))
-                position = text.position + text.needed
+                position = self._faulty(error)
                 continue
             finally:
                 self._disorder()
             if text.stop == "more":
                 return position, False
-            if text.stop == "end":
-                if position == end or self._is_cut:
-                    return position, True
-                position = self._lost(position, "the file ends inside a batch")
-            elif text.stop == "lost":
-                position = self._lost(position, "no batch can be here: its size is too small")
-            else:
-                batch = view[position - start : position - start + text.needed]
-                position = self._legacy(batch, position) if text.stop == "legacy" else self._unsound(batch, position)
-            if position < 0:
+            next_position = self._stopped(view[position - start : position - start + text.needed], position)
+            if next_position < 0:
                 return position, True
+            position = next_position
         return position, False
 
+    def _stopped(self, batch: memoryview, position: int) -> int:
+        """Treat what `feed` does not print, which `batch` begins with; returns where to go on, or -1."""
+        stop = self._text.stop
+        if stop == "legacy":
+            return self._legacy(batch, position)
+        if stop == "short":
+            self._text.short_batch(fs.pread(self._fd, header.HEADER_BYTES, position), position, len(batch))
+            return position + len(batch)
+        if stop == "unsound":
+            return self._unsound(batch, position)
+        if stop == "lost":
+            return self._lost(position, "no batch can be here: its size is too small")
+        if self._tell is None or position == self._end or self._is_cut:
+            return -1
+        return self._lost(position, "the file ends inside a batch")
+
+    def _faulty(self, error: CorruptRecordError | InvalidRecordError) -> int:
+        """Report an error of the batch that was read last; returns where the next one begins."""
+        if self._tell is None:
+            raise error
+        text = self._text
+        text.settle()
+        self._report(text.position, reason_of(error))
+        return text.position + text.needed
+
     def _report(self, position: int, what: str) -> None:
-        self._tell(self._path, position, what)
+        if self._tell is not None:
+            self._tell(self._path, position, what)
 
     def _disorder(self) -> None:
         for position, base, last, before in self._text.disorder:
@@ -116,12 +138,9 @@ class LogWalk:
             self._fd, position + 1, end, self._stretch.files, self._text.last_offset + 1, self._path,
             legacy=self._has_legacy,
         )  # fmt: skip
-        size = (end if next_position < 0 else next_position) - position
-        behind = (
-            "nothing sound comes behind them"
-            if next_position < 0
-            else f"sound batches go on at position {next_position}"
-        )
+        is_last = next_position < 0
+        size = (end if is_last else next_position) - position
+        behind = "nothing sound comes behind them" if is_last else f"sound batches go on at position {next_position}"
         self._report(position, f"{what}; {size} bytes, {behind}")
         return next_position
 
@@ -147,84 +166,38 @@ class LogWalk:
         try:
             self._text.print_batch(batch, position)
         except (CorruptRecordError, InvalidRecordError) as error:
-            self._text.settle()
-            self._report(position, reason_of(error))
+            self._faulty(error)
         return position + len(batch)
 
     def _legacy(self, batch: memoryview, position: int) -> int:
         """Print an entry of format 0 or 1; returns where to go on."""
-        data = bytes(batch)
-        text, size = self._text, len(data)
-        if not header.legacy_crc_holds(data):
-            if size >= header.HEADER_BYTES and header.crc_holds(data):
-                magic = header.MAGIC.of(data)
-                return self._doubtful(batch, position, f"a batch of format {magic} whose CRC holds in format 2")
-            if not self._has_true_size(position, size):
-                return self._lost(position, _BAD_CRC)
-            self._report(position, _BAD_CRC)
-        else:
+        data, size = bytes(batch), len(batch)
+        if self._tell is not None:
             offset = header.BASE_OFFSET.of(data)
-            if offset <= text.last_offset:
-                self._report(position, f"a batch that ends with offset {offset} behind offset {text.last_offset}")
-            text.last_offset = offset
-            self._has_legacy = True
-            if offset < self._stretch.start_offset:
-                return position + size
-        try:
-            if isinstance(text, LogJson):
-                self._legacy_json(data, position)
+            if not header.legacy_crc_holds(data):
+                if size >= header.HEADER_BYTES and header.crc_holds(data):
+                    magic = header.MAGIC.of(data)
+                    return self._doubtful(batch, position, f"a batch of format {magic} whose CRC holds in format 2")
+                if not self._has_true_size(position, size):
+                    return self._lost(position, _BAD_CRC)
+                self._report(position, _BAD_CRC)
             else:
-                options = self._options
-                legacy_text(data, position, text, self._path, options, self._contents.texts, self._wants)
+                text = self._text
+                if offset <= text.last_offset:
+                    self._report(position, f"a batch that ends with offset {offset} behind offset {text.last_offset}")
+                text.last_offset = offset
+                self._has_legacy = True
+                if offset < self._stretch.start_offset:
+                    return position + size
+        options, contents = self._options, self._contents
+        try:
+            if isinstance(self._text, LogJson):
+                legacy_json(data, position, self._text, self._path, options, contents, self._wants)
+            else:
+                legacy_text(data, position, self._text, self._path, options, contents.texts, self._wants)
         except (CorruptRecordError, InvalidRecordError) as error:
-            text.settle()
-            self._report(position, reason_of(error))
+            self._faulty(error)
         return position + size
 
     def _wants(self, offset: int) -> bool:
-        return self._stretch.start_offset <= offset < self._stretch.end_offset
-
-    def _legacy_json(self, data: bytes, position: int) -> None:
-        options = self._options
-        for batch in decode_batches(data, check_crc=False, path=self._path, position=position):
-            if not options.deep:
-                line: dict[str, Any] = {
-                    "type": "batch",
-                    **octets("file", os.fsencode(self._path)),
-                    "position": position,
-                    "size_bytes": len(data),
-                    "base_offset": batch.base_offset,
-                    "last_offset": batch.last_offset,
-                    "count": batch.count,
-                    "max_timestamp": batch.max_timestamp,
-                    "timestamp_type": batch.timestamp_type,
-                    "compression": compression.type_name(batch.attributes & header.CODEC_MASK),
-                    "attributes": header.LEGACY_ATTRIBUTES.of(data),
-                    "magic": batch.magic,
-                    "crc": header.LEGACY_CRC.of(data),
-                    "is_valid": header.legacy_crc_holds(data),
-                }
-                self._text.put(json_line(line))
-                continue
-            for record in batch:
-                if self._wants(record.offset):
-                    self._text.put(self._legacy_record(record, batch.timestamp_type, position))
-
-    def _legacy_record(self, record: Record, timestamp_type: str, position: int) -> bytes:
-        options = self._options
-        line: dict[str, Any] = {"type": "record"}
-        if options.metadata:
-            line |= {
-                **octets("file", os.fsencode(self._path)),
-                "position": position,
-                "offset": record.offset,
-                "timestamp": record.timestamp,
-                "timestamp_type": timestamp_type,
-                "sequence": -1,
-                "key_size": -1 if record.key is None else len(record.key),
-                "value_size": -1 if record.value is None else len(record.value),
-            }
-        text = json_line(line)[:-2]
-        if options.contents:
-            text += b"," + self._contents.members(record.offset, record.key, record.value)
-        return text + (b',"headers":[]}\n' if options.metadata else b"}\n")
+        return self._tell is None or self._stretch.start_offset <= offset < self._stretch.end_offset

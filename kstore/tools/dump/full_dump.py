@@ -1,7 +1,6 @@
 """Dumps that Kafka's tool does not have: of whole directories, of ranges, as JSON, and past damage.
 
-Owns the text or JSON of indexes and snapshots; `walk` prints logs, `ranges` finds the bytes that a range needs. Hardest
-rule: every fault is reported and skipped, and no line is printed in part. No file is ever opened for writing.
+Invariant: every fault is reported and skipped, and no line is printed in part. No file is opened for writing.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ from kstore.files.txnindex import TXN_ENTRY_BYTES, parse_txn_index
 from kstore.tools.check import recheck
 from kstore.tools.dump._dump import LogJson, LogText
 from kstore.tools.dump.batch_walk import LogWalk
+from kstore.tools.dump.dump_options import Decode, DumpOptions, base_offset_of, decoder_of, int_option
 from kstore.tools.dump.dump_ranges import LEAST, Report, SegmentFiles, Span, Stretch, stretches
 from kstore.tools.dump.index_dump import whole_entries
-from kstore.tools.dump.kafka_dump import Decode, DumpOptions, base_offset_of, decoder_of, int_option, snapshot_line
+from kstore.tools.dump.kafka_dump import snapshot_line, txn_index_line
 from kstore.tools.dump.record_contents import Contents, json_line, json_members, octets, reason_of
 
 __all__ = ["FullDump", "Source", "file_source"]
@@ -183,9 +183,9 @@ class FullDump:
         if kind == names.LOG:
             self._log(path, stretch, topic)
         elif kind == names.OFFSET_INDEX:
-            self._offset_index(path, stretch)
+            self._index(path, stretch, of_time=False)
         elif kind == names.TIME_INDEX:
-            self._time_index(path, stretch)
+            self._index(path, stretch, of_time=True)
         elif kind == names.TXN_INDEX:
             self._txn_index(path, stretch)
         else:
@@ -201,7 +201,7 @@ class FullDump:
         if not self._json:
             self._out.write(f"Log starting offset: {stretch.files.base_offset}\n".encode())
         numbers = (options.key_decoder in _NUMBERS, options.value_decoder in _NUMBERS)
-        contents = Contents(self._decoder(topic), numbers, path, self._report)
+        contents = Contents(self._decoder(topic), path, self._report, numbers)
         text: LogText
         if self._json:
             text = LogJson(
@@ -210,9 +210,7 @@ class FullDump:
                 path=path,
                 control=contents.control_json,
                 decode=contents.members if contents.decode is not None else None,
-                deep=options.deep,
-                contents=options.contents,
-                metadata=options.metadata,
+                **options.lines,
             )
         else:
             text = LogText(
@@ -220,9 +218,7 @@ class FullDump:
                 path=path,
                 control=contents.control_text,
                 decode=contents.texts if contents.decode is not None else None,
-                deep=options.deep,
-                contents=options.contents,
-                metadata=options.metadata,
+                **options.lines,
                 tolerant=True,
             )
         contents.text = text
@@ -231,7 +227,7 @@ class FullDump:
         fd = fs.open(path)
         try:
             walk = LogWalk(fd, text, path, stretch, contents, options, report=self._report, reach=self.reach)
-            self.finish(walk.run(self._max_bytes))
+            self.finish(walk.run(self._max_bytes)[0])
         finally:
             text.flush()
             fs.close(fd)
@@ -256,47 +252,33 @@ class FullDump:
     def _has_lines(self) -> bool:
         return not self._options.verify_index_only and not self._options.index_sanity_check
 
-    def _offset_index(self, path: str, stretch: Stretch) -> None:
+    def _index(self, path: str, stretch: Stretch, *, of_time: bool) -> None:
+        """Dump an offset index, or a time index: pairs of which one is an offset."""
+        kind: type[OffsetEntries | TimeEntries] = TimeEntries if of_time else OffsetEntries
+        entry_bytes = TIME_ENTRY_BYTES if of_time else OFFSET_ENTRY_BYTES
+        first, second = ("timestamp", "offset") if of_time else ("offset", "position")
         data = fs.read_file(path)
         base = stretch.files.base_offset
-        with _Entries(self._report, path, stretch, len(data), OFFSET_ENTRY_BYTES) as entries:
-            before = (-1, -1)
-            for slot, (offset, position) in enumerate(whole_entries(OffsetEntries, data, base)):
-                at = slot * OFFSET_ENTRY_BYTES
-                if offset == base and not position:
+        with _Entries(self._report, path, stretch, len(data), entry_bytes) as entries:
+            before = (-1, LEAST if of_time else -1)
+            for slot, entry in enumerate(whole_entries(kind, data, base)):
+                at, shown = slot * entry_bytes, f"{first} {entry[0]} at {second} {entry[1]}"
+                if entry == ((0, base) if of_time else (base, 0)):
                     break  # the unused end of an index in use
-                if not stretch.start_offset <= offset < stretch.end_offset:
+                if not stretch.start_offset <= entry[of_time] < stretch.end_offset:
                     continue
-                if offset <= before[0] or position <= before[1]:
-                    entries.complain(at, f"offset {offset} at position {position}, not above the entry before it")
+                if entry[0] <= before[0] or entry[1] < before[1] + (not of_time):
+                    entries.complain(at, f"{shown}, not above the entry before it")
+                elif of_time:
+                    entries.check_time(at, *entry)
                 else:
-                    entries.check_offset(at, offset, position)
-                before = (offset, position)
+                    entries.check_offset(at, *entry)
+                before = entry
                 if self._json and self._has_lines:
-                    self._object("offset_index_entry", path, slot=slot, offset=offset, position=position)
+                    type_name = "time_index_entry" if of_time else "offset_index_entry"
+                    self._object(type_name, path, slot=slot, **{first: entry[0], second: entry[1]})
                 elif self._has_lines:
-                    self._out.write(b"offset: %d position: %d\n" % (offset, position))
-
-    def _time_index(self, path: str, stretch: Stretch) -> None:
-        data = fs.read_file(path)
-        base = stretch.files.base_offset
-        with _Entries(self._report, path, stretch, len(data), TIME_ENTRY_BYTES) as entries:
-            before = (-1, LEAST)
-            for slot, (timestamp, offset) in enumerate(whole_entries(TimeEntries, data, base)):
-                at = slot * TIME_ENTRY_BYTES
-                if not timestamp and offset == base:
-                    break
-                if not stretch.start_offset <= offset < stretch.end_offset:
-                    continue
-                if timestamp <= before[0] or offset < before[1]:
-                    entries.complain(at, f"timestamp {timestamp} at offset {offset}, not above the entry before it")
-                else:
-                    entries.check_time(at, timestamp, offset)
-                before = (timestamp, offset)
-                if self._json and self._has_lines:
-                    self._object("time_index_entry", path, slot=slot, timestamp=timestamp, offset=offset)
-                elif self._has_lines:
-                    self._out.write(b"timestamp: %d offset: %d\n" % (timestamp, offset))
+                    self._out.write(f"{first}: {entry[0]} {second}: {entry[1]}\n".encode())
 
     def _txn_index(self, path: str, stretch: Stretch) -> None:
         data = fs.read_file(path)
@@ -308,10 +290,7 @@ class FullDump:
             if self._json:
                 self._object("aborted_transaction", path, **entry._asdict())
             else:
-                self._out.write(
-                    f"version: {entry.version} producerId: {entry.producer_id} firstOffset: {entry.first_offset}"
-                    f" lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}\n".encode()
-                )
+                self._out.write(txn_index_line(entry).encode())
 
     def _snapshot(self, path: str, stretch: Stretch) -> None:
         try:

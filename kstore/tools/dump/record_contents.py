@@ -1,19 +1,17 @@
-"""Text and JSON of keys, values and control records.
-
-Bytes that cannot be decoded are reported, and printed as they are.
-"""
+"""Text and JSON of keys, values and control records."""
 
 from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from kstore.codec.coordinator.record_texts import Coordinator, control_json, control_text
 from kstore.errors import CorruptRecordError, InvalidRecordError, KStoreError
 from kstore.tools.dump._dump import LogText, java_text
+from kstore.tools.dump.dump_options import Decode
 from kstore.tools.dump.dump_ranges import Report
-from kstore.tools.dump.kafka_dump import Decode
 
 __all__ = ["Contents", "json_line", "json_members", "octets", "reason_of"]
 
@@ -46,9 +44,14 @@ def reason_of(error: KStoreError) -> str:
 
 
 class Contents:
-    """Makes text or JSON of keys, values and control records; data that cannot be decoded is reported and kept."""
+    """Makes text or JSON of keys, values and control records.
 
-    def __init__(self, decode: Decode | None, numbers: tuple[bool, bool], path: str, report: Report) -> None:
+    With `report` data that cannot be decoded is reported and printed as it is; without it the error is raised.
+    """
+
+    def __init__(
+        self, decode: Decode | None, path: str, report: Report | None = None, numbers: Sequence[bool] = (False, False)
+    ) -> None:
         self.decode = decode
         self.text: LogText | None = None
         self._numbers = numbers
@@ -56,6 +59,8 @@ class Contents:
         self._report = report
 
     def _complain(self, error: KStoreError) -> None:
+        if self._report is None:
+            raise error
         self._report(self._path, None if self.text is None else self.text.position, reason_of(error))
 
     def control_text(self, key: bytes | None, value: bytes | None) -> bytes:
