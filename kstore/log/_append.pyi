@@ -1,15 +1,19 @@
+"""`Log.append` in C: an append is so short that a Python function, and the defaults of its keywords, which Python looks
+up one by one, would take as long as the encoding of the record. The marker of a commit is as short.
+"""
+
 from datetime import datetime
+from typing import Any
 
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer
 
-from kstore.log.append import Appends
 from kstore.log.log import Log
 from kstore.types import Headers
 
 def append(
-    self: Appends,
-    value: Buffer | None,
-    key: Buffer | None = None,
+    self: Any,
+    value: ReadableBuffer | None,
+    key: ReadableBuffer | None = None,
     *,
     timestamp: int | datetime | None = None,
     headers: Headers | None = None,

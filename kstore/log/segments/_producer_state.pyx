@@ -133,17 +133,17 @@ cdef class ProducerTable:
         return self._count
 
     @property
-    def size_bytes(self):
+    def size_bytes(self) -> int:
         """Bytes of memory that the producers take."""
         return ((self._room + self._staged_room) * sizeof(Entry) + self._slots_count * sizeof(int32_t)
                 + self._open_room * sizeof(Open))
 
     @property
-    def first_unstable_offset(self):
+    def first_unstable_offset(self) -> int | None:
         """The first offset of the earliest open transaction, None without any."""
         return self._open[0].first if self._open_count else None
 
-    def clear(self):
+    def clear(self) -> None:
         """Forget all producers."""
         PyMem_RawFree(self._entries)
         PyMem_RawFree(self._slots)
@@ -307,7 +307,8 @@ cdef class ProducerTable:
 
     # ---- Judging an append.
 
-    def stage(self, data, Py_ssize_t position, int64_t base_offset, int origin, transaction_version=None):
+    def stage(self, data: ReadableBuffer, Py_ssize_t position, int64_t base_offset, int origin,
+              transaction_version: int | None = None) -> tuple[int, int, int] | None:
         """Judge the v2 batch at `position` of `data`, which is to get `base_offset`; a batch without producer passes.
 
         A client's batch that the log already has is not staged: the answer is then its (first offset, last offset,
@@ -479,7 +480,7 @@ cdef class ProducerTable:
                 return self._open[i].first
         return last + 1
 
-    def aborted(self):
+    def aborted(self) -> list[tuple[int, int, int, int]]:
         """Of the aborted transactions that are staged: [(producer id, first, last, last stable offset)]
         (SEMANTICS 9.14)."""
         if not self._completed:
@@ -492,7 +493,8 @@ cdef class ProducerTable:
             ended.add(first)
         return aborted
 
-    def write_all(self, commit, data, int64_t first_offset, int origin):
+    def write_all(self, commit: Callable[[ReadableBuffer, int, bool, bool], tuple[int, int]], data: ReadableBuffer,
+                  int64_t first_offset, int origin) -> tuple[int, int]:
         """Write the first of several data batches, as many as can be at once; (code, bytes taken).
 
         Batches from `first_offset` on are staged up to one that the log has already or that is refused, written with
@@ -529,7 +531,7 @@ cdef class ProducerTable:
             position += <Py_ssize_t> load32(held.p + position + BATCH_LENGTH_AT) + LOG_OVERHEAD
         return position
 
-    cpdef publish(self):
+    cpdef publish(self):  # type: None
         """Let what was staged count: its bytes are in the log (SEMANTICS 9.4)."""
         cdef Py_ssize_t i
         cdef Entry *e
@@ -545,7 +547,7 @@ cdef class ProducerTable:
         self._begun.clear()
         self.drop()
 
-    cpdef drop(self):
+    cpdef drop(self):  # type: None
         """Forget what was staged."""
         if self._staged_count:
             self._staged_count = 0
@@ -557,7 +559,8 @@ cdef class ProducerTable:
         if self._completed:
             self._completed.clear()
 
-    def write(self, commit, data, bint follower):
+    def write(self, commit: Callable[[ReadableBuffer, int, bool, bool], tuple[int, int]], data: ReadableBuffer,
+              bint follower) -> int:
         """Write what was staged with `commit` (an appender's), and let it count once it is written; the code.
 
         Compiled, so that no interrupt can come between the two. Where nothing was written nothing stays staged.
@@ -574,7 +577,8 @@ cdef class ProducerTable:
 
     # ---- Replaying.
 
-    def replay(self, int fd, int64_t position, int64_t end, int64_t start_offset, path=None):
+    def replay(self, int fd, int64_t position, int64_t end, int64_t start_offset,
+               path: str | None = None) -> list[tuple[int, int, int, int]]:
         """Take in the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS 9.26).
 
         Whole, framed batches are expected; at the first that is none it stops. A control batch that does not parse is
@@ -632,7 +636,7 @@ cdef class ProducerTable:
 
     # ---- Expiry, snapshots.
 
-    def expire(self, int64_t now_ms, int64_t expiration_ms):
+    def expire(self, int64_t now_ms, int64_t expiration_ms) -> int:
         """Forget producers without open transaction whose last timestamp is so long ago (SEMANTICS 9.21); how many."""
         cdef Py_ssize_t i, kept = 0, gone
         for i in range(self._count):
@@ -646,7 +650,7 @@ cdef class ProducerTable:
             self._hash(self._slots_count)
         return gone
 
-    def snapshot(self):
+    def snapshot(self) -> bytes:
         """The bytes of a snapshot file (FORMAT 10), in order of producer ids."""
         cdef Py_ssize_t n = self._count, i
         cdef bytes data = PyBytes_FromStringAndSize(NULL, SNAPSHOT_HEAD + n * SNAPSHOT_ENTRY)
@@ -674,7 +678,7 @@ cdef class ProducerTable:
         snapshot_finish(p, <int32_t> n)
         return data
 
-    def load(self, bytes data not None, int64_t now_ms, int64_t expiration_ms):
+    def load(self, bytes data not None, int64_t now_ms, int64_t expiration_ms) -> bool:
         """Become what a snapshot says, without the producers that have expired; False if it is no sound one
         (SEMANTICS 9.26)."""
         cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
@@ -706,7 +710,7 @@ cdef class ProducerTable:
                     self._begin_open(producer.txn_first, producer.producer_id)
         return True
 
-    def states(self):
+    def states(self) -> list[tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]]]:
         """All producers, in order of ids: (id, epoch, coordinator epoch, timestamp, first offset of the open
         transaction or -1, ((first sequence, last sequence, first offset, last offset, timestamp) of each kept batch)).
         """
@@ -717,7 +721,8 @@ cdef class ProducerTable:
         states.sort()
         return states
 
-    def state(self, int64_t producer_id):
+    def state(self,
+              int64_t producer_id) -> tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]] | None:
         """One producer, as in `states`; None for an id that the log does not know."""
         cdef Entry *e = self._find(producer_id)
         return None if e == NULL else self._state_of(e)
@@ -733,8 +738,8 @@ cdef class ProducerTable:
         return (e.producer_id, e.epoch, e.coordinator_epoch, e.timestamp, e.txn_first, tuple(batches))
 
 
-def marker_batch(int64_t timestamp, int64_t producer_id, int16_t producer_epoch, bint commit,
-                 int32_t coordinator_epoch, bint log_append_time=False):
+def marker_batch(int64_t timestamp, int64_t producer_id, int16_t producer_epoch, bint commit, int32_t coordinator_epoch,
+                 bint log_append_time=False) -> bytearray:
     """The control batch that ends a transaction, as a bytearray without its offset (FORMAT 4)."""
     cdef uint8_t p[MARKER_BYTES]
     encode_marker(p, timestamp, producer_id, producer_epoch, commit, coordinator_epoch, log_append_time)
