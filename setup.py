@@ -95,6 +95,7 @@ setup(
             "embedsignature": True,
             "embedsignature.format": "clinic",
             "binding": False,
+            "annotation_typing": False,  # annotations are for docs/make_stubs.py
         },
         force=CHECKED is not None,
         nthreads=2,

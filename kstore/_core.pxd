@@ -33,10 +33,15 @@ cdef extern from "record.h" nogil:
 
 cdef class Record:
     cdef readonly int64_t offset
+    """The record's offset in its partition."""
     cdef readonly int64_t timestamp
-    cdef bytes key                 # these three are readable from Python, too: see _add_members
-    cdef bytes value
-    cdef tuple headers
+    """Milliseconds since the epoch; -1 without one."""
+    cdef bytes key  # type: bytes | None  # these three are readable from Python, too: see _add_members
+    """The key; None without one."""
+    cdef bytes value  # type: bytes | None
+    """The value; None for a tombstone."""
+    cdef tuple headers  # type: tuple[tuple[str, bytes | None], ...]
+    """(name, value) pairs; a value is `bytes` or None."""
 
 
 cdef enum:
@@ -58,8 +63,10 @@ cdef class RecordBatch:
     cdef Py_ssize_t _size
     cdef int _max_decompressed
     cdef object _first_and_count
-    cdef readonly object path
+    cdef readonly object path  # type: Any
+    """The file that holds the batch; None for bytes in memory."""
     cdef readonly int64_t position
+    """The byte at which the batch starts, from the start of the file or buffer."""
 
     cdef int _scan_legacy(self) except -1
 

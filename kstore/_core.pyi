@@ -1,16 +1,19 @@
 """The decoder: record batches of any format as `Record`s and `RecordBatch`es."""
 
-import os
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, Self, TypeAlias, final
 
-from typing_extensions import Buffer, disjoint_base
+from _typeshed import ReadableBuffer, StrPath
+from typing_extensions import disjoint_base
 
-_Path: TypeAlias = str | os.PathLike[str] | None
+_Chunk: TypeAlias = tuple[ReadableBuffer, StrPath | None, int] | tuple[ReadableBuffer, StrPath | None, int, int]
 
-__pyx_capi__: dict[str, Any]
+@final
+class Buffer:
+    """A held export of any contiguous buffer, released when the last user of its bytes lets go."""
+    def __new__(cls, data: ReadableBuffer) -> Self: ...
 
-def crc32c(data: Buffer, value: int = 0, /) -> int:
+def crc32c(data: ReadableBuffer, value: int = 0, /) -> int:
     """CRC-32C (Castagnoli) of any contiguous buffer, going on from `value`; thread-safe, long input without the GIL."""
 
 @final
@@ -22,16 +25,6 @@ class Record:
     headers is an `InvalidRecordError` where it is read, and can be read as columns. Immutable, compared by value;
     holds no cycle, hence has no part in garbage collection. Thread-safe.
     """
-
-    __match_args__: Final = ("offset", "timestamp", "key", "value", "headers")
-    def __init__(
-        self,
-        offset: int,
-        timestamp: int,
-        key: Buffer | None = None,
-        value: Buffer | None = None,
-        headers: Iterable[tuple[str, Buffer | None]] = (),
-    ) -> None: ...
     @property
     def offset(self) -> int:
         """The record's offset in its partition."""
@@ -47,10 +40,22 @@ class Record:
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
         """(name, value) pairs; a value is `bytes` or None."""
+    __match_args__: Final = ("offset", "timestamp", "key", "value", "headers")
+    def __init__(
+        self,
+        offset: int,
+        timestamp: int,
+        key: ReadableBuffer | None = None,
+        value: ReadableBuffer | None = None,
+        headers: Iterable[tuple[str, ReadableBuffer | None]] = (),
+    ) -> None: ...
     def __iter__(self) -> Iterator[Any]: ...
     def __len__(self) -> int: ...
-    def __eq__(self, value: object, /) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
+
+def check_headers(count: int, what: str, number: int) -> None:
+    """Refuse to make objects, or text, of more headers than MAX_HEADERS: `InvalidRecordError`."""
 
 @final
 class RecordBatch:
@@ -60,14 +65,13 @@ class RecordBatch:
     `count` may need a decompression. Iterating decodes anew each time and may raise `CorruptRecordError`. Made by
     `decode_batches` and by reads, never by hand. `path` and `position` say where it was found. Immutable; thread-safe.
     """
-
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def path(self) -> Any:
         """The file that holds the batch; None for bytes in memory."""
     @property
     def position(self) -> int:
         """The byte at which the batch starts, from the start of the file or buffer."""
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def magic(self) -> int:
         """The format: 0, 1 or 2."""
@@ -133,7 +137,7 @@ class RecordBatch:
     def __iter__(self) -> Iterator[Record]: ...
     def __bytes__(self) -> bytes: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
-    def __eq__(self, value: object, /) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
@@ -156,8 +160,11 @@ class ReaderPosition(NamedTuple):
 
 @disjoint_base
 class _Walk:
+    """Chunk by chunk, batch by batch: what both iterators share. Not thread-safe: a second call at once is refused."""
     @property
-    def next_offset(self) -> int: ...
+    def next_offset(self) -> int:
+        """Where to go on: one past the last record or batch given or passed over."""
+    def __iter__(self) -> Self: ...
 
 @final
 class RecordIterator(_Walk):
@@ -169,19 +176,17 @@ class RecordIterator(_Walk):
     unless `include_control`. Raises `CorruptRecordError`, and then ends. Not thread-safe: a second call at the same
     time is a `ValueError`, never a wrong record.
     """
-
     def __init__(
         self,
-        chunks: Iterable[tuple[Buffer, _Path, int] | tuple[Buffer, _Path, int, int]],
+        chunks: Iterable[_Chunk],
         start_offset: int = 0,
-        end_offset: int = ...,
+        end_offset: int = 0x7FFFFFFFFFFFFFFF,
         *,
         check_crc: bool = True,
         guard: Guard | None = None,
         include_control: bool = False,
         max_decompressed_bytes: int | None = None,
     ) -> None: ...
-    def __iter__(self) -> RecordIterator: ...
     def __next__(self) -> Record: ...
     @property
     def needs_bytes(self) -> bool:
@@ -199,28 +204,23 @@ class BatchIterator(_Walk):
     Each batch owns its bytes. Raises `CorruptRecordError`, and then ends. Not thread-safe: a second call at the same
     time is a `ValueError`.
     """
-
     def __init__(
         self,
-        chunks: Iterable[tuple[Buffer, _Path, int] | tuple[Buffer, _Path, int, int]],
+        chunks: Iterable[_Chunk],
         start_offset: int = 0,
-        end_offset: int = ...,
+        end_offset: int = 0x7FFFFFFFFFFFFFFF,
         *,
         check_crc: bool = True,
         guard: Guard | None = None,
         max_decompressed_bytes: int | None = None,
     ) -> None: ...
-    def __iter__(self) -> BatchIterator: ...
     def __next__(self) -> RecordBatch: ...
 
-def check_headers(count: int, what: str, number: int) -> None:
-    """Refuse to make objects, or text, of more headers than MAX_HEADERS: `InvalidRecordError`."""
-
 def decode_batches(
-    buffer: Buffer,
+    buffer: ReadableBuffer,
     check_crc: bool = True,
     *,
-    path: _Path = None,
+    path: StrPath | None = None,
     position: int = 0,
     max_decompressed_bytes: int | None = None,
 ) -> BatchIterator:

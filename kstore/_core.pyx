@@ -57,6 +57,8 @@ cdef enum:
 
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
 
+# stub: _Chunk: TypeAlias = tuple[ReadableBuffer, StrPath | None, int] | tuple[ReadableBuffer, StrPath | None, int, int]
+
 cdef tuple CODEC_NAMES = tuple(compression.NAMES)
 
 cdef dict FAULTS = {
@@ -82,7 +84,7 @@ cdef object outside(int64_t offset, int64_t base_offset, int64_t last_offset):
 
 @cython.final
 cdef class Buffer:
-    def __cinit__(self, object data not None):
+    def __cinit__(self, object data not None: ReadableBuffer):
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
         self.p = <const uint8_t *> self.view.buf
         self.size = self.view.len
@@ -118,7 +120,7 @@ cdef object as_bytes(object data, str what):
         PyBuffer_Release(&view)
 
 
-def crc32c(object data, uint32_t value=0, /):
+def crc32c(object data: ReadableBuffer, uint32_t value=0, /) -> int:
     """CRC-32C (Castagnoli) of any contiguous buffer, going on from `value`; thread-safe, long input without the GIL."""
     if type(data) is bytes and PyBytes_GET_SIZE(data) < RELEASE_GIL_BYTES:
         return ks_crc32c(value, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data))
@@ -170,7 +172,8 @@ cdef class Record:
 
     __match_args__ = ("offset", "timestamp", "key", "value", "headers")
 
-    def __init__(self, offset, timestamp, key=None, value=None, headers=()):
+    def __init__(self, offset: int, timestamp: int, key: ReadableBuffer | None = None,
+                 value: ReadableBuffer | None = None, headers: Iterable[tuple[str, ReadableBuffer | None]] = ()):
         cdef list pairs = []
         if self.headers is not None:     # a reader may be about to fill its bytes anew, and knows how many there are
             raise TypeError("a Record cannot be initialized again: it is immutable")
@@ -184,7 +187,7 @@ cdef class Record:
             pairs.append((name, None if data is None else as_bytes(data, "header value")))
         self.headers = tuple(pairs)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return iter((self.offset, self.timestamp, self.key, self.value, self.headers))
 
     def __len__(self):
@@ -246,7 +249,7 @@ cdef int _add_members() except -1:
 _add_members()
 
 
-cpdef int check_headers(int64_t count, str what, int64_t number) except -1:
+cpdef int check_headers(int64_t count, str what, int64_t number) except -1:  # type: None
     """Refuse to make objects, or text, of more headers than MAX_HEADERS: `InvalidRecordError`."""
     if count > MAX_HEADERS:
         raise InvalidRecordError(
@@ -391,97 +394,112 @@ cdef class RecordBatch:
         raise TypeError("a RecordBatch comes from decode_batches or from reading a log")
 
     @property
-    def magic(self):
+    def magic(self) -> int:
+        """The format: 0, 1 or 2."""
         return <int8_t> self._p[MAGIC_AT]
 
     @property
-    def base_offset(self):
+    def base_offset(self) -> int:
+        """The offset from which the records' offset deltas count."""
         if self._p[MAGIC_AT] == 2:
             return load64(self._p)
         self._scan_legacy()
         return self._first_and_count[0]
 
     @property
-    def last_offset(self):
+    def last_offset(self) -> int:
+        """The last offset that the batch covers."""
         if self._p[MAGIC_AT] == 2:
             return wrapping_add(load64(self._p), load32(self._p + LAST_OFFSET_DELTA_AT))
         return load64(self._p)
 
     @property
-    def next_offset(self):
+    def next_offset(self) -> int:
+        """One past the last offset: where the next batch may begin."""
         return self.last_offset + 1
 
     @property
-    def size_bytes(self):
+    def size_bytes(self) -> int:
+        """Bytes of the whole batch, its header included."""
         return self._size
 
     @property
-    def crc(self):
+    def crc(self) -> int:
+        """The checksum in the header."""
         return <uint32_t> load32(self._p + (CRC_AT if self._p[MAGIC_AT] == 2 else LOG_OVERHEAD))
 
     @property
-    def attributes(self):
+    def attributes(self) -> int:
+        """The attribute bits of the header."""
         if self._p[MAGIC_AT] == 2:
             return load16(self._p + ATTRIBUTES_AT)
         return <int8_t> self._p[LEGACY_ATTRIBUTES_AT]
 
     @property
-    def compression(self):
+    def compression(self) -> str:
         """Name of the compression type; `"unknown"` for 5 to 7, with which iterating fails."""
         cdef int codec = self.attributes & CODEC_MASK
         return CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else "unknown"
 
     @property
-    def timestamp_type(self):
+    def timestamp_type(self) -> str:
+        """One of "CreateTime", "LogAppendTime"; in format 0 "NoTimestampType"."""
         if self._p[MAGIC_AT] == 0:
             return "NoTimestampType"
         return "LogAppendTime" if self.attributes & TIMESTAMP_TYPE_BIT else "CreateTime"
 
     @property
-    def base_timestamp(self):
+    def base_timestamp(self) -> int:
         """The timestamp that deltas count from; formats 0 and 1 have no deltas, and it is `max_timestamp` there."""
         return load64(self._p + BASE_TIMESTAMP_AT) if self._p[MAGIC_AT] == 2 else self.max_timestamp
 
     @property
-    def max_timestamp(self):
+    def max_timestamp(self) -> int:
+        """The greatest timestamp, in milliseconds; -1 without one."""
         cdef int magic = self._p[MAGIC_AT]
         if magic == 2:
             return load64(self._p + MAX_TIMESTAMP_AT)
         return load64(self._p + LEGACY_TIMESTAMP_AT) if magic == 1 else -1
 
     @property
-    def producer_id(self):
+    def producer_id(self) -> int:
+        """The producer id; -1 without one."""
         return load64(self._p + PRODUCER_ID_AT) if self._p[MAGIC_AT] == 2 else -1
 
     @property
-    def producer_epoch(self):
+    def producer_epoch(self) -> int:
+        """The producer's epoch; -1 without one."""
         return load16(self._p + PRODUCER_EPOCH_AT) if self._p[MAGIC_AT] == 2 else -1
 
     @property
-    def base_sequence(self):
+    def base_sequence(self) -> int:
+        """The sequence number of the first record; -1 without one."""
         return load32(self._p + BASE_SEQUENCE_AT) if self._p[MAGIC_AT] == 2 else -1
 
     @property
-    def partition_leader_epoch(self):
+    def partition_leader_epoch(self) -> int:
+        """The leader epoch in which the batch was appended; -1 where it is not known."""
         return load32(self._p + LEADER_EPOCH_AT) if self._p[MAGIC_AT] == 2 else -1
 
     @property
-    def is_transactional(self):
+    def is_transactional(self) -> bool:
+        """Whether the batch is part of a transaction."""
         return self._p[MAGIC_AT] == 2 and self.attributes & TRANSACTIONAL_BIT != 0
 
     @property
-    def is_control(self):
+    def is_control(self) -> bool:
+        """Whether the batch holds a marker that ends a transaction, or another control record."""
         return self._p[MAGIC_AT] == 2 and self.attributes & CONTROL_BIT != 0
 
     @property
-    def delete_horizon_ms(self):
+    def delete_horizon_ms(self) -> int | None:
         """Time from which tombstones here may be dropped, or None; set by compaction only."""
         if self._p[MAGIC_AT] == 2 and self.attributes & DELETE_HORIZON_BIT:
             return load64(self._p + BASE_TIMESTAMP_AT)
         return None
 
     @property
-    def count(self):
+    def count(self) -> int:
         """Number of records, as the header declares it (formats 0 and 1: as found)."""
         if self._p[MAGIC_AT] == 2:
             return load32(self._p + RECORDS_COUNT_AT)
@@ -489,7 +507,7 @@ cdef class RecordBatch:
         return self._first_and_count[1]
 
     @property
-    def is_valid(self):
+    def is_valid(self) -> bool:
         """Whether size and CRC hold; records are not looked at."""
         return _check_frame(self._p, self._size, True) is None
 
@@ -499,13 +517,13 @@ cdef class RecordBatch:
             self._first_and_count = ((<Record> records[0]).offset, len(records))
         return 0
 
-    def ensure_valid(self):
+    def ensure_valid(self) -> None:
         """Raise `CorruptRecordError` unless size and CRC hold."""
         reason = _check_frame(self._p, self._size, True)
         if reason is not None:
             raise CorruptRecordError(reason, path=self.path, position=self.position)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Record]:
         return RecordIterator(
             iter(((self, self.path, self.position),)), -NO_LIMIT - 1, NO_LIMIT, check_crc=False, include_control=True,
             max_decompressed_bytes=self._max_decompressed,
@@ -725,7 +743,7 @@ cdef class _Walk:
         self.next_offset = start_offset
         return 0
 
-    def __iter__(self):
+    def __iter__(self) -> Self:
         return self
 
     cdef int64_t _position(self, const uint8_t *p) noexcept:
@@ -895,13 +913,14 @@ cdef class RecordIterator(_Walk):
         Py_XDECREF(self._refilled[0].record)
         Py_XDECREF(self._refilled[1].record)
 
-    def __init__(self, chunks, int64_t start_offset=0, int64_t end_offset=0x7fffffffffffffff, *, bint check_crc=True,
-                 Guard guard=None, bint include_control=False, max_decompressed_bytes=None):
+    def __init__(self,
+                 chunks: Iterable[_Chunk], int64_t start_offset=0, int64_t end_offset=0x7fffffffffffffff, *, bint check_crc=True,
+                 Guard guard=None, bint include_control=False, max_decompressed_bytes: int | None = None):
         self._open(chunks, start_offset, end_offset, check_crc, guard, max_decompressed_bytes)
         self._include_control = include_control
         self._next_batch_offset = start_offset
 
-    def __next__(self):
+    def __next__(self) -> Record:
         cdef ks_record r
         cdef const uint8_t *q
         cdef int64_t offset, timestamp
@@ -956,11 +975,11 @@ cdef class RecordIterator(_Walk):
                 raise StopIteration
 
     @property
-    def needs_bytes(self):
+    def needs_bytes(self) -> bool:
         """Whether the next record is not in memory: to get it, the next piece of a file is read."""
         return self._left == 0 and self._p == self._end and not self._legacy
 
-    def resume(self, int64_t end_offset):
+    def resume(self, int64_t end_offset) -> None:
         """Go on to `end_offset`, after the end too: for a caller that waits for more by other means.
 
         What feeds the iterator is asked as when the guard has moved: it raises when what was given no longer stands.
@@ -1065,11 +1084,12 @@ cdef class BatchIterator(_Walk):
 
     cdef bytes _shared                 # the one chunk, when batches may refer to it
 
-    def __init__(self, chunks, int64_t start_offset=0, int64_t end_offset=0x7fffffffffffffff, *, bint check_crc=True,
-                 Guard guard=None, max_decompressed_bytes=None):
+    def __init__(self,
+                 chunks: Iterable[_Chunk], int64_t start_offset=0, int64_t end_offset=0x7fffffffffffffff, *, bint check_crc=True,
+                 Guard guard=None, max_decompressed_bytes: int | None = None):
         self._open(chunks, start_offset, end_offset, check_crc, guard, max_decompressed_bytes)
 
-    def __next__(self):
+    def __next__(self) -> RecordBatch:
         cdef Py_ssize_t size
         cdef RecordBatch batch
         cdef const uint8_t *p
@@ -1113,7 +1133,8 @@ cdef class BatchIterator(_Walk):
             self._busy = False
 
 
-def decode_batches(buffer, check_crc=True, *, path=None, int64_t position=0, max_decompressed_bytes=None):
+def decode_batches(buffer: ReadableBuffer, check_crc: bool = True, *, path: StrPath | None = None, int64_t position=0,
+                   max_decompressed_bytes: int | None = None) -> BatchIterator:
     """Iterate over the `RecordBatch`es in `buffer`, of any format.
 
     Raises `CorruptRecordError` at a batch whose length, magic, size or CRC is wrong. A batch that is cut off by the

@@ -1,3 +1,5 @@
+"""`Histogram`: how long or how large what happens beside a system call is, counted in ranges."""
+
 from collections.abc import Sequence
 from typing import final
 
@@ -6,8 +8,8 @@ from kstore.base.stats import HistogramStats
 @final
 class Histogram:
     """Counts of observed values, for each bound those at or below it. Any thread may observe and read."""
-
-    def __init__(self, bounds: Sequence[float]) -> None: ...
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds` are rising numbers, 24 at the most."""
     def observe(self, value: float) -> None:
         """Count a value."""
     def stats(self) -> HistogramStats:

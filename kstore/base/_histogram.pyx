@@ -22,7 +22,7 @@ cdef class Histogram:
     cdef int64_t observed
     cdef double total
 
-    def __init__(self, bounds):
+    def __init__(self, bounds: Sequence[float]):
         """`bounds` are rising numbers, 24 at the most."""
         if len(bounds) > MOST_BOUNDS or list(bounds) != sorted(set(bounds)):
             raise ValueError(f"bounds are {bounds!r}; at most {MOST_BOUNDS} rising numbers are allowed")
@@ -30,7 +30,7 @@ cdef class Histogram:
         for at, bound in enumerate(bounds):
             self.bounds[at] = bound
 
-    def observe(self, double value):
+    def observe(self, double value) -> None:
         """Count a value."""
         cdef int at = 0
         while at < self.size and value > self.bounds[at]:
@@ -39,7 +39,7 @@ cdef class Histogram:
         self.observed += 1
         self.total += value
 
-    def stats(self):
+    def stats(self) -> HistogramStats:
         """How many values there were, their sum, and for each bound how many were at or below it."""
         cdef int64_t counts[MOST_BOUNDS]
         cdef int64_t below = 0, observed = self.observed

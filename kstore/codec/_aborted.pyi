@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import final
 
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer
 
 @final
 class AbortedFilter:
@@ -12,8 +12,7 @@ class AbortedFilter:
     A transactional batch of a producer does, if it lies between the first batch and the marker of an aborted
     transaction of that producer. Made of (producer id, first offset, last offset); never changed.
     """
-
     def __init__(self, transactions: Iterable[tuple[int, int, int]]) -> None: ...
     def __len__(self) -> int: ...
-    def kept(self, data: Buffer) -> list[tuple[int, int]]:
+    def kept(self, data: ReadableBuffer) -> list[tuple[int, int]]:
         """The ranges [(start, end)] of whole batches in memory that hold no aborted ones."""

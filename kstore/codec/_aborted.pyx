@@ -17,7 +17,7 @@ cdef class AbortedFilter:
     transaction of that producer. Made of (producer id, first offset, last offset); never changed.
     """
 
-    def __init__(self, transactions):
+    def __init__(self, transactions: Iterable[tuple[int, int, int]]):
         cdef Py_ssize_t i = 0
         ordered = sorted(transactions)
         self._spans = <ks_span *> PyMem_RawMalloc(<size_t> max(len(ordered), 1) * sizeof(ks_span))
@@ -34,7 +34,7 @@ cdef class AbortedFilter:
     def __len__(self):
         return self._count
 
-    def kept(self, data):
+    def kept(self, data: ReadableBuffer) -> list[tuple[int, int]]:
         """The ranges [(start, end)] of whole batches in memory that hold no aborted ones."""
         cdef Buffer held = Buffer(data)
         cdef Py_ssize_t at = 0, start = 0

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer
 
 @final
 class BatchCheck:
@@ -13,7 +13,6 @@ class BatchCheck:
     `errors` lists (index, reason, whether it is the timestamp), at most one of a record, and of tens of thousands only
     the first and the first that is about the timestamp. Immutable.
     """
-
     @property
     def count(self) -> int: ...
     @property
@@ -26,13 +25,13 @@ class BatchCheck:
     def errors(self) -> list[tuple[int, str, bool]]: ...
 
 def check_batch(
-    data: Buffer,
+    data: ReadableBuffer,
     *,
     position: int = 0,
     create_time: bool = True,
     now_ms: int = 0,
-    before_max_ms: int = ...,
-    after_max_ms: int = ...,
+    before_max_ms: int = 0x7FFFFFFFFFFFFFFF,
+    after_max_ms: int = 0x7FFFFFFFFFFFFFFF,
     require_key: bool = False,
     max_decompressed_bytes: int | None = None,
 ) -> BatchCheck:
@@ -42,13 +41,13 @@ def check_batch(
     `InvalidRecordError`, data that does not decompress a `CorruptRecordError`.
     """
 
-def whole_batches(buffer: Buffer) -> tuple[int, int]:
+def whole_batches(buffer: ReadableBuffer) -> tuple[int, int]:
     """(bytes of the whole batches at the start of `buffer`, size of the batch that is cut off or 0).
 
     Answers (n, -1) when what stands at n is no batch: a declared size below the smallest there is (FORMAT 2.7).
     """
 
-def chained(buffer: Buffer, least: int, most: int, following: int = ...) -> tuple[int, int, int]:
+def chained(buffer: ReadableBuffer, least: int, most: int, following: int = ...) -> tuple[int, int, int]:
     """Walk the headers of whole batches that are to follow one another: (end of the sound ones, last of them, least).
 
     The first batch may begin at `least` or above, and all must end below `most`; one behind a gap must end before the
@@ -57,7 +56,7 @@ def chained(buffer: Buffer, least: int, most: int, following: int = ...) -> tupl
     the least base offset is of what follows. What is no frame of a batch stands the test: readers say what it is.
     """
 
-def plain_run(buffer: Buffer) -> tuple[int, int, int, int, int] | None:
+def plain_run(buffer: ReadableBuffer) -> tuple[int, int, int, int, int] | None:
     """Check all of a follower's append at once: (count, last of them, last offset, greatest timestamp, codec), or None.
 
     None says nothing but that the batches have to be looked at one by one: not all are whole and sound, of format 2,

@@ -39,17 +39,17 @@ cdef class BatchCheck:
     cdef readonly int32_t count
     cdef readonly int64_t max_timestamp
     cdef readonly bint consecutive
-    cdef readonly object outside
-    cdef readonly list errors
+    cdef readonly object outside  # type: int | None
+    cdef readonly list errors  # type: list[tuple[int, str, bool]]
 
 
 cdef enum:
     MOST_ERRORS = 65536            # a few bytes may decompress to tens of millions of bad records
 
 
-def check_batch(data not None, *, Py_ssize_t position=0, bint create_time=True, int64_t now_ms=0,
+def check_batch(data not None: ReadableBuffer, *, Py_ssize_t position=0, bint create_time=True, int64_t now_ms=0,
                 int64_t before_max_ms=0x7fffffffffffffff, int64_t after_max_ms=0x7fffffffffffffff,
-                bint require_key=False, max_decompressed_bytes=None):
+                bint require_key=False, max_decompressed_bytes: int | None = None) -> BatchCheck:
     """Look at every record of the v2 batch at `position` of `data` as a leader does (SEMANTICS 1.15 to 1.17).
 
     `create_time` is the topic's timestamp type. The batch's size and CRC have been checked. A broken structure is an
@@ -155,7 +155,7 @@ cdef bint is_ready(const uint8_t *p, Py_ssize_t n, int64_t now_ms, int64_t befor
     return at == end and greatest == load64(p + MAX_TIMESTAMP_AT)
 
 
-def whole_batches(buffer):
+def whole_batches(buffer: ReadableBuffer) -> tuple[int, int]:
     """(bytes of the whole batches at the start of `buffer`, size of the batch that is cut off or 0).
 
     Answers (n, -1) when what stands at n is no batch: a declared size below the smallest there is (FORMAT 2.7).
@@ -173,7 +173,7 @@ def whole_batches(buffer):
     return at, 0 if at == held.size else LOG_OVERHEAD
 
 
-def chained(buffer, int64_t least, int64_t most, int64_t following=NO_LIMIT):
+def chained(buffer: ReadableBuffer, int64_t least, int64_t most, int64_t following=NO_LIMIT) -> tuple[int, int, int]:
     """Walk the headers of whole batches that are to follow one another: (end of the sound ones, last of them, least).
 
     The first batch may begin at `least` or above, and all must end below `most`; one behind a gap must end before the
@@ -242,7 +242,7 @@ cdef Py_ssize_t _run(const uint8_t *p, Py_ssize_t n, int64_t *last_offset, int64
     return count
 
 
-def plain_run(buffer):
+def plain_run(buffer: ReadableBuffer) -> tuple[int, int, int, int, int] | None:
     """Check all of a follower's append at once: (count, last of them, last offset, greatest timestamp, codec), or None.
 
     None says nothing but that the batches have to be looked at one by one: not all are whole and sound, of format 2,

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-LZ4_COMPRESSES: Final[bool]
 ZSTD_COMPRESSES: Final[bool]
 ZSTD_LIBRARY: Final[str | None]
+LZ4_COMPRESSES: Final[bool]
 ZSTD_OF_COLUMNS: Final[str]
 """What decompresses zstd, in words: the path of that library, or the package."""
 

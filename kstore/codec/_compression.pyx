@@ -101,9 +101,10 @@ cdef object _find_lz4():
 
 
 ZSTD_COMPRESSES = False
-ZSTD_LIBRARY = _find_zstd()
-LZ4_COMPRESSES = _find_lz4()
-ZSTD_OF_COLUMNS = ZSTD_LIBRARY or "the package zstandard, with the GIL"
+ZSTD_LIBRARY = _find_zstd()  # type: str | None
+LZ4_COMPRESSES = _find_lz4()  # type: bool
+ZSTD_OF_COLUMNS = ZSTD_LIBRARY or "the package zstandard, with the GIL"  # type: str
+"""What decompresses zstd, in words: the path of that library, or the package."""
 
 
 ctypedef struct Target:
@@ -151,6 +152,6 @@ cdef bytes unpacked(int codec, const uint8_t *p, size_t n, int64_t limit):
     return section
 
 
-def unpack(int codec, bytes data not None, int64_t limit):
+def unpack(int codec, bytes data not None, int64_t limit) -> bytes | None:
     """What our own decompressors make of a payload; None where they leave it to the libraries."""
     return unpacked(codec, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data), limit)

@@ -239,7 +239,7 @@ cdef int _raise(Fault fault, const Walk *w, const Rules *r, int64_t index, int64
     raise InvalidTimestampError(f"record {index}: {reason}", record_errors=((index, reason),))
 
 
-def survey(data not None, int64_t most_bytes):
+def survey(data not None: ReadableBuffer, int64_t most_bytes) -> tuple[int, int, int, int, bool] | None:
     """Look at the heads and CRCs of uncompressed entries of formats 0 and 1, one after the other
     (SEMANTICS 1.4 to 1.8).
 
@@ -278,7 +278,7 @@ def survey(data not None, int64_t most_bytes):
     return count, p - view.p, last, greatest, increasing
 
 
-def frame(data not None, *, int64_t position=0):
+def frame(data not None: ReadableBuffer, *, int64_t position=0) -> tuple[int, int]:
     """Look through the messages inside of a wrapper; how many are whole, and the offset of the last, -1 for none.
 
     A torn one at the end is left out. Raises `CorruptRecordError`, with the wrapper's `position`, for a message that
@@ -316,7 +316,8 @@ cdef class Messages:
     cdef Rules _rules
     cdef int64_t _position
 
-    def __init__(self, data not None, rules, *, bint wrapped, append_time=None, int64_t position=0):
+    def __init__(self, data not None: ReadableBuffer, rules: tuple[int, bool, int, int, int, bool], *, bint wrapped,
+                 append_time: int | None = None, int64_t position=0):
         self._view = Buffer(data)
         self._position = position
         self._walk.p = self._view.p
@@ -327,7 +328,7 @@ cdef class Messages:
         magic, create_time, now_ms, before_max_ms, after_max_ms, require_key = rules
         self._rules = Rules(magic, create_time, require_key, now_ms, before_max_ms, after_max_ms)
 
-    def check(self):
+    def check(self) -> list[tuple[int, str, bool]]:
         """Look at every message (SEMANTICS 1.14 to 1.17); the faults of the first batch that has some: (index, reason,
         is of time).
 
@@ -350,7 +351,7 @@ cdef class Messages:
                 return errors
             w.listed += 1
 
-    def pack(self, Packer packer not None, int64_t count, *, bint check):
+    def pack(self, Packer packer not None, int64_t count, *, bint check) -> list[tuple[int, str, bool]]:
         """Write these `count` messages into one batch of `packer`; the faults of the first that is refused, as `check`.
 
         With `check` each is looked at just before its fields are. Raises what `check` does, `InvalidRecordError` for a
@@ -405,7 +406,7 @@ cdef int _end(Packer packer, const Written *out) except -1:
     return 0
 
 
-def repack(Packer packer not None, data not None):
+def repack(Packer packer not None, data not None: ReadableBuffer) -> None:
     """Write the records of the v2 batch `data`, whose structure has been checked, into one batch of `packer`.
 
     Their offsets count from 0 then, and a header's name that is not UTF-8 has U+FFFD in the place of what is wrong, as

@@ -3,13 +3,16 @@
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias, final
 
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer
 
 from kstore._core import Record
 from kstore.types import Headers
 
-_Data: TypeAlias = Buffer | None
-_Item: TypeAlias = Buffer | Record | tuple[_Data, _Data] | tuple[_Data, _Data, int | None, Headers | None]
+_Data: TypeAlias = ReadableBuffer | None
+_Item: TypeAlias = ReadableBuffer | Record | tuple[_Data, _Data] | tuple[_Data, _Data, int | None, Headers | None]
+
+def give_back_memory() -> None:
+    """Return the kept buffers to the system."""
 
 def encode_headers(headers: Headers | None) -> bytes:
     """The headers of a lone record as they stand in it, from any form that `Packer.pack` takes.
@@ -27,8 +30,17 @@ class Packer:
     no checksum. Sequences go on from batch to batch. A refused record drops the open batch; the finished ones stay in
     `buffer`. Not thread-safe: a second call at the same time, or from code that a first call runs, is a `RuntimeError`.
     """
-
+    @property
+    def batches(self) -> int:
+        """Finished batches in `buffer`."""
+    @property
+    def records(self) -> int:
+        """Records taken in over the packer's life."""
+    @property
+    def max_timestamp(self) -> int:
+        """Greatest timestamp of the finished batches in `buffer`, -1 if none."""
     now_ms: int
+    """What a record without a timestamp gets, and what limits are counted from."""
     def __init__(
         self,
         batch_bytes: int,
@@ -43,38 +55,26 @@ class Packer:
         base_sequence: int = -1,
         transactional: bool = False,
         control: bool = False,
-        before_max_ms: int = ...,
-        after_max_ms: int = ...,
+        before_max_ms: int = 0x7FFFFFFFFFFFFFFF,
+        after_max_ms: int = 0x7FFFFFFFFFFFFFFF,
         require_key: bool = False,
         single: bool = False,
         draft: bool = False,
     ) -> None: ...
-    @property
-    def batches(self) -> int:
-        """Finished batches in `buffer`."""
-    @property
-    def records(self) -> int:
-        """Records taken in over the packer's life."""
-    @property
-    def max_timestamp(self) -> int:
-        """Greatest timestamp of the finished batches in `buffer`, -1 if none."""
-    @property
-    def buffer(self) -> memoryview:
-        """The finished batches as a `memoryview` to patch offsets in; while it lives, `pack` and `clear` raise `BufferError`."""
-    def pack(self, iterator: Iterator[_Item], limit_bytes: int = ...) -> bool:
+    def pack(self, iterator: Iterator[_Item], limit_bytes: int = 0x7FFFFFFF) -> bool:
         """Take records until `limit_bytes` of finished batches are in `buffer`; False once `iterator` has ended.
 
         Items are buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose offset is
         ignored. What the iterator raises passes through. A refused record raises `InvalidRecordError`,
         `InvalidTimestampError`, `RecordTooLargeError` or `TypeError`, which name its index.
         """
+    @property
+    def buffer(self) -> memoryview:
+        """The finished batches as a `memoryview` to patch offsets in; while it lives, `pack` and `clear` raise `BufferError`."""
+    def __len__(self) -> int: ...
     def clear(self) -> None:
         """Forget the finished batches; an open one stays open."""
-    def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
-
-def give_back_memory() -> None:
-    """Return the kept buffers to the system."""
 
 def encode_batch(
     records: Iterable[_Item],

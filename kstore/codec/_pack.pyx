@@ -75,7 +75,11 @@ cdef void keep(uint8_t *data, Py_ssize_t size) noexcept:
     kept_bytes += size
 
 
-def give_back_memory():
+# stub: _Data: TypeAlias = ReadableBuffer | None
+# stub: _Item: TypeAlias = ReadableBuffer | Record | tuple[_Data, _Data] | tuple[_Data, _Data, int | None, Headers | None]
+
+
+def give_back_memory() -> None:
     """Return the kept buffers to the system."""
     while kept_count:
         drop_oldest()
@@ -146,7 +150,7 @@ cdef bytes common_headers(object headers):
     return out
 
 
-def encode_headers(headers):
+def encode_headers(headers: Headers | None) -> bytes:
     """The headers of a lone record as they stand in it, from any form that `Packer.pack` takes.
 
     Raises `TypeError`, `InvalidRecordError`.
@@ -165,7 +169,7 @@ cdef class Packer:
     `buffer`. Not thread-safe: a second call at the same time, or from code that a first call runs, is a `RuntimeError`.
     """
 
-    def __init__(self, int64_t batch_bytes, int64_t max_batch_bytes, int compression=0, level=None, *,
+    def __init__(self, int64_t batch_bytes, int64_t max_batch_bytes, int compression=0, level: int | None = None, *,
                  int64_t now_ms, str timestamp_type="CreateTime", int64_t producer_id=-1, int16_t producer_epoch=-1,
                  int32_t base_sequence=-1, bint transactional=False, bint control=False,
                  int64_t before_max_ms=0x7fffffffffffffff, int64_t after_max_ms=0x7fffffffffffffff,
@@ -203,7 +207,7 @@ cdef class Packer:
 
     # ---- For callers.
 
-    def pack(self, iterator, Py_ssize_t limit_bytes=0x7fffffff):
+    def pack(self, iterator: Iterator[_Item], Py_ssize_t limit_bytes=0x7fffffff) -> bool:
         """Take records until `limit_bytes` of finished batches are in `buffer`; False once `iterator` has ended.
 
         Items are buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose offset is
@@ -229,14 +233,14 @@ cdef class Packer:
             self.leave()
 
     @property
-    def buffer(self):
+    def buffer(self) -> memoryview:
         """The finished batches as a `memoryview` to patch offsets in; while it lives, `pack` and `clear` raise `BufferError`."""
         return memoryview(self)
 
     def __len__(self):
         return self.finished
 
-    def clear(self):
+    def clear(self) -> None:
         """Forget the finished batches; an open one stays open."""
         self.enter()
         self._clear()
@@ -592,9 +596,10 @@ cdef class Packer:
         return 0
 
 
-def encode_batch(records, *, base_offset=0, compression="none", level=None, str timestamp_type="CreateTime",
-                 partition_leader_epoch=-1, producer_id=-1, producer_epoch=-1, base_sequence=-1, bint transactional=False,
-                 bint control=False, now_ms=None):
+def encode_batch(records: Iterable[_Item], *, base_offset: int = 0, compression: str = "none", level: int | None = None,
+                 str timestamp_type="CreateTime", partition_leader_epoch: int = -1, producer_id: int = -1,
+                 producer_epoch: int = -1, base_sequence: int = -1, bint transactional=False, bint control=False,
+                 now_ms: int | None = None) -> bytes:
     """One v2 batch of all `records`, offsets counted from `base_offset`; no records give no bytes, as in Kafka.
 
     Records are buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose offset is

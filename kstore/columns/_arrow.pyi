@@ -1,9 +1,9 @@
-"""Columns from elsewhere, read where they lie: Arrow data through its C interfaces, strided buffers, lists of bytes."""
+"""Columns of other libraries, read without a copy: Arrow data by its C interfaces, strided buffers, lists of bytes."""
 
 from collections.abc import Iterable
 from typing import Any, Self, final
 
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer
 
 @final
 class Column:
@@ -12,31 +12,11 @@ class Column:
     `len` is its number of rows, `what` its name in errors; only functions of this module make one that is not empty.
     Thread-safe: it does not change.
     """
-
     @property
     def what(self) -> str: ...
     def __len__(self) -> int: ...
 
-@final
-class Source:
-    """Columns of an object with the Arrow PyCapsule interface, chunk by chunk: an iterator of dicts by role.
-
-    `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" a struct (a record
-    batch, a table) may come instead: it gives a column for each field of these names, and its fields that say where a
-    record was (offset, partition, ...) are ignored. `roles` names the columns, `rows` is their number of rows, -1 while
-    it is not known. Raises `TypeError` for a type that cannot be stored, `InvalidColumnError` for unsound Arrow data.
-    Not thread-safe.
-    """
-
-    def __init__(self, what: str, role: str, source: Any) -> None: ...
-    @property
-    def roles(self) -> tuple[str, ...]: ...
-    @property
-    def rows(self) -> int: ...
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> dict[str, Column]: ...
-
-def fixed(what: str, source: Any, valid: Buffer | None = None, *, padded: bool = False) -> Column:
+def fixed(what: str, source: Any, valid: ReadableBuffer | None = None, *, padded: bool = False) -> Column:
     """Rows of a buffer of one dimension, or of two if the bytes of each row are contiguous.
 
     `padded`: NUL bytes at a row's end do not belong to it. `valid` is None or a bit for each row, 0 for null.
@@ -45,7 +25,7 @@ def fixed(what: str, source: Any, valid: Buffer | None = None, *, padded: bool =
 def times(
     what: str,
     source: Any,
-    valid: Buffer | None = None,
+    valid: ReadableBuffer | None = None,
     *,
     multiplier: int = 1,
     divisor: int = 1,
@@ -57,5 +37,23 @@ def times(
     `has_nat`: the least number of 64 bits means null, as in NumPy's times.
     """
 
-def pointers(what: str, rows: Iterable[Buffer | None], first: int = 0) -> Column:
+def pointers(what: str, rows: Iterable[ReadableBuffer | None], first: int = 0) -> Column:
     """Rows that are bytes-like or None; a `TypeError` for another type names its row, counted from `first`."""
+
+@final
+class Source:
+    """Columns of an object with the Arrow PyCapsule interface, chunk by chunk: an iterator of dicts by role.
+
+    `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" a struct (a record
+    batch, a table) may come instead: it gives a column for each field of these names, and its fields that say where a
+    record was (offset, partition, ...) are ignored. `roles` names the columns, `rows` is their number of rows, -1 while
+    it is not known. Raises `TypeError` for a type that cannot be stored, `InvalidColumnError` for unsound Arrow data.
+    Not thread-safe.
+    """
+    @property
+    def rows(self) -> int: ...
+    def __init__(self, what: str, role: str, source: Any) -> None: ...
+    @property
+    def roles(self) -> tuple[str, ...]: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> dict[str, Column]: ...

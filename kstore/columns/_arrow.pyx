@@ -108,7 +108,7 @@ cdef class _View:
             PyBuffer_Release(&self.view)
 
 
-def fixed(str what, source, valid=None, *, bint padded=False):
+def fixed(str what, source: Any, valid: ReadableBuffer | None = None, *, bint padded=False) -> Column:
     """Rows of a buffer of one dimension, or of two if the bytes of each row are contiguous.
 
     `padded`: NUL bytes at a row's end do not belong to it. `valid` is None or a bit for each row, 0 for null.
@@ -131,8 +131,8 @@ def fixed(str what, source, valid=None, *, bint padded=False):
     return column
 
 
-def times(str what, source, valid=None, *, int64_t multiplier=1, int64_t divisor=1, bint is_unsigned=False,
-          bint has_nat=False):
+def times(str what, source: Any, valid: ReadableBuffer | None = None, *, int64_t multiplier=1, int64_t divisor=1,
+          bint is_unsigned=False, bint has_nat=False) -> Column:
     """Numbers of a one-dimensional buffer; times `multiplier` or over `divisor` they are milliseconds.
 
     `has_nat`: the least number of 64 bits means null, as in NumPy's times.
@@ -178,7 +178,7 @@ cdef class _Pointers:
         PyMem_Free(self.rows)
 
 
-def pointers(str what, rows, int64_t first=0):
+def pointers(str what, rows: Iterable[ReadableBuffer | None], int64_t first=0) -> Column:
     """Rows that are bytes-like or None; a `TypeError` for another type names its row, counted from `first`."""
     cdef list kept = list(rows)
     cdef Py_ssize_t i, count = len(kept)
@@ -497,7 +497,7 @@ cdef class Source:
     cdef readonly int64_t rows
     cdef int64_t _given
 
-    def __init__(self, str what, str role, source):
+    def __init__(self, str what, str role, source: Any):
         cdef int code
         if self._what is not None:
             raise RuntimeError("a source is opened once")
@@ -522,7 +522,7 @@ cdef class Source:
             self._schema.release(&self._schema)
 
     @property
-    def roles(self):
+    def roles(self) -> tuple[str, ...]:
         return tuple([field[0] for field in self._fields])
 
     cdef int _take_array(self, object capsules) except -1:
@@ -584,10 +584,10 @@ cdef class Source:
             raise ValueError(f"{self._what} has no column 'value'")
         return fields
 
-    def __iter__(self):
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self):
+    def __next__(self) -> dict[str, Column]:
         cdef _Held held = self._array
         cdef const ArrowArray *array
         cdef const ArrowArray *child

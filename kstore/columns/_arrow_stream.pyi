@@ -1,4 +1,4 @@
-"""An iterator of `Columns` as an Arrow stream."""
+"""An iterator of `Columns` as an Arrow stream, through which `pyarrow`, `polars`, `duckdb` and `pandas` read a log."""
 
 from collections.abc import Iterable
 

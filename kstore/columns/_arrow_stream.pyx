@@ -106,7 +106,8 @@ cdef void _free_capsule(object capsule) noexcept:
     free(stream)
 
 
-def stream_capsule(chunks, tuple fields, owner=None):
+def stream_capsule(chunks: Iterable[Columns], tuple fields: tuple[tuple[str, str], ...],
+                   owner: object = None) -> object:
     """An `arrow_array_stream` capsule of an iterator of `Columns`, with the fields as `fields_of` gives them.
 
     `owner` is kept alive until the stream is released.

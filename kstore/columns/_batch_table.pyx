@@ -58,7 +58,7 @@ cdef tuple _FIELDS = (
     ("delete_horizon_ms", "l", "int64", _at(&_h.delete_horizon_ms)),
     ("crc", "I", "uint32", _at(&_h.crc)),
 )
-BATCH_COLUMNS = tuple([name for name, *_ in _FIELDS])
+BATCH_COLUMNS = tuple([name for name, *_ in _FIELDS])  # type: tuple[str, ...]
 
 
 @cython.final
@@ -75,7 +75,7 @@ cdef class BatchTable:
     cdef int _threads
     cdef list _borders
     cdef AbortedFilter _aborted        # what _r.aborted points into
-    cdef readonly object path
+    cdef readonly object path  # type: Any
 
     def __init__(self, int threads=1):
         self._threads = threads
@@ -84,26 +84,26 @@ cdef class BatchTable:
         ks_vec_drop(&self._rows)
 
     @property
-    def rows(self):
+    def rows(self) -> int:
         return self._n
 
     @property
-    def next_offset(self):
+    def next_offset(self) -> int:
         return self._r.next_offset
 
     @property
-    def position(self):
+    def position(self) -> int:
         return self._r.position
 
-    is_amid = False
-    is_estimating = False
+    is_amid = False  # type: bool
+    is_estimating = False  # type: bool
 
     @property
-    def last_batch(self):
+    def last_batch(self) -> tuple[int, bytes, int, int]:
         return (self._r.last_position, PyBytes_FromStringAndSize(<const char *> self._r.last_header, 21),
                 self._r.last_base, self._r.last_crc)
 
-    def seek(self, int64_t start_offset, int64_t end_offset):
+    def seek(self, int64_t start_offset, int64_t end_offset) -> None:
         """Read the batches with offsets in `[start_offset, end_offset)` from now on."""
         self._r.start_offset = self._r.next_offset = start_offset
         self._r.last_wanted = end_offset if end_offset == NO_LIMIT else end_offset - 1
@@ -111,15 +111,16 @@ cdef class BatchTable:
             self._r.last_wanted = -1  # an empty range inside a batch gives no row either
         self._r.last_position = -1
 
-    def begin(self, max_rows, max_bytes):
+    def begin(self, max_rows: int, max_bytes: int) -> None:
         """Begin with no rows; the limits are not used."""
         self._n = 0
 
     @property
-    def least(self):
+    def least(self) -> int:
         return self._r.min_base
 
-    def open(self, int fd, int64_t position, object path, int64_t base_offset, least=None, held=None):
+    def open(self, int fd, int64_t position, object path: StrPath | None, int64_t base_offset, least: int | None = None,
+             held: object = None) -> None:
         """Go to a batch of the file of the segment that begins at `base_offset`; `least` is as with `Reader.open`.
 
         `held` is not needed: all threads are done when `read` returns.
@@ -133,27 +134,27 @@ cdef class BatchTable:
         self.path = path
         self._segment = base_offset
 
-    def leave_out(self, AbortedFilter aborted):
+    def leave_out(self, AbortedFilter aborted: AbortedFilter | None) -> None:
         """Leave out the batches of these transactions from now on; None for none."""
         self._aborted = aborted
         self._r.aborted = NULL if aborted is None else aborted._spans
         self._r.aborted_n = 0 if aborted is None else aborted._count
 
-    def mark(self):
+    def mark(self) -> None:
         """Remember how many rows there are, for `back`."""
         self._mark = self._n
         self._marked_offset = self._r.next_offset
 
-    def back(self):
+    def back(self) -> None:
         """Drop the rows since `mark`; the next `read` begins where they began."""
         self._n = self._mark
         self._r.next_offset = self._marked_offset
 
-    def divide(self, borders):
+    def divide(self, borders: Iterable[int]) -> None:
         """Let the next `read` begin at several positions at once: those of possible batches, in any order."""
         self._borders = list(borders)
 
-    def read(self, int64_t pause, int64_t end, int64_t bytes_ahead, int64_t most=NO_LIMIT):
+    def read(self, int64_t pause, int64_t end, int64_t bytes_ahead, int64_t most=NO_LIMIT) -> str:
         """Read headers up to a batch that begins at or behind `pause`; returns "end", "past" or "alone"."""
         cdef int stop
         cdef int64_t borders[KS_MAX_BORDERS]
@@ -180,7 +181,7 @@ cdef class BatchTable:
             raise MemoryError(f"a table of {self._n} batches cannot grow")
         return "past" if stop == KS_PAST else "alone" if stop == KS_LEFT_ALONE else "end"
 
-    def read_slowly(self, data):
+    def read_slowly(self, data: ReadableBuffer | None) -> str:
         """Read the first batch of `data`, which is at `position`; raises its error, unless it is sound after all."""
         cdef ks_header h
         # If the format changes, check the CRC: no CRC covers the format itself, but each format has a CRC of its own.
@@ -193,7 +194,7 @@ cdef class BatchTable:
         self._r.magic = h.magic
         return self._stop_name(ks_take_header(&self._r, &self._rows, &self._n, &h, self._segment, p))
 
-    def finish(self, next_offset=None):
+    def finish(self, next_offset: int | None = None) -> Columns:
         """Return the rows as `Columns`."""
         cdef Columns columns = Columns.__new__(Columns)
         cdef Memory memory

@@ -1,12 +1,10 @@
-"""The encoder for columns: rows of them go into a `Packer`'s batches without the GIL and without an object each."""
+"""The encoder for columns: their rows go into a `Packer`'s batches, without the GIL and without an object for each."""
 
 from collections.abc import Iterable
 from typing import Any, final
 
 from kstore.codec._pack import Packer
 from kstore.columns._arrow import Column
-
-__pyx_capi__: dict[str, Any]
 
 @final
 class Rows:
@@ -16,7 +14,12 @@ class Rows:
     them, for `times` that all get `time`. `at` counts the packed rows, `first` is the first row's number in errors.
     Not thread-safe.
     """
-
+    @property
+    def at(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def first(self) -> int: ...
     def __init__(
         self,
         values: Column,
@@ -32,12 +35,6 @@ class Rows:
         first: int,
         time: int,
     ) -> None: ...
-    @property
-    def at(self) -> int: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def first(self) -> int: ...
 
 def pack(packer: Packer, rows: Rows, limit_bytes: int) -> bool:
     """Pack rows until `limit_bytes` of finished batches are in the packer; False once all rows are in.
@@ -62,13 +59,13 @@ def hand_over(packer: Packer, spare: Packer) -> None:
     The packer goes on with its open batch. Both may then be used by different threads.
     """
 
-natively: bool
-
 def compress(plain: Packer, packed: Packer, codec: int, level: int | None) -> None:
     """Compress the record sections of `plain`'s finished batches into `packed`, which is empty; may run in any thread.
 
     Each section lies behind room for the header of its batch, which has nothing but the batch's length.
     """
+
+natively: bool
 
 def put_compressed(packer: Packer, plain: Packer, packed: Packer) -> None:
     """Write the batches of `plain` into `packer`, which is empty, with the sections that `compress` made of them.

@@ -80,8 +80,9 @@ cdef class Rows:
     Not thread-safe.
     """
 
-    def __init__(self, Column values not None, int64_t value_at, Column keys, int64_t key_at, Column times,
-                 int64_t time_at, Column headers, int64_t header_at, *, int64_t count, int64_t first, int64_t time):
+    def __init__(self, Column values not None, int64_t value_at, Column keys: Column | None, int64_t key_at,
+                 Column times: Column | None, int64_t time_at, Column headers: Column | None, int64_t header_at, *,
+                 int64_t count, int64_t first, int64_t time):
         for column, at in ((values, value_at), (keys, key_at), (times, time_at), (headers, header_at)):
             if column is not None and not 0 <= at <= at + count <= len(column):
                 raise ValueError(f"rows {at} to {at + count} of {len(column)} in {column.what}")
@@ -186,7 +187,7 @@ cdef class Rows:
         raise InvalidColumnError(f"{column.what}, row {row}: {FAULTS[self._fault]}")
 
 
-def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes):
+def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes) -> bool:
     """Pack rows until `limit_bytes` of finished batches are in the packer; False once all rows are in.
 
     The last batch stays open for further rows, until `close`. A refused row raises `InvalidRecordError`,
@@ -340,7 +341,7 @@ cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *value
     return done
 
 
-def close(Packer packer not None):
+def close(Packer packer not None) -> None:
     """Finish the open batch, if there is one."""
     packer.enter()
     try:
@@ -354,12 +355,12 @@ def close(Packer packer not None):
 
 # ---- Compression: finished batches go from the packer that makes them through a codec into the one that is written.
 
-def memory(Packer packer not None):
+def memory(Packer packer not None) -> int:
     """The bytes of memory that the packer has for batches, in use or not."""
     return packer._capacity
 
 
-def shrink(Packer packer not None):
+def shrink(Packer packer not None) -> int:
     """Give back the memory that the packer does not use; returns how many bytes it keeps."""
     packer.enter()
     try:
@@ -369,7 +370,7 @@ def shrink(Packer packer not None):
     return packer._capacity
 
 
-def hand_over(Packer packer not None, Packer spare not None):
+def hand_over(Packer packer not None, Packer spare not None) -> None:
     """Move the finished batches to `spare`, which is empty, and take its memory for the next ones.
 
     The packer goes on with its open batch. Both may then be used by different threads.
@@ -399,7 +400,7 @@ def hand_over(Packer packer not None, Packer spare not None):
         packer.leave()
 
 
-def compress(Packer plain not None, Packer packed not None, int codec, level):
+def compress(Packer plain not None, Packer packed not None, int codec, level: int | None) -> None:
     """Compress the record sections of `plain`'s finished batches into `packed`, which is empty; may run in any thread.
 
     Each section lies behind room for the header of its batch, which has nothing but the batch's length.
@@ -422,7 +423,7 @@ def compress(Packer plain not None, Packer packed not None, int codec, level):
         plain.leave()
 
 
-natively = True     # for tests: False has the packages compress everything
+natively = True  # type: bool  # for tests: False has the packages compress everything
 
 
 cdef void _empty(Packer packed) noexcept nogil:
@@ -488,7 +489,7 @@ cdef int _compress_by_package(Packer plain, Packer packed, int codec, level) exc
     return 0
 
 
-def put_compressed(Packer packer not None, Packer plain not None, Packer packed not None):
+def put_compressed(Packer packer not None, Packer plain not None, Packer packed not None) -> None:
     """Write the batches of `plain` into `packer`, which is empty, with the sections that `compress` made of them.
 
     A batch that is too large is split. Raises `RecordTooLargeError` for a record that is larger than a batch may be
@@ -564,7 +565,7 @@ cdef int _put_sections(Packer packer, Packer plain, Packer packed) except -1:
     return 0
 
 
-def header_sections(str what, rows, int64_t first):
+def header_sections(str what, rows: Iterable[Any], int64_t first) -> Column:
     """A column of headers from the forms that `append_many` accepts: for each record pairs, a dict, or None."""
     cdef Packer packer = Packer(1, 1, now_ms=0)
     cdef list sections = []

@@ -1,17 +1,14 @@
 """Reading columns: from the batches of files, or of a buffer, to `Columns`."""
 
-import os
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer, StrPath
 
 from kstore.codec._aborted import AbortedFilter
 from kstore.columns._columns import Columns
-
-_Path: TypeAlias = str | os.PathLike[str] | None
 
 MAX_HEADER_BYTES: Final[int]
 DEFAULT_THREADS: Final[int]
@@ -26,7 +23,10 @@ class Reader:
     `Columns`, `open` goes to a batch of a file, `read` reads batches with `threads` threads, `finish` returns the
     `Columns`. Not thread-safe.
     """
-
+    @property
+    def threads(self) -> int: ...
+    @property
+    def path(self) -> Any: ...
     def __init__(
         self,
         columns: Sequence[str],
@@ -37,9 +37,6 @@ class Reader:
         threads: int = 1,
         in_chunks: bool = False,
     ) -> None: ...
-    path: Any
-    @property
-    def threads(self) -> int: ...
     @property
     def rows(self) -> int:
         """Rows built since `begin`."""
@@ -79,7 +76,7 @@ class Reader:
         self,
         fd: int,
         position: int,
-        path: _Path,
+        path: StrPath | None,
         base_offset: int = 0,
         least: int | None = None,
         held: object = None,
@@ -105,7 +102,7 @@ class Reader:
         read, "alone" before a batch that `read_slowly` must read. `bytes_ahead` is an estimate of the bytes still to
         read, also those behind `end`.
         """
-    def read_slowly(self, data: Buffer | None = None) -> str:
+    def read_slowly(self, data: ReadableBuffer | None = None) -> str:
         """Build rows from whole batches that begin at `position`, through the record reader; returns what `read` does.
 
         `data` is a buffer of them, needed unless the call before returned "full". Reads all batches of formats 0 and 1
@@ -115,12 +112,12 @@ class Reader:
         """Return the rows since `begin` as `Columns`; `next_offset` replaces theirs."""
 
 def decode_columns(
-    buffer: Buffer,
+    buffer: ReadableBuffer,
     *,
     columns: Sequence[str] | None = None,
     layout: str = "binary",
     check_crc: bool = True,
-    path: _Path = None,
+    path: StrPath | None = None,
     position: int = 0,
     max_decompressed_bytes: int | None = None,
     threads: int | None = None,

@@ -39,11 +39,11 @@ from kstore.errors import StorageError
 np = Late("numpy")
 
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
-MAX_HEADER_BYTES = 0x7fffffff // 3     # each byte of a name may become three
+MAX_HEADER_BYTES = 0x7fffffff // 3  # type: int  # each byte of a name may become three
 
-DEFAULT_THREADS = min(4, os.cpu_count() or 1)
+DEFAULT_THREADS = min(4, os.cpu_count() or 1)  # type: int
 MAX_THREADS = 16
-MAX_BORDERS = KS_MAX_BORDERS
+MAX_BORDERS = KS_MAX_BORDERS  # type: int
 
 cdef enum:
     FEW_BYTES = 262144      # of a file, or
@@ -126,10 +126,10 @@ cdef class Reader:
     cdef AbortedFilter _aborted        # what _r.aborted points into
     cdef Buffer _kept                  # what _r.kept points into
     cdef PyObject *_held               # what keeps the descriptor open: a cycle of this reader is none of it
-    cdef readonly object path
+    cdef readonly object path  # type: Any
 
-    def __init__(self, columns, layout, *, bint check_crc=True, max_decompressed_bytes=None, int threads=1,
-                 bint in_chunks=False):
+    def __init__(self, columns: Sequence[str], layout: str, *, bint check_crc=True,
+                 max_decompressed_bytes: int | None = None, int threads=1, bint in_chunks=False):
         self._names = tuple(columns)
         self._layout = LAYOUTS[layout]
         self._max_decompressed = min(
@@ -177,31 +177,31 @@ cdef class Reader:
         Py_CLEAR(self._held)
 
     @property
-    def rows(self):
+    def rows(self) -> int:
         """Rows built since `begin`."""
         return self._out.n
 
     @property
-    def next_offset(self):
+    def next_offset(self) -> int:
         """Where to go on: one past the last record that was built or left out."""
         return self._r.next_offset
 
     @property
-    def position(self):
+    def position(self) -> int:
         """Where the next batch begins in the file."""
         return self._r.position
 
     @property
-    def is_amid(self):
+    def is_amid(self) -> bool:
         """Whether a batch was begun and some of its rows are not built yet."""
         return self._slow is not None or self._r.staged_from < self._r.staged_to
 
     @property
-    def is_estimating(self):
+    def is_estimating(self) -> bool:
         """Whether `bytes_ahead` is still used to estimate the room for further rows."""
         return not self._r.expected
 
-    def sample(self, int64_t pause, int64_t end, int64_t most=NO_LIMIT):
+    def sample(self, int64_t pause, int64_t end, int64_t most=NO_LIMIT) -> None:
         """Estimate from the next batch how far apart chunks should begin, if there are chunks and no estimate yet.
 
         No row is built. The arguments are those of `read`, which raises the errors of that batch.
@@ -216,14 +216,14 @@ cdef class Reader:
             ks_sample(r)
 
     @property
-    def chunk_spacing(self):
+    def chunk_spacing(self) -> int:
         """How far apart in the file several chunks should begin, for `divide`; 0 if they should not."""
         if self._ahead == NULL or self._out.n or self._slow is not None or not ks_wants_borders(&self._r, self._ahead):
             return 0
         # A tenth less than the bytes of the file that fit, if further rows are like those so far.
         return max(1, <int64_t> (0.9 * self._r.max_bytes * self._r.seen_bytes / max(self._r.seen_decompressed, 1)))
 
-    def divide(self, borders):
+    def divide(self, borders: Sequence[int]) -> None:
         """Let further chunks be read at the same time, from these rising positions on, each possibly that of a batch."""
         cdef int n = 0
         if self._ahead == NULL:
@@ -235,12 +235,12 @@ cdef class Reader:
         self._ahead.borders_n = n
 
     @property
-    def last_batch(self):
+    def last_batch(self) -> tuple[int, bytes, int, int]:
         """(position, first 21 bytes, base offset, CRC) of the batch read last since `seek`; position -1 for none."""
         return (self._r.last_position, PyBytes_FromStringAndSize(<const char *> self._r.last_header, 21),
                 self._r.last_base, self._r.last_crc)
 
-    def seek(self, int64_t start_offset, int64_t end_offset):
+    def seek(self, int64_t start_offset, int64_t end_offset) -> None:
         """Read `[start_offset, end_offset)` from now on; drops all that was read ahead."""
         self._r.start_offset = self._r.next_offset = start_offset
         self._r.last_wanted = end_offset if end_offset == NO_LIMIT else end_offset - 1
@@ -263,7 +263,7 @@ cdef class Reader:
                 ks_chunks_forget(self._ahead)
         return 0
 
-    def begin(self, int64_t max_rows, int64_t max_bytes):
+    def begin(self, int64_t max_rows, int64_t max_bytes) -> None:
         """Open the next `Columns`, with at most so many rows and bytes of records; a single row may be larger."""
         ks_rows_clear(&self._out, False)
         self._r.expected = False
@@ -271,11 +271,12 @@ cdef class Reader:
         self._r.max_bytes = max_bytes
 
     @property
-    def least(self):
+    def least(self) -> int:
         """The least base offset of the next batch: where the one before it ended."""
         return self._r.min_base
 
-    def open(self, int fd, int64_t position, object path, int64_t base_offset=0, least=None, held=None):
+    def open(self, int fd, int64_t position, object path: StrPath | None, int64_t base_offset=0,
+             least: int | None = None, held: object = None) -> None:
         """Go to a batch of a file; the segment's base offset is not used here.
 
         The batch's base offset is at least `least`, and the batches follow one another; None if that is not known.
@@ -293,14 +294,14 @@ cdef class Reader:
         self.path = path
         ks_window_close(&self._r)
 
-    def leave_out(self, AbortedFilter aborted):
+    def leave_out(self, AbortedFilter aborted: AbortedFilter | None) -> None:
         """Leave out the batches of these transactions from now on; None for none."""
         self._forget_ahead()
         self._aborted = aborted
         self._r.aborted = NULL if aborted is None else aborted._spans
         self._r.aborted_n = 0 if aborted is None else aborted._count
 
-    def keep_only(self, offsets):
+    def keep_only(self, offsets: npt.NDArray[np.int64]) -> None:
         """Build rows of the records at these offsets alone from now on, which rise and must not change."""
         self._kept = Buffer(np.ascontiguousarray(offsets, np.int64))
         self._r.kept = <const int64_t *> self._kept.p
@@ -324,17 +325,17 @@ cdef class Reader:
         self.path = path
         return 0
 
-    def mark(self):
+    def mark(self) -> None:
         """Remember where we are, for `back`."""
         self._mark = ks_rows_mark(&self._out)
         self._marked_offset = self._r.next_offset
 
-    def back(self):
+    def back(self) -> None:
         """Forget the rows since `mark`; a `seek` to `next_offset` must follow."""
         ks_rows_back(&self._out, &self._mark)
         self._r.next_offset = self._marked_offset
 
-    def read(self, int64_t pause, int64_t end, int64_t bytes_ahead, int64_t most=NO_LIMIT):
+    def read(self, int64_t pause, int64_t end, int64_t bytes_ahead, int64_t most=NO_LIMIT) -> str:
         """Read batches up to one that begins at or behind `pause`, within `[position, end)` of the file.
 
         All offsets in the file are below `most`. A batch that does not follow the one before it is left alone.
@@ -387,7 +388,7 @@ cdef class Reader:
         record_section_slowly(p, size, self._max_decompressed, self.path, self._memory_at + r.position)
         raise MemoryError(f"the records of a batch of {size} bytes")
 
-    def read_slowly(self, data=None):
+    def read_slowly(self, data: ReadableBuffer | None = None) -> str:
         """Build rows from whole batches that begin at `position`, through the record reader; returns what `read` does.
 
         `data` is a buffer of them, needed unless the call before returned "full". Reads all batches of formats 0 and 1
@@ -506,7 +507,7 @@ cdef class Reader:
             raise MemoryError(f"columns of {self._out.n} rows and {self._out.bytes} bytes cannot grow")
         return 0
 
-    def finish(self, next_offset=None):
+    def finish(self, next_offset: int | None = None) -> Columns:
         """Return the rows since `begin` as `Columns`; `next_offset` replaces theirs."""
         cdef Columns columns = Columns.__new__(Columns)
         cdef ks_rows *out = &self._out
@@ -545,8 +546,9 @@ cdef class Reader:
         return columns
 
 
-def decode_columns(buffer, *, columns=None, layout="binary", bint check_crc=True, path=None, int64_t position=0,
-                   max_decompressed_bytes=None, threads=None):
+def decode_columns(buffer: ReadableBuffer, *, columns: Sequence[str] | None = None, layout: str = "binary",
+                   bint check_crc=True, path: StrPath | None = None, int64_t position=0,
+                   max_decompressed_bytes: int | None = None, threads: int | None = None) -> Columns:
     """The records of the batches in `buffer`, of any format, as `Columns`; control records are left out.
 
     `columns` and `layout` are as in `Log.read_columns`. A batch that the end of the buffer cuts off is left out without

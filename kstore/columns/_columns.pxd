@@ -20,6 +20,7 @@ cdef int fill_schema(ArrowSchema *out, tuple field, bint nullable) except -1
 
 cdef class BinaryColumn:
     cdef readonly Py_ssize_t null_count
+    """How many rows are null."""
     cdef int layout_number
     cdef Py_ssize_t n
     cdef Memory places                 # offsets, one more than values; or views
@@ -41,14 +42,16 @@ cdef class HeadersColumn:
     cdef Py_ssize_t n
     cdef Memory places
     cdef readonly BinaryColumn keys
+    """The names of all rows' headers, one after the other."""
     cdef readonly BinaryColumn values
+    """The values of all rows' headers, one after the other."""
 
     cdef tuple _item(self, Py_ssize_t i)
     cdef int _export(self, ArrowArray *out) except -1
 
 
 cdef class Columns:
-    cdef readonly tuple names
+    cdef readonly tuple names  # type: tuple[str, ...]
     """The columns' names."""
     cdef readonly int64_t next_offset
     """The offset to go on from."""

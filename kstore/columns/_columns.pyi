@@ -6,36 +6,23 @@ from typing import Any, Final, Literal, SupportsIndex, TypeAlias, final, overloa
 import numpy as np
 import numpy.typing as npt
 
-__pyx_capi__: dict[str, Any]
-
 _Header: TypeAlias = tuple[str, bytes | None]
-
+MAX_BINARY_BYTES: Final[int]
 FIXED: Final[tuple[tuple[str, str, str], ...]]
 COLUMN_NAMES: Final[tuple[str, ...]]
 DEFAULT_COLUMNS: Final[tuple[str, ...]]
 LAYOUTS: Final[dict[str, int]]
-MAX_BINARY_BYTES: Final[int]
 
 @final
 class Memory:
     """A part of a block, as a read-only buffer; the block lives as long as anybody has a part of it."""
-
     def __buffer__(self, flags: int, /) -> memoryview: ...
-
-def layout_of(format: str) -> Literal["binary", "large_binary", "view"]:
-    """The layout that an Arrow format of bytes or text stands for."""
-
-def schema_capsule(fields: tuple[tuple[str, str], ...]) -> object:
-    """An `arrow_schema` capsule of a struct of these fields."""
 
 def memory_in_use() -> tuple[int, int]:
     """How many blocks are held by results and readers, and how many bytes the pool keeps for the next ones."""
 
 def give_back_memory() -> None:
     """Return the pool's idle memory to the system."""
-
-def fields_of(columns: Sequence[str], layout: str, requested_schema: object = None) -> tuple[tuple[str, str], ...]:
-    """(name, Arrow format) of the columns as they would be built, or as a requested schema wants them."""
 
 @final
 class BinaryColumn(Sequence[bytes | None]):
@@ -46,11 +33,11 @@ class BinaryColumn(Sequence[bytes | None]):
     `data` is one buffer of all values and `offsets` the NumPy array of where each begins and the last ends. Immutable;
     thread-safe.
     """
-
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def null_count(self) -> int:
         """How many rows are null."""
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    def __len__(self) -> int: ...
     @property
     def layout(self) -> str:
         """One of "binary", "large_binary", "view"."""
@@ -69,16 +56,15 @@ class BinaryColumn(Sequence[bytes | None]):
     @property
     def lengths(self) -> npt.NDArray[np.int32 | np.int64]:
         """The values' lengths, 0 for null."""
-    def __len__(self) -> int: ...
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> bytes | None: ...
     @overload
     def __getitem__(self, index: slice, /) -> list[bytes | None]: ...
     def __iter__(self) -> Iterator[bytes | None]: ...
-    def __eq__(self, other: object, /) -> bool: ...
     def to_pylist(self) -> list[bytes | None]:
         """All values, each `bytes` or None."""
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]: ...
+    def __eq__(self, other: object, /) -> bool: ...
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
@@ -90,29 +76,28 @@ class HeadersColumn(Sequence[tuple[_Header, ...]]):
     structs of `key` and `value`. `keys` and `values` are the headers of all rows one after the other, and `offsets` says
     where each row's begin. Immutable; thread-safe.
     """
-
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def keys(self) -> BinaryColumn:
         """The names of all rows' headers, one after the other."""
     @property
     def values(self) -> BinaryColumn:
         """The values of all rows' headers, one after the other."""
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    def __len__(self) -> int: ...
     @property
     def offsets(self) -> npt.NDArray[np.int32]:
         """Where each row's headers begin in `keys` and `values`, and where the last row's end."""
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the column refers to."""
-    def __len__(self) -> int: ...
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> tuple[_Header, ...]: ...
     @overload
     def __getitem__(self, index: slice, /) -> list[tuple[_Header, ...]]: ...
     def __iter__(self) -> Iterator[tuple[_Header, ...]]: ...
-    def __eq__(self, other: object, /) -> bool: ...
     def to_pylist(self) -> list[tuple[_Header, ...]]:
         """All rows, each a tuple of (str, bytes or None)."""
+    def __eq__(self, other: object, /) -> bool: ...
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
@@ -126,14 +111,16 @@ class Columns:
     Its memory is its own: it stays valid and as it is whatever becomes of the log. It can be pickled; protocol 5 may
     send its memory beside the pickle, without a copy. Immutable; thread-safe.
     """
-
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def names(self) -> tuple[str, ...]:
         """The columns' names."""
     @property
     def next_offset(self) -> int:
         """The offset to go on from."""
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, name: str, /) -> Any: ...
+    def __getattr__(self, name: str, /) -> Any: ...
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
         """The records' offsets."""
@@ -158,8 +145,14 @@ class Columns:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the columns refer to."""
-    def __len__(self) -> int: ...
-    def __getitem__(self, name: str, /) -> Any: ...
-    def __getattr__(self, name: str, /) -> Any: ...
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
+
+def fields_of(columns: Sequence[str], layout: str, requested_schema: object = None) -> tuple[tuple[str, str], ...]:
+    """(name, Arrow format) of the columns as they would be built, or as a requested schema wants them."""
+
+def layout_of(format: str) -> Literal["binary", "large_binary", "view"]:
+    """The layout that an Arrow format of bytes or text stands for."""
+
+def schema_capsule(fields: tuple[tuple[str, str], ...]) -> object:
+    """An `arrow_schema` capsule of a struct of these fields."""

@@ -29,6 +29,8 @@ from kstore.base.optional import Late
 
 np = Late("numpy")
 
+# stub: _Header: TypeAlias = tuple[str, bytes | None]
+
 cdef extern from "Python.h":
     bint Py_IsInitialized() nogil
     object PyPickleBuffer_FromObject(object owner)
@@ -38,7 +40,7 @@ MAX_BINARY_BYTES = 0x7fffffff
 
 # ---- What columns there are. Fixed ones in the order of ks_fixed.
 
-FIXED = (
+FIXED = (  # type: tuple[tuple[str, str, str], ...]
     ("offset", "l", "int64"),
     ("timestamp", "l", "int64"),
     ("partition_leader_epoch", "i", "int32"),
@@ -52,10 +54,10 @@ FIXED = (
     ("is_transactional", "b", "bool"),
     ("is_tombstone", "b", "bool"),
 )
-COLUMN_NAMES = ("offset", "timestamp", "key", "value", "headers", *(name for name, _, _ in FIXED[2:]))
-DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value")
+COLUMN_NAMES = ("offset", "timestamp", "key", "value", "headers", *(name for name, _, _ in FIXED[2:]))  # type: tuple[str, ...]
+DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value")  # type: tuple[str, ...]
 cdef dict ATTRIBUTES = {"offsets": "offset", "timestamps": "timestamp", "keys": "key", "values": "value"}
-LAYOUTS = {"binary": KS_OFFSETS32, "large_binary": KS_OFFSETS64, "view": KS_VIEWS}
+LAYOUTS = {"binary": KS_OFFSETS32, "large_binary": KS_OFFSETS64, "view": KS_VIEWS}  # type: dict[str, int]
 cdef dict FORMATS = {KS_OFFSETS32: "z", KS_OFFSETS64: "Z", KS_VIEWS: "vz"}
 cdef dict LAYOUT_OF = {"z": KS_OFFSETS32, "u": KS_OFFSETS32, "Z": KS_OFFSETS64, "U": KS_OFFSETS64, "vz": KS_VIEWS, "vu": KS_VIEWS}
 
@@ -121,14 +123,14 @@ cdef Memory new_memory(Py_ssize_t size):
     return memory
 
 
-def memory_in_use():
+def memory_in_use() -> tuple[int, int]:
     """How many blocks are held by results and readers, and how many bytes the pool keeps for the next ones."""
     cdef int64_t live = 0, idle_bytes = 0
     ks_pool_use(&live, &idle_bytes)
     return live, idle_bytes
 
 
-def give_back_memory():
+def give_back_memory() -> None:
     """Return the pool's idle memory to the system."""
     ks_pool_shrink(0)
 
@@ -137,7 +139,7 @@ def give_back_memory():
 
 
 @cython.final
-cdef class BinaryColumn:
+cdef class BinaryColumn:  # type: Sequence[bytes | None]
     """A column of `bytes` or None: a sequence, and an Arrow array that others take without a copy.
 
     `column[i]` is `bytes` or None, a slice is a list of them; `to_pylist()` gives all. `null_count` counts the nulls,
@@ -153,36 +155,39 @@ cdef class BinaryColumn:
         return self.n
 
     @property
-    def layout(self):
+    def layout(self) -> str:
         """One of "binary", "large_binary", "view"."""
         return next(name for name, layout in LAYOUTS.items() if layout == self.layout_number)
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes of memory that the column refers to; views may share theirs with other columns."""
         parts = [self.places, self.bytes_, self.valid, *(self.buffers or ())]
         return sum([(<Memory> part).size for part in parts if part is not None])
 
     @property
-    def validity(self):
+    def validity(self) -> npt.NDArray[np.bool_] | None:
+        """For each row whether it has a value, as a NumPy array; None where no row is null."""
         if self.valid is None:
             return None
         return np.unpackbits(np.frombuffer(self.valid, "u1"), count=self.n, bitorder="little").view("bool")
 
     @property
-    def offsets(self):
+    def offsets(self) -> npt.NDArray[np.int32 | np.int64]:
+        """Where each value begins in `data`, and where the last one ends. In the layout "view" an `AttributeError`."""
         if self.layout_number == KS_VIEWS:
             raise AttributeError("views have no offsets; read with layout='binary' or 'large_binary'")
         return np.frombuffer(self.places, "int32" if self.layout_number == KS_OFFSETS32 else "int64")
 
     @property
-    def data(self):
+    def data(self) -> memoryview:
+        """The bytes of all values, one after the other. In the layout "view" an `AttributeError`."""
         if self.layout_number == KS_VIEWS:
             raise AttributeError("views have no data of their own; read with layout='binary' or 'large_binary'")
         return memoryview(self.bytes_)
 
     @property
-    def lengths(self):
+    def lengths(self) -> npt.NDArray[np.int32 | np.int64]:
         """The values' lengths, 0 for null."""
         if self.layout_number == KS_VIEWS:
             return np.frombuffer(self.places, "int32")[::4].copy()
@@ -217,6 +222,10 @@ cdef class BinaryColumn:
         p = self._find(i, &size)
         return PyBytes_FromStringAndSize(<const char *> p, size)
 
+    # stub: @overload
+    # stub: def __getitem__(self, index: SupportsIndex, /) -> bytes | None: ...
+    # stub: @overload
+    # stub: def __getitem__(self, index: slice, /) -> list[bytes | None]: ...
     def __getitem__(self, index):
         cdef Py_ssize_t i
         if isinstance(index, slice):
@@ -228,17 +237,17 @@ cdef class BinaryColumn:
             raise IndexError(f"row {index} of {self.n}")
         return self._item(i)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[bytes | None]:
         cdef Py_ssize_t i
         for i in range(self.n):
             yield self._item(i)
 
-    def to_pylist(self):
+    def to_pylist(self) -> list[bytes | None]:
         """All values, each `bytes` or None."""
         cdef Py_ssize_t i
         return [self._item(i) for i in range(self.n)]
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         out = np.empty(self.n, dtype=object)
         out[:] = self.to_pylist()
         return out if dtype is None else out.astype(dtype)
@@ -257,10 +266,10 @@ cdef class BinaryColumn:
         return _unpickled_binary, (
             self.layout, self.n, self.null_count, self.places, self.bytes_, self.valid, self.buffers)
 
-    def __arrow_c_schema__(self):
+    def __arrow_c_schema__(self) -> object:
         return _schema_capsule(("", FORMATS[self.layout_number]))
 
-    def __arrow_c_array__(self, requested_schema=None):
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         field = ("", FORMATS[self.layout_number])
         if requested_schema is not None:
             wanted = _read_schema(requested_schema)
@@ -369,7 +378,7 @@ cdef class BinaryColumn:
 
 
 @cython.final
-cdef class HeadersColumn:
+cdef class HeadersColumn:  # type: Sequence[tuple[_Header, ...]]
     """A column of headers: each row a tuple of (str, bytes or None), as in `Record`.
 
     A name that is not UTF-8 has U+FFFD in the place of what is wrong, as in Kafka's consumers; to Arrow it is a list of
@@ -384,11 +393,12 @@ cdef class HeadersColumn:
         return self.n
 
     @property
-    def offsets(self):
+    def offsets(self) -> npt.NDArray[np.int32]:
+        """Where each row's headers begin in `keys` and `values`, and where the last row's end."""
         return np.frombuffer(self.places, "int32")
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes of memory that the column refers to."""
         return self.places.size + self.keys.nbytes + self.values.nbytes
 
@@ -400,6 +410,10 @@ cdef class HeadersColumn:
             ((<bytes> self.keys._item(j)).decode(), self.values._item(j)) for j in range(places[i], places[i + 1])
         ])
 
+    # stub: @overload
+    # stub: def __getitem__(self, index: SupportsIndex, /) -> tuple[_Header, ...]: ...
+    # stub: @overload
+    # stub: def __getitem__(self, index: slice, /) -> list[tuple[_Header, ...]]: ...
     def __getitem__(self, index):
         cdef Py_ssize_t i
         if isinstance(index, slice):
@@ -411,12 +425,12 @@ cdef class HeadersColumn:
             raise IndexError(f"row {index} of {self.n}")
         return self._item(i)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[_Header, ...]]:
         cdef Py_ssize_t i
         for i in range(self.n):
             yield self._item(i)
 
-    def to_pylist(self):
+    def to_pylist(self) -> list[tuple[_Header, ...]]:
         """All rows, each a tuple of (str, bytes or None)."""
         cdef Py_ssize_t i
         return [self._item(i) for i in range(self.n)]
@@ -434,10 +448,10 @@ cdef class HeadersColumn:
     def __reduce_ex__(self, protocol):
         return _unpickled_headers, (self.n, self.places, self.keys, self.values)
 
-    def __arrow_c_schema__(self):
+    def __arrow_c_schema__(self) -> object:
         return _schema_capsule(("", "+l"))
 
-    def __arrow_c_array__(self, requested_schema=None):
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         return _schema_capsule(("", "+l")), _array_capsule(self, ("", "+l"))
 
     cdef int _export(self, ArrowArray *out) except -1:
@@ -468,13 +482,13 @@ cdef class Columns:
     def __len__(self):
         return self.n
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str, /) -> Any:
         try:
             return self.columns[name]
         except KeyError:
             raise KeyError(f"no column {name!r}; there are {', '.join(self.names)}") from None
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str, /) -> Any:
         column = ATTRIBUTES.get(name, name)
         if column in self.columns:
             return self.columns[column]
@@ -483,35 +497,42 @@ cdef class Columns:
         raise AttributeError(f"Columns have no attribute {name!r}")
 
     @property
-    def offsets(self):
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """The records' offsets."""
         return self.__getattr__("offset")
 
     @property
-    def timestamps(self):
+    def timestamps(self) -> npt.NDArray[np.int64]:
+        """The records' timestamps in milliseconds; -1 without one."""
         return self.__getattr__("timestamp")
 
     @property
-    def keys(self):
+    def keys(self) -> BinaryColumn:
+        """The records' keys."""
         return self.__getattr__("key")
 
     @property
-    def values(self):
+    def values(self) -> BinaryColumn:
+        """The records' values."""
         return self.__getattr__("value")
 
     @property
-    def headers(self):
+    def headers(self) -> HeadersColumn:
+        """The records' headers."""
         return self.__getattr__("headers")
 
     @property
-    def partition_leader_epoch(self):
+    def partition_leader_epoch(self) -> npt.NDArray[np.int32]:
+        """For each record the leader epoch of its batch; -1 where it is not known."""
         return self.__getattr__("partition_leader_epoch")
 
     @property
-    def producer_id(self):
+    def producer_id(self) -> npt.NDArray[np.int64]:
+        """For each record the producer id of its batch; -1 without one."""
         return self.__getattr__("producer_id")
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes of memory that the columns refer to."""
         return sum([column.nbytes for column in self.columns.values()])
 
@@ -522,10 +543,10 @@ cdef class Columns:
         parts = [self.memories.get(name, self.columns[name]) for name in self.names]
         return _unpickled, (self.n, self.next_offset, self.fields, parts)
 
-    def __arrow_c_schema__(self):
+    def __arrow_c_schema__(self) -> object:
         return _schema_capsule(("", "+s", self.fields))
 
-    def __arrow_c_array__(self, requested_schema=None):
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         fields = _choose(self.fields, requested_schema)
         return _schema_capsule(("", "+s", fields)), _array_capsule(self, ("", "+s", fields))
 
@@ -713,7 +734,7 @@ cdef tuple _choose(tuple fields, requested_schema):
     return tuple(chosen)
 
 
-def fields_of(columns, layout, requested_schema=None):
+def fields_of(columns: Sequence[str], layout: str, requested_schema: object = None) -> tuple[tuple[str, str], ...]:
     """(name, Arrow format) of the columns as they would be built, or as a requested schema wants them."""
     formats = {name: format for name, format, _ in FIXED}
     formats.update(key=FORMATS[LAYOUTS[layout]], value=FORMATS[LAYOUTS[layout]], headers="+l",
@@ -721,11 +742,11 @@ def fields_of(columns, layout, requested_schema=None):
     return _choose(tuple([(name, formats[name]) for name in columns]), requested_schema)
 
 
-def layout_of(format):
+def layout_of(format: str) -> Literal["binary", "large_binary", "view"]:
     """The layout that an Arrow format of bytes or text stands for."""
     return next(name for name, layout in LAYOUTS.items() if layout == LAYOUT_OF[format])
 
 
-def schema_capsule(tuple fields):
+def schema_capsule(tuple fields: tuple[tuple[str, str], ...]) -> object:
     """An `arrow_schema` capsule of a struct of these fields."""
     return _schema_capsule(("", "+s", fields))

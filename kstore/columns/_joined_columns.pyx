@@ -84,7 +84,8 @@ cdef HeadersColumn _joined_headers(list parts):
     return column
 
 
-def joined(parts, tuple names, *, partitions=None):
+def joined(parts: Iterable[Columns], tuple names: tuple[str, ...], *,
+           partitions: Iterable[int] | None = None) -> Columns:
     """The rows of several `Columns` that have these columns, one after the other, as one.
 
     With `partitions`, the number of each part, `names` may have "partition" too. The answer goes on where the last part
@@ -132,7 +133,7 @@ cdef Memory _stored(rows):
     return memory
 
 
-def selected(Columns columns not None, rows):
+def selected(Columns columns not None, rows: npt.NDArray[np.int64]) -> Columns:
     """The rows of these numbers, in this order, as `Columns` of the same names; of the layout "binary"."""
     cdef Columns chosen = Columns.__new__(Columns)
     numbers = np.ascontiguousarray(rows, np.int64)

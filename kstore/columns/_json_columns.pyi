@@ -1,30 +1,29 @@
-"""Columns as JSON, an object for each row: without a Python object for a row."""
+"""Columns as JSON: an object for each row, without a Python object for it."""
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias, final
+from typing import Literal, Self, TypeAlias, final
 
 from kstore.columns._arrow import Column
-
-_Kind: TypeAlias = Literal["text", "number", "raw", "int", "headers"]
 
 @final
 class Text:
     """JSON objects, with or without line ends: a buffer. `ends` has a 0, then the end of each object (int64)."""
-
-    @property
-    def ends(self) -> Ends: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+    @property
+    def ends(self) -> Ends: ...
 
 @final
 class Ends:
     """The ends of a `Text`: a buffer of bytes, eight for each row and eight before them."""
-
+    def __new__(cls, text: Text) -> Self: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def are_numbers(column: Column) -> bool:
     """Whether a column of bytes holds only JSON numbers and nulls, and at least one number."""
+
+_Kind: TypeAlias = Literal["text", "number", "raw", "int", "headers"]
 
 def render_rows(fields: Iterable[tuple[str, _Kind, Column]], *, prefix: bytes = b"", lines: bool = False) -> Text:
     """Write an object for each row of the columns, up to the end of the shortest one.

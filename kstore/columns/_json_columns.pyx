@@ -104,7 +104,7 @@ cdef class Text:
         PyBuffer_FillInfo(view, self, self.out.data if self.out.data != NULL else <void *> b"", self.out.used, 1, flags)
 
     @property
-    def ends(self):
+    def ends(self) -> Ends:
         return Ends.__new__(Ends, self)
 
 
@@ -252,7 +252,7 @@ cdef bint fits(int kind, int layout):
     return layout in (KS_ABSENT, KS_STRIDED, KS_OFFSETS32, KS_OFFSETS64, KS_VIEWS, KS_POINTERS, KS_DICTIONARY)
 
 
-def are_numbers(Column column):
+def are_numbers(Column column) -> bool:
     """Whether a column of bytes holds only JSON numbers and nulls, and at least one number."""
     cdef int64_t row
     cdef ks_bytes cell
@@ -269,7 +269,10 @@ def are_numbers(Column column):
     return has_number
 
 
-def render_rows(fields, *, bytes prefix=b"", bint lines=False):
+# stub: _Kind: TypeAlias = Literal["text", "number", "raw", "int", "headers"]
+
+
+def render_rows(fields: Iterable[tuple[str, _Kind, Column]], *, bytes prefix=b"", bint lines=False) -> Text:
     """Write an object for each row of the columns, up to the end of the shortest one.
 
     `fields` are (name, kind, `Column`). Kinds: "text", bytes written as a string, or as base64 under the name with

@@ -1,11 +1,11 @@
 """The offset of each key's newest record, from columns of keys."""
 
 from collections.abc import Iterable
-from typing import Final, final
+from typing import Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer
 
 from kstore.columns._columns import Columns
 
@@ -22,8 +22,7 @@ class LatestOffsets:
     All offsets are in `[first_offset, end_offset)`; one record that is not is a `ValueError`.
     Those that are to be compared need the same secret. Adding is for one thread at a time; after that, thread-safe.
     """
-
-    def __new__(cls, secret: bytes, first_offset: int, end_offset: int, *, _hash_bits: int = 96) -> LatestOffsets: ...
+    def __new__(cls, secret: bytes, first_offset: int, end_offset: int, *, _hash_bits: int = 96) -> Self: ...
     def __len__(self) -> int: ...
     @property
     def memory_bytes(self) -> int:
@@ -33,7 +32,7 @@ class LatestOffsets:
 
         Raises `MemoryError`, for more than 2^32 - 2 keys too; the object is of no further use then.
         """
-    def find(self, key: Buffer) -> int:
+    def find(self, key: ReadableBuffer) -> int:
         """The offset of a key's newest record, -1 where there is none; another key may have it, but hardly ever."""
     def offsets(self) -> npt.NDArray[np.int64]:
         """The offsets of all of them, in order."""

@@ -36,11 +36,11 @@ cdef extern from "columns/latest.h" nogil:
     void ks_latest_list(const ks_latest *l, int64_t *to) noexcept
     void ks_latest_hashes(const ks_latest *l, uint64_t *to) noexcept
 
-COLUMNS = ("offset", "key", "is_tombstone")
+COLUMNS = ("offset", "key", "is_tombstone")  # type: tuple[str, ...]
 SECRET_BYTES = 16
 
 
-def new_secret():
+def new_secret() -> bytes:
     """A secret for `LatestOffsets`."""
     return os.urandom(SECRET_BYTES)
 
@@ -71,11 +71,11 @@ cdef class LatestOffsets:
         return self._state.live
 
     @property
-    def memory_bytes(self):
+    def memory_bytes(self) -> int:
         """Memory of the map and of the offsets."""
         return ks_keymap_memory(&self._state.map) + 8 * self._state.capacity
 
-    def add(self, Columns columns not None):
+    def add(self, Columns columns not None) -> None:
         """Take the records of columns that come after those added before; COLUMNS are needed, keys as "binary".
 
         Raises `MemoryError`, for more than 2^32 - 2 keys too; the object is of no further use then.
@@ -103,12 +103,12 @@ cdef class LatestOffsets:
         if failed:
             raise MemoryError(f"the offsets of {self._state.map.size} keys")
 
-    def find(self, key):
+    def find(self, key: ReadableBuffer) -> int:
         """The offset of a key's newest record, -1 where there is none; another key may have it, but hardly ever."""
         cdef Buffer buffer = Buffer(key)
         return ks_latest_find(&self._state, buffer.p, <size_t> buffer.size)
 
-    def offsets(self):
+    def offsets(self) -> npt.NDArray[np.int64]:
         """The offsets of all of them, in order."""
         cdef Memory memory = new_memory(8 * self._state.live)
         with nogil:
@@ -116,7 +116,7 @@ cdef class LatestOffsets:
         return np.sort(np.frombuffer(memory, np.int64))
 
 
-def share_keys(tables):
+def share_keys(tables: Iterable[LatestOffsets]) -> bool:
     """Whether a key may have a record in two of these; False only if none has."""
     cdef LatestOffsets table
     cdef Memory memory

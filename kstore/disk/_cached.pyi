@@ -1,3 +1,5 @@
+"""`read` and `read_into`: bytes of a file that lie in the page cache, copied while the interpreter is held."""
+
 from _typeshed import WriteableBuffer
 
 def read(fd: int, size: int, position: int) -> bytes | None:

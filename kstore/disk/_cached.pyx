@@ -16,7 +16,7 @@ cdef extern from "window.h":
     Py_ssize_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position)
 
 
-def read(int fd, Py_ssize_t size, int64_t position):
+def read(int fd, Py_ssize_t size, int64_t position) -> bytes | None:
     """Return the `size` bytes at `position`; None unless all are there, in the page cache, and are at most 1 MiB."""
     if not 0 < size <= KS_HELD_BYTES:
         return None
@@ -24,7 +24,7 @@ def read(int fd, Py_ssize_t size, int64_t position):
     return data if ks_read_cached(fd, <uint8_t *>PyBytes_AS_STRING(data), <size_t>size, position) == size else None
 
 
-def read_into(int fd, buffer, int64_t position):
+def read_into(int fd, buffer: WriteableBuffer, int64_t position) -> int:
     """Fill `buffer` from `position` on; return its size, or 0 where `read` would give None."""
     cdef Py_buffer held
     cdef Py_ssize_t got = 0

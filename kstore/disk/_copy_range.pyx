@@ -19,7 +19,7 @@ cdef enum:
     PIECE_BYTES = 256 << 10
 
 
-def copy(int source, int64_t position, int64_t length, int target, int64_t at):
+def copy(int source, int64_t position, int64_t length, int target, int64_t at) -> tuple[int, int, int, bool]:
     """Copy `length` bytes at `position` to `at`: (how many, their CRC-32C, the error's number, whether in the target).
 
     Without an error fewer only where the source ends. With one some more bytes may have been written. Thread-safe.

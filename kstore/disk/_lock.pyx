@@ -65,7 +65,7 @@ cdef class Lock:
     def __cinit__(self):
         self.fd = -1
 
-    def __init__(self, str path not None, int flags=0, int byte=-1, give_back=None):
+    def __init__(self, str path not None, int flags=0, int byte=-1, give_back: Callable[[], object] | None = None):
         self.path = path
         self.byte = byte
         self.pid = getpid()
@@ -85,7 +85,7 @@ cdef class Lock:
                 raise
         self.held = True
 
-    def release(self):
+    def release(self) -> None:
         """Release the lock. Idempotent. The file stays: once deleted, two processes could lock two different files."""
         if not self.held:
             return
@@ -111,7 +111,7 @@ cdef class Lock:
     def _after_fork(self):
         self._close(False)
 
-    def __enter__(self):
+    def __enter__(self) -> Lock:
         return self
 
     def __exit__(self, *_):

@@ -1,13 +1,16 @@
-from typing_extensions import Buffer, disjoint_base
+"""`Map`: a file's bytes where the system keeps them, and how long the file is, by one short system call."""
+
+from types import TracebackType
+
+from typing_extensions import disjoint_base
 
 @disjoint_base
-class Map(Buffer):
+class Map:
     """The first `size` bytes of a file for reading, at least 1; thread-safe, but for `close`.
 
     It holds a descriptor of its own, which shares its place with `fd`: whoever reads `fd` names the place. Raises
     `OSError`, and `ValueError` for a file that is shorter.
     """
-
     def __init__(self, fd: int, size: int) -> None: ...
     def size(self) -> int:
         """How many bytes the file has now: a touch of those that were cut is a SIGBUS."""
@@ -16,4 +19,6 @@ class Map(Buffer):
     def close(self) -> None:
         """Give the map back; `BufferError` while it is exported. Idempotent."""
     def __enter__(self) -> Map: ...
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...

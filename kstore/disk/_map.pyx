@@ -67,7 +67,7 @@ cdef class Map:
             PyErr_SetFromErrno(OSError)
         return length
 
-    def size(self):
+    def size(self) -> int:
         """How many bytes the file has now: a touch of those that were cut is a SIGBUS."""
         return self.length()
 
@@ -83,13 +83,13 @@ cdef class Map:
     def __releasebuffer__(self, Py_buffer *view):
         self._exports -= 1
 
-    def close(self):
+    def close(self) -> None:
         """Give the map back; `BufferError` while it is exported. Idempotent."""
         if self._exports:
             raise BufferError("the map is exported")
         self._give_back()
 
-    def __enter__(self):
+    def __enter__(self) -> Map:
         return self
 
     def __exit__(self, *_):

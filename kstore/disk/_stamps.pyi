@@ -1,3 +1,5 @@
+"""`Stamps`: which of many files and directories have changed, by one system call for each that stands still."""
+
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -8,7 +10,6 @@ _K = TypeVar("_K", bound=Hashable)
 @disjoint_base
 class Stamps(Generic[_K]):
     """Pairs of files or directories, each under a key. For one thread at a time: another's call raises `RuntimeError`."""
-
     def __len__(self) -> int: ...
     def add(self, key: _K, first: str, second: str) -> None:
         """Watch two paths from now on; those that the key had are forgotten."""

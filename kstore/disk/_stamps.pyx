@@ -58,7 +58,10 @@ cdef struct _Pair:
     bint stands
 
 
-cdef class Stamps:
+# stub: _K = TypeVar("_K", bound=Hashable)
+
+
+cdef class Stamps:  # type: Generic[_K]
     """Pairs of files or directories, each under a key. For one thread at a time: another's call raises `RuntimeError`."""
 
     cdef _Pair *pairs
@@ -78,7 +81,7 @@ cdef class Stamps:
     def __len__(self):
         return len(self.keys)
 
-    def add(self, key, str first, str second):
+    def add(self, key: _K, str first, str second) -> None:
         """Watch two paths from now on; those that the key had are forgotten."""
         cdef tuple held = (_encoded(first), _encoded(second))
         cdef Py_ssize_t number
@@ -99,7 +102,7 @@ cdef class Stamps:
         self.held.append(held)
         self.numbers[key] = number
 
-    def remove(self, key):
+    def remove(self, key: _K) -> None:
         """Watch the paths of a key no longer; nothing for one that has none."""
         cdef Py_ssize_t number, last
         self._refuse_looking()
@@ -113,7 +116,7 @@ cdef class Stamps:
         self.keys.pop()
         self.held.pop()
 
-    def take_changed(self):
+    def take_changed(self) -> list[_K]:
         """The keys of which a path has another inode, size or time of change than when it was added, or has come or
         gone, or was too new to be sure. They are watched no longer."""
         cdef Py_ssize_t i, count = len(self.keys)

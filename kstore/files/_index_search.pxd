@@ -47,6 +47,7 @@ cdef class Entries:
     cdef bint _dirty
     cdef bint _touched                # the bytes were looked at
     cdef public bint has_unsound      # of a file that is only read: an entry that cannot be one follows those copied
+    """Of a file that is only read: an entry that cannot be one follows those that were copied."""
     cdef uint32_t *_proofs            # of each slot of a time index, see `prove`
     cdef int64_t _proofs_room
 

@@ -25,22 +25,22 @@ cdef extern from *:
 cdef enum:
     NO_TIME = -1         # the timestamp of a lookup that finds no entry
 
-OFFSET_ENTRY_BYTES = OFFSET_ENTRY
-TIME_ENTRY_BYTES = TIME_ENTRY
-OFFSET_ENTRY_FIELDS = [("offset", ">i4"), ("position", ">i4")]
+OFFSET_ENTRY_BYTES = OFFSET_ENTRY  # type: int
+TIME_ENTRY_BYTES = TIME_ENTRY  # type: int
+OFFSET_ENTRY_FIELDS = [("offset", ">i4"), ("position", ">i4")]  # type: list[tuple[str, str]]
 """An entry of an offset index, as NumPy takes it for a dtype; the offset counts from the segment's base."""
-TIME_ENTRY_FIELDS = [("timestamp", ">i8"), ("offset", ">i4")]
+TIME_ENTRY_FIELDS = [("timestamp", ">i8"), ("offset", ">i4")]  # type: list[tuple[str, str]]
 """An entry of a time index, likewise."""
 
 
-def offset_entry(int32_t offset, int32_t position):
+def offset_entry(int32_t offset, int32_t position) -> bytes:
     """The bytes of an entry of an offset index; `offset` counts from the segment's base."""
     cdef uint8_t entry[OFFSET_ENTRY]
     put_offset_entry(entry, offset, position)
     return (<char *> entry)[:OFFSET_ENTRY]
 
 
-def time_entry(int64_t timestamp, int32_t offset):
+def time_entry(int64_t timestamp, int32_t offset) -> bytes:
     """The bytes of an entry of a time index; `offset` counts from the segment's base."""
     cdef uint8_t entry[TIME_ENTRY]
     put_time_entry(entry, timestamp, offset)
@@ -167,7 +167,7 @@ cdef class Entries:
             PyBuffer_Release(&self.view)
 
     @property
-    def entries(self):
+    def entries(self) -> int:
         """The number of entries in use.
 
         A writer with a descriptor of its own may set it: first the bytes, then the number, at most `max_entries`.
@@ -189,18 +189,18 @@ cdef class Entries:
         self._dirty = True
 
     @property
-    def max_entries(self):
+    def max_entries(self) -> int:
         """The number of entries that there is room for (SEMANTICS 3.2)."""
         if self.room < 0:
             self._attach()
         return self.room
 
     @property
-    def size_bytes(self):
+    def size_bytes(self) -> int:
         """Bytes of the entries in use: the size of the file once it is trimmed."""
         return self.entries * self.entry_bytes
 
-    def _attach(self):
+    def _attach(self) -> None:
         """Bring the bytes in: `_set_size`, then `_hold` if there are entries. A class with a file overrides this."""
         raise ValueError("the index entries have no buffer")
 
@@ -233,14 +233,14 @@ cdef class Entries:
         """Whether the numbers are known."""
         return self.room >= 0
 
-    cpdef _set_size(self, int64_t entries, int64_t room):
+    cpdef _set_size(self, int64_t entries, int64_t room):  # type: None
         """There is room for `room` entries, and `entries` are in use; a buffer that lacks some is let go first."""
         if entries < 0 or room < entries:
             raise ValueError(f"{entries} entries in an index that has room for {room}")
         self.count = entries
         self.room = room
 
-    cpdef _hold(self, object buffer, int64_t filled=-1):
+    cpdef _hold(self, object buffer: ReadableBuffer, int64_t filled=-1):  # type: None
         """Search in `buffer` from now on, of which the first `filled` entries are there, by default as many as have room.
 
         Of a `Map` each search looks first how many bytes the file has.
@@ -262,7 +262,7 @@ cdef class Entries:
         """How many entries the buffer that is held has, 0 for no buffer."""
         return 0 if self.data == NULL else self.filled
 
-    cpdef _drop(self):
+    cpdef _drop(self):  # type: Any
         """Let go of the buffer and give it back; None when none was held. The numbers stay."""
         cdef object owner = self._owner
         self._release()
@@ -299,7 +299,7 @@ cdef class Entries:
         self._touched = False
         return touched
 
-    cpdef _forget(self):
+    cpdef _forget(self):  # type: Any
         """Forget the numbers and let go of the buffer, which is given back: the next use asks `_attach`."""
         self.count = self.room = -1
         return self._drop()
@@ -311,7 +311,7 @@ cdef class Entries:
         return dirty
 
     @property
-    def is_full(self):
+    def is_full(self) -> bool:
         """Whether no entry may be added; a time index keeps one slot for the closing entry of a roll
         (SEMANTICS 3.3)."""
         if self.room < 0:
@@ -319,25 +319,25 @@ cdef class Entries:
         return self.count >= self.room - self.reserved
 
     @property
-    def last(self):
+    def last(self) -> tuple[int, int]:
         """The last entry; that of a lookup which finds none when there is none."""
         self._ready()
         return self._at(self.count - 1)
 
-    def entry(self, int64_t slot, /):
+    def entry(self, int64_t slot, /) -> tuple[int, int]:
         """The entry in a slot; `IndexError` when it is not in use."""
         self._ready()
         if slot < 0 or slot >= self.count:
             raise IndexError(f"slot {slot} of an index with {self.count} entries")
         return self._at(slot)
 
-    def all_entries(self):
+    def all_entries(self) -> list[tuple[int, int]]:
         """All entries in use, in their order."""
         cdef int64_t slot
         self._ready()
         return [self._at(slot) for slot in range(self.count)]
 
-    def entries_below(self, int64_t offset, /):
+    def entries_below(self, int64_t offset, /) -> int:
         """Count the entries below an offset: those that a truncation to it keeps (SEMANTICS 3.15)."""
         cdef int64_t key
         self._ready()
@@ -352,11 +352,11 @@ cdef class Entries:
         """The entry in a slot that is in use; for a negative slot the values that stand for no entry."""
         raise NotImplementedError
 
-    def lookup(self, int64_t target, /):
+    def lookup(self, int64_t target, /) -> tuple[int, int]:
         """Find the entry with the greatest key at or below `target`."""
         raise NotImplementedError
 
-    def sound_entries(self):
+    def sound_entries(self) -> int:
         """Count the entries before the first that cannot be one."""
         raise NotImplementedError
 
@@ -380,7 +380,7 @@ cdef class OffsetEntries(Entries):
         self.entry_bytes = OFFSET_ENTRY
         self.reserved = 0
 
-    def __init__(self, buffer, int64_t base_offset, entries=None):
+    def __init__(self, buffer: ReadableBuffer, int64_t base_offset, entries: int | None = None):
         self._take(buffer, base_offset, entries)
 
     cdef tuple _at(self, int64_t slot):
@@ -390,13 +390,13 @@ cdef class OffsetEntries(Entries):
         p = self.data + slot * OFFSET_ENTRY
         return absolute(self.base_offset, load32(p + OFFSET_AT)), load32(p + POSITION_AT)
 
-    def lookup(self, int64_t offset, /):
+    def lookup(self, int64_t offset, /) -> tuple[int, int]:
         """Find the entry with the greatest offset at or below `offset`; (base offset, 0) when there is none
         (SEMANTICS 3.13)."""
         self._ready()
         return self._at(floor_slot(self.data, self.count, OFFSET_ENTRY, False, relative(offset, self.base_offset)))
 
-    def offset_from(self, int64_t position, /):
+    def offset_from(self, int64_t position, /) -> int | None:
         """The offset of the first entry at or behind a position, None without one (SEMANTICS 3.14).
 
         As in Kafka, an entry 0 at exactly that position is passed over.
@@ -410,7 +410,7 @@ cdef class OffsetEntries(Entries):
             slot = 1
         return self._at(slot)[0] if slot < self.count else None
 
-    def sound_entries(self):
+    def sound_entries(self) -> int:
         """Count the entries before the first that cannot be one (FORMAT 7.5).
 
         Offsets and positions rise strictly, no offset is below the base, and no position is 0.
@@ -438,7 +438,7 @@ cdef class TimeEntries(Entries):
         self.entry_bytes = TIME_ENTRY
         self.reserved = 1
 
-    def __init__(self, buffer, int64_t base_offset, entries=None):
+    def __init__(self, buffer: ReadableBuffer, int64_t base_offset, entries: int | None = None):
         self._take(buffer, base_offset, entries)
 
     cdef tuple _at(self, int64_t slot):
@@ -448,7 +448,7 @@ cdef class TimeEntries(Entries):
         p = self.data + slot * TIME_ENTRY
         return load64(p + TIMESTAMP_AT), absolute(self.base_offset, load32(p + TIME_OFFSET_AT))
 
-    def lookup(self, int64_t timestamp, /):
+    def lookup(self, int64_t timestamp, /) -> tuple[int, int]:
         """Find the entry with the greatest timestamp at or below it; (-1, base offset) when there is none
         (SEMANTICS 3.13)."""
         self._ready()
@@ -517,7 +517,7 @@ cdef class TimeEntries(Entries):
             self._proofs, self._proofs_room = proofs, room
         self._proofs[found.slot] = proof_of(found)
 
-    def sound_entries(self):
+    def sound_entries(self) -> int:
         """Count the entries before the first that cannot be one (FORMAT 8.3).
 
         Timestamps rise strictly from 0 on, offsets never fall nor lie below the base. An entry of zeros counts as none:

@@ -1,9 +1,8 @@
 """Recovery's scan: a walk over all batches of a `.log` file that checks them and gathers what recovery needs."""
 
-import os
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, final
 
-_Path: TypeAlias = str | os.PathLike[str] | None
+from _typeshed import StrPath
 
 class ProducerSpan(NamedTuple):
     """The header of a batch with a producer id."""
@@ -27,7 +26,6 @@ class ScanResult:
     says it in words, or is None at the end. `next_offset` is None without a batch. Index entries are as SEMANTICS 8.16 has them, the
     closing time entry left out. Immutable.
     """
-
     @property
     def position(self) -> int: ...
     @property
@@ -67,7 +65,7 @@ def scan(
     latest_epoch: int = -1,
     flushed_end: int = -1,
     check_crc: bool = True,
-    path: _Path = None,
+    path: StrPath | None = None,
 ) -> ScanResult:
     """Check every batch of `[position, end)` and gather what recovery needs (SEMANTICS 8.16), without the GIL.
 

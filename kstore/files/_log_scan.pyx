@@ -21,18 +21,25 @@ from kstore.files._framing cimport (
 from kstore.files._index_search cimport OFFSET_ENTRY, TIME_ENTRY, put_offset_entry, put_time_entry
 from kstore.files._window cimport Window, window_at, window_free, window_new
 
-from collections import namedtuple
+from typing import NamedTuple
 
 
 cdef enum:
     SCAN_WINDOW = 262144           # stays in the second-level cache between the copy in and the checksum
 
 
-class ProducerSpan(namedtuple("ProducerSpan", "position size_bytes base_offset last_offset producer_id producer_epoch "
-                                              "base_sequence max_timestamp attributes")):
+class ProducerSpan(NamedTuple):
     """The header of a batch with a producer id."""
 
-    __slots__ = ()
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    max_timestamp: int
+    attributes: int
 
 
 cdef int64_t INT32_LIMIT = 0x7fffffff
@@ -103,21 +110,22 @@ cdef class ScanResult:
     cdef readonly int64_t position
     cdef readonly int64_t end_position
     cdef readonly str stop
-    cdef readonly object reason
+    cdef readonly object reason  # type: Any
     cdef readonly int64_t batches
     cdef readonly int64_t last_position
-    cdef readonly object next_offset
+    cdef readonly object next_offset  # type: Any
     cdef readonly int64_t max_timestamp
     cdef readonly int64_t max_timestamp_offset
     cdef readonly int64_t first_timestamp
     cdef readonly bytes index_entries
     cdef readonly bytes time_entries
-    cdef readonly list epochs
-    cdef readonly list producer_batches
+    cdef readonly list epochs  # type: list[tuple[int, int]]
+    cdef readonly list producer_batches  # type: list[ProducerSpan]
 
 
 def scan(int fd, int64_t position, int64_t end, int64_t base_offset, *, int64_t index_interval_bytes=4096,
-         int64_t latest_epoch=-1, int64_t flushed_end=-1, bint check_crc=True, path=None):
+         int64_t latest_epoch=-1, int64_t flushed_end=-1, bint check_crc=True,
+         path: StrPath | None = None) -> ScanResult:
     """Check every batch of `[position, end)` and gather what recovery needs (SEMANTICS 8.16), without the GIL.
 
     `base_offset` is the segment's, or where the batch before `position` ended. What was flushed ended at `flushed_end`,

@@ -1,11 +1,10 @@
 """Searches in a `.log` file that start at an index entry: for an offset, for a time, and whether the entry is right."""
 
-import os
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
+
+from _typeshed import StrPath
 
 from kstore.files._index_search import OffsetEntries, TimeEntries
-
-_Path: TypeAlias = str | os.PathLike[str] | None
 
 class BatchPlace(NamedTuple):
     """Where a batch lies in its file, the offsets it spans, and its greatest timestamp."""
@@ -44,7 +43,7 @@ def find_batch(
     *,
     least: int | None = None,
     most: int = ...,
-    path: _Path = None,
+    path: StrPath | None = None,
 ) -> BatchPlace | None:
     """The `BatchPlace` of the batch that holds `offset`, or of the next after a gap (SEMANTICS 3.18a).
 
@@ -57,7 +56,7 @@ def find_batch(
     """
 
 def last_offset(
-    fd: int, position: int, end: int, *, least: int | None = None, most: int = ..., path: _Path = None
+    fd: int, position: int, end: int, *, least: int | None = None, most: int = ..., path: StrPath | None = None
 ) -> LogEnd | None:
     """Walk the headers of `[position, end)` to the last whole batch (SEMANTICS 8.10): where it ends, as a `LogEnd`.
 
@@ -65,7 +64,7 @@ def last_offset(
     silence. Raises `CorruptRecordError` at a length or magic that cannot be; with `least` also as `find_batch` does.
     """
 
-def leads_to(fd: int, position: int, end: int, base_offset: int, offset: int, *, path: _Path = None) -> int:
+def leads_to(fd: int, position: int, end: int, base_offset: int, offset: int, *, path: StrPath | None = None) -> int:
     """Check an entry of an offset index, `offset` at `position`, with the log: a batch's base offset, -1 or -2.
 
     The base offset is that of the batch there, which ends at `offset`, as an entry says it since 4.1; or `offset` is
@@ -84,7 +83,7 @@ def is_first_with(
     timestamp: int,
     *,
     least: int,
-    path: _Path = None,
+    path: StrPath | None = None,
 ) -> bool | None:
     """Whether the batch that holds `offset` has this greatest timestamp, as the first of those that end above `after`.
 
@@ -94,7 +93,7 @@ def is_first_with(
     """
 
 def greatest_timestamp(
-    fd: int, position: int, end: int, *, least: int, with_records: bool = False, path: _Path = None
+    fd: int, position: int, end: int, *, least: int, with_records: bool = False, path: StrPath | None = None
 ) -> GreatestTimestamp:
     """The `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
 
@@ -114,7 +113,7 @@ def find_timestamp(
     older_below: int = ...,
     check_crc: bool = True,
     max_decompressed_bytes: int | None = None,
-    path: _Path = None,
+    path: StrPath | None = None,
 ) -> FoundRecord | None:
     """The first record of `[position, end)` with this timestamp or a later one, at `min_offset` or above.
 
@@ -143,5 +142,5 @@ def find_behind(
     `find_timestamp` says what it is. The CRC of each batch from there on is checked.
     """
 
-def header_at(fd: int, position: int, end: int, *, path: _Path = None) -> BatchPlace | None:
+def header_at(fd: int, position: int, end: int, *, path: StrPath | None = None) -> BatchPlace | None:
     """The `BatchPlace` of the batch at `position`, None if none is there."""

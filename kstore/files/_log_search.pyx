@@ -21,7 +21,7 @@ from kstore.files._framing cimport (
 from kstore.files._index_search cimport Neighbours, OffsetEntries, TimeEntries
 from kstore.files._window cimport Window, window_at, window_free, window_new, window_on
 
-from collections import namedtuple
+from typing import NamedTuple
 
 from kstore._core import decode_batches
 from kstore.codec import compression
@@ -36,28 +36,37 @@ cdef enum:
     FIRST_LOOK = 256               # far from the last one every cache line is a wait for memory
 
 
-class BatchPlace(namedtuple("BatchPlace", "position size_bytes base_offset last_offset max_timestamp magic")):
+class BatchPlace(NamedTuple):
     """Where a batch lies in its file, the offsets it spans, and its greatest timestamp."""
 
-    __slots__ = ()
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    magic: int
 
 
-class LogEnd(namedtuple("LogEnd", "last_offset position")):
+class LogEnd(NamedTuple):
     """The last offset of the last whole batch of a log file, and the position where that batch ends."""
 
-    __slots__ = ()
+    last_offset: int
+    position: int
 
 
-class GreatestTimestamp(namedtuple("GreatestTimestamp", "timestamp offset")):
+class GreatestTimestamp(NamedTuple):
     """The greatest timestamp of some batches, and the last offset of the first batch that has it; -1 for none."""
 
-    __slots__ = ()
+    timestamp: int
+    offset: int
 
 
-class FoundRecord(namedtuple("FoundRecord", "timestamp offset leader_epoch")):
+class FoundRecord(NamedTuple):
     """A record that was searched for by its timestamp; leader epoch -1 if it is unknown."""
 
-    __slots__ = ()
+    timestamp: int
+    offset: int
+    leader_epoch: int
 
 
 cdef object NEW_TUPLE = tuple.__new__      # a BatchPlace is made for each read, a FoundRecord for each search
@@ -144,7 +153,8 @@ cdef object _place(const Header *h):
     return NEW_TUPLE(BatchPlace, (h.position, h.size, h.base_offset, h.last_offset, h.max_timestamp, h.magic))
 
 
-def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least=None, int64_t most=NO_LIMIT, path=None):
+def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least: int | None = None,
+               int64_t most=NO_LIMIT, path: StrPath | None = None) -> BatchPlace | None:
     """The `BatchPlace` of the batch that holds `offset`, or of the next after a gap (SEMANTICS 3.18a).
 
     The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, and the
@@ -170,7 +180,8 @@ def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least=N
     return None
 
 
-def last_offset(int fd, int64_t position, int64_t end, *, least=None, int64_t most=NO_LIMIT, path=None):
+def last_offset(int fd, int64_t position, int64_t end, *, least: int | None = None, int64_t most=NO_LIMIT,
+                path: StrPath | None = None) -> LogEnd | None:
     """Walk the headers of `[position, end)` to the last whole batch (SEMANTICS 8.10): where it ends, as a `LogEnd`.
 
     None if there is none. A torn batch at the end is passed over in
@@ -196,7 +207,8 @@ def last_offset(int fd, int64_t position, int64_t end, *, least=None, int64_t mo
     return None if at == position else LogEnd(last, at)
 
 
-def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t offset, *, path=None):
+def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t offset, *,
+             path: StrPath | None = None) -> int:
     """Check an entry of an offset index, `offset` at `position`, with the log: a batch's base offset, -1 or -2.
 
     The base offset is that of the batch there, which ends at `offset`, as an entry says it since 4.1; or `offset` is
@@ -241,8 +253,8 @@ cdef Stop _follow(Window *w, int64_t position, Header *h, int64_t least, int64_t
     return stop
 
 
-def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t offset, int64_t timestamp, *, least,
-                  path=None):
+def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t offset, int64_t timestamp, *,
+                  least: int, path: StrPath | None = None) -> bool | None:
     """Whether the batch that holds `offset` has this greatest timestamp, as the first of those that end above `after`.
 
     None where all batches end before `offset`. That is what two entries of a time index say, the first of which names
@@ -266,7 +278,8 @@ def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t 
             and (h.magic < 2 or h.base_offset <= offset))
 
 
-def greatest_timestamp(int fd, int64_t position, int64_t end, *, least, bint with_records=False, path=None):
+def greatest_timestamp(int fd, int64_t position, int64_t end, *, least: int, bint with_records=False,
+                       path: StrPath | None = None) -> GreatestTimestamp:
     """The `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
 
     Reads headers, and holds the GIL as `find_batch` does. Raises as that does with `least`.
@@ -305,8 +318,9 @@ cdef Stop _walk_all(Window *w, int64_t position, Header *h, Chain *chain, bint w
 
 
 def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int64_t min_offset=0, *,
-                   bint exactly=False, least=None, int64_t most=NO_LIMIT, int64_t older_below=INT64_MIN,
-                   bint check_crc=True, max_decompressed_bytes=None, path=None):
+                   bint exactly=False, least: int | None = None, int64_t most=NO_LIMIT, int64_t older_below=INT64_MIN,
+                   bint check_crc=True, max_decompressed_bytes: int | None = None,
+                   path: StrPath | None = None) -> FoundRecord | None:
     """The first record of `[position, end)` with this timestamp or a later one, at `min_offset` or above.
 
     With `exactly` the record has this very timestamp and is in the first batch with records whose maxTimestamp reaches
@@ -372,7 +386,7 @@ cdef Stop _step_to(Window *w, int64_t *position, Header *h, Chain *chain, int64_
 
 
 def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, TimeEntries times, OffsetEntries offsets,
-                max_decompressed_bytes):
+                max_decompressed_bytes: int | None) -> FoundRecord | None:
     """As `find_timestamp`, in the batch behind the one that both indexes name.
 
     The header of the named one is read first, as it shows whether the log bears the entries out. Where it has done so
@@ -516,7 +530,7 @@ cdef bint _first_at(const uint8_t *head, const Header *h, int64_t timestamp, int
             return True
 
 
-def header_at(int fd, int64_t position, int64_t end, *, path=None):
+def header_at(int fd, int64_t position, int64_t end, *, path: StrPath | None = None) -> BatchPlace | None:
     """The `BatchPlace` of the batch at `position`, None if none is there."""
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w

@@ -1,4 +1,4 @@
-"""Producer snapshot files, read: what idempotent and transactional producers had done at an offset (FORMAT 10)."""
+"""Reads producer snapshot files: the state of idempotent and transactional producers at an offset (FORMAT 10)."""
 
 from typing import NamedTuple
 

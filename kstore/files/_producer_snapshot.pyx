@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from kstore.codec._wire cimport load16, load32
 
-from collections import namedtuple
+from typing import NamedTuple
 
 __all__ = ["ProducerEntry", "SnapshotError", "is_cut_short", "parse_snapshot"]
 
@@ -19,14 +19,20 @@ class SnapshotError(ValueError):
     """A file that is no sound snapshot; the text is Kafka's. Every reader of snapshots catches it and goes on."""
 
 
-class ProducerEntry(namedtuple("ProducerEntry", "producer_id producer_epoch last_sequence last_offset offset_delta "
-                                                "timestamp coordinator_epoch current_txn_first_offset")):
+class ProducerEntry(NamedTuple):
     """The state of one producer; -1 stands for none."""
 
-    __slots__ = ()
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    current_txn_first_offset: int
 
 
-def parse_snapshot(bytes data not None):
+def parse_snapshot(bytes data not None) -> list[ProducerEntry]:
     """The entries of a snapshot, in the order of the file."""
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
@@ -49,7 +55,7 @@ def parse_snapshot(bytes data not None):
     return entries
 
 
-def is_cut_short(bytes data not None):
+def is_cut_short(bytes data not None) -> bool:
     """Whether the file ends before its last entry does, as after an interrupted write."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     if size < SNAPSHOT_HEAD:

@@ -1,14 +1,19 @@
-from datetime import datetime
+"""`Log.append` in C: an append is so short that a Python function, and the defaults of its keywords, which Python looks
+up one by one, would take as long as the encoding of the record. The marker of a commit is as short.
+"""
 
-from typing_extensions import Buffer
+from datetime import datetime
+from typing import Any
+
+from _typeshed import ReadableBuffer
 
 from kstore.log.log import Log
 from kstore.types import Headers
 
 def append(
-    self: Log,
-    value: Buffer | None,
-    key: Buffer | None = None,
+    self: Any,
+    value: ReadableBuffer | None,
+    key: ReadableBuffer | None = None,
     *,
     timestamp: int | datetime | None = None,
     headers: Headers | None = None,

@@ -42,8 +42,8 @@ def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None
     return offset
 
 
-def append_commit(log, int64_t now_ms, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
-                  int transaction_version):
+def append_commit(log: Log, int64_t now_ms, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
+                  int transaction_version) -> bool:
     """Append the marker that commits a producer's open transaction, of a time that was read just now.
 
     False where there is more to do, or something against it: nothing has changed then, and `Log.append_marker` does

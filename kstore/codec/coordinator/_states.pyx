@@ -27,7 +27,7 @@ cdef enum:
 cdef bytes NONE = b"\x00"
 
 
-def state_value(state):
+def state_value(state: TransactionState) -> bytes:
     """The value of the record that tells this `TransactionState`."""
     cdef int64_t producer_id, updated_ms, start_ms, previous, following
     cdef int32_t timeout_ms

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import final
 
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer
 
 from kstore.files.txnindex import AbortedTxn
 
@@ -14,13 +14,17 @@ class CleanedTransactions:
     The pass gives it each segment's aborted transactions before the segment's batches, and then each batch, in offset
     order. What is open stays over segments and groups. Not thread-safe.
     """
-
     def add_aborted(self, transactions: Iterable[AbortedTxn]) -> None:
         """Take in aborted transactions of the next segment; one that is known already does no harm."""
     def take_retained(self) -> list[AbortedTxn]:
         """The aborted transactions whose markers were kept since the last call: entries of the new segment's index."""
     def visit(
-        self, batch: Buffer, *, path: str | None = None, position: int = 0, max_decompressed_bytes: int | None = None
+        self,
+        batch: ReadableBuffer,
+        *,
+        path: str | None = None,
+        position: int = 0,
+        max_decompressed_bytes: int | None = None,
     ) -> bool:
         """Go on to the next batch; whether it is data of an aborted transaction, or a marker that nothing needs.
 

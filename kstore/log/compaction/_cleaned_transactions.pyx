@@ -42,7 +42,7 @@ cdef class CleanedTransactions:
     def __dealloc__(self):
         ks_transactions_free(&self._state)
 
-    def add_aborted(self, transactions):
+    def add_aborted(self, transactions: Iterable[AbortedTxn]) -> None:
         """Take in aborted transactions of the next segment; one that is known already does no harm."""
         cdef ks_aborted_txn txn
         for version, producer_id, first_offset, last_offset, last_stable_offset in transactions:
@@ -50,7 +50,7 @@ cdef class CleanedTransactions:
             if ks_transactions_add(&self._state, &txn):
                 raise MemoryError
 
-    def take_retained(self):
+    def take_retained(self) -> list[AbortedTxn]:
         """The aborted transactions whose markers were kept since the last call: entries of the new segment's index."""
         cdef size_t i
         cdef ks_aborted_txn *txn
@@ -61,7 +61,8 @@ cdef class CleanedTransactions:
         self._state.retained_count = 0
         return entries
 
-    def visit(self, batch not None, *, path=None, int64_t position=0, max_decompressed_bytes=None):
+    def visit(self, batch not None: ReadableBuffer, *, path: str | None = None, int64_t position=0,
+              max_decompressed_bytes: int | None = None) -> bool:
         """Go on to the next batch; whether it is data of an aborted transaction, or a marker that nothing needs.
 
         `batch` is a whole batch. Raises `CorruptRecordError` for a control batch whose first record is no control record.

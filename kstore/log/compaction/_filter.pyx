@@ -181,7 +181,8 @@ cdef class BatchFilter:
     cdef bint _busy, _failed
 
     def __init__(self, NewestRecords newest not None, CleanedTransactions transactions not None, *, int64_t now_ms,
-                 int64_t delete_retention_ms, int64_t first_uncleanable_offset, max_decompressed_bytes=None):
+                 int64_t delete_retention_ms, int64_t first_uncleanable_offset,
+                 max_decompressed_bytes: int | None = None):
         cdef ks_cleaner *c = &self._c
         if self._newest is not None:
             raise ValueError("a pass begins once")
@@ -204,51 +205,51 @@ cdef class BatchFilter:
         ks_cleaner_free(&self._c)
 
     @property
-    def batches_read(self):
+    def batches_read(self) -> int:
         """Batches that came in."""
         return self._c.batches_read
 
     @property
-    def batches_kept(self):
+    def batches_kept(self) -> int:
         """Batches that stayed byte for byte."""
         return self._c.batches_kept
 
     @property
-    def batches_rebuilt(self):
+    def batches_rebuilt(self) -> int:
         """Batches that were written anew with the records that stay."""
         return self._c.batches_rebuilt
 
     @property
-    def batches_emptied(self):
+    def batches_emptied(self) -> int:
         """Batches of which only the header stays."""
         return self._c.batches_emptied
 
     @property
-    def records_read(self):
+    def records_read(self) -> int:
         """Records of the batches that came in, as their headers declare them."""
         return self._c.records_read
 
     @property
-    def records_kept(self):
+    def records_kept(self) -> int:
         """Records that stay."""
         return self._c.records_kept
 
     @property
-    def keyless_dropped(self):
+    def keyless_dropped(self) -> int:
         """Records that go because they have no key, with those that the first pass met."""
         return self._c.keyless_dropped + self._newest.state.keyless
 
     @property
-    def tombstones_kept(self):
+    def tombstones_kept(self) -> int:
         """Records without a value that stay."""
         return self._c.tombstones_kept
 
     @property
-    def tombstones_removed(self):
+    def tombstones_removed(self) -> int:
         """The newest records of their keys that go because they have no value and their time is over."""
         return self._c.tombstones_removed
 
-    def set_last_records(self, last):
+    def set_last_records(self, last: Mapping[int, tuple[int, int]]) -> None:
         """Take the active producers' last records, once for each group: producer id to (last data offset or -1, epoch)."""
         cdef ks_last_record *records
         cdef size_t i = 0
@@ -271,7 +272,8 @@ cdef class BatchFilter:
         finally:
             self._busy = False
 
-    def clean(self, data not None, *, bint scanned, path, int64_t position, bint keeps_old_tombstones):
+    def clean(self, data not None: ReadableBuffer, *, bint scanned, path: str, int64_t position,
+              bint keeps_old_tombstones) -> CleanedChunk:
         """Filter the whole batches at the start of `data`, which begins at `position` of the file `path`.
 
         `scanned` says that the first pass has seen these batches: they go on at the next ordinal. `keeps_old_tombstones`
@@ -287,8 +289,8 @@ cdef class BatchFilter:
         r.enough = 0
         return self._clean(data, held.p, held.size, &r, position, scanned, path, keeps_old_tombstones)
 
-    def clean_file(self, int fd, int64_t position, int64_t end, buffer not None, *, int64_t enough_bytes, bint scanned,
-                   path, bint keeps_old_tombstones):
+    def clean_file(self, int fd, int64_t position, int64_t end, buffer not None: ReadableBuffer, *,
+                   int64_t enough_bytes, bint scanned, path: str, bint keeps_old_tombstones) -> CleanedChunk:
         """Filter the batches of `[position, end)` of a file, which is read piece by piece into `buffer`, as `clean`.
 
         A piece is as many whole batches as the buffer has room for. It stops with the piece that brings the output to
@@ -312,7 +314,7 @@ cdef class BatchFilter:
         finally:
             PyBuffer_Release(&view)
 
-    def drop(self, *, int64_t records, int64_t batches, int64_t last_offset):
+    def drop(self, *, int64_t records, int64_t batches, int64_t last_offset) -> bool:
         """Leave out the next whole batches unread, where each of their records is superseded; whether that was done.
 
         The first pass has seen these batches, up to the one that ends with `last_offset`, and none was special to it. A

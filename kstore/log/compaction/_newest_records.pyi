@@ -2,7 +2,7 @@
 
 from typing import final
 
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer
 
 from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 
@@ -17,11 +17,12 @@ class NewestRecords:
     `capacity` is a number of keys; memory grows with the keys. After an error the object is of no further use. Not
     thread-safe: a second call at the same time is a `ValueError`.
     """
-
-    batches: int
-    special_batches: int
+    @property
+    def batches(self) -> int: ...
+    @property
+    def special_batches(self) -> int: ...
     def __init__(
-        self, capacity: int, first_dirty_offset: int, *, _hash_bits: int = 96, _most_records: int = 4294967295
+        self, capacity: int, first_dirty_offset: int, *, _hash_bits: int = ..., _most_records: int = ...
     ) -> None: ...
     @property
     def capacity(self) -> int:
@@ -49,7 +50,7 @@ class NewestRecords:
         """Memory of the map and of the bits by ordinal."""
     def add(
         self,
-        data: Buffer,
+        data: ReadableBuffer,
         transactions: CleanedTransactions,
         *,
         path: str,
@@ -68,7 +69,7 @@ class NewestRecords:
         fd: int,
         position: int,
         end: int,
-        buffer: Buffer,
+        buffer: ReadableBuffer,
         transactions: CleanedTransactions,
         *,
         path: str,
@@ -83,7 +84,7 @@ class NewestRecords:
         """
     def end_segment(self, next_base: int) -> None:
         """Note that a segment was scanned to its end, and the next one begins at `next_base`; nothing if the map is full."""
-    def has(self, key: Buffer) -> bool:
+    def has(self, key: ReadableBuffer) -> bool:
         """Whether a key has a record that supersedes all those below the first dirty offset."""
     def is_superseded(self, ordinal: int) -> bool:
         """Whether a scanned record is superseded."""
@@ -97,23 +98,22 @@ class NewestRecords:
 @final
 class OffsetMap:
     """The map alone, for tests and measurements: keys, each with an ordinal. Not thread-safe."""
-
-    def __init__(self, capacity: int, *, _hash_bits: int = 96) -> None: ...
     @property
     def capacity(self) -> int:
         """The number of keys at which it is full."""
+    def __init__(self, capacity: int, *, _hash_bits: int = ...) -> None: ...
     @property
     def memory_bytes(self) -> int:
         """Memory of the entries and of the room between them."""
     def __len__(self) -> int: ...
-    def put(self, key: Buffer, ordinal: int) -> int | None:
+    def put(self, key: ReadableBuffer, ordinal: int) -> int | None:
         """Give a key an ordinal; the one that it had, or None. A `ValueError` when the map is full, for known keys too."""
-    def put_many(self, keys: Buffer, key_bytes: int, first_ordinal: int) -> int:
+    def put_many(self, keys: ReadableBuffer, key_bytes: int, first_ordinal: int) -> int:
         """Put keys of `key_bytes` bytes each, one after the other in `keys`, with rising ordinals; how many were put.
 
         It stops where the map is full. The GIL is released.
         """
-    def get(self, key: Buffer) -> int | None:
+    def get(self, key: ReadableBuffer) -> int | None:
         """The ordinal of a key, or None."""
     def clear(self) -> None:
         """Forget all keys, and give their memory back."""

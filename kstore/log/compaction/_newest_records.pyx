@@ -137,48 +137,48 @@ cdef class NewestRecords:
         PyMem_RawFree(self._room)
 
     @property
-    def capacity(self):
+    def capacity(self) -> int:
         """The number of keys at which the map is full."""
         return self.state.capacity
 
     @property
-    def first_dirty_offset(self):
+    def first_dirty_offset(self) -> int:
         """Where the dirty part begins: records below it are looked up by key."""
         return self.state.first_dirty
 
     @property
-    def latest_offset(self):
+    def latest_offset(self) -> int:
         """The last offset that the pass covers; -1 before anything. The next first dirty offset is the one behind it."""
         return self.state.latest
 
     @property
-    def is_full(self):
+    def is_full(self) -> bool:
         """Whether the pass ended before the data did: no room for another key, or for another record."""
         return self.state.full != 0
 
     @property
-    def keys(self):
+    def keys(self) -> int:
         """Distinct keys in the map."""
         return self.state.map.size
 
     @property
-    def records(self):
+    def records(self) -> int:
         """Records that have an ordinal: the next ordinal."""
         return self.state.records
 
     @property
-    def next_offset(self):
+    def next_offset(self) -> int:
         """The offset behind the last batch that was taken, or behind the segment that was ended."""
         return self._next_base
 
     @property
-    def memory_bytes(self):
+    def memory_bytes(self) -> int:
         """Memory of the map and of the bits by ordinal."""
         return (ks_keymap_memory(&self.state.map) + ks_bits_memory(&self.state.superseded)
                 + ks_bits_memory(&self.state.tombstones))
 
-    def add(self, data not None, CleanedTransactions transactions not None, *, path, int64_t position,
-            max_decompressed_bytes=None):
+    def add(self, data not None: ReadableBuffer, CleanedTransactions transactions not None, *, path: str,
+            int64_t position, max_decompressed_bytes: int | None = None) -> int:
         """Take the whole batches at the start of `data`, in offset order; how many bytes were taken.
 
         A batch that is cut off by the end is left. When the map is full it stops, behind the batch in which that happened:
@@ -202,8 +202,9 @@ cdef class NewestRecords:
         finally:
             self.leave()
 
-    def scan(self, int fd, int64_t position, int64_t end, buffer not None, CleanedTransactions transactions not None, *,
-             path, max_decompressed_bytes=None):
+    def scan(self, int fd, int64_t position, int64_t end, buffer not None: ReadableBuffer,
+             CleanedTransactions transactions not None, *, path: str,
+             max_decompressed_bytes: int | None = None) -> tuple[int, bytes]:
         """Read the batches of `[position, end)` of a file, piece by piece, and take them; (where it stopped, the pieces).
 
         A piece is as many whole batches as `buffer`, which is overwritten, has room for. It stops behind the batch with which
@@ -244,7 +245,7 @@ cdef class NewestRecords:
             PyMem_RawFree(r.pieces)
             PyBuffer_Release(&view)
 
-    def end_segment(self, int64_t next_base):
+    def end_segment(self, int64_t next_base) -> None:
         """Note that a segment was scanned to its end, and the next one begins at `next_base`; nothing if the map is full."""
         self.enter()
         if not self.state.full:
@@ -252,7 +253,7 @@ cdef class NewestRecords:
             self._next_base = max(self._next_base, next_base)
         self.leave()
 
-    def has(self, key not None):
+    def has(self, key not None: ReadableBuffer) -> bool:
         """Whether a key has a record that supersedes all those below the first dirty offset."""
         cdef Buffer held = Buffer(key)
         self.enter()
@@ -260,21 +261,21 @@ cdef class NewestRecords:
         self.leave()
         return found
 
-    def is_superseded(self, int64_t ordinal):
+    def is_superseded(self, int64_t ordinal) -> bool:
         """Whether a scanned record is superseded."""
         return self.count_superseded(ordinal, 1) == 1
 
-    def is_tombstone(self, int64_t ordinal):
+    def is_tombstone(self, int64_t ordinal) -> bool:
         """Whether a scanned record has no value; not known of control records and of aborted ones."""
         _check_ordinals(self, ordinal, 1)
         return ks_bits_has(&self.state.tombstones, ordinal)
 
-    def count_superseded(self, int64_t first, int64_t count):
+    def count_superseded(self, int64_t first, int64_t count) -> int:
         """How many of the `count` records from the ordinal `first` on are superseded."""
         _check_ordinals(self, first, count)
         return ks_bits_count(&self.state.superseded, NULL, first, count)
 
-    def count_tombstones(self, int64_t first, int64_t count):
+    def count_tombstones(self, int64_t first, int64_t count) -> int:
         """How many of the `count` records from the ordinal `first` on have no value and are not superseded."""
         _check_ordinals(self, first, count)
         return ks_bits_count(&self.state.tombstones, &self.state.superseded, first, count)
@@ -586,6 +587,7 @@ cdef class OffsetMap:
 
     cdef ks_keymap _map
     cdef readonly int64_t capacity
+    """The number of keys at which it is full."""
     cdef bint _busy
 
     def __init__(self, int64_t capacity, *, int _hash_bits=MOST_HASH_BITS):
@@ -600,7 +602,7 @@ cdef class OffsetMap:
         ks_keymap_clear(&self._map)
 
     @property
-    def memory_bytes(self):
+    def memory_bytes(self) -> int:
         """Memory of the entries and of the room between them."""
         return ks_keymap_memory(&self._map)
 
@@ -612,7 +614,7 @@ cdef class OffsetMap:
             raise ValueError("put_many is being used already")
         return 0
 
-    def put(self, key not None, uint32_t ordinal):
+    def put(self, key not None: ReadableBuffer, uint32_t ordinal) -> int | None:
         """Give a key an ordinal; the one that it had, or None. A `ValueError` when the map is full, for known keys too."""
         cdef Buffer held = Buffer(key)
         cdef int64_t previous
@@ -624,7 +626,7 @@ cdef class OffsetMap:
             raise MemoryError
         return None if previous == KS_NEW_KEY else previous
 
-    def put_many(self, keys not None, Py_ssize_t key_bytes, uint32_t first_ordinal):
+    def put_many(self, keys not None: ReadableBuffer, Py_ssize_t key_bytes, uint32_t first_ordinal) -> int:
         """Put keys of `key_bytes` bytes each, one after the other in `keys`, with rising ordinals; how many were put.
 
         It stops where the map is full. The GIL is released.
@@ -659,7 +661,7 @@ cdef class OffsetMap:
             raise MemoryError
         return done
 
-    def get(self, key not None):
+    def get(self, key not None: ReadableBuffer) -> int | None:
         """The ordinal of a key, or None."""
         cdef Buffer held = Buffer(key)
         cdef int64_t ordinal
@@ -667,13 +669,13 @@ cdef class OffsetMap:
         ordinal = ks_keymap_get(&self._map, ks_keymap_hash(&self._map, held.p, _key_size(held)))
         return None if ordinal == KS_NEW_KEY else ordinal
 
-    def clear(self):
+    def clear(self) -> None:
         """Forget all keys, and give their memory back."""
         self._check_idle()
         ks_keymap_clear(&self._map)
 
 
-def _siphash(bytes data not None, bytes secret not None, int rounds, int last_rounds):
+def _siphash(bytes data not None, bytes secret not None, int rounds, int last_rounds) -> bytes:
     """The hash alone, for tests: 16 bytes."""
     cdef uint64_t[2] key
     cdef uint64_t[2] out
@@ -685,7 +687,7 @@ def _siphash(bytes data not None, bytes secret not None, int rounds, int last_ro
     return (<object> out[0]).to_bytes(8, "little") + (<object> out[1]).to_bytes(8, "little")
 
 
-def _hash_keys(list keys not None, bytes secret not None, *, bint by_aes):
+def _hash_keys(list keys not None: list[bytes], bytes secret not None, *, bint by_aes) -> list[bytes] | None:
     """The hashes of keys that are put at once, for tests: 12 bytes of each; None where AES is asked for and not there."""
     cdef ks_secret s
     cdef const uint8_t *places[KS_AT_ONCE]

@@ -55,7 +55,7 @@ cdef class ActiveEnd:
         return -1
 
 
-cpdef object first_at(view, timestamp):
+cpdef object first_at(view: View, timestamp: int | datetime):  # type: TimestampOffset | None
     """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
 
     `timestamp` is as `times.moment` takes it. Unlike Kafka's, the search goes on behind the first candidate segment

@@ -21,11 +21,11 @@ cdef class OpenTransactions:
         PyMem_RawFree(self._open)
 
     @property
-    def size_bytes(self):
+    def size_bytes(self) -> int:
         """Bytes of memory that they take."""
         return self._room * sizeof(Open)
 
-    def last_stable_offset(self, int64_t log_start, int64_t log_end):
+    def last_stable_offset(self, int64_t log_start, int64_t log_end) -> int:
         """The last stable offset of a log with this start and end: nothing below it is undecided."""
         return max(min(self._open[0].first, log_end), log_start) if self._count else log_end
 

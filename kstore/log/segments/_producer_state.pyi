@@ -1,10 +1,10 @@
-"""What a log knows of its producers: epochs and last batches."""
+"""What a log knows of its producers: epochs, last batches, open transactions (SEMANTICS 9)."""
 
 from collections.abc import Callable
 from enum import IntEnum
 from typing import final
 
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer
 
 from kstore.log.segments._last_stable_offset import OpenTransactions
 
@@ -19,18 +19,17 @@ class ProducerTable:
 
     Not thread-safe: the log's mutex guards it. What is `open` may be asked from any thread.
     """
-
+    def __len__(self) -> int: ...
     @property
     def size_bytes(self) -> int:
         """Bytes of memory that the producers take."""
-    open: OpenTransactions
-    """The open transactions, from which the last stable offset follows."""
-
-    def __len__(self) -> int: ...
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of the earliest open transaction, None without any."""
     def clear(self) -> None:
         """Forget all producers."""
     def stage(
-        self, data: Buffer, position: int, base_offset: int, origin: int, transaction_version: int | None = None
+        self, data: ReadableBuffer, position: int, base_offset: int, origin: int, transaction_version: int | None = None
     ) -> tuple[int, int, int] | None:
         """Judge the v2 batch at `position` of `data`, which is to get `base_offset`; a batch without producer passes.
 
@@ -43,22 +42,10 @@ class ProducerTable:
         """Of the aborted transactions that are staged: [(producer id, first, last, last stable offset)]
         (SEMANTICS 9.14).
         """
-    def publish(self) -> None:
-        """Let what was staged count: its bytes are in the log (SEMANTICS 9.4)."""
-    def drop(self) -> None:
-        """Forget what was staged."""
-    def replay(
-        self, fd: int, position: int, end: int, start_offset: int, path: str | None = None
-    ) -> list[tuple[int, int, int, int]]:
-        """Take in the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS 9.26).
-
-        Whole, framed batches are expected; at the first that is none it stops. A control batch that does not parse is
-        passed over. Answers with the transactions that were aborted in them, as `aborted` does. Raises `StorageError`.
-        """
     def write_all(
         self,
-        commit: Callable[[Buffer, int, bool, bool], tuple[int, int]],
-        data: Buffer,
+        commit: Callable[[ReadableBuffer, int, bool, bool], tuple[int, int]],
+        data: ReadableBuffer,
         first_offset: int,
         origin: int,
     ) -> tuple[int, int]:
@@ -68,10 +55,24 @@ class ProducerTable:
         `commit` (an appender's) up to one that needs a new segment, and count. Nothing is taken where the first is
         such a one: `stage` says what it is. Compiled, as `write`.
         """
-    def write(self, commit: Callable[[Buffer, int, bool, bool], tuple[int, int]], data: Buffer, follower: bool) -> int:
+    def publish(self) -> None:
+        """Let what was staged count: its bytes are in the log (SEMANTICS 9.4)."""
+    def drop(self) -> None:
+        """Forget what was staged."""
+    def write(
+        self, commit: Callable[[ReadableBuffer, int, bool, bool], tuple[int, int]], data: ReadableBuffer, follower: bool
+    ) -> int:
         """Write what was staged with `commit` (an appender's), and let it count once it is written; the code.
 
         Compiled, so that no interrupt can come between the two. Where nothing was written nothing stays staged.
+        """
+    def replay(
+        self, fd: int, position: int, end: int, start_offset: int, path: str | None = None
+    ) -> list[tuple[int, int, int, int]]:
+        """Take in the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS 9.26).
+
+        Whole, framed batches are expected; at the first that is none it stops. A control batch that does not parse is
+        passed over. Answers with the transactions that were aborted in them, as `aborted` does. Raises `StorageError`.
         """
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers without open transaction whose last timestamp is so long ago (SEMANTICS 9.21); how many."""
@@ -81,9 +82,7 @@ class ProducerTable:
         """Become what a snapshot says, without the producers that have expired; False if it is no sound one
         (SEMANTICS 9.26).
         """
-    def states(
-        self,
-    ) -> list[tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]]]:
+    def states(self) -> list[tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]]]:
         """All producers, in order of ids: (id, epoch, coordinator epoch, timestamp, first offset of the open
         transaction or -1, ((first sequence, last sequence, first offset, last offset, timestamp) of each kept batch)).
         """

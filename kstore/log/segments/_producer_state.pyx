@@ -134,12 +134,12 @@ cdef class ProducerTable:
         return self._count
 
     @property
-    def size_bytes(self):
+    def size_bytes(self) -> int:
         """Bytes of memory that the producers take."""
         return ((self._room + self._staged_room) * sizeof(Entry) + self._slots_count * sizeof(int32_t)
                 + self.open.size_bytes)
 
-    def clear(self):
+    def clear(self) -> None:
         """Forget all producers."""
         PyMem_RawFree(self._entries)
         PyMem_RawFree(self._slots)
@@ -261,7 +261,8 @@ cdef class ProducerTable:
 
     # ---- Judging an append.
 
-    def stage(self, data, Py_ssize_t position, int64_t base_offset, int origin, transaction_version=None):
+    def stage(self, data: ReadableBuffer, Py_ssize_t position, int64_t base_offset, int origin,
+              transaction_version: int | None = None) -> tuple[int, int, int] | None:
         """Judge the v2 batch at `position` of `data`, which is to get `base_offset`; a batch without producer passes.
 
         A client's batch that the log already has is not staged: the answer is then its (first offset, last offset,
@@ -425,7 +426,7 @@ cdef class ProducerTable:
                 self._completed.append((producer_id, first, last, self.open.stable_after(producer_id, last, ())))
         return 0
 
-    def aborted(self):
+    def aborted(self) -> list[tuple[int, int, int, int]]:
         """Of the aborted transactions that are staged: [(producer id, first, last, last stable offset)]
         (SEMANTICS 9.14)."""
         if not self._completed:
@@ -438,7 +439,8 @@ cdef class ProducerTable:
             ended.add(first)
         return aborted
 
-    def write_all(self, commit, data, int64_t first_offset, int origin):
+    def write_all(self, commit: Callable[[ReadableBuffer, int, bool, bool], tuple[int, int]], data: ReadableBuffer,
+                  int64_t first_offset, int origin) -> tuple[int, int]:
         """Write the first of several data batches, as many as can be at once; (code, bytes taken).
 
         Batches from `first_offset` on are staged up to one that the log has already or that is refused, written with
@@ -475,7 +477,7 @@ cdef class ProducerTable:
             position += <Py_ssize_t> load32(held.p + position + BATCH_LENGTH_AT) + LOG_OVERHEAD
         return position
 
-    cpdef publish(self):
+    cpdef publish(self):  # type: None
         """Let what was staged count: its bytes are in the log (SEMANTICS 9.4)."""
         cdef Py_ssize_t i
         cdef Entry *e
@@ -491,7 +493,7 @@ cdef class ProducerTable:
         self._begun.clear()
         self.drop()
 
-    cpdef drop(self):
+    cpdef drop(self):  # type: None
         """Forget what was staged."""
         if self._staged_count:
             self._staged_count = 0
@@ -503,7 +505,8 @@ cdef class ProducerTable:
         if self._completed:
             self._completed.clear()
 
-    def write(self, commit, data, bint follower):
+    def write(self, commit: Callable[[ReadableBuffer, int, bool, bool], tuple[int, int]], data: ReadableBuffer,
+              bint follower) -> int:
         """Write what was staged with `commit` (an appender's), and let it count once it is written; the code.
 
         Compiled, so that no interrupt can come between the two. Where nothing was written nothing stays staged.
@@ -520,7 +523,8 @@ cdef class ProducerTable:
 
     # ---- Replaying.
 
-    def replay(self, int fd, int64_t position, int64_t end, int64_t start_offset, path=None):
+    def replay(self, int fd, int64_t position, int64_t end, int64_t start_offset,
+               path: str | None = None) -> list[tuple[int, int, int, int]]:
         """Take in the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS 9.26).
 
         Whole, framed batches are expected; at the first that is none it stops. A control batch that does not parse is
@@ -578,7 +582,7 @@ cdef class ProducerTable:
 
     # ---- Expiry, snapshots.
 
-    def expire(self, int64_t now_ms, int64_t expiration_ms):
+    def expire(self, int64_t now_ms, int64_t expiration_ms) -> int:
         """Forget producers without open transaction whose last timestamp is so long ago (SEMANTICS 9.21); how many."""
         cdef Py_ssize_t i, kept = 0, gone
         for i in range(self._count):
@@ -592,7 +596,7 @@ cdef class ProducerTable:
             self._hash(self._slots_count)
         return gone
 
-    def snapshot(self):
+    def snapshot(self) -> bytes:
         """The bytes of a snapshot file (FORMAT 10), in order of producer ids."""
         cdef Py_ssize_t n = self._count, i
         cdef bytes data = PyBytes_FromStringAndSize(NULL, SNAPSHOT_HEAD + n * SNAPSHOT_ENTRY)
@@ -620,7 +624,7 @@ cdef class ProducerTable:
         snapshot_finish(p, <int32_t> n)
         return data
 
-    def load(self, bytes data not None, int64_t now_ms, int64_t expiration_ms):
+    def load(self, bytes data not None, int64_t now_ms, int64_t expiration_ms) -> bool:
         """Become what a snapshot says, without the producers that have expired; False if it is no sound one
         (SEMANTICS 9.26)."""
         cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
@@ -652,7 +656,7 @@ cdef class ProducerTable:
                     self.open.begin(producer.txn_first, producer.producer_id)
         return True
 
-    def states(self):
+    def states(self) -> list[tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]]]:
         """All producers, in order of ids: (id, epoch, coordinator epoch, timestamp, first offset of the open
         transaction or -1, ((first sequence, last sequence, first offset, last offset, timestamp) of each kept batch)).
         """
@@ -663,7 +667,8 @@ cdef class ProducerTable:
         states.sort()
         return states
 
-    def state(self, int64_t producer_id):
+    def state(self,
+              int64_t producer_id) -> tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]] | None:
         """One producer, as in `states`; None for an id that the log does not know."""
         cdef Entry *e = self._find(producer_id)
         return None if e == NULL else self._state_of(e)
@@ -679,8 +684,8 @@ cdef class ProducerTable:
         return (e.producer_id, e.epoch, e.coordinator_epoch, e.timestamp, e.txn_first, tuple(batches))
 
 
-def marker_batch(int64_t timestamp, int64_t producer_id, int16_t producer_epoch, bint commit,
-                 int32_t coordinator_epoch, bint log_append_time=False):
+def marker_batch(int64_t timestamp, int64_t producer_id, int16_t producer_epoch, bint commit, int32_t coordinator_epoch,
+                 bint log_append_time=False) -> bytearray:
     """The control batch that ends a transaction, as a bytearray without its offset (FORMAT 4)."""
     cdef uint8_t p[MARKER_BYTES]
     encode_marker(p, timestamp, producer_id, producer_epoch, commit, coordinator_epoch, log_append_time)

@@ -71,7 +71,8 @@ cdef class Appender(ActiveEnd):
     cdef object clock, offset_index, time_index
     cdef public int64_t due_ms, flush_at
     cdef public int waiters
-    cdef public object on_publish, on_error
+    cdef public object on_publish  # type: Callable[[], None]
+    cdef public object on_error  # type: Callable[[StorageError], object] | None
     cdef uint8_t *one
     cdef Py_ssize_t one_bytes
     cdef uint8_t *offset_staged

@@ -1,20 +1,17 @@
-"""The writable end of a log: whole batches in, bytes of the active segment and its index entries out."""
+"""The tail of a log: whole batches in, bytes of the active segment and its index entries out."""
 
 from collections.abc import Callable
 from datetime import datetime
 from enum import IntEnum
 from typing import Protocol
 
-from typing_extensions import Buffer, disjoint_base
+from _typeshed import ReadableBuffer
+from typing_extensions import disjoint_base
 
 from kstore.errors import StorageError
 from kstore.files._index_search import Entries
 from kstore.log.reading._timestamp_lookup import ActiveEnd
 from kstore.types import AppendInfo
-
-class _LogFile(Protocol):
-    @property
-    def path(self) -> str: ...
 
 class Code(IntEnum):
     DONE = 0
@@ -34,6 +31,10 @@ def set_pwrite_hook(hook: Callable[[int, bytes, int], int] | None) -> None:
     The hook answers with the number of bytes written or raises `OSError`; tests use it to record and to fail writes.
     """
 
+class _LogFile(Protocol):
+    @property
+    def path(self) -> str: ...
+
 @disjoint_base
 class Appender(ActiveEnd):
     """The writable end of one log.
@@ -44,8 +45,12 @@ class Appender(ActiveEnd):
     Not thread-safe but for `append`, see the module's first paragraph.
     """
 
-    created_ms: int
     warned: bool
+    @property
+    def parked(self) -> bool: ...
+    @property
+    def base_offset(self) -> int: ...
+    created_ms: int
     busy: bool
     epoch_assigned: bool
     leader_epoch: int
@@ -55,8 +60,6 @@ class Appender(ActiveEnd):
     on_publish: Callable[[], None]
     on_error: Callable[[StorageError], object] | None
     def __init__(self, clock: Callable[[], int] | None = None) -> None: ...
-    @property
-    def base_offset(self) -> int: ...
     @property
     def size(self) -> int: ...
     @property
@@ -92,13 +95,7 @@ class Appender(ActiveEnd):
     ) -> None:
         """Take the record rules of a configuration; `plain` says that a lone record is stored uncompressed."""
     def limit(
-        self,
-        *,
-        segment_bytes: int,
-        wait_ms: int,
-        offset_entries: int,
-        time_entries: int,
-        index_interval_bytes: int,
+        self, *, segment_bytes: int, wait_ms: int, offset_entries: int, time_entries: int, index_interval_bytes: int
     ) -> None:
         """Take the limits that `roll.limits` computed for the active segment."""
     def attach(
@@ -131,8 +128,6 @@ class Appender(ActiveEnd):
     @property
     def attached(self) -> bool:
         """Whether there are descriptors to write to."""
-    @property
-    def parked(self) -> bool: ...
     def park(self) -> None:
         """Do without descriptors and buffers until `resume`: appends are answered `BUSY`, nothing else changes.
 
@@ -142,8 +137,8 @@ class Appender(ActiveEnd):
         """Go on where `park` stopped, with new descriptors of the same files."""
     def append(
         self,
-        value: Buffer | None,
-        key: Buffer | None,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None,
         timestamp: int | datetime | None,
         expected_offset: int | None = None,
     ) -> int:
@@ -162,8 +157,8 @@ class Appender(ActiveEnd):
         """
     def encode(
         self,
-        value: Buffer | None,
-        key: Buffer | None,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None,
         timestamp: int | datetime | None,
         producer_id: int = -1,
         epoch: int = -1,
@@ -176,12 +171,7 @@ class Appender(ActiveEnd):
 
         `headers` are as `encode_headers` makes them.
         """
-    def should_roll(self, buffer: Buffer, follower: bool) -> int:
-        """Which `Code` says that the v2 batches in `buffer` want a new segment first (SEMANTICS 2.2); DONE for none.
-
-        One batch as a leader's append, all of them as a follower's.
-        """
-    def commit(self, buffer: Buffer, position: int, follower: bool, rolled: bool = False) -> tuple[int, int]:
+    def commit(self, buffer: ReadableBuffer, position: int, follower: bool, rolled: bool = False) -> tuple[int, int]:
         """Append the whole v2 batches of a writable `buffer` from `position` on; (code, bytes taken).
 
         As leader (SEMANTICS 1.19, 3.6) each batch is an append of its own and gets its offset and leader epoch in
@@ -190,4 +180,9 @@ class Appender(ActiveEnd):
         segment: it has just been given one, which tiny index files leave full. The caller holds the log's mutex and
         has set `busy`; the GIL is released for the write. Raises `StorageError`, and then none of the batches of this
         call is in the log.
+        """
+    def should_roll(self, buffer: ReadableBuffer, follower: bool) -> int:
+        """Which `Code` says that the v2 batches in `buffer` want a new segment first (SEMANTICS 2.2); DONE for none.
+
+        One batch as a leader's append, all of them as a follower's.
         """

@@ -90,7 +90,7 @@ cdef extern from *:
     void _set_errno "ks_set_errno"(int code) noexcept nogil
 
 
-def set_pwrite_hook(hook):
+def set_pwrite_hook(hook: Callable[[int, bytes, int], int] | None) -> None:
     """Send every write of this module through `hook(fd, data, position) -> int` (None: straight to the system).
 
     The hook answers with the number of bytes written or raises `OSError`; tests use it to record and to fail writes.
@@ -183,6 +183,11 @@ cdef inline int64_t _max_timestamp(const uint8_t *p) noexcept nogil:
     return load64(p + MAX_TIMESTAMP_AT)
 
 
+# stub: class _LogFile(Protocol):
+# stub:     @property
+# stub:     def path(self) -> str: ...
+
+
 cdef class Appender(ActiveEnd):
     """The writable end of one log.
 
@@ -198,7 +203,7 @@ cdef class Appender(ActiveEnd):
         self.due_ms = self.flush_at = LONG_MAX
         self.tail.max_timestamp = self.tail.first_timestamp = self.tail.last_time_entry = -1
 
-    def __init__(self, clock=None):
+    def __init__(self, clock: Callable[[], int] | None = None):
         self.clock = clock
 
     def __dealloc__(self):
@@ -214,49 +219,49 @@ cdef class Appender(ActiveEnd):
     # The published state.
 
     @property
-    def size(self):
+    def size(self) -> int:
         return self.tail.size
 
     @property
-    def next_offset(self):
+    def next_offset(self) -> int:
         return self.tail.next_offset
 
     @property
-    def since_index(self):
+    def since_index(self) -> int:
         return self.tail.since_index
 
     @property
-    def max_timestamp(self):
+    def max_timestamp(self) -> int:
         return self.tail.max_timestamp
 
     @property
-    def max_timestamp_offset(self):
+    def max_timestamp_offset(self) -> int:
         return self.tail.max_timestamp_offset
 
     @property
-    def first_timestamp(self):
+    def first_timestamp(self) -> int:
         """The greatest timestamp of the segment's first batch, -1 when unknown or none (SEMANTICS 2.5)."""
         return self.tail.first_timestamp
 
     @property
-    def offset_entries(self):
+    def offset_entries(self) -> int:
         return self.tail.offset_entries
 
     @property
-    def time_entries(self):
+    def time_entries(self) -> int:
         return self.tail.time_entries
 
     cpdef int64_t published_bytes(self, int64_t base_offset):
         """The size of the segment with this base if it is the active one, else -1; one step for readers."""
         return self.tail.size if base_offset == self.base_offset and self.is_active else -1
 
-    def published_maximum(self, int64_t base_offset):
+    def published_maximum(self, int64_t base_offset) -> tuple[int, int] | None:
         """(max timestamp, its offset) of the segment with this base if it is the active one, else None."""
         if base_offset != self.base_offset or not self.is_active:
             return None
         return self.tail.max_timestamp, self.tail.max_timestamp_offset
 
-    def now(self):
+    def now(self) -> int:
         """Milliseconds since the epoch, by the log's clock."""
         return self._now()
 
@@ -265,8 +270,8 @@ cdef class Appender(ActiveEnd):
             return _system_now()
         return _milliseconds("what the clock gives", self.clock())
 
-    def configure(self, *, int64_t max_message_bytes, int64_t before_max_ms, int64_t after_max_ms,
-                  bint log_append_time, bint key_required, bint plain):
+    def configure(self, *, int64_t max_message_bytes, int64_t before_max_ms, int64_t after_max_ms, bint log_append_time,
+                  bint key_required, bint plain) -> None:
         """Take the record rules of a configuration; `plain` says that a lone record is stored uncompressed."""
         self.max_message_bytes = max_message_bytes
         self.before_max_ms = before_max_ms
@@ -276,7 +281,7 @@ cdef class Appender(ActiveEnd):
         self.plain = plain
 
     def limit(self, *, int64_t segment_bytes, int64_t wait_ms, int64_t offset_entries, int64_t time_entries,
-              int64_t index_interval_bytes):
+              int64_t index_interval_bytes) -> None:
         """Take the limits that `roll.limits` computed for the active segment."""
         self.segment_bytes = segment_bytes
         self.wait_ms = wait_ms
@@ -284,10 +289,11 @@ cdef class Appender(ActiveEnd):
         self.time_max = time_entries
         self.interval = index_interval_bytes
 
-    def attach(self, *, int log_fd, int offset_fd, int time_fd, int64_t base_offset, int64_t size,
-               int64_t next_offset, int64_t offset_entries, int64_t time_entries, int64_t last_time_entry,
-               int64_t max_timestamp, int64_t max_timestamp_offset, int64_t first_timestamp, int64_t created_ms,
-               offset_index=None, time_index=None, log=None):
+    def attach(self, *, int log_fd, int offset_fd, int time_fd, int64_t base_offset, int64_t size, int64_t next_offset,
+               int64_t offset_entries, int64_t time_entries, int64_t last_time_entry, int64_t max_timestamp,
+               int64_t max_timestamp_offset, int64_t first_timestamp, int64_t created_ms,
+               offset_index: Entries | None = None, time_index: Entries | None = None,
+               log: _LogFile | None = None) -> None:
         """Make this segment the active one; the count of bytes since the last index entry starts anew (SEMANTICS 3.6).
 
         The `entries` of `offset_index` and `time_index` are set when their number has changed. `log` is held as long
@@ -307,18 +313,18 @@ cdef class Appender(ActiveEnd):
                          offset_entries, time_entries, last_time_entry)
         self.offset_secured = self.time_secured = 0
 
-    def detach(self):
+    def detach(self) -> None:
         """Forget the descriptors: nothing can be appended until the next `attach`."""
         self.is_active = self.parked = False
         self.log_fd = self.offset_fd = self.time_fd = -1
         self.log = self.offset_index = self.time_index = None
 
     @property
-    def attached(self):
+    def attached(self) -> bool:
         """Whether there are descriptors to write to."""
         return self.log_fd >= 0
 
-    def park(self):
+    def park(self) -> None:
         """Do without descriptors and buffers until `resume`: appends are answered `BUSY`, nothing else changes.
 
         For an appender that is `attached`, under the log's mutex.
@@ -330,7 +336,7 @@ cdef class Appender(ActiveEnd):
         self.parked = True
         self._free()
 
-    def resume(self, *, int log_fd, int offset_fd, int time_fd, log=None):
+    def resume(self, *, int log_fd, int offset_fd, int time_fd, log: _LogFile | None = None) -> None:
         """Go on where `park` stopped, with new descriptors of the same files."""
         if not self.parked:
             raise ValueError("the appender is not parked")
@@ -342,7 +348,8 @@ cdef class Appender(ActiveEnd):
 
     # Appending.
 
-    def append(self, value, key, timestamp, expected_offset=None):
+    def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None, timestamp: int | datetime | None,
+               expected_offset: int | None = None) -> int:
         """Append one uncompressed record as a batch of its own; its offset, or a `Code`.
 
         Raises what the record's refusal is; then nothing has changed. `value` and `key` are bytes-like or None,
@@ -408,7 +415,8 @@ cdef class Appender(ActiveEnd):
         self._tell()
         return n
 
-    def append_ready(self, data, origin, leader_epoch, transaction_version):
+    def append_ready(self, data: object, origin: str, leader_epoch: int | None,
+                     transaction_version: int) -> AppendInfo | None:
         """Append one encoded batch that needs nothing but its offset and its epoch; its `AppendInfo`.
 
         None where there is more to do, or something is wrong with the batch or an argument: nothing has changed then,
@@ -539,8 +547,9 @@ cdef class Appender(ActiveEnd):
         self._tell()
         return offset
 
-    def encode(self, value, key, timestamp, int64_t producer_id=-1, int16_t epoch=-1, int32_t sequence=-1,
-               bint transactional=False, *, bytes headers=None):
+    def encode(self, value: ReadableBuffer | None, key: ReadableBuffer | None, timestamp: int | datetime | None,
+               int64_t producer_id=-1, int16_t epoch=-1, int32_t sequence=-1, bint transactional=False, *,
+               bytes headers=None) -> bytearray:
         """The batch that `append` would write for this record, as a bytearray without its offset; with numbers if given.
 
         `headers` are as `encode_headers` makes them.
@@ -564,7 +573,7 @@ cdef class Appender(ActiveEnd):
             if key_held:
                 PyBuffer_Release(&key_view)
 
-    def commit(self, buffer, Py_ssize_t position, bint follower, bint rolled=False):
+    def commit(self, buffer: ReadableBuffer, Py_ssize_t position, bint follower, bint rolled=False) -> tuple[int, int]:
         """Append the whole v2 batches of a writable `buffer` from `position` on; (code, bytes taken).
 
         As leader (SEMANTICS 1.19, 3.6) each batch is an append of its own and gets its offset and leader epoch in
@@ -588,7 +597,7 @@ cdef class Appender(ActiveEnd):
             PyBuffer_Release(&view)
         return code, consumed
 
-    def should_roll(self, buffer, bint follower):
+    def should_roll(self, buffer: ReadableBuffer, bint follower) -> int:
         """Which `Code` says that the v2 batches in `buffer` want a new segment first (SEMANTICS 2.2); DONE for none.
 
         One batch as a leader's append, all of them as a follower's.

@@ -1,7 +1,7 @@
 """The gate of a log: everything that changes the log, but for the fast path of `append`, holds it."""
 
+import threading
 from collections.abc import Callable
-from threading import Lock
 from types import TracebackType
 
 from typing_extensions import disjoint_base
@@ -15,10 +15,9 @@ class Gate:
     Entering calls `check()`; an error of it is raised, and the mutex released. Leaving calls `failed(error)` first
     where the block raised; then the appender stays busy if `stopped()` says so, and the mutex is released.
     """
-
     def __init__(
         self,
-        mutex: Lock,
+        mutex: threading.Lock,
         appender: Appender,
         *,
         check: Callable[[], object],
@@ -27,10 +26,9 @@ class Gate:
     ) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
     def attempt(self, action: Callable[[], object]) -> bool:
         """Call `action()` inside of the gate, without `check`, if no thread is inside; whether it was called."""
-
     def wait(self, timeout: float | None = None) -> None:
         """Wait until no thread is inside, for at most `timeout` seconds."""

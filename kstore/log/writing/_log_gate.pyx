@@ -1,3 +1,4 @@
+# cython: language_level=3, auto_pickle=False, autotestdict=False
 """The gate of a log: everything that changes the log, but for the fast path of `append`, holds it.
 
 Compiled, so that no interrupt (a signal's handler that raises) can come between taking the mutex and the `with` block,
@@ -17,14 +18,15 @@ cdef class Gate:
     cdef object mutex, check, stopped, failed
     cdef Appender appender
 
-    def __init__(self, mutex, Appender appender, *, check, stopped, failed=None):
+    def __init__(self, mutex: threading.Lock, Appender appender, *, check: Callable[[], object], stopped: Callable[[], bool],
+                 failed: Callable[[BaseException], object] | None = None):
         self.mutex = mutex
         self.appender = appender
         self.check = check
         self.stopped = stopped
         self.failed = failed
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self.mutex.acquire()
         self.appender.busy = True
         try:
@@ -40,7 +42,7 @@ cdef class Gate:
         finally:
             self._leave()
 
-    def attempt(self, action):
+    def attempt(self, action: Callable[[], object]) -> bool:
         """Call `action()` inside of the gate, without `check`, if no thread is inside; whether it was called."""
         if not self.mutex.acquire(False):
             return False
@@ -51,7 +53,7 @@ cdef class Gate:
             self._leave()
         return True
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> None:
         """Wait until no thread is inside, for at most `timeout` seconds."""
         if self.mutex.acquire(True, -1 if timeout is None else timeout):
             self.mutex.release()

@@ -1,3 +1,5 @@
+"""Group commit: the turn to sync a log, and the threads that wait for it."""
+
 from typing import Final
 
 from typing_extensions import disjoint_base
@@ -8,7 +10,6 @@ LONGEST_GATHERING: Final[float]
 @disjoint_base
 class Turn:
     """The turn to sync one log. Thread-safe; a thread that has the turn must not ask for it again."""
-
     @property
     def waiters(self) -> int:
         """How many threads sleep until it is their turn or their records are on the disk."""

@@ -45,15 +45,15 @@ cdef class Turn:
         self.waiting = []
 
     @property
-    def waiters(self):
+    def waiters(self) -> int:
         """How many threads sleep until it is their turn or their records are on the disk."""
         return len(self.waiting)
 
-    def take_or_wait(self, int64_t target):
+    def take_or_wait(self, int64_t target) -> bool:
         """Take the turn: True; or sleep until it may be had, or a sync has covered `target`: False."""
         return self._take_or_sleep(target, False)
 
-    def take(self):
+    def take(self) -> None:
         """Wait for the turn and take it; threads that call this get it in the order of their calls."""
         self._take_or_sleep(0, True)
         self.began = perf_counter()
@@ -86,7 +86,7 @@ cdef class Turn:
                 self.called = None
         return 0
 
-    def gather(self):
+    def gather(self) -> None:
         """With the turn: wait shortly for as many threads as the last sync served, so that this sync serves them all.
 
         They have just been woken, and are about to append again. Without other threads there is no waiting, and once
@@ -104,7 +104,7 @@ cdef class Turn:
                 self.awaited = 0
         self.began = perf_counter()
 
-    def give(self, int64_t covered):
+    def give(self, int64_t covered) -> int:
         """Give back the turn, if this thread has it, and wake the threads whose target is at or below `covered`; how
         many these were.
 

@@ -1,15 +1,9 @@
 """Gives batches that a bulk load's task has staged their offsets in the log, in the staged file itself."""
 
-import os
+from _typeshed import StrPath
 
 def rebase(
-    fd: int,
-    end: int,
-    base_offset: int,
-    leader_epoch: int,
-    *,
-    write: bool = True,
-    path: str | os.PathLike[str] | None = None,
+    fd: int, end: int, base_offset: int, leader_epoch: int, *, write: bool = True, path: StrPath | None = None
 ) -> tuple[int, int, int]:
     """Give the v2 batches of `[0, end)` of a file the offsets from `base_offset` on, and a leader epoch, in place.
 

@@ -66,7 +66,8 @@ cdef Walked _rebase(int fd, int64_t end, int32_t leader_epoch, bint write, Rebas
     return WHOLE
 
 
-def rebase(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch, *, bint write=True, path=None):
+def rebase(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch, *, bint write=True,
+           path: StrPath | None = None) -> tuple[int, int, int]:
     """Give the v2 batches of `[0, end)` of a file the offsets from `base_offset` on, and a leader epoch, in place.
 
     (next offset, batches, CRC of the first batch). Only what no CRC covers is written, 16 bytes of each batch, without

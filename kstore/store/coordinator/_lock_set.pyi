@@ -12,11 +12,9 @@ class LockSet:
 
     Those that are entered must be compiled, too. All are left, also when leaving one raises; its error is raised then.
     """
-
     def enter(self, manager: AbstractContextManager[Any]) -> None:
         """Enter a context manager."""
-
     def __enter__(self) -> Self: ...
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...

@@ -16,13 +16,13 @@ cdef class LockSet:
     def __cinit__(self):
         self.exits = []
 
-    def enter(self, manager):
+    def enter(self, manager: AbstractContextManager[Any]) -> None:
         """Enter a context manager."""
         leave = manager.__exit__
         manager.__enter__()
         self.exits.append(leave)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind, error, trace):

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import final
+from types import TracebackType
+from typing import Final, final
 from weakref import ReferenceType
 
-from typing_extensions import Buffer, disjoint_base
+from _typeshed import ReadableBuffer
+from typing_extensions import disjoint_base
 
 from kstore.codec.coordinator.transaction_records import TransactionState
 from kstore.log.log import Log
@@ -18,8 +20,10 @@ from kstore.store.read_only_logs import Logs
 from kstore.store.topics.idempotent import NumberedAppender, SequenceNumbers
 from kstore.types import Headers, RecordMetadata
 
-VERSION: int
-LAST_EPOCH: int
+VERSION: Final[int]
+"""Of Kafka's transactions: with each of them the producer's epoch goes up by one."""
+LAST_EPOCH: Final[int]
+"""The greatest epoch of a producer id; its last transaction goes on under another id."""
 
 @final
 class StepLock:
@@ -27,11 +31,12 @@ class StepLock:
 
     An interrupt ends the wait for it, and comes at no other place. Its fields change under the GIL.
     """
-
-    def __enter__(self) -> None: ...
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
     def renew(self) -> None:
         """Be free in a child process: the thread that held it may not exist there."""
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
 @disjoint_base
 class IdSteps:
@@ -39,9 +44,18 @@ class IdSteps:
 
     Whoever derives from it has `_look_back`, for a write that was broken off.
     """
-
+    @property
+    def transactional_id(self) -> str: ...
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def lock(self) -> StepLock: ...
     owner: ReferenceType[object] | None
     state: TransactionState | None
+    @property
+    def _end(self) -> int: ...
     def __init__(
         self,
         transactional_id: str,
@@ -51,35 +65,19 @@ class IdSteps:
         logs: Logs,
         state: TransactionState | None,
     ) -> None: ...
-    @property
-    def lock(self) -> StepLock: ...
-    @property
-    def transactional_id(self) -> str: ...
-    @property
-    def key(self) -> bytes: ...
-    @property
-    def log(self) -> Log: ...
-    @property
-    def _end(self) -> int: ...
+    def now(self) -> int:
+        """Milliseconds since the epoch, by the store's clock; `LogClosedError` once the store is closed."""
     @property
     def coordinator_epoch(self) -> int:
         """The epoch of the coordinator, which is the leader epoch of the id's log."""
-
-    def now(self) -> int:
-        """Milliseconds since the epoch, by the store's clock; `LogClosedError` once the store is closed."""
-
     def write(self, state: TransactionState) -> None:
         """Write a state down; from then on it holds, also when an interrupt comes before this returns."""
-
     def remove(self) -> None:
         """Write a tombstone: nothing is known of the id from then on."""
-
     def add_partitions(self, places: Iterable[tuple[str, int]]) -> None:
         """Write down that the transaction goes to these partitions too, before anything is written there."""
-
     def decide(self, commit: bool, epoch: int, next_producer_id: int, now_ms: int) -> None:
         """Write down how the transaction ends, with the epoch of its markers."""
-
     def done(self, now_ms: int) -> None:
         """Write down that the transaction, which was decided, has ended everywhere."""
 
@@ -89,36 +87,34 @@ def append_marker(log: Log, state: TransactionState, commit: bool, coordinator_e
 @disjoint_base
 class RecordTransaction:
     """A transaction's records and its end. Whoever derives from it has `_check`, which says why it cannot go on."""
-
-    ended: bool
-    def __init__(self, producer: TransactionalProducer, numbers: SequenceNumbers, sync: bool) -> None: ...
     @property
     def _producer(self) -> TransactionalProducer: ...
-    @property
-    def _entry(self) -> TransactionEntry: ...
     @property
     def _coordinator(self) -> TransactionCoordinator: ...
     @property
     def _groups(self) -> GroupCoordinator: ...
     @property
+    def _owner(self) -> ReferenceType[object] | None: ...
+    @property
+    def _entry(self) -> TransactionEntry: ...
+    @property
     def _appender(self) -> NumberedAppender: ...
     @property
     def _numbers(self) -> SequenceNumbers: ...
     @property
-    def _owner(self) -> ReferenceType[object] | None: ...
-    @property
     def _sync(self) -> bool: ...
+    ended: bool
+    def __init__(self, producer: TransactionalProducer, numbers: SequenceNumbers, sync: bool) -> None: ...
     def _enter(self, places: Iterable[tuple[str, int]]) -> None:
         """Have the coordinator know these partitions."""
-
     def _finish(self, commit: bool, sync: bool) -> None:
         """Decide the transaction, and do it everywhere."""
 
 def append(
     self: RecordTransaction,
     topic: str,
-    value: Buffer | None,
-    key: Buffer | None = None,
+    value: ReadableBuffer | None,
+    key: ReadableBuffer | None = None,
     *,
     partition: int | None = None,
     timestamp: int | datetime | None = None,

@@ -17,10 +17,12 @@ from kstore.codec.coordinator.transaction_records import Status, TransactionStat
 from kstore.errors import KStoreError
 from kstore.log._append import append_commit
 
+# stub: from kstore.store.read_only_logs import Logs
+
 VERSION = 2
 """Of Kafka's transactions: with each of them the producer's epoch goes up by one."""
 
-LAST_EPOCH = 2**15 - 1
+LAST_EPOCH = 2**15 - 1  # type: int
 """The greatest epoch of a producer id; its last transaction goes on under another id."""
 
 cdef int64_t FEW_LEFT = LAST_EPOCH - 1
@@ -79,7 +81,7 @@ cdef class StepLock:
         if self._lock != NULL:
             PyThread_free_lock(self._lock)
 
-    def renew(self):
+    def renew(self) -> None:
         """Be free in a child process: the thread that held it may not exist there."""
         self._lock = PyThread_allocate_lock()  # the old one is of no use to anyone, and may be locked
         if self._lock == NULL:
@@ -108,7 +110,7 @@ cdef class StepLock:
         if self._depth == 0:
             PyThread_release_lock(self._lock)
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self.take()
 
     def __exit__(self, kind, error, trace):
@@ -123,9 +125,10 @@ cdef class IdSteps:
 
     cdef readonly str transactional_id
     cdef readonly bytes key
-    cdef readonly object log
+    cdef readonly object log  # type: Log
     cdef readonly StepLock lock
-    cdef public object owner, state
+    cdef public object owner  # type: ReferenceType[object] | None
+    cdef public object state  # type: TransactionState | None
     cdef readonly int64_t _end         # the id's records below it have been read
     cdef object _logs
     cdef Appender _appender
@@ -133,7 +136,8 @@ cdef class IdSteps:
     def __cinit__(self, *_, **__):
         self.lock = StepLock()
 
-    def __init__(self, str transactional_id not None, bytes key not None, log, Appender appender not None, logs, state):
+    def __init__(self, str transactional_id not None, bytes key not None, log: Log, Appender appender not None,
+                 logs: Logs, state: TransactionState | None):
         self.transactional_id = transactional_id
         self.key = key
         self.log = log
@@ -142,7 +146,7 @@ cdef class IdSteps:
         self._end = log.log_end_offset
         self.state = state
 
-    def now(self):
+    def now(self) -> int:
         """Milliseconds since the epoch, by the store's clock; `LogClosedError` once the store is closed."""
         cdef Appender appender = <Appender?> self._appender
         if appender.busy:  # as it stays when the log is closed
@@ -150,15 +154,15 @@ cdef class IdSteps:
         return appender._now()
 
     @property
-    def coordinator_epoch(self):
+    def coordinator_epoch(self) -> int:
         """The epoch of the coordinator, which is the leader epoch of the id's log."""
         return max((<Appender?> self._appender).leader_epoch, 0)
 
-    def write(self, state):
+    def write(self, state: TransactionState) -> None:
         """Write a state down; from then on it holds, also when an interrupt comes before this returns."""
         self._write(state_value(state), state)
 
-    def remove(self):
+    def remove(self) -> None:
         """Write a tombstone: nothing is known of the id from then on."""
         self._write(None, None)
 
@@ -171,7 +175,7 @@ cdef class IdSteps:
             raise
         return 0
 
-    def add_partitions(self, places):
+    def add_partitions(self, places: Iterable[tuple[str, int]]) -> None:
         """Write down that the transaction goes to these partitions too, before anything is written there."""
         producer_id, epoch, timeout_ms, status, partitions, _, start_ms, _, _, _ = fields(self.state)
         now_ms = self.now()
@@ -184,14 +188,14 @@ cdef class IdSteps:
         self.write(ks_tuple_as(STATE, (
             producer_id, epoch, timeout_ms, ONGOING, (*partitions, *places), now_ms, start_ms, producer_id, -1, VERSION)))
 
-    def decide(self, bint commit, epoch, next_producer_id, now_ms):
+    def decide(self, bint commit, epoch: int, next_producer_id: int, now_ms: int) -> None:
         """Write down how the transaction ends, with the epoch of its markers."""
         producer_id, _, timeout_ms, _, partitions, _, start_ms, _, _, _ = fields(self.state)
         self.write(ks_tuple_as(STATE, (
             producer_id, epoch, timeout_ms, PREPARE_COMMIT if commit else PREPARE_ABORT, partitions, now_ms, start_ms,
             producer_id, next_producer_id, VERSION)))
 
-    def done(self, now_ms):
+    def done(self, now_ms: int) -> None:
         """Write down that the transaction, which was decided, has ended everywhere."""
         producer_id, epoch, timeout_ms, status, _, _, start_ms, _, next_producer_id, version = fields(self.state)
         previous = producer_id
@@ -236,7 +240,7 @@ cdef tuple fields(object state):
     return <tuple> state
 
 
-def append_marker(log, state, commit, coordinator_epoch, now_ms):
+def append_marker(log: Log, state: TransactionState, commit: bool, coordinator_epoch: int, now_ms: int) -> None:
     """Append a marker as `Log.append_marker` does, without checking each argument again."""
     producer_id, epoch, _, _, _, _, _, _, _, version = fields(state)
     if not (commit and append_commit(log, now_ms, producer_id, epoch, coordinator_epoch, version)):
@@ -247,15 +251,18 @@ def append_marker(log, state, commit, coordinator_epoch, now_ms):
 cdef class RecordTransaction:
     """A transaction's records and its end. Whoever derives from it has `_check`, which says why it cannot go on."""
 
-    cdef readonly object _producer, _coordinator, _groups, _owner
-    cdef readonly IdSteps _entry
+    cdef readonly object _producer  # type: TransactionalProducer
+    cdef readonly object _coordinator  # type: TransactionCoordinator
+    cdef readonly object _groups  # type: GroupCoordinator
+    cdef readonly object _owner  # type: ReferenceType[object] | None
+    cdef readonly IdSteps _entry  # type: TransactionEntry
     cdef StepLock _lock
-    cdef readonly NumberingAppender _appender
-    cdef readonly Sequences _numbers
+    cdef readonly NumberingAppender _appender  # type: NumberedAppender
+    cdef readonly Sequences _numbers  # type: SequenceNumbers
     cdef readonly bint _sync
     cdef public bint ended
 
-    def __init__(self, producer, Sequences numbers not None, bint sync):
+    def __init__(self, producer: TransactionalProducer, Sequences numbers not None: SequenceNumbers, bint sync):
         self._coordinator, self._groups, appender, _ = producer._parts
         self._appender = <NumberingAppender?> appender
         self._entry = <IdSteps?> producer._entry
@@ -270,7 +277,7 @@ cdef class RecordTransaction:
             self._check()
         return 0
 
-    def _enter(self, places):
+    def _enter(self, places: Iterable[tuple[str, int]]) -> None:
         """Have the coordinator know these partitions."""
         cdef set entered = self._numbers.entered
         new = [place for place in places if place not in entered]
@@ -279,7 +286,7 @@ cdef class RecordTransaction:
             for place in new:
                 entered.add(place)
 
-    def _finish(self, bint commit, bint sync):
+    def _finish(self, bint commit, bint sync) -> None:
         """Decide the transaction, and do it everywhere."""
         self._take()
         try:

@@ -9,10 +9,6 @@ from kstore.store.topics._partitioner import BaseSplitter
 @final
 class ColumnSplitter(BaseSplitter):
     """Packs rows for all partitions of a topic; its packers have no codec."""
-
-    @property
-    def ready(self) -> list[tuple[int, Packer]]:
-        """(partition, packer) of each partition with finished batches, which the caller takes away."""
     def pack(self, rows: Rows) -> bool:
         """Pack rows until enough batches are `ready`; False once all rows are in.
 
@@ -21,6 +17,9 @@ class ColumnSplitter(BaseSplitter):
         """
     def close(self) -> None:
         """Finish all open batches."""
+    @property
+    def ready(self) -> list[tuple[int, Packer]]:
+        """(partition, packer) of each partition with finished batches, which the caller takes away."""
 
 def partitions_of(rows: Rows, partitions: int) -> bytes:
     """Where Kafka's default partitioner sends each row's key, as native int32 in bytes; -1 for a row without one.

@@ -75,7 +75,7 @@ cdef class ColumnSplitter(BaseSplitter):
         PyMem_RawFree(self._borrowed)
         PyMem_RawFree(self._ends)
 
-    def pack(self, Rows rows not None):
+    def pack(self, Rows rows not None) -> bool:
         """Pack rows until enough batches are `ready`; False once all rows are in.
 
         The last batches stay open for rows to come: `close` them. What was ready is to be taken away first. Raises
@@ -105,7 +105,7 @@ cdef class ColumnSplitter(BaseSplitter):
             self._router._sticky, self._router._added = self._sticky, self._added
             self._busy = False
 
-    def close(self):
+    def close(self) -> None:
         """Finish all open batches."""
         self._enter()
         try:
@@ -114,7 +114,7 @@ cdef class ColumnSplitter(BaseSplitter):
             self._busy = False
 
     @property
-    def ready(self):
+    def ready(self) -> list[tuple[int, Packer]]:
         """(partition, packer) of each partition with finished batches, which the caller takes away."""
         return [(partition, packer) for partition, packer in enumerate(self._packers)
                 if packer is not None and (<Packer> packer).finished]
@@ -348,7 +348,7 @@ cdef class ColumnSplitter(BaseSplitter):
         return 0 if code == EXHAUSTED else code
 
 
-def partitions_of(Rows rows not None, int32_t partitions):
+def partitions_of(Rows rows not None, int32_t partitions) -> bytes:
     """Where Kafka's default partitioner sends each row's key, as native int32 in bytes; -1 for a row without one.
 
     The rows are used up: they cannot be packed afterwards. Raises what `_encode.pack` does for an unsound key.

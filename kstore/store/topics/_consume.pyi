@@ -1,9 +1,9 @@
-"""Records of a topic as they are read: `ConsumerRecord`, and the records of many partitions as one iterator."""
+"""The records of a topic for readers: `ConsumerRecord`, and one iterator over the records of many partitions."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, final
 
-from typing_extensions import Buffer
+from _typeshed import ReadableBuffer
 
 from kstore._core import Record
 
@@ -14,18 +14,6 @@ class ConsumerRecord:
     The last five are as in `Record`. Immutable, compared by value; holds no cycle, hence has no part in garbage
     collection. Thread-safe.
     """
-
-    __match_args__: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        timestamp: int,
-        key: Buffer | None = None,
-        value: Buffer | None = None,
-        headers: Iterable[tuple[str, Buffer | None]] = (),
-    ) -> None: ...
     @property
     def topic(self) -> str:
         """The topic."""
@@ -47,9 +35,20 @@ class ConsumerRecord:
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
         """(name, value) pairs; a value is `bytes` or None."""
+    __match_args__: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int,
+        key: ReadableBuffer | None = None,
+        value: ReadableBuffer | None = None,
+        headers: Iterable[tuple[str, ReadableBuffer | None]] = (),
+    ) -> None: ...
     def __iter__(self) -> Iterator[Any]: ...
     def __len__(self) -> int: ...
-    def __eq__(self, value: object, /) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
@@ -62,7 +61,6 @@ class ConsumerIterator:
     (or the error that `explain` makes of it), and ends this iterator. Not thread-safe: a second call at the same time
     is a `ValueError`.
     """
-
     def __init__(
         self,
         topic: str,
@@ -71,8 +69,8 @@ class ConsumerIterator:
         by_timestamp: bool,
         explain: Callable[[Exception], Exception] | None = None,
     ) -> None: ...
+    def __iter__(self) -> ConsumerIterator: ...
+    def __next__(self) -> ConsumerRecord: ...
     @property
     def needs_bytes(self) -> bool:
         """Whether the next record is not in memory: to get it, the next piece of a file is read."""
-    def __iter__(self) -> ConsumerIterator: ...
-    def __next__(self) -> ConsumerRecord: ...

@@ -48,8 +48,9 @@ cdef class ConsumerRecord:
 
     __match_args__ = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
-    def __init__(self, str topic not None, int32_t partition, int64_t offset, int64_t timestamp, key=None, value=None,
-                 headers=()):
+    def __init__(self, str topic not None, int32_t partition, int64_t offset, int64_t timestamp,
+                 key: ReadableBuffer | None = None, value: ReadableBuffer | None = None,
+                 headers: Iterable[tuple[str, ReadableBuffer | None]] = ()):
         cdef Record record = Record(offset, timestamp, key, value, headers)
         self.topic = topic
         self.partition = partition
@@ -59,7 +60,7 @@ cdef class ConsumerRecord:
         self.value = record.value
         self.headers = record.headers
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return iter(_fields(self))
 
     def __len__(self):
@@ -148,7 +149,8 @@ cdef class ConsumerIterator:
     cdef int32_t _count
     cdef bint _given                   # the heap's first record was returned: the partition's next one replaces it
 
-    def __init__(self, str topic not None, rounds, *, bint by_timestamp, explain=None):
+    def __init__(self, str topic not None, rounds: Iterable[list[tuple[int, Iterator[Record]]]], *, bint by_timestamp,
+                 explain: Callable[[Exception], Exception] | None = None):
         self._topic = topic
         self._explain = explain
         self._rounds = iter(rounds)
@@ -158,10 +160,10 @@ cdef class ConsumerIterator:
     def __dealloc__(self):
         self._free()
 
-    def __iter__(self):
+    def __iter__(self) -> ConsumerIterator:
         return self
 
-    def __next__(self):
+    def __next__(self) -> ConsumerRecord:
         cdef PyObject *next_record
         if self._busy:
             raise ValueError("iterator already executing")
@@ -199,7 +201,7 @@ cdef class ConsumerIterator:
             self._busy = False
 
     @property
-    def needs_bytes(self):
+    def needs_bytes(self) -> bool:
         """Whether the next record is not in memory: to get it, the next piece of a file is read."""
         if not self._by_timestamp:
             return self._reading is None or getattr(self._reading, "needs_bytes", True)

@@ -10,7 +10,7 @@ from kstore.store.topics._topic_append cimport Route, RoutedAppender
 
 @cython.final
 cdef class PartitionSequence:
-    cdef readonly object writer
+    cdef readonly object writer  # type: Writer | None
     cdef tuple place
     cdef Appender appender
     cdef object producers
@@ -22,10 +22,10 @@ cdef class Sequences:
     cdef readonly int64_t producer_id
     cdef readonly int16_t producer_epoch
     cdef readonly bint transactional
-    cdef readonly dict partitions
+    cdef readonly dict partitions  # type: dict[_Place, PartitionSequence]
     cdef dict _by_topic            # lists of the same by partition number: a tuple need not be made, nor its hash
-    cdef readonly set entered
-    cdef public object taken
+    cdef readonly set entered  # type: set[_Place]
+    cdef public object taken  # type: tuple[_Place, int] | None
     cdef public bint busy
     cdef type _metadata
 

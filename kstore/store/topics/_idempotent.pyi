@@ -5,7 +5,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeAlias, final
 
-from typing_extensions import Buffer, disjoint_base
+from _typeshed import ReadableBuffer
+from typing_extensions import disjoint_base
 
 from kstore.log.writing.writer import Writer
 from kstore.store.topics._topic_append import Route, RoutedAppender
@@ -16,11 +17,10 @@ _Place: TypeAlias = tuple[str, int]
 @final
 class PartitionSequence:
     """The sequence numbers of one partition. `doubtful` while it is open whether the last one given is in the log."""
-
-    sequence: int
-    doubtful: bool
     @property
     def writer(self) -> Writer | None: ...
+    sequence: int
+    doubtful: bool
     def attach(self, writer: Writer) -> None:
         """Append to the log of this writer from now on."""
 
@@ -32,12 +32,6 @@ class Sequences:
     that are known to the coordinator. `taken` is the number that was given last, with its place: its record may or may
     not be in the log.
     """
-
-    busy: bool
-    taken: tuple[_Place, int] | None
-    def __init__(
-        self, producer_id: int, producer_epoch: int, *, transactional: bool, metadata: type[RecordMetadata] = ...
-    ) -> None: ...
     @property
     def producer_id(self) -> int: ...
     @property
@@ -48,17 +42,21 @@ class Sequences:
     def partitions(self) -> dict[_Place, PartitionSequence]: ...
     @property
     def entered(self) -> set[_Place]: ...
+    taken: tuple[_Place, int] | None
+    busy: bool
+    def __init__(
+        self, producer_id: int, producer_epoch: int, *, transactional: bool, metadata: type[RecordMetadata] = ...
+    ) -> None: ...
     def partition(self, place: _Place) -> PartitionSequence:
         """The numbers of one partition."""
-
     def append(
         self,
         taken: list[Any] | None,
         route: Route,
         topic: str,
         partition: int | None,
-        value: Buffer | None,
-        key: Buffer | None,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None,
         timestamp: int | datetime | None,
     ) -> RecordMetadata | int:
         """Append one record in one step: its metadata, else the partition that it is to go to, where more is to be done.
@@ -69,14 +67,13 @@ class Sequences:
 
 class NumberingAppender(RoutedAppender):
     """Appends numbered records one by one. Whoever derives from it has `append_slowly` and `reason`."""
-
     def append(
         self,
         numbers: Sequences,
         enter: Callable[[list[_Place]], None] | None,
         topic: str,
-        value: Buffer | None,
-        key: Buffer | None,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None,
         partition: int | None,
         timestamp: int | datetime | None,
         headers: Headers | None,
@@ -98,8 +95,8 @@ def append_at_once(
     taken: list[Any],
     topic: str,
     partition: int | None,
-    value: Buffer | None,
-    key: Buffer | None,
+    value: ReadableBuffer | None,
+    key: ReadableBuffer | None,
     timestamp: int | datetime | None,
 ) -> RecordMetadata | int | None:
     """Append one record in one step, as `Sequences.append` does; where it is to go if the topic has no route yet, too.
@@ -114,7 +111,6 @@ class SequenceLock:
 
     Compiled, so that no interrupt comes between taking the lock and setting `busy`.
     """
-
     def __init__(self, sequences: Sequences) -> None: ...
     def acquire(self) -> None:
         """Take the lock."""
@@ -124,5 +120,5 @@ class SequenceLock:
         """Append nothing without the lock any more."""
     def __enter__(self) -> None: ...
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...

@@ -24,11 +24,15 @@ cdef enum:
     MOST_LISTED = 4096                 # partitions of a topic whose numbers are found by a list
 
 
+# stub: from kstore.log.writing.writer import Writer
+# stub: _Place: TypeAlias = tuple[str, int]
+
+
 @cython.final
 cdef class PartitionSequence:
     """The sequence numbers of one partition. `doubtful` while it is open whether the last one given is in the log."""
 
-    def attach(self, writer):
+    def attach(self, writer: Writer) -> None:
         """Append to the log of this writer from now on."""
         self.appender = writer.appender
         self.producers = writer.producers
@@ -44,7 +48,7 @@ cdef class Sequences:
     """
 
     def __init__(self, int64_t producer_id, int16_t producer_epoch, *, bint transactional,
-                 type metadata not None=RecordMetadata):
+                 type metadata not None: type[RecordMetadata] = RecordMetadata):
         if not issubclass(metadata, tuple):
             raise TypeError(f"metadata is {metadata.__name__}; a tuple of four is wanted")
         self.producer_id = producer_id
@@ -55,7 +59,7 @@ cdef class Sequences:
         self.entered = set()
         self._metadata = metadata
 
-    def partition(self, tuple place not None):
+    def partition(self, tuple place not None: _Place) -> PartitionSequence:
         """The numbers of one partition."""
         return self._of(place)
 
@@ -82,7 +86,9 @@ cdef class Sequences:
             numbered[number] = sequence
         return sequence
 
-    def append(self, list taken, Route route not None, topic, partition, value, key, timestamp):
+    def append(self, list taken: list[Any] | None, Route route not None, topic: str, partition: int | None,
+               value: ReadableBuffer | None, key: ReadableBuffer | None,
+               timestamp: int | datetime | None) -> RecordMetadata | int:
         """Append one record in one step: its metadata, else the partition that it is to go to, where more is to be done.
 
         `route` is the topic's. `taken[0]`, if there is such a list, becomes the place and sequence number of a record
@@ -133,8 +139,10 @@ cdef class Sequences:
 cdef class NumberingAppender(RoutedAppender):
     """Appends numbered records one by one. Whoever derives from it has `append_slowly` and `reason`."""
 
-    def append(self, Sequences numbers not None, enter, topic, value, key, partition, timestamp, headers,
-               expected_offset=None):
+    def append(self, Sequences numbers not None, enter: Callable[[list[_Place]], None] | None, topic: str,
+               value: ReadableBuffer | None, key: ReadableBuffer | None, partition: int | None,
+               timestamp: int | datetime | None, headers: Headers | None,
+               expected_offset: int | None = None) -> RecordMetadata:
         """Append one record, numbered, once `enter` has its partition. Raises what `Store.append` and the log raise."""
         return self._append(numbers, enter, topic, value, key, partition, timestamp, headers, expected_offset)
 
@@ -175,11 +183,14 @@ cdef class NumberingAppender(RoutedAppender):
 cdef class RecordProducer:
     """What `append_at_once` asks of a producer, where C finds it at once."""
 
-    cdef public object _appender, _numbers
-    cdef public object _failed, _running  # the last attempt, if it raised; the attempt that began last
+    cdef public object _appender  # type: RoutedAppender
+    cdef public object _numbers  # type: Sequences
+    cdef public object _failed, _running  # type: Any  # the last attempt, if it raised; the attempt that began last
 
 
-def append_at_once(RecordProducer producer not None, list taken not None, topic, partition, value, key, timestamp):
+def append_at_once(RecordProducer producer not None, list taken not None: list[Any], topic: str, partition: int | None,
+                   value: ReadableBuffer | None, key: ReadableBuffer | None,
+                   timestamp: int | datetime | None) -> RecordMetadata | int | None:
     """Append one record in one step, as `Sequences.append` does; where it is to go if the topic has no route yet, too.
 
     The caller is a function in Python: behind a call of C the interpreter looks for interrupts, and whoever called has
@@ -212,23 +223,23 @@ cdef class SequenceLock:
         self._lock = threading.RLock()
         self._sequences = sequences
 
-    def acquire(self):
+    def acquire(self) -> None:
         """Take the lock."""
         self._lock.acquire()
         self._depth += 1
         self._sequences.busy = True
 
-    def release(self):
+    def release(self) -> None:
         """Give it back."""
         self._depth -= 1
         self._sequences.busy = self._closed or self._depth > 0
         self._lock.release()
 
-    def close(self):
+    def close(self) -> None:
         """Append nothing without the lock any more."""
         self._closed = self._sequences.busy = True
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self.acquire()
 
     def __exit__(self, kind, error, trace):

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
 
-from typing_extensions import Buffer, disjoint_base
+from _typeshed import ReadableBuffer
+from typing_extensions import disjoint_base
 
 from kstore.codec._pack import Packer
 
-def murmur2(key: Buffer, /) -> int:
+def murmur2(key: ReadableBuffer, /) -> int:
     """Kafka's hash of a serialized key, signed as Kafka's `Utils.murmur2` gives it; any buffer."""
 
-def partition_of(key: Buffer, partitions: int, /) -> int:
+def partition_of(key: ReadableBuffer, partitions: int, /) -> int:
     """The partition of `partitions` that Kafka's default partitioner sends a serialized key to; an empty key has one."""
 
 @final
@@ -21,15 +22,14 @@ class Router:
     it; then another is drawn, uniformly, from `available` (default: all; the same one may be drawn again). The draw
     repeats with `seed`. Thread-safe.
     """
-
-    def __init__(
-        self, partitions: int, *, sticky_bytes: int, seed: int | None = None, available: Iterable[int] | None = None
-    ) -> None: ...
     @property
     def partitions(self) -> int: ...
     @property
     def sticky_bytes(self) -> int: ...
-    def route(self, key: Buffer | None, value: Buffer | None, /) -> int:
+    def __init__(
+        self, partitions: int, *, sticky_bytes: int, seed: int | None = None, available: Iterable[int] | None = None
+    ) -> None: ...
+    def route(self, key: ReadableBuffer | None, value: ReadableBuffer | None, /) -> int:
         """The partition of one record that is a batch of its own."""
 
 @disjoint_base
@@ -42,7 +42,6 @@ class BaseSplitter:
     with `partition` all records go there. Not thread-safe: a second call at the same time, or from code that a first call
     runs, is a `RuntimeError`.
     """
-
     def __init__(
         self,
         router: Router,
@@ -57,18 +56,17 @@ class BaseSplitter:
 @final
 class Splitter(BaseSplitter):
     """Packs one iterable's records for all partitions of a topic."""
-
     @property
     def records(self) -> int:
         """Records taken in."""
-    @property
-    def ready(self) -> list[tuple[int, Packer]]:
-        """(partition, packer) of each partition with finished batches; give each to `taken` when they are stored."""
     def pack(self, iterator: Iterator[Any]) -> bool:
         """Take records until enough batches are `ready`; False once `iterator` has ended.
 
         Takes and raises what `Packer.pack` does, records counted over all partitions. What was ready is to be taken
         away first. A refused record drops every open batch; the finished ones stay `ready`.
         """
+    @property
+    def ready(self) -> list[tuple[int, Packer]]:
+        """(partition, packer) of each partition with finished batches; give each to `taken` when they are stored."""
     def taken(self, partition: int) -> None:
         """Forget the finished batches of a partition, and give memory back if there is too much of it."""

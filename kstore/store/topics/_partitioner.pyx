@@ -43,13 +43,13 @@ cdef const char *NO_HEADERS = b"\x00"
 # ---- The default partitioner (FORMAT 13).
 
 
-def murmur2(key, /):
+def murmur2(key: ReadableBuffer, /) -> int:
     """Kafka's hash of a serialized key, signed as Kafka's `Utils.murmur2` gives it; any buffer."""
     cdef bytes held = as_bytes(key, "key")
     return <int32_t> ks_murmur2(<const uint8_t *> PyBytes_AS_STRING(held), <size_t> PyBytes_GET_SIZE(held))
 
 
-def partition_of(key, int32_t partitions, /):
+def partition_of(key: ReadableBuffer, int32_t partitions, /) -> int:
     """The partition of `partitions` that Kafka's default partitioner sends a serialized key to; an empty key has one."""
     cdef bytes held = as_bytes(key, "key")
     if partitions < 1:
@@ -66,7 +66,8 @@ cdef class Router:
     repeats with `seed`. Thread-safe.
     """
 
-    def __init__(self, int32_t partitions, *, int64_t sticky_bytes, seed=None, available=None):
+    def __init__(self, int32_t partitions, *, int64_t sticky_bytes, seed: int | None = None,
+                 available: Iterable[int] | None = None):
         cdef tuple numbers = None if available is None else tuple(available)
         if partitions < 1:
             raise ValueError(f"partitions is {partitions}; a topic has at least 1")
@@ -81,7 +82,7 @@ cdef class Router:
         self._random = secrets.randbits(64) if seed is None else seed & 0xffffffffffffffff
         self._sticky = -1
 
-    def route(self, key, value, /):
+    def route(self, key: ReadableBuffer | None, value: ReadableBuffer | None, /) -> int:
         """The partition of one record that is a batch of its own."""
         return self.route_one(key, value)
 
@@ -145,8 +146,8 @@ cdef class BaseSplitter:
     runs, is a `RuntimeError`.
     """
 
-    def __init__(self, Router router not None, make, *, int64_t limit_bytes, int64_t max_bytes, int64_t sticky_bytes,
-                 partition=None):
+    def __init__(self, Router router not None, make: Callable[[int], Packer], *, int64_t limit_bytes, int64_t max_bytes,
+                 int64_t sticky_bytes, partition: int | None = None):
         self._router = router
         self._partitions = router.partitions
         self._inverse = ks_inverse(router.partitions)
@@ -199,7 +200,7 @@ cdef class Splitter(BaseSplitter):
         PyMem_RawFree(self._room)
         PyMem_RawFree(self._counts)
 
-    def pack(self, iterator):
+    def pack(self, iterator: Iterator[Any]) -> bool:
         """Take records until enough batches are `ready`; False once `iterator` has ended.
 
         Takes and raises what `Packer.pack` does, records counted over all partitions. What was ready is to be taken
@@ -244,11 +245,11 @@ cdef class Splitter(BaseSplitter):
             self._busy = False
 
     @property
-    def ready(self):
+    def ready(self) -> list[tuple[int, Packer]]:
         """(partition, packer) of each partition with finished batches; give each to `taken` when they are stored."""
         return [(partition, self._packers[partition]) for partition in self._ready]
 
-    def taken(self, int32_t partition):
+    def taken(self, int32_t partition) -> None:
         """Forget the finished batches of a partition, and give memory back if there is too much of it."""
         cdef Packer packer = self._packers[partition]
         cdef Py_ssize_t capacity = packer._capacity

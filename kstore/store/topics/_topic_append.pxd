@@ -6,9 +6,10 @@ from kstore.store.topics._partitioner cimport Router
 
 cdef class Route:
     cdef readonly str topic
-    cdef readonly object entries, now
+    cdef readonly object entries  # type: Mapping[int, Entry]
+    cdef readonly object now  # type: Callable[[], int]
     cdef readonly Router router
-    cdef readonly list writers
+    cdef readonly list writers  # type: list[Writer | None]
     cdef list appenders                # of the writers, with the same numbers
 
 

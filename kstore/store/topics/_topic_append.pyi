@@ -1,51 +1,48 @@
-"""`Store.append` in C: the usual append of one record in one step."""
+"""`Store.append` in C, for the same reason as `Log.append`: the usual append of one record in one step."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
-from typing_extensions import Buffer, disjoint_base
+from _typeshed import ReadableBuffer
+from typing_extensions import disjoint_base
 
 from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Catalog, Entry
-from kstore.store.store import Store
 from kstore.store.topics._partitioner import Router
 from kstore.types import Headers, RecordMetadata
 
 @disjoint_base
 class Route:
     """A topic's partitions, its router, the store's clock, and the writers of the logs that were appended to."""
-
-    def __new__(cls, topic: str, entries: Mapping[int, Entry], router: Router, now: Callable[[], int]) -> Self: ...
     @property
     def topic(self) -> str: ...
     @property
     def entries(self) -> Mapping[int, Entry]: ...
     @property
-    def router(self) -> Router: ...
-    @property
     def now(self) -> Callable[[], int]: ...
     @property
+    def router(self) -> Router: ...
+    @property
     def writers(self) -> list[Writer | None]: ...
+    def __new__(cls, topic: str, entries: Mapping[int, Entry], router: Router, now: Callable[[], int]) -> Self: ...
     def attach(self, number: int, writer: Writer) -> None:
         """Append to the log of this writer from now on."""
 
 @disjoint_base
 class RoutedAppender:
     """The routes of a store's topics, and the catalog, which says whether they hold."""
-
     def __init__(self, catalog: Catalog, by_topic: dict[str, Route]) -> None: ...
     def current_route(self, topic: str) -> Route | None:
         """The topic's route, if one is known and its partitions are still the same."""
 
 class RecordAppender(RoutedAppender):
     """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`."""
-
     def append(
         self,
         topic: str,
-        value: Buffer | None,
-        key: Buffer | None,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None,
         partition: int | None,
         timestamp: int | datetime | None,
         headers: Headers | None,
@@ -55,10 +52,10 @@ class RecordAppender(RoutedAppender):
         """Append one record; see `Store.append`."""
 
 def append(
-    self: Store,
+    self: Any,
     topic: str,
-    value: Buffer | None,
-    key: Buffer | None = None,
+    value: ReadableBuffer | None,
+    key: ReadableBuffer | None = None,
     *,
     partition: int | None = None,
     timestamp: int | datetime | None = None,

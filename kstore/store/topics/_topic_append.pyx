@@ -19,6 +19,8 @@ from kstore.types import RecordMetadata
 cdef extern from "tuples.h":
     object ks_new_tuple(type tuple_type, Py_ssize_t n)
 
+# stub: from kstore.log.writing.writer import Writer
+
 cdef type METADATA = RecordMetadata
 
 
@@ -38,7 +40,8 @@ cdef object new_metadata(type metadata, object topic, object partition, object o
 cdef class Route:
     """A topic's partitions, its router, the store's clock, and the writers of the logs that were appended to."""
 
-    def __cinit__(self, str topic not None, entries, Router router not None, now):
+    def __cinit__(self, str topic not None, entries: Mapping[int, Entry], Router router not None,
+                  now: Callable[[], int]):
         self.topic = topic
         self.entries = entries
         self.router = router
@@ -46,7 +49,7 @@ cdef class Route:
         self.writers = [None] * router.partitions
         self.appenders = [None] * router.partitions
 
-    def attach(self, Py_ssize_t number, writer):
+    def attach(self, Py_ssize_t number, writer: Writer) -> None:
         """Append to the log of this writer from now on."""
         cdef Appender appender = writer.appender
         if not 0 <= number < len(self.appenders):
@@ -58,11 +61,11 @@ cdef class Route:
 cdef class RoutedAppender:
     """The routes of a store's topics, and the catalog, which says whether they hold."""
 
-    def __init__(self, catalog, dict by_topic not None):
+    def __init__(self, catalog: Catalog, dict by_topic not None: dict[str, Route]):
         self._catalog = catalog
         self._by_topic = by_topic
 
-    def current_route(self, topic):
+    def current_route(self, topic: str) -> Route | None:
         """The topic's route, if one is known and its partitions are still the same."""
         return self._current(topic)
 
@@ -76,7 +79,9 @@ cdef class RoutedAppender:
 cdef class RecordAppender(RoutedAppender):
     """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`."""
 
-    def append(self, topic, value, key, partition, timestamp, headers, sync, expected_offset):
+    def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer | None, partition: int | None,
+               timestamp: int | datetime | None, headers: Headers | None, sync: bool,
+               expected_offset: int | None) -> RecordMetadata:
         """Append one record; see `Store.append`."""
         return self._append(topic, value, key, partition, timestamp, headers, sync, expected_offset)
 

@@ -1,14 +1,11 @@
-"""Compares the batches of a `.log` file with their own headers, and finds the next sound one behind damage."""
+"""Compares the batches of a `.log` file with their own headers, for a check of the whole file at the speed of memory."""
 
-import enum
-import os
-from typing import Final, TypeAlias
+from enum import IntFlag
+from typing import Final
 
-_Path: TypeAlias = str | os.PathLike[str] | None
+from _typeshed import StrPath
 
-ROW: Final[list[tuple[str, str]]]
-
-class Fault(enum.IntFlag):
+class Fault(IntFlag):
     COUNT = 1
     DELTA = 2
     CODEC = 4
@@ -17,8 +14,11 @@ class Fault(enum.IntFlag):
     TIMESTAMP = 32
     EPOCH = 64
 
+ROW: Final[list[tuple[str, str]]]
+"""A row's fields, as NumPy takes them for a dtype."""
+
 def walk(
-    fd: int, position: int, end: int, *, rows: int = 16384, records: bool = True, path: _Path = None
+    fd: int, position: int, end: int, *, rows: int = 16384, records: bool = True, path: StrPath | None = None
 ) -> tuple[bytes, int, str]:
     """Check the batches of `[position, end)` one by one, at most `rows` of them, without the GIL.
 
@@ -29,7 +29,7 @@ def walk(
     """
 
 def find_next(
-    fd: int, position: int, end: int, least: int, most: int, *, legacy: bool = False, path: _Path = None
+    fd: int, position: int, end: int, least: int, most: int, *, legacy: bool = False, path: StrPath | None = None
 ) -> int:
     """Where the next sound batch is, at or after `position`, with offsets in `[least, most)`; -1 if there is none.
 

@@ -30,7 +30,7 @@ cdef enum:
     MAX_WHOLE = 67108864           # a larger batch has its CRC checked piece by piece, and its records not at all
 
 # What can be wrong with a batch whose CRC holds; bits of a row's `faults`.
-cpdef enum Fault:
+cpdef enum Fault:  # type: IntFlag
     COUNT = 1                      # records_count negative, or more than the offsets leave room for
     DELTA = 2                      # last_offset_delta negative, or the last offset beyond 2^63
     CODEC = 4                      # compression types 5 to 7
@@ -58,7 +58,8 @@ cdef struct Row:
     int16_t unused_1
     int32_t unused_2
 
-ROW = [("position", "i8"), ("size", "i8"), ("base_offset", "i8"), ("last_offset", "i8"), ("max_timestamp", "i8"),
+ROW = [  # type: list[tuple[str, str]]
+       ("position", "i8"), ("size", "i8"), ("base_offset", "i8"), ("last_offset", "i8"), ("max_timestamp", "i8"),
        ("producer_id", "i8"), ("leader_epoch", "i4"), ("base_sequence", "i4"), ("count", "i4"), ("faults", "i4"),
        ("control", "i4"), ("producer_epoch", "i2"), ("attributes", "i2"), ("magic", "i2"), ("unused_1", "i2"),
        ("unused_2", "i4")]
@@ -228,7 +229,8 @@ cdef Stop _walk(Window *w, int64_t *at, Row *rows, Py_ssize_t room, Py_ssize_t *
     return MORE
 
 
-def walk(int fd, int64_t position, int64_t end, *, Py_ssize_t rows=16384, bint records=True, path=None):
+def walk(int fd, int64_t position, int64_t end, *, Py_ssize_t rows=16384, bint records=True,
+         path: StrPath | None = None) -> tuple[bytes, int, str]:
     """Check the batches of `[position, end)` one by one, at most `rows` of them, without the GIL.
 
     Returns the rows of the sound ones (bytes of `ROW`s), the position where the last of them ends, and why it stopped
@@ -304,7 +306,8 @@ cdef int64_t _find_next(Window *w, Window *checking, int64_t position, int64_t l
     return -1
 
 
-def find_next(int fd, int64_t position, int64_t end, int64_t least, int64_t most, *, bint legacy=False, path=None):
+def find_next(int fd, int64_t position, int64_t end, int64_t least, int64_t most, *, bint legacy=False,
+              path: StrPath | None = None) -> int:
     """Where the next sound batch is, at or after `position`, with offsets in `[least, most)`; -1 if there is none.
 
     A batch is sound if its frame, offsets and CRC hold; formats 0 and 1 count with `legacy`. Every byte is tried as a

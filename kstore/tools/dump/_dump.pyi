@@ -1,15 +1,10 @@
-"""The lines of the dump tool: from a log's batches to text or JSON."""
+"""The lines of the dump tool: from a log's batches to text or JSON, without a Python object for a record."""
 
-import os
 from collections.abc import Callable
-from typing import TypeAlias, final
+from typing import final
 
-from typing_extensions import Buffer, disjoint_base
-
-_Text: TypeAlias = bytes | None
-
-def java_text(data: bytes) -> bytes:
-    """Make valid UTF-8 of any bytes, with a replacement character where Java's decoder puts one; thread-safe."""
+from _typeshed import ReadableBuffer, StrPath
+from typing_extensions import disjoint_base
 
 @disjoint_base
 class LogText:
@@ -26,21 +21,11 @@ class LogText:
     `position`, of `needed` bytes; `settle` ends the line that was begun, and the walk may go on behind the batch.
     Not thread-safe.
     """
-
-    def __init__(
-        self,
-        write: Callable[[memoryview], object],
-        *,
-        path: str | os.PathLike[str] | None,
-        control: Callable[[bytes | None, bytes | None], bytes],
-        decode: Callable[[int, bytes | None, bytes | None], tuple[_Text, _Text]] | None = None,
-        deep: bool = False,
-        contents: bool = False,
-        metadata: bool = True,
-        tolerant: bool = False,
-    ) -> None: ...
     @property
     def gaps(self) -> dict[int, int]: ...
+    @property
+    def disorder(self) -> list[tuple[int, int, int, int]]:
+        """With `tolerant`: position, base offset, last offset and the last offset before, where offsets do not rise."""
     @property
     def stop(self) -> str:
         """Why `feed` came back: "more" (bytes needed), "end" (of the batches), "legacy" or "short" (what is next).
@@ -48,23 +33,33 @@ class LogText:
         With `tolerant` also "unsound" (a batch whose CRC, format or size does not hold) or "lost" (no batch can be here).
         """
     @property
-    def disorder(self) -> list[tuple[int, int, int, int]]:
-        """With `tolerant`: position, base offset, last offset and the last offset before, where offsets do not rise."""
-    @property
     def needed(self) -> int:
         """How many bytes the next batch has, when `stop` is not "end"."""
     @property
     def position(self) -> int:
         """The position of the batch that was read last."""
     last_offset: int
-    def feed(self, data: Buffer, size: int, position: int, end: int) -> int:
+    """With `tolerant`: the last offset of the last sound batch."""
+    def __init__(
+        self,
+        write: Callable[[memoryview], object],
+        *,
+        path: StrPath | None,
+        control: Callable[[bytes | None, bytes | None], bytes],
+        decode: Callable[[int, bytes | None, bytes | None], tuple[bytes | None, bytes | None]] | None = None,
+        deep: bool = False,
+        contents: bool = False,
+        metadata: bool = True,
+        tolerant: bool = False,
+    ) -> None: ...
+    def feed(self, data: ReadableBuffer, size: int, position: int, end: int) -> int:
         """Print the batches in the first `size` bytes of `data`, which stand at `position` of a file of `end` bytes.
 
         Returns how many bytes that were; `stop` says why it ended. Raises `CorruptRecordError` where Kafka's tool stops.
         """
-    def short_batch(self, header: Buffer, position: int, size: int) -> None:
+    def short_batch(self, header: ReadableBuffer, position: int, size: int) -> None:
         """Print the line of a batch too small for its header, from the 61 bytes at its start."""
-    def print_batch(self, data: Buffer, position: int) -> None:
+    def print_batch(self, data: ReadableBuffer, position: int) -> None:
         """Print at least 61 bytes as a v2 batch; the line says whether its CRC holds."""
     def between(self, start_offset: int, end_offset: int) -> None:
         """Print only batches and records with offsets in `[start_offset, end_offset)`."""
@@ -84,13 +79,12 @@ class LogJson(LogText):
     `file` is a member of each, as JSON. `control` gives a control record's value as JSON, `decode` the members for a
     key and a value. `settle` removes a line that an error has interrupted. Not thread-safe.
     """
-
     def __init__(
         self,
         write: Callable[[memoryview], object],
         *,
         file: bytes,
-        path: str | os.PathLike[str] | None,
+        path: StrPath | None,
         control: Callable[[bytes | None, bytes | None], bytes],
         decode: Callable[[int, bytes | None, bytes | None], bytes] | None = None,
         deep: bool = False,
@@ -98,3 +92,8 @@ class LogJson(LogText):
         metadata: bool = True,
         tolerant: bool = True,
     ) -> None: ...
+    def settle(self) -> None:
+        """Remove the line that an error has interrupted."""
+
+def java_text(data: bytes) -> bytes:
+    """Make valid UTF-8 of any bytes, with a replacement character where Java's decoder puts one; thread-safe."""

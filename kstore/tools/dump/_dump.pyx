@@ -100,8 +100,8 @@ cdef class LogText:
     cdef int64_t _previous
     cdef int64_t _start_offset
     cdef int64_t _end_offset
-    cdef readonly dict gaps
-    cdef readonly list disorder
+    cdef readonly dict gaps  # type: dict[int, int]
+    cdef readonly list disorder  # type: list[tuple[int, int, int, int]]
     """With `tolerant`: position, base offset, last offset and the last offset before, where offsets do not rise."""
     cdef readonly str stop
     """Why `feed` came back: "more" (bytes needed), "end" (of the batches), "legacy" or "short" (what is next).
@@ -125,8 +125,10 @@ cdef class LogText:
         self.stop = "more"
         self.needed = HEADER_UP_TO_MAGIC
 
-    def __init__(self, write, *, path, control, decode=None, bint deep=False, bint contents=False,
-                 bint metadata=True, bint tolerant=False):
+    def __init__(self, write: Callable[[memoryview], object], *, path: StrPath | None,
+                 control: Callable[[bytes | None, bytes | None], bytes],
+                 decode: Callable[[int, bytes | None, bytes | None], tuple[bytes | None, bytes | None]] | None = None,
+                 bint deep=False, bint contents=False, bint metadata=True, bint tolerant=False):
         self._tolerant = tolerant
         self._write = write
         self._path = path
@@ -139,7 +141,7 @@ cdef class LogText:
     def __dealloc__(self):
         PyMem_RawFree(self._out)
 
-    def feed(self, data, Py_ssize_t size, int64_t position, int64_t end):
+    def feed(self, data: ReadableBuffer, Py_ssize_t size, int64_t position, int64_t end) -> int:
         """Print the batches in the first `size` bytes of `data`, which stand at `position` of a file of `end` bytes.
 
         Returns how many bytes that were; `stop` says why it ended. Raises `CorruptRecordError` where Kafka's tool stops.
@@ -197,7 +199,7 @@ cdef class LogText:
                 self.flush()
         return p - buffer.p
 
-    def short_batch(self, header, int64_t position, Py_ssize_t size):
+    def short_batch(self, header: ReadableBuffer, int64_t position, Py_ssize_t size) -> None:
         """Print the line of a batch too small for its header, from the 61 bytes at its start."""
         cdef Buffer buffer = Buffer(header)
         if buffer.size < RECORDS_AT:
@@ -208,7 +210,7 @@ cdef class LogText:
             raise CorruptRecordError(f"batch of {size} bytes: its header alone has {RECORDS_AT}", path=self._path,
                                      position=position)
 
-    def print_batch(self, data, int64_t position):
+    def print_batch(self, data: ReadableBuffer, int64_t position) -> None:
         """Print at least 61 bytes as a v2 batch; the line says whether its CRC holds."""
         cdef Buffer buffer = Buffer(data)
         cdef bint valid
@@ -221,27 +223,27 @@ cdef class LogText:
             0, buffer.p + ATTRIBUTES_AT, <size_t> (buffer.size - ATTRIBUTES_AT))
         self._batch(buffer.p, position, buffer.size, valid)
 
-    def between(self, int64_t start_offset, int64_t end_offset):
+    def between(self, int64_t start_offset, int64_t end_offset) -> None:
         """Print only batches and records with offsets in `[start_offset, end_offset)`."""
         self._start_offset = start_offset
         self._end_offset = end_offset
 
-    def settle(self):
+    def settle(self) -> None:
         """End the line that an error has interrupted."""
         if self._size and self._out[self._size - 1] != c"\n":
             self.put(b"\n")
 
-    def put(self, bytes text not None):
+    def put(self, bytes text not None) -> None:
         """Print `text` as it is."""
         cdef Py_ssize_t n = PyBytes_GET_SIZE(text)
         memcpy(self._reserve(n), PyBytes_AS_STRING(text), n)
         self._size += n
 
-    def follow(self, int64_t offset):
+    def follow(self, int64_t offset) -> None:
         """Note the offset of a record that the caller has printed."""
         self._follow(offset)
 
-    def flush(self):
+    def flush(self) -> None:
         """Hand over the text printed so far."""
         cdef Py_ssize_t size = self._size
         if size:
@@ -462,13 +464,15 @@ cdef class LogJson(LogText):
 
     cdef bytes _file
 
-    def __init__(self, write, *, bytes file not None, path, control, decode=None, bint deep=False,
+    def __init__(self, write: Callable[[memoryview], object], *, bytes file not None, path: StrPath | None,
+                 control: Callable[[bytes | None, bytes | None], bytes],
+                 decode: Callable[[int, bytes | None, bytes | None], bytes] | None = None, bint deep=False,
                  bint contents=False, bint metadata=True, bint tolerant=True):
         LogText.__init__(self, write, path=path, control=control, decode=decode, deep=deep, contents=contents,
                          metadata=metadata, tolerant=tolerant)
         self._file = file
 
-    def settle(self):
+    def settle(self) -> None:
         """Remove the line that an error has interrupted."""
         while self._size and self._out[self._size - 1] != c"\n":     # no JSON string has a line feed
             self._size -= 1
@@ -611,7 +615,7 @@ cdef class LogJson(LogText):
         return 0
 
 
-def java_text(bytes data not None):
+def java_text(bytes data not None) -> bytes:
     """Make valid UTF-8 of any bytes, with a replacement character where Java's decoder puts one; thread-safe."""
     cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, 3 * n)
