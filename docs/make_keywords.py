@@ -27,12 +27,14 @@ from typing import SupportsIndex, TypedDict
 
 class LogSettings(TypedDict, total=False):
     """The settings of one log: what `Log.open`, `LogConfig` and `Store.create_topic` take."""
+
 '''
 
 STORE = '''
 
 class BrokerSettings(TypedDict, total=False):
     """The settings of a store that no topic overrides: what `BrokerConfig` takes."""
+
 '''
 
 BOTH = '''
@@ -68,9 +70,9 @@ def keys(settings: Iterable[Setting]) -> Iterable[str]:
         if setting.idle:
             words += f" Does nothing here: {setting.idle}."
         lines = textwrap.wrap(f'"""{words}', 116, break_long_words=False, break_on_hyphens=False)
-        end = '"""\n' if len(lines) == 1 and len(lines[0]) <= 113 else '\n"""\n'
+        end = '"""\n' if len(lines[-1]) <= 113 else '\n"""\n'
         text = "\n".join(lines) + end
-        yield f"\n    {setting.attribute}: {kind}\n" + textwrap.indent(text, "    ")
+        yield f"    {setting.attribute}: {kind}\n" + textwrap.indent(text, "    ")
 
 
 if __name__ == "__main__":

@@ -95,7 +95,6 @@ class OffsetOutOfRangeError(KStoreError, ValueError):
 
     log_start_offset: int
     """The smallest offset that can be read; -1 where it is not known."""
-
     log_end_offset: int
     """One past the last offset; -1 where it is not known."""
 
@@ -151,13 +150,10 @@ class _RefusedProducer(_RefusedRecord):
 
     producer_id: int
     """The batch's producer id."""
-
     producer_epoch: int
     """The batch's producer epoch."""
-
     expected: int
     """Where two numbers were compared, the one that the log allows; else -1."""
-
     found: int
     """Where two numbers were compared, the one in the batch; else -1."""
 
@@ -195,7 +191,6 @@ class UnexpectedAppendOffsetError(_RefusedRecord):
 
     first_offset: int
     """The first offset of the append."""
-
     last_offset: int
     """The last offset of the append, or of its first batch where that is all that is known."""
 
@@ -216,7 +211,6 @@ class UnexpectedOffsetError(_RefusedRecord):
 
     expected: int
     """The offset that the first record was to get."""
-
     actual: int
     """The offset that it would have got: the log end offset at that moment, or where the batch is already."""
 
@@ -246,13 +240,10 @@ class CorruptRecordError(KStoreError, ValueError):
 
     path: str | None
     """The file; None for bytes in memory."""
-
     position: int
     """The byte at which the bad batch starts, from the start of the file or buffer."""
-
     reason: str
     """What was found and what is allowed, in words."""
-
     advice: str = ""
     """What to do about it, as the last words of the error's text."""
 
@@ -275,7 +266,6 @@ class CorruptIndexError(KStoreError, ValueError):
 
     path: str | None
     """The file."""
-
     reason: str
     """What was found and what is allowed, in words."""
 
@@ -293,7 +283,6 @@ class StorageError(KStoreError, OSError):
 
     advice: str = ""
     """What still works, as the last words of the error's text."""
-
     _is_refusal = False  # made by `refusal`
     _reported = False  # the log that met it has reported it
 
@@ -353,7 +342,6 @@ class LogLockedError(StorageError):
 
     pid: int | None = None
     """The process that holds the lock; None where the system does not tell."""
-
     manifest: tuple[object, ...] = ()
     """Of a bulk load that waited too long for the lock: what was staged. It stays valid; commit it later."""
 

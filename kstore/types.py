@@ -22,13 +22,10 @@ class AppendInfo:
 
     first_offset: int = -1
     """Offset of the first record."""
-
     last_offset: int = -1
     """Offset of the last record."""
-
     max_timestamp: int = -1
     """The greatest timestamp of the records, in milliseconds."""
-
     log_append_time: int = -1
     """The time of the append in milliseconds, where `message.timestamp.type` is LogAppendTime; else -1."""
 
@@ -38,7 +35,6 @@ class TimestampOffset(NamedTuple):
 
     timestamp: int
     """Milliseconds since the epoch."""
-
     offset: int
     """The record's offset."""
 
@@ -49,32 +45,23 @@ class SegmentInfo:
 
     base_offset: int
     """The offset in the names of the segment's files."""
-
     next_offset: int
     """One past the last offset."""
-
     size_bytes: int
     """Bytes of batches in the `.log` file."""
-
     offset_index_entries: int
     """Entries in use in the `.index` file."""
-
     time_index_entries: int
     """Entries in use in the `.timeindex` file."""
-
     max_timestamp: int
     """The greatest timestamp of the segment's batches in milliseconds, by which retention goes; that of a batch whose
     records a compaction has removed counts, too. -1 without one."""
-
     first_timestamp: int
     """The greatest timestamp of the first batch, from which `segment.ms` counts; -1 without one."""
-
     is_active: bool
     """Whether appends go to this segment."""
-
     path: str
     """The `.log` file."""
-
     roll_reason: str | None
     """Why the segment before this one was left: "size", "time", "offset_index_full", "time_index_full", "offset_range",
     "explicit", ...; None where it is not known, since no file holds it.
@@ -93,49 +80,34 @@ class CompactionStats:
 
     first_dirty_offset_before: int
     """Where the dirty part of the log began."""
-
     first_dirty_offset: int
     """Where it begins now: everything below is clean."""
-
     records_before: int
     """Records in the segments that were cleaned; markers of transactions count as one each."""
-
     records_after: int
     """Those of them that were kept."""
-
     bytes_before: int
     """Size of the `.log` files that were cleaned."""
-
     bytes_after: int
     """Size of the `.log` files that took their place."""
-
     keys: int
     """Different keys in the dirty part; the sum over the rounds."""
-
     tombstones_kept: int
     """Tombstones that were kept: newest of their keys, and their delete horizon is to come."""
-
     tombstones_removed: int
     """Tombstones that were removed, as superseded or since their delete horizon has passed."""
-
     keyless_dropped: int
     """Records without a key that were dropped: no record can supersede them, so a cleaner drops them at once."""
-
     segments_before: int
     """Segments that were cleaned."""
-
     segments_after: int
     """Segments that took their place."""
-
     rounds: int
     """How often dirty records were read into an offset map, and the log was cleaned with it."""
-
     map_full: bool
     """Whether an offset map had no room for a key, so that its round ended early."""
-
     dry_run: bool
     """Whether nothing was changed."""
-
     seconds: float
     """How long it took."""
 
@@ -145,13 +117,10 @@ class RecordMetadata(NamedTuple):
 
     topic: str
     """The topic."""
-
     partition: int
     """The partition's number."""
-
     offset: int
     """The record's offset in the partition."""
-
     timestamp: int
     """The record's timestamp there, in milliseconds."""
 
@@ -161,13 +130,10 @@ class RestoredPartition(NamedTuple):
 
     log_start_offset: int
     """Where the log starts."""
-
     log_end_offset: int
     """Where it ends; in a dry run without the markers of transactions that the first opening writes."""
-
     bytes: int
     """Size of the files that are fetched, before the last one is cut."""
-
     files: tuple[tuple[str, int], ...]
     """Their names and sizes."""
 
@@ -178,39 +144,28 @@ class Restored:
 
     url: str
     """Where the backup is."""
-
     backup: str
     """The backup's id."""
-
     round: int
     """The round that was restored."""
-
     time_ms: int
     """When that round was backed up, in milliseconds since the epoch."""
-
     caught_up: bool
     """Whether all is there that the source had then; not if the first round of the backup was still under way."""
-
     together: bool
     """Whether all partitions are as of one moment; not if another process was writing the directory that was backed up.
 
     Each partition then ends where it had been flushed, and a transaction may be in one of them and not in another.
     """
-
     partitions: Mapping[tuple[str, int], RestoredPartition]
     """What was restored of each partition, by topic and number."""
-
     files: int
     """How many files were fetched, those included that an earlier call had fetched."""
-
     bytes: int
     """Their size."""
-
     fetched_bytes: int
     """How many bytes this call fetched."""
-
     dry_run: bool
     """Whether nothing was written."""
-
     seconds: float
     """How long it took."""

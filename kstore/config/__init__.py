@@ -1,8 +1,6 @@
 """Settings under Kafka's names: the tables, their checks, and warnings about dangerous combinations.
 
-Owns names, units, ranges and defaults of settings (`log` for topics, `broker` for those that no topic overrides). Other
-rooms act on the settings. The hardest rule: one table makes the checks, the errors, `kstore config` and
-docs/configuration.md, so that they cannot disagree.
+Invariant: one table makes the checks, the errors, `kstore config` and docs/configuration.md.
 """
 
 from kstore.config.broker_config import BrokerConfig as BrokerConfig

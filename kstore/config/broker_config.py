@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from kstore.base.numbers import LONG_MAX
 from kstore.config import cautions
-from kstore.config.settings import Settings, read_properties, row, table, text
+from kstore.config.settings import Settings, read_properties, row, setting, table, text
 from kstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,275 +30,179 @@ class BrokerConfig(Settings):
     """
 
     log_dir: tuple[str, ...] = row(
-        "log.dir",
-        "list",
-        ("/tmp/kafka-logs",),
+        setting("log.dir", "list", ("/tmp/kafka-logs",)),
         doc="A broker's directory of logs where `log.dirs` is not set; without effect on a store, as `log.dirs` is.",
         danger="A temporary directory is emptied by some systems at each start.",
     )
     log_dirs: tuple[str, ...] | None = row(
-        "log.dirs",
-        "list",
-        None,
+        setting("log.dirs", "list", None),
         doc="A broker's directories of logs. A store is given its own when it is opened; `cordoned.log.dirs` is held "
         "against these, too.",
         danger="Each holds the only copy of its partitions.",
     )
     cordoned_log_dirs: tuple[str, ...] = row(
-        "cordoned.log.dirs",
-        "list",
-        (),
+        setting("cordoned.log.dirs", "list", ()),
         doc="Directories out of those of the store, or `*`, that are given no new partitions.",
         danger="With all of them cordoned new partitions go to the first.",
     )
     log_retention_check_interval_ms: int = row(
-        "log.retention.check.interval.ms",
-        "long",
-        300_000,
-        unit="milliseconds",
-        minimum=1,
+        setting("log.retention.check.interval.ms", "long", 300_000, "milliseconds", minimum=1),
         doc="How often retention checks every log.",
         danger="Data outlives its retention by up to this.",
     )
     log_flush_scheduler_interval_ms: int = row(
-        "log.flush.scheduler.interval.ms",
-        "long",
-        LONG_MAX,
-        unit="milliseconds",
+        setting("log.flush.scheduler.interval.ms", "long", LONG_MAX, "milliseconds"),
         doc="The default of `flush.ms`; also how often Kafka checks which logs are due by `flush.ms`.",
         danger="While this is unlimited `flush.ms` has no lasting effect in Kafka; kstore checks as `flush.ms` needs.",
     )
     log_flush_offset_checkpoint_interval_ms: int = row(
-        "log.flush.offset.checkpoint.interval.ms",
-        "int",
-        60_000,
-        unit="milliseconds",
-        minimum=0,
+        setting("log.flush.offset.checkpoint.interval.ms", "int", 60_000, "milliseconds", minimum=0),
         doc="How often recovery points are written to their checkpoint file.",
         danger="Large values make recovery after a crash read more.",
     )
     log_flush_start_offset_checkpoint_interval_ms: int = row(
-        "log.flush.start.offset.checkpoint.interval.ms",
-        "int",
-        60_000,
-        unit="milliseconds",
-        minimum=0,
+        setting("log.flush.start.offset.checkpoint.interval.ms", "int", 60_000, "milliseconds", minimum=0),
         doc="How often log start offsets are written to their checkpoint file.",
         danger="None here: a log start that was moved is on disk before the call returns.",
     )
     log_initial_task_delay_ms: int = row(
-        "log.initial.task.delay.ms",
-        "long",
-        30_000,
-        unit="milliseconds",
-        minimum=0,
+        setting("log.initial.task.delay.ms", "long", 30_000, "milliseconds", minimum=0),
         doc="How long after opening the housekeeping begins.",
         danger="Small values add housekeeping to the work of opening.",
     )
     num_recovery_threads_per_data_dir: int = row(
-        "num.recovery.threads.per.data.dir",
-        "int",
-        2,
-        unit="threads",
-        minimum=1,
+        setting("num.recovery.threads.per.data.dir", "int", 2, "threads", minimum=1),
         doc="How many threads at the most open, recover and close the logs of one directory. One opens small logs.",
         danger="More threads than the disk can serve wait for each other.",
     )
     log_dir_failure_timeout_ms: int = row(
-        "log.dir.failure.timeout.ms",
-        "long",
-        30_000,
-        unit="milliseconds",
-        minimum=1,
+        setting(
+            "log.dir.failure.timeout.ms",
+            "long",
+            30_000,
+            "milliseconds",
+            minimum=1,
+            idle="there is no controller that waits for a directory",
+        ),
         doc="Kept for brokers that share the configuration.",
         danger="None here.",
-        idle="there is no controller that waits for a directory",
     )
     replica_high_watermark_checkpoint_interval_ms: int = row(
-        "replica.high.watermark.checkpoint.interval.ms",
-        "long",
-        5_000,
-        unit="milliseconds",
+        setting("replica.high.watermark.checkpoint.interval.ms", "long", 5_000, "milliseconds"),
         doc="How often high watermarks are written to their checkpoint file.",
         danger="None here: the high watermark is the log's end.",
     )
     log_cleaner_enable: bool = row(
-        "log.cleaner.enable",
-        "bool",
-        True,
+        setting("log.cleaner.enable", "bool", True),
         doc="Whether housekeeping compacts the logs whose `cleanup.policy` has `compact`. Deprecated since Kafka 4.1.",
         danger="Without it logs with the policy `compact` grow for ever.",
     )
     log_cleaner_threads: int = row(
-        "log.cleaner.threads",
-        "int",
-        1,
-        unit="threads",
-        minimum=0,
+        setting("log.cleaner.threads", "int", 1, "threads", minimum=0),
         doc="How many threads compact, each one log at a time.",
         danger="0 means that nothing is compacted.",
     )
     log_cleaner_dedupe_buffer_size: int = row(
-        "log.cleaner.dedupe.buffer.size",
-        "long",
-        128 << 20,
-        unit="bytes",
+        setting("log.cleaner.dedupe.buffer.size", "long", 128 << 20, "bytes"),
         doc="Room for the keys of one round of all cleaner threads, 24 bytes for each; it is taken as keys come.",
         danger="A small one takes more rounds over a log; more than 1048576 for each thread is needed.",
     )
     log_cleaner_io_buffer_size: int = row(
-        "log.cleaner.io.buffer.size",
-        "int",
-        512 << 10,
-        unit="bytes",
-        minimum=0,
+        setting("log.cleaner.io.buffer.size", "int", 512 << 10, "bytes", minimum=0),
         doc="Memory for reading and writing of all cleaner threads; it grows to the largest batch.",
         danger="Small ones mean many small reads.",
     )
     log_cleaner_io_buffer_load_factor: float = row(
-        "log.cleaner.io.buffer.load.factor",
-        "double",
-        0.9,
+        setting("log.cleaner.io.buffer.load.factor", "double", 0.9),
         doc="Which share of those keys a round may hold.",
         danger="A small one takes more rounds over a log.",
     )
     log_cleaner_io_max_bytes_per_second: float = row(
-        "log.cleaner.io.max.bytes.per.second",
-        "double",
-        sys.float_info.max,
-        unit="bytes per second",
+        setting("log.cleaner.io.max.bytes.per.second", "double", sys.float_info.max, "bytes per second"),
         doc="Bounds what housekeeping's compaction reads and writes, in all threads together.",
         danger="A bound below the rate of appends lets compaction fall behind.",
     )
     log_cleaner_backoff_ms: int = row(
-        "log.cleaner.backoff.ms",
-        "long",
-        15_000,
-        unit="milliseconds",
-        minimum=0,
+        setting("log.cleaner.backoff.ms", "long", 15_000, "milliseconds", minimum=0),
         doc="How long a cleaner that found nothing to do waits.",
         danger="0 checks again without a pause.",
     )
     producer_id_expiration_ms: int = row(
-        "producer.id.expiration.ms",
-        "int",
-        86_400_000,
-        unit="milliseconds",
-        minimum=1,
+        setting("producer.id.expiration.ms", "int", 86_400_000, "milliseconds", minimum=1),
         doc="How long a producer's state is kept after its last batch.",
         danger="A producer that pauses for longer is no longer protected from duplicates.",
     )
     producer_id_expiration_check_interval_ms: int = row(
-        "producer.id.expiration.check.interval.ms",
-        "int",
-        600_000,
-        unit="milliseconds",
-        minimum=1,
+        setting("producer.id.expiration.check.interval.ms", "int", 600_000, "milliseconds", minimum=1),
         doc="How often producers' states are checked for expiry.",
         danger="Producers' states outlive their time by up to this.",
     )
     transaction_partition_verification_enable: bool = row(
-        "transaction.partition.verification.enable",
-        "bool",
-        True,
+        setting(
+            "transaction.partition.verification.enable",
+            "bool",
+            True,
+            idle="an append here comes from the process of its coordinator",
+        ),
         doc="Kept for brokers that share the configuration.",
         danger="None here.",
-        idle="an append here comes from the process of its coordinator",
     )
     transaction_max_timeout_ms: int = row(
-        "transaction.max.timeout.ms",
-        "int",
-        900_000,
-        unit="milliseconds",
+        setting("transaction.max.timeout.ms", "int", 900_000, "milliseconds"),
         doc="The longest timeout that a transaction may ask for.",
         danger="An open transaction holds back readers with `read_committed` for that long.",
     )
     offsets_topic_num_partitions: int = row(
-        "offsets.topic.num.partitions",
-        "int",
-        50,
-        unit="partitions",
-        minimum=1,
+        setting("offsets.topic.num.partitions", "int", 50, "partitions", minimum=1),
         doc="How many partitions `__consumer_offsets` has when it is created.",
         danger="A group's positions are looked for where this says, unless the topic is there already.",
     )
     offsets_topic_segment_bytes: int = row(
-        "offsets.topic.segment.bytes",
-        "int",
-        100 << 20,
-        unit="bytes",
-        minimum=1,
+        setting("offsets.topic.segment.bytes", "int", 100 << 20, "bytes", minimum=1),
         doc="`segment.bytes` of `__consumer_offsets` when it is made. A store takes 256 KiB where this is not named.",
         danger="Only closed segments are compacted.",
     )
     offsets_retention_minutes: int = row(
-        "offsets.retention.minutes",
-        "int",
-        7 * 24 * 60,
-        unit="minutes",
-        minimum=1,
+        setting("offsets.retention.minutes", "int", 7 * 24 * 60, "minutes", minimum=1),
         doc="How long a group's committed positions are kept after the last commit; not while a consumer is open.",
         danger="A group that pauses for longer, while the store is in use, begins again where a new one would.",
     )
     offsets_retention_check_interval_ms: int = row(
-        "offsets.retention.check.interval.ms",
-        "long",
-        600_000,
-        unit="milliseconds",
-        minimum=1,
+        setting("offsets.retention.check.interval.ms", "long", 600_000, "milliseconds", minimum=1),
         doc="How often committed positions are looked at for expiry.",
         danger="They outlive their time by up to this.",
     )
     offset_metadata_max_bytes: int = row(
-        "offset.metadata.max.bytes",
-        "int",
-        4096,
-        unit="characters",
+        setting("offset.metadata.max.bytes", "int", 4096, "characters"),
         doc="How much text may be kept with a committed position.",
         danger="All positions are held in memory, with their texts.",
     )
     transaction_state_log_num_partitions: int = row(
-        "transaction.state.log.num.partitions",
-        "int",
-        50,
-        unit="partitions",
-        minimum=1,
+        setting("transaction.state.log.num.partitions", "int", 50, "partitions", minimum=1),
         doc="How many partitions `__transaction_state` has when it is made.",
         danger="A transactional id is looked for where this says, unless the topic is there already.",
     )
     transaction_state_log_segment_bytes: int = row(
-        "transaction.state.log.segment.bytes",
-        "int",
-        100 << 20,
-        unit="bytes",
-        minimum=1,
+        setting("transaction.state.log.segment.bytes", "int", 100 << 20, "bytes", minimum=1),
         doc="`segment.bytes` of `__transaction_state` when it is made. A store takes 256 KiB where this is not named.",
         danger="Only closed segments are compacted.",
     )
     transactional_id_expiration_ms: int = row(
-        "transactional.id.expiration.ms",
-        "int",
-        7 * 24 * 3_600_000,
-        unit="milliseconds",
-        minimum=1,
+        setting("transactional.id.expiration.ms", "int", 7 * 24 * 3_600_000, "milliseconds", minimum=1),
         doc="How long a transactional id without a transaction is kept after its last one.",
         danger="A producer that returns later gets a new producer id; nothing of its records is lost.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = row(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        "int",
-        10_000,
-        unit="milliseconds",
-        minimum=1,
+        setting(
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000, "milliseconds", minimum=1
+        ),
         doc="How often transactions are looked at for those that are open longer than their timeout.",
         danger="An abandoned transaction holds back readers with `read_committed` for up to this longer.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = row(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        "int",
-        3_600_000,
-        unit="milliseconds",
-        minimum=1,
+        setting(
+            "transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3_600_000, "milliseconds", minimum=1
+        ),
         doc="How often transactional ids are looked at for expiry.",
         danger="They outlive their time by up to this.",
     )

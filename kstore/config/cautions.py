@@ -1,7 +1,6 @@
 """Warnings about combinations of settings: sentences that say with the numbers what will happen (SEMANTICS 13B).
 
-`LogConfig.warnings` returns the sentences, and opening a log or a store issues them. The hardest rule: a warning is
-about a setting that the user has given, never about defaults alone.
+Invariant: a warning is about a setting that the user has given, never about defaults alone.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ class Explicit(Protocol):
 
     @property
     def settings(self) -> tuple[Setting, ...]: ...
-
     @property
     def explicit(self) -> frozenset[str]: ...
 
@@ -37,52 +35,36 @@ class LogSettings(Explicit, Protocol):
 
     @property
     def effective_segment_bytes(self) -> int: ...
-
     @property
     def file_delete_delay_ms(self) -> int: ...
-
     @property
     def index_interval_bytes(self) -> int: ...
-
     @property
     def internal_segment_bytes(self) -> int | None: ...
-
     @property
     def max_compaction_lag_ms(self) -> int: ...
-
     @property
     def max_message_bytes(self) -> int: ...
-
     @property
     def message_timestamp_after_max_ms(self) -> int: ...
-
     @property
     def message_timestamp_type(self) -> str: ...
-
     @property
     def min_cleanable_dirty_ratio(self) -> float: ...
-
     @property
     def retention_bytes(self) -> int: ...
-
     @property
     def retention_ms(self) -> int: ...
-
     @property
     def segment_index_bytes(self) -> int: ...
-
     @property
     def segment_jitter_ms(self) -> int: ...
-
     @property
     def segment_ms(self) -> int: ...
-
     @property
     def cleanup_policy(self) -> tuple[str, ...]: ...
-
     @property
     def compacts(self) -> bool: ...
-
     @property
     def deletes(self) -> bool: ...
 
@@ -92,16 +74,12 @@ class BrokerSettings(Explicit, Protocol):
 
     @property
     def cordoned_log_dirs(self) -> tuple[str, ...]: ...
-
     @property
     def directories(self) -> tuple[str, ...]: ...
-
     @property
     def log_cleaner_enable(self) -> bool: ...
-
     @property
     def log_cleaner_threads(self) -> int: ...
-
     @property
     def log_retention_check_interval_ms(self) -> int: ...
 

@@ -1,7 +1,6 @@
 """`LogConfig`: the settings of one log, one row each (SEMANTICS 13.14); the documentation is made from the rows.
 
-Owns names, defaults and ranges, and checks which settings go together. The hardest rule: `retention_ms` is -1 unless it
-is given, and only `from_kafka` of a mapping has Kafka's default of seven days.
+Invariant: `retention_ms` is -1 unless it is given; only `from_kafka` of a mapping has Kafka's default of seven days.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from kstore.config.settings import (
     check_known,
     read_properties,
     row,
+    setting,
     shortened,
     table,
     text,
@@ -57,125 +57,103 @@ class LogConfig(Settings):
     """
 
     segment_bytes: int = row(
-        "segment.bytes",
-        "int",
-        1 << 30,
-        unit="bytes",
-        minimum=14,
-        broker=("log.segment.bytes",),
+        setting("segment.bytes", "int", 1 << 30, "bytes", minimum=14, broker="log.segment.bytes"),
         applies=NEXT_APPEND,
         doc="The log rolls to a new segment before a batch that would make the active one larger than this.",
         danger="Small segments mean many files and open descriptors; no batch can be larger. Kafka 4.3 refuses less "
         "than 1048576.",
     )
     internal_segment_bytes: int | None = row(
-        "internal.segment.bytes",
-        "int",
-        None,
-        unit="bytes",
+        setting("internal.segment.bytes", "int", None, "bytes"),
         applies=NEXT_APPEND,
         doc="Replaces `segment.bytes` when set: Kafka's own way to segments below 1 MiB, for tests.",
         danger="Kafka has no minimum here: a value below the size of a batch refuses every append.",
     )
     segment_ms: int = row(
-        "segment.ms",
-        "long",
-        7 * 24 * HOURS,
-        unit="milliseconds",
-        minimum=1,
-        broker=(BrokerName("log.roll.ms"), BrokerName("log.roll.hours", "hours", HOURS, "int", minimum=1)),
+        setting(
+            "segment.ms",
+            "long",
+            7 * 24 * HOURS,
+            "milliseconds",
+            minimum=1,
+            broker=(BrokerName("log.roll.ms"), BrokerName("log.roll.hours", "hours", HOURS, "int", minimum=1)),
+        ),
         applies=NEXT_APPEND,
         doc="The log rolls when the next batch's timestamp is more than this after that of the segment's first batch.",
         danger="Small values mean many files; a batch with a timestamp far ahead rolls at once.",
     )
     segment_jitter_ms: int = row(
-        "segment.jitter.ms",
-        "long",
-        0,
-        unit="milliseconds",
-        minimum=0,
-        broker=(
-            BrokerName("log.roll.jitter.ms"),
-            BrokerName("log.roll.jitter.hours", "hours", HOURS, "int", minimum=0),
+        setting(
+            "segment.jitter.ms",
+            "long",
+            0,
+            "milliseconds",
+            minimum=0,
+            broker=(
+                BrokerName("log.roll.jitter.ms"),
+                BrokerName("log.roll.jitter.hours", "hours", HOURS, "int", minimum=0),
+            ),
         ),
         applies=NEXT_SEGMENT,
         doc="`segment.ms` is shortened by a random time of at most this, so that many logs do not roll at once.",
         danger="Segments roll earlier than `segment.ms` says, by another amount after each opening.",
     )
     segment_index_bytes: int = row(
-        "segment.index.bytes",
-        "int",
-        10 << 20,
-        unit="bytes",
-        minimum=4,
-        broker=("log.index.size.max.bytes",),
+        setting("segment.index.bytes", "int", 10 << 20, "bytes", minimum=4, broker="log.index.size.max.bytes"),
         applies=NEXT_SEGMENT,
         doc="The size of an active segment's index files; the log rolls when one of them is full.",
         danger="A small one rolls early; below 12 no time index can be made, and a log does not open.",
     )
     index_interval_bytes: int = row(
-        "index.interval.bytes",
-        "int",
-        4096,
-        unit="bytes",
-        minimum=0,
-        broker=("log.index.interval.bytes",),
+        setting("index.interval.bytes", "int", 4096, "bytes", minimum=0, broker="log.index.interval.bytes"),
         applies=NEXT_SEGMENT,
         doc="An index entry is written once this many bytes have been appended since the one before.",
         danger="Large values make lookups scan further, small ones fill the index, and so roll, earlier.",
     )
     preallocate: bool = row(
-        "preallocate",
-        "bool",
-        False,
-        broker=("log.preallocate",),
+        setting("preallocate", "bool", False, broker="log.preallocate"),
         applies=NEXT_SEGMENT,
         doc="A new log file has its full size at once, in zeros; a roll and a close cut it to its length.",
         danger="Every partition takes a whole `segment.bytes` of apparent size; after a crash the zeros are cut.",
     )
     flush_messages: int = row(
-        "flush.messages",
-        "long",
-        LONG_MAX,
-        unit="records",
-        minimum=1,
-        broker=("log.flush.interval.messages",),
+        setting("flush.messages", "long", LONG_MAX, "records", minimum=1, broker="log.flush.interval.messages"),
         applies=NEXT_APPEND,
         doc="The log is flushed when this many records have been appended since the last flush.",
         danger="1 syncs at every append, at the speed of the disk; the default leaves flushing to `flush()`.",
     )
     flush_ms: int = row(
-        "flush.ms",
-        "long",
-        LONG_MAX,
-        unit="milliseconds",
-        minimum=0,
-        broker=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        setting(
+            "flush.ms",
+            "long",
+            LONG_MAX,
+            "milliseconds",
+            minimum=0,
+            broker=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        ),
         applies="the next flush",
         doc="The log is flushed when the last flush is this long ago.",
         danger="Records younger than this may be lost with the machine; small values keep the disk busy.",
     )
     retention_bytes: int = row(
-        "retention.bytes",
-        "long",
-        -1,
-        unit="bytes",
-        broker=("log.retention.bytes",),
+        setting("retention.bytes", "long", -1, "bytes", broker="log.retention.bytes"),
         applies=NEXT_RETENTION,
         doc="Deletes old segments while the log is at least this large without them; negative: never.",
         danger="Deletes data for good. It bounds one partition, not a topic, and whole segments go.",
     )
     retention_ms: int = row(
-        "retention.ms",
-        "long",
-        -1,
-        kafka_default=KAFKA_RETENTION_MS,
-        unit="milliseconds",
-        minimum=-1,
-        broker=(
-            BrokerName("log.retention.ms", **_RETENTION),
-            BrokerName("log.retention.minutes", "minutes", MINUTES, "int", **_RETENTION),
-            BrokerName("log.retention.hours", "hours", HOURS, "int", **_RETENTION),
+        setting(
+            "retention.ms",
+            "long",
+            -1,
+            "milliseconds",
+            kafka_default=KAFKA_RETENTION_MS,
+            minimum=-1,
+            broker=(
+                BrokerName("log.retention.ms", **_RETENTION),
+                BrokerName("log.retention.minutes", "minutes", MINUTES, "int", **_RETENTION),
+                BrokerName("log.retention.hours", "hours", HOURS, "int", **_RETENTION),
+            ),
         ),
         applies=NEXT_RETENTION,
         doc="Deletes the oldest segments whose newest record is older than this; -1: never.",
@@ -183,222 +161,199 @@ class LogConfig(Settings):
         "in the future keeps its segment and all after it.",
     )
     file_delete_delay_ms: int = row(
-        "file.delete.delay.ms",
-        "long",
-        60_000,
-        unit="milliseconds",
-        minimum=0,
-        broker=("log.segment.delete.delay.ms",),
+        setting(
+            "file.delete.delay.ms", "long", 60_000, "milliseconds", minimum=0, broker="log.segment.delete.delay.ms"
+        ),
         applies="the next deletion",
         doc="How long files of deleted segments stay on disk, renamed, before they are unlinked.",
         danger="The space is free only then; with 0, another process that is opening the files may find them gone.",
     )
     cleanup_policy: tuple[str, ...] = row(
-        "cleanup.policy",
-        "list",
-        ("delete",),
-        choices=("compact", "delete"),
-        broker=("log.cleanup.policy",),
+        setting("cleanup.policy", "list", ("delete",), choices=("compact", "delete"), broker="log.cleanup.policy"),
         applies="the next append and pass",
         doc="`delete` lets retention delete old segments, `compact` keeps the last record of each key; empty: neither.",
         danger="`compact` refuses records without a key, and drops all but the last record of a key for good.",
     )
     delete_retention_ms: int = row(
-        "delete.retention.ms",
-        "long",
-        24 * HOURS,
-        unit="milliseconds",
-        minimum=0,
-        broker=("log.cleaner.delete.retention.ms",),
+        setting(
+            "delete.retention.ms",
+            "long",
+            24 * HOURS,
+            "milliseconds",
+            minimum=0,
+            broker="log.cleaner.delete.retention.ms",
+        ),
         applies=NEXT_COMPACTION,
         doc="How long compaction keeps tombstones and transaction markers.",
         danger="A reader slower than this may miss that a key was deleted.",
     )
     min_compaction_lag_ms: int = row(
-        "min.compaction.lag.ms",
-        "long",
-        0,
-        unit="milliseconds",
-        minimum=0,
-        broker=("log.cleaner.min.compaction.lag.ms",),
+        setting(
+            "min.compaction.lag.ms", "long", 0, "milliseconds", minimum=0, broker="log.cleaner.min.compaction.lag.ms"
+        ),
         applies=NEXT_COMPACTION,
         doc="Records younger than this are not compacted.",
         danger="Large values let the uncompacted part grow; it may not exceed `max.compaction.lag.ms`.",
     )
     max_compaction_lag_ms: int = row(
-        "max.compaction.lag.ms",
-        "long",
-        LONG_MAX,
-        unit="milliseconds",
-        minimum=1,
-        broker=("log.cleaner.max.compaction.lag.ms",),
+        setting(
+            "max.compaction.lag.ms",
+            "long",
+            LONG_MAX,
+            "milliseconds",
+            minimum=1,
+            broker="log.cleaner.max.compaction.lag.ms",
+        ),
         applies=NEXT_COMPACTION,
         doc="A log whose oldest uncompacted record is older than this is compacted whatever its dirty ratio.",
         danger="Small values compact again and again, and roll segments early.",
     )
     min_cleanable_dirty_ratio: float = row(
-        "min.cleanable.dirty.ratio",
-        "double",
-        0.5,
-        minimum=0,
-        maximum=1,
-        broker=("log.cleaner.min.cleanable.ratio",),
+        setting(
+            "min.cleanable.dirty.ratio", "double", 0.5, minimum=0, maximum=1, broker="log.cleaner.min.cleanable.ratio"
+        ),
         applies=NEXT_COMPACTION,
         doc="The share of a log that must be uncompacted before housekeeping compacts it.",
         danger="Small values rewrite the whole log for little gain, large ones leave up to that share duplicated.",
     )
     max_message_bytes: int = row(
-        "max.message.bytes",
-        "int",
-        1_048_588,
-        unit="bytes",
-        minimum=0,
-        broker=("message.max.bytes",),
+        setting("max.message.bytes", "int", 1_048_588, "bytes", minimum=0, broker="message.max.bytes"),
         applies=NEXT_APPEND,
         doc="The largest batch that an append takes, as stored: compressed, with its header.",
         danger="Consumers must be able to hold a batch in memory; raise their limits with it.",
     )
     compression_type: str = row(
-        "compression.type",
-        "string",
-        "producer",
-        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        broker=("compression.type",),
+        setting(
+            "compression.type",
+            "string",
+            "producer",
+            choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+            broker="compression.type",
+        ),
         applies=NEXT_APPEND,
         doc="How batches are stored; `producer` keeps them as they come.",
         danger="With any value but `producer`, a batch that comes with another codec is encoded again.",
     )
     compression_gzip_level: int = row(
-        "compression.gzip.level",
-        "int",
-        -1,
-        minimum=1,
-        maximum=9,
-        also=(-1,),
-        broker=("compression.gzip.level",),
+        setting("compression.gzip.level", "int", -1, minimum=1, maximum=9, also=(-1,), broker="compression.gzip.level"),
         applies=NEXT_APPEND,
         doc="The level where `compression.type` is gzip; -1 is the codec's own default.",
         danger="High levels are many times slower for a few per cent.",
     )
     compression_lz4_level: int = row(
-        "compression.lz4.level",
-        "int",
-        9,
-        minimum=1,
-        maximum=17,
-        broker=("compression.lz4.level",),
+        setting("compression.lz4.level", "int", 9, minimum=1, maximum=17, broker="compression.lz4.level"),
         applies=NEXT_APPEND,
         doc="The level where `compression.type` is lz4; 9, the default, is the fast compressor.",
         danger="Any other level is the slow high-compression variant.",
     )
     compression_zstd_level: int = row(
-        "compression.zstd.level",
-        "int",
-        3,
-        minimum=-131072,
-        maximum=22,
-        broker=("compression.zstd.level",),
+        setting("compression.zstd.level", "int", 3, minimum=-131072, maximum=22, broker="compression.zstd.level"),
         applies=NEXT_APPEND,
         doc="The level where `compression.type` is zstd.",
         danger="Levels above 19 take much memory and time; negative ones trade size for speed.",
     )
     message_timestamp_type: str = row(
-        "message.timestamp.type",
-        "string",
-        "CreateTime",
-        choices=("CreateTime", "LogAppendTime"),
-        broker=("log.message.timestamp.type",),
+        setting(
+            "message.timestamp.type",
+            "string",
+            "CreateTime",
+            choices=("CreateTime", "LogAppendTime"),
+            broker="log.message.timestamp.type",
+        ),
         applies=NEXT_APPEND,
         doc="Whose clock stamps the records: the producer's, or this log's as it appends.",
         danger="With CreateTime a producer's wrong clock decides about rolls and retention.",
     )
     message_timestamp_before_max_ms: int = row(
-        "message.timestamp.before.max.ms",
-        "long",
-        LONG_MAX,
-        unit="milliseconds",
-        minimum=0,
-        broker=("log.message.timestamp.before.max.ms",),
+        setting(
+            "message.timestamp.before.max.ms",
+            "long",
+            LONG_MAX,
+            "milliseconds",
+            minimum=0,
+            broker="log.message.timestamp.before.max.ms",
+        ),
         applies=NEXT_APPEND,
         doc="A record whose timestamp is further than this before the clock is refused.",
         danger="Any limit refuses the loading of old data with its own timestamps.",
     )
     message_timestamp_after_max_ms: int = row(
-        "message.timestamp.after.max.ms",
-        "long",
-        HOURS,
-        unit="milliseconds",
-        minimum=0,
-        broker=("log.message.timestamp.after.max.ms",),
+        setting(
+            "message.timestamp.after.max.ms",
+            "long",
+            HOURS,
+            "milliseconds",
+            minimum=0,
+            broker="log.message.timestamp.after.max.ms",
+        ),
         applies=NEXT_APPEND,
         doc="A record whose timestamp is further than this after the clock is refused.",
         danger="Records far in the future make the log roll, and keep retention from deleting their segments.",
     )
     min_insync_replicas: int = row(
-        "min.insync.replicas",
-        "int",
-        1,
-        unit="replicas",
-        minimum=1,
-        broker=("min.insync.replicas",),
+        setting(
+            "min.insync.replicas",
+            "int",
+            1,
+            "replicas",
+            minimum=1,
+            broker="min.insync.replicas",
+            idle="a log here has one replica",
+        ),
         doc="Kept for brokers that share the configuration; a log in one process is its only replica.",
         danger="None here.",
-        idle="a log here has one replica",
     )
     unclean_leader_election_enable: bool = row(
-        "unclean.leader.election.enable",
-        "bool",
-        False,
-        broker=("unclean.leader.election.enable",),
+        setting(
+            "unclean.leader.election.enable",
+            "bool",
+            False,
+            broker="unclean.leader.election.enable",
+            idle="no leader is elected here",
+        ),
         doc="Kept for brokers that share the configuration; nothing is elected here.",
         danger="None here.",
-        idle="no leader is elected here",
     )
     local_retention_ms: int = row(
-        "local.retention.ms",
-        "long",
-        -2,
-        unit="milliseconds",
-        minimum=-2,
-        broker=("log.local.retention.ms",),
+        setting(
+            "local.retention.ms",
+            "long",
+            -2,
+            "milliseconds",
+            minimum=-2,
+            broker="log.local.retention.ms",
+            idle=_NOT_TIERED,
+        ),
         doc="Kept for brokers with tiered storage; -2 is `retention.ms`.",
         danger="None here: nothing is tiered.",
-        idle=_NOT_TIERED,
     )
     local_retention_bytes: int = row(
-        "local.retention.bytes",
-        "long",
-        -2,
-        unit="bytes",
-        minimum=-2,
-        broker=("log.local.retention.bytes",),
+        setting(
+            "local.retention.bytes",
+            "long",
+            -2,
+            "bytes",
+            minimum=-2,
+            broker="log.local.retention.bytes",
+            idle=_NOT_TIERED,
+        ),
         doc="Kept for brokers with tiered storage; -2 is `retention.bytes`.",
         danger="None here: nothing is tiered.",
-        idle=_NOT_TIERED,
     )
     remote_storage_enable: bool = row(
-        "remote.storage.enable",
-        "bool",
-        False,
+        setting("remote.storage.enable", "bool", False, idle=_NOT_TIERED),
         doc="Kept for brokers with tiered storage.",
         danger="Nothing is tiered here, but the policy must be `delete` or empty, as Kafka demands.",
-        idle=_NOT_TIERED,
     )
     remote_log_copy_disable: bool = row(
-        "remote.log.copy.disable",
-        "bool",
-        False,
+        setting("remote.log.copy.disable", "bool", False, idle=_NOT_TIERED),
         doc="Kept for brokers with tiered storage.",
         danger="None here: nothing is tiered.",
-        idle=_NOT_TIERED,
     )
     remote_log_delete_on_disable: bool = row(
-        "remote.log.delete.on.disable",
-        "bool",
-        False,
+        setting("remote.log.delete.on.disable", "bool", False, idle=_NOT_TIERED),
         doc="Kept for brokers with tiered storage.",
         danger="None here: nothing is tiered.",
-        idle=_NOT_TIERED,
     )
     explicit: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
     """The names of the settings that were given, as Python writes them."""

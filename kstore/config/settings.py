@@ -1,7 +1,6 @@
 """The parts of a table of settings: a row, the parsing of values as Kafka parses its properties, the base class.
 
-The tables themselves are `log.LogConfig` and `broker.BrokerConfig`. The hardest rule is the precedence: the topic's
-name, then the broker's names in their order, then the default.
+The precedence of names: the topic's name, then the broker's names in their order, then the default.
 """
 
 from __future__ import annotations
@@ -61,18 +60,22 @@ class Setting:
     kind: Kind
     default: Any
     kafka_default: Any
-    unit: str
-    minimum: float | None
-    maximum: float | None
-    also: tuple[int, ...]
-    choices: tuple[str, ...]
-    nullable: bool
     broker_names: tuple[BrokerName, ...]
-    applies: str
-    doc: str
-    danger: str
+    unit: str
+    minimum: float | None = None
+    maximum: float | None = None
+    also: tuple[int, ...] = ()
+    choices: tuple[str, ...] = ()
+    applies: str = ""
+    doc: str = ""
+    danger: str = ""
     idle: str = ""
     """Why the setting does nothing here; "" if it has an effect."""
+
+    @property
+    def nullable(self) -> bool:
+        """Whether it may be None."""
+        return self.default is None
 
     @property
     def attribute(self) -> str:
@@ -160,44 +163,26 @@ class Setting:
                 raise _bad(name, value, f"is out of range: {self.range} is allowed", self.unit)
 
 
-def row(
+def setting(
     name: str,
     kind: Kind,
     default: Any,
-    *,
-    doc: str,
-    danger: str,
-    applies: str = "",
     unit: str = "",
-    minimum: float | None = None,
-    maximum: float | None = None,
-    also: tuple[int, ...] = (),
-    choices: tuple[str, ...] = (),
-    broker: tuple[BrokerName | str, ...] = (),
+    *,
     kafka_default: Any = ...,
-    idle: str = "",
-) -> Any:
-    names = tuple(BrokerName(name) if isinstance(name, str) else name for name in broker)
-    kafka_default = default if kafka_default is ... else kafka_default
-    nullable = default is None
-    setting = Setting(
-        name,
-        kind,
-        default,
-        kafka_default,
-        unit,
-        minimum,
-        maximum,
-        also,
-        choices,
-        nullable,
-        names,
-        applies,
-        doc,
-        danger,
-        idle,
-    )
-    return dataclasses.field(metadata={"setting": setting})
+    broker: str | tuple[BrokerName | str, ...] = (),
+    **more: Any,
+) -> Setting:
+    """Make a setting without its words, from its names, default and range."""
+    given = (broker,) if isinstance(broker, str) else broker
+    names = tuple(BrokerName(each) if isinstance(each, str) else each for each in given)
+    return Setting(name, kind, default, default if kafka_default is ... else kafka_default, names, unit, **more)
+
+
+def row(setting: Setting, *, doc: str, danger: str, applies: str = "") -> Any:
+    """Make the field of a table for a setting, with the words about it."""
+    told = dataclasses.replace(setting, doc=doc, danger=danger, applies=applies)
+    return dataclasses.field(metadata={"setting": told})
 
 
 def _bad(name: str, value: object, what: str, unit: str) -> ConfigError:

@@ -53,13 +53,10 @@ class Objects(Closing):
 
     url: str
     """Where it is, without credentials."""
-
     requests: Counter[str]
     """How many requests there were, by kind: get, put, list, delete."""
-
     parts_are_new: bool = False
     """Whether `put_new_parts` can be called: whether an object that goes in parts can be one that was not there."""
-
     sent_bytes: int
     """How many bytes the requests have written."""
 
