@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from kstore.errors import KStoreError, LogClosedError, PolicyViolationError, StorageError
 from kstore.log.compaction import compact_log
 from kstore.log.compaction.passes import DEFAULT_LIMITS, CleanerLimits
-from kstore.log.log import Log, writer_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.store.catalog import Entry, is_deleted
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def compact(
             if roll:
                 log.roll()
             done[entry.key] = compact_log.compact(
-                writer_of(log), limits=of_log, progress=lambda done, total: _refuse_if_closed(metadata)
+                HostedLog(log).writer, limits=of_log, progress=lambda done, total: _refuse_if_closed(metadata)
             )
         except KStoreError as error:  # the others are cleaned all the same
             metadata.refuse_if_closed()

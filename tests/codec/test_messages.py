@@ -27,7 +27,7 @@ from kstore.errors import (
     KStoreError,
     RecordTooLargeError,
 )
-from kstore.log.log import fail
+from kstore.log.hosted_log import HostedLog
 
 MESSAGES = 250_000
 
@@ -339,7 +339,7 @@ def test_a_wrapper_of_a_quarter_of_a_million_messages_costs_little_more_than_a_b
 
 def test_a_log_that_refuses_writes_says_so_before_it_looks_at_a_batch(partition: Path) -> None:
     log = kstore.Log.open(partition)
-    fail(log, kstore.StorageError(5, "Input/output error", "here"))
+    HostedLog(log).fail(kstore.StorageError(5, "Input/output error", "here"))
     with pytest.raises(kstore.StorageError, match="refuses writes"):
         log.append_batch(b"no batch")
     log.close()

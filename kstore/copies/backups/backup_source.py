@@ -23,7 +23,7 @@ from kstore.copies.backups.source_partition import ChangedMeanwhileError
 from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
 from kstore.files import checkpoint, epochs, gap_files, load_files, names, topic_files
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.store import catalog
 from kstore.store.catalog import Entry
 from kstore.store.log_directory import LogDirectory
@@ -174,7 +174,7 @@ class StoreSource(_Source):
             if recovery_point is not None and end in (None, recovery_point):
                 return self._look_at_closed(directory, entry, recovery_point)
             log = manager.log(entry)
-        writer = writer_of(log)
+        writer = HostedLog(log).writer
         layout = writer.segments
         durable = writer.housekeeping.recovery_point
         end = min(durable, writer.log_end_offset if end is None else end)

@@ -17,7 +17,7 @@ from kstore import _core
 from kstore.codec import header
 from kstore.columns._column_reader import decode_columns
 from kstore.files import _log_search
-from kstore.log.log import view_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.reading.view import View
 from kstore.log.segments.segment import Segment
 
@@ -110,7 +110,7 @@ def compare_all(
         different = np.flatnonzero(~_stands_in(ours, theirs))
         for last_offset in ours["last_offset"][different].tolist():
             if last_offset < end_offset and (not compacted or _contradicts(leader, own, last_offset)):
-                found = find_at(view_of(own), last_offset)
+                found = find_at(HostedLog(own).view, last_offset)
                 yield until, last_offset if found is None else max(found.place.base_offset, start_offset)
                 return
         yield until, None
@@ -134,14 +134,14 @@ def _stands_in(ours: Columns, theirs: Columns) -> NDArray[np.bool_]:
 
 def _contradicts(leader: Log, own: Log, offset: int) -> bool:
     """Whether two compacted logs have different records at an offset of the batch of `own` that ends at `offset`."""
-    ours = find_at(view_of(own), offset)
+    ours = find_at(HostedLog(own).view, offset)
     if ours is None:
         return False
     a = _records(ours)
     place = ours.place
     return any(
         a[at] != record
-        for theirs in batches_from(view_of(leader), place.base_offset, place.last_offset + 1)
+        for theirs in batches_from(HostedLog(leader).view, place.base_offset, place.last_offset + 1)
         for at, record in _records(theirs).items()
         if at in a
     )
