@@ -152,6 +152,28 @@ def test_a_call_that_reaches_the_disk_is_named_with_its_line() -> None:
     ]
 
 
+# What a `Log` keeps to itself.
+IN_A_LOG = re.compile(r"(?<!\bself)\.(_view|_writer|_writable|_leading)\b")
+
+
+def reaches_into_a_log(text: str) -> list[str]:
+    """The private names of a log that a source takes of an object of another class."""
+    taken = set(IN_A_LOG.findall(text))
+    return sorted(name for name in taken if not re.search(rf"\bself\.{name}\b", text))
+
+
+def test_only_the_modules_of_a_log_reach_into_it() -> None:
+    """A store, a replication and the metrics have a `HostedLog`."""
+    paths = [path for path in PACKAGE.rglob("*.py*") if path.suffix in {".py", ".pyx"}]
+    others = [path for path in paths if path.relative_to(PACKAGE).parts[0] != "log"]
+    reaching = {str(path): reaches_into_a_log(path.read_text(encoding="utf-8")) for path in others}
+    assert {path: names for path, names in reaching.items() if names} == {}
+
+
+def test_a_private_name_of_a_log_is_named() -> None:
+    assert reaches_into_a_log("writer = log._writer\nview = entry.log._view\nlog.read()") == ["_view", "_writer"]
+
+
 def test_an_import_upwards_is_named() -> None:
     assert wrong_arrow("disk.fs", "log.log") == "disk.fs imports log.log from above it"
     assert wrong_arrow("log.segments.roll", "log.writing.writer") == (

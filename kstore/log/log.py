@@ -10,7 +10,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack
 
@@ -36,7 +36,6 @@ from kstore.errors import (
     closed,
 )
 from kstore.files import follower_file, names
-from kstore.files.follower_file import FollowerRole
 from kstore.log import _append, column_append, encoded_append
 from kstore.log.appended import with_appended
 from kstore.log.batch_packer import append_options, check_epoch, producer_fields
@@ -809,14 +808,17 @@ class Log(Closing):
         after.check_for_writing()
         warned = before.warnings(housekeeping=False)
         cautions.issue(warning for warning in after.warnings(housekeeping=False) if warning not in warned)
-        with _config_change(self._writable(), after):
-            self._configure_locked(self.config.replace(**settings))
+        self._configure(after, settings)
 
-    def _configure_locked(self, config: LogConfig) -> None:
+    def _configure(self, config: LogConfig, settings: LogSettings | None = None) -> None:
+        """Take a configuration, or with `settings` the present one with these; a cleaning is aborted where the policy
+        loses `compact` (SEMANTICS 7.8)."""
         writer = self._writable()
-        self.config = config
-        writer.configure(config)
-        writer.limit()
+        stops = writer.config.compacts and not config.compacts
+        with writer.cleaning.paused() if stops else nullcontext(), writer.gate():
+            self.config = config if settings is None else self.config.replace(**settings)
+            writer.configure(self.config)
+            writer.limit()
 
     @property
     def closed(self) -> bool:
@@ -985,115 +987,3 @@ class Log(Closing):
 
 def _reopen(path: str, arguments: dict[str, Any]) -> Log:
     return Log.open(path, "r", **arguments)
-
-
-# For a store: what it needs of its logs beside their public methods.
-
-
-def open_to_read(path: str, config: LogConfig) -> Log:
-    """Open a partition for reading in a store, which closes it."""
-    log = Log.open(path, "r", config=config)
-    log._is_own = False
-    return log
-
-
-def open_hosted(
-    path: str,
-    config: LogConfig,
-    *,
-    housekeeper: Housekeeper,
-    clock: Callable[[], int] | None,
-    recovery_point: int,
-    log_start_offset: int,
-    marked_clean: bool,
-    expiry: Expiry,
-    on_storage_error: Callable[[StorageError], object],
-    follows: FollowerRole | None = None,
-    leader_epoch: int = -1,
-    seen: Seen | None = None,
-) -> Log:
-    """Open a partition for writing in a store, which has the locks and the checkpoint files; `housekeeper` is its part.
-
-    Makes files that are missing. `seen` is what a look at the directory has found just before. A follower `follows` its
-    leader; a leader goes on with `leader_epoch` at least. Raises what `Log.open` raises.
-    """
-    config.check_for_writing()
-    parsed = names.parse_partition_name(os.path.basename(path))
-    log = Log._begin(path, parsed.topic, parsed.partition, "a", config)
-    if seen is None:
-        fs.mkdir(path)
-    log._load(Marks(recovery_point, log_start_offset, marked_clean), clock, housekeeper, expiry, seen)
-    writer = log._writable()
-    writer.on_storage_error = on_storage_error
-    try:
-        take_role(writer, follows, leader_epoch)
-    except BaseException:
-        abandon(log)
-        raise
-    return log
-
-
-@contextmanager
-def _config_change(writer: Writer, config: LogConfig) -> Iterator[None]:
-    """The gate, for a change to `config`; a cleaning is aborted where the policy loses `compact` (SEMANTICS 7.8)."""
-    stops = writer.config.compacts and not config.compacts
-    with writer.cleaning.paused() if stops else nullcontext(), writer.gate():
-        yield
-
-
-def writer_of(log: Log) -> Writer:
-    """The writable half of a log; raises `LogClosedError` where the log is closed or open for reading."""
-    return log._writable()
-
-
-def view_of(log: Log) -> Writer | ReadOnlyView:
-    """The log as its readers see it."""
-    return log._view
-
-
-def dirty_ratio_of(log: Log) -> float:
-    """The share of a compacted log that is dirty, as `Log.stats` says it, without a look at each segment's files."""
-    return compaction_stats.numbers(log._view, log.config, log._now())["dirty_ratio"]
-
-
-def configure(log: Log, config: LogConfig) -> None:
-    """Give a log another configuration as a whole; otherwise as `Log.update_config`."""
-    with _config_change(log._writable(), config):
-        log._configure_locked(config)
-
-
-def set_role(log: Log, follows: FollowerRole | None) -> None:
-    """Have an open log be a follower's, or a leader's (None)."""
-    writer = log._writable()
-    with writer.gate():
-        writer.append_epochs.follow(follows)
-
-
-def begin_epoch(log: Log, leader_epoch: int) -> None:
-    """Begin a leader epoch at the log end, durably (SEMANTICS 10.24)."""
-    writer = log._writable()
-    with writer.gate():
-        writer.append_epochs.begin(leader_epoch, writer.log_end_offset)
-
-
-def append_as_follower(log: Log, data: ReadableBuffer, leader_epoch: int | None = None) -> AppendInfo:
-    """Append fetched batches as `Log.append_as_follower` does, in a follower of a store too."""
-    return encoded_append.append_fetched(log._writable(), data, leader_epoch)
-
-
-def fail(log: Log, error: StorageError) -> None:
-    """Have a log refuse writes from now on: the disk has failed, for this log or for another in its directory."""
-    if log._writer is not None:
-        log._writer.fail(error)
-
-
-def abandon(log: Log) -> None:
-    """Close a log at once and leave its files as they are, as the death of the process would."""
-    writer = log._writer
-    if writer is not None and not writer.closed:
-        with writer.mutex:
-            writer.housekeeping.stop()
-            writer.abandon()
-            for segment in writer.segments.items:
-                segment.close()
-            writer.housekeeping.release()

@@ -9,7 +9,8 @@ from typing import TypeAlias
 from kstore.copies.backups.backup import Backup
 from kstore.copies.replication.replicate import Replication
 from kstore.errors import KStoreError
-from kstore.log.log import Log, dirty_ratio_of, view_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.metrics import metric_families as f
 from kstore.metrics.metric_families import Sample
@@ -34,7 +35,7 @@ def samples_of(source: Source) -> Iterator[Sample]:
 
 
 def _of_lone_log(log: Log) -> Iterator[Sample]:
-    view = view_of(log)
+    view = HostedLog(log).view
     view.refresh()
     yield from _of_log(log)
     if not isinstance(view, ReadOnlyView):
@@ -45,7 +46,7 @@ def _of_lone_log(log: Log) -> Iterator[Sample]:
 
 def _of_log(log: Log) -> Iterator[Sample]:
     """The marks and the size of a log, as its readers know them: nothing is looked up on the disk."""
-    view, place = view_of(log), (log.topic, str(log.partition))
+    view, place = HostedLog(log).view, (log.topic, str(log.partition))
     segments = view.segments.items
     point = view.recovery_point if isinstance(view, ReadOnlyView) else view.housekeeping.recovery_point
     yield Sample(f.LOG_START, place, view.log_start_offset)
@@ -54,7 +55,7 @@ def _of_log(log: Log) -> Iterator[Sample]:
     yield Sample(f.LOG_SEGMENTS, place, len(segments))
     yield Sample(f.LOG_SIZE, place, sum(map(view.readable_bytes, segments)))
     if log.config.compacts:
-        yield Sample(f.LOG_DIRTY, place, dirty_ratio_of(log))
+        yield Sample(f.LOG_DIRTY, place, HostedLog(log).dirty_ratio)
 
 
 def _of_store(store: Store) -> Iterator[Sample]:

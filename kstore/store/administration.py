@@ -21,7 +21,7 @@ from kstore.disk import fs
 from kstore.errors import InconsistentTopicIdError, InvalidTopicError, KStoreError, StorageError, TopicExistsError
 from kstore.files import checkpoint, names
 from kstore.files.topic_files import MAX_PARTITIONS, TopicRecord
-from kstore.log.log import configure
+from kstore.log.hosted_log import HostedLog
 from kstore.store import catalog
 from kstore.store.catalog import Entry
 from kstore.store.coordinator.groups import GroupCoordinator
@@ -104,7 +104,7 @@ class Administration:
         for entry in entries:
             log = entry.log
             if log is not None and not log.closed:
-                configure(log, self._metadata.config_of(entry.topic))
+                HostedLog(log).configure(self._metadata.config_of(entry.topic))
         manager.wake_flush(0)
 
     def _checked(self, overrides: Mapping[str, object], named: Mapping[str, object]) -> dict[str, str]:

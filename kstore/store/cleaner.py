@@ -25,7 +25,8 @@ from kstore.files import names
 from kstore.log.compaction import passes
 from kstore.log.compaction.dirtiness import Dirtiness, survey
 from kstore.log.compaction.passes import CleanerLimits
-from kstore.log.log import Log, writer_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.log.writing.cleaning_guard import CleaningAbortedError, State
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.cleaner_throttle import Throttle
@@ -232,7 +233,7 @@ class Cleaner:
 
         A first-dirty line outside of the log is written anew at once.
         """
-        writer = writer_of(log)
+        writer = HostedLog(log).writer
         if writer.cleaning.state is not State.NONE or writer.failure is not None:
             return None
         housekeeper = writer.housekeeping.housekeeper
@@ -258,7 +259,7 @@ class Cleaner:
             config = self._metadata.config_of(entry.topic)
             limits = self.limits(config.max_message_bytes)
             begun = time.perf_counter()
-            stats = passes.compact(writer_of(log), dirtiness, limits, throttle=self.pace)
+            stats = passes.compact(HostedLog(log).writer, dirtiness, limits, throttle=self.pace)
         except (CleaningAbortedError, LogClosedError) as error:
             logger.info("%s: the cleaning was given up: %s", entry.path, error)
             return False

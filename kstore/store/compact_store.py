@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kstore.errors import KStoreError, LogClosedError, PolicyViolationError, StorageError
 from kstore.log.compaction import compact_log
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.manager import LogManager
 
@@ -37,7 +37,7 @@ def compact(
             if roll:
                 log.roll()
             done[entry.key] = compact_log.compact(
-                writer_of(log),
+                HostedLog(log).writer,
                 limits=logs.writing().cleaner.limits(config.max_message_bytes),
                 progress=lambda done, total: _refuse_if_closed(metadata),
             )

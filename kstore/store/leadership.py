@@ -36,7 +36,8 @@ from kstore.errors import ReplicationError, StorageError
 from kstore.files import checkpoint
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.follower_file import FollowerRole, remove_role
-from kstore.log.log import Log, append_as_follower, begin_epoch, writer_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.log.writing import retention_run, truncation
 from kstore.log.writing._sync_turn import Turn
 from kstore.store.administration import Administration
@@ -70,24 +71,24 @@ class FollowerPartition:
     @property
     def epochs(self) -> LeaderEpochCache:
         """The leader epochs of the log."""
-        return writer_of(self.log).epochs
+        return HostedLog(self.log).writer.epochs
 
     def append(self, batches: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
         """Append fetched batches; see `Log.append_as_follower`."""
-        return append_as_follower(self.log, batches, leader_epoch)
+        return HostedLog(self.log).append_fetched(batches, leader_epoch)
 
     def truncate_to(self, offset: int) -> bool:
         """Cut the log; see `Log.truncate_to`."""
-        return truncation.truncate_to(writer_of(self.log), offset)
+        return truncation.truncate_to(HostedLog(self.log).writer, offset)
 
     def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
         """Empty the log; see `Log.truncate_fully_and_start_at`."""
-        truncation.restart(writer_of(self.log), offset, offset if log_start_offset is None else log_start_offset)
+        truncation.restart(HostedLog(self.log).writer, offset, offset if log_start_offset is None else log_start_offset)
 
     def move_log_start(self, offset: int) -> None:
         """Raise the log start to the leader's (SEMANTICS 10.23), whatever the cleanup policy; a lower one is passed
         over. `OffsetOutOfRangeError` above the log end."""
-        writer = writer_of(self.log)
+        writer = HostedLog(self.log).writer
         if offset > writer.log_start_offset:
             retention_run.raise_start(writer, offset)
 
@@ -232,7 +233,7 @@ class Leadership:
                 # From here on an opening as a leader has these epochs, also where a log's own file has lost them.
                 directory.write_leader_epochs({entry.key: epochs[entry.key] for entry in entries if entry.root == root})
             for entry in entries:
-                begin_epoch(manager.log(entry), epochs[entry.key])
+                HostedLog(manager.log(entry)).begin_epoch(epochs[entry.key])
             if metadata.role is not None:
                 for root in manager.disks.roots:
                     remove_role(root)
@@ -267,7 +268,7 @@ def _next_epoch(manager: LogManager, entry: Entry) -> int:
     """The epoch after the newest that a log has had; what the log has is on the disk then."""
     log = manager.log(entry)
     log.flush()
-    latest = writer_of(log).epochs.latest_epoch
+    latest = HostedLog(log).writer.epochs.latest_epoch
     least = manager.disks.directories[entry.root].mark(checkpoint.LEADER_EPOCHS, entry.key)
     epoch = max(latest or 0, least or 0) + 1
     if epoch > INT_MAX:

@@ -31,7 +31,9 @@ from kstore.errors import (
 )
 from kstore.files import checkpoint, names
 from kstore.files.follower_file import FollowerRole
-from kstore.log.log import Log, abandon, fail, open_hosted, set_role, writer_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
+from kstore.log.opening import Marks
 from kstore.log.segments import recovery
 from kstore.log.segments.producer_state import Expiry
 from kstore.store.catalog import Entry, is_deleted
@@ -80,7 +82,7 @@ class LogManager:
         self._given_clock = clock  # for the logs: an appender converts what it gives by itself
         self._clock = checked
         self._expiry = Expiry(broker.producer_id_expiration_ms, broker.producer_id_expiration_check_interval_ms)
-        self._open: dict[Entry, Log] = {}
+        self._open: dict[Entry, HostedLog] = {}
         self._distrusted: set[Entry] = set()
         self._not_in_order: set[str] = set()  # the roots in which a log could not be opened, or closed
         self._follows: FollowerRole | None = None
@@ -108,9 +110,9 @@ class LogManager:
 
     def _fail_logs(self, directory: LogDirectory, error: StorageError) -> None:
         """Have the logs in a directory that went offline refuse writes."""
-        for entry, log in list(self._open.items()):
+        for entry, hosted in list(self._open.items()):
             if entry.root == directory.path:
-                fail(log, error)
+                hosted.fail(error)
 
     def _after_fork(self) -> None:
         """Be closed in a child process; the logs, locks and the scheduler are told themselves."""
@@ -132,9 +134,9 @@ class LogManager:
         self._follows = follows
         for directory in self.disks.directories.values():
             directory.watermarks = None if follows is None else {}
-        for log in self.open_logs:
+        for hosted in self.open_logs:
             with suppress(LogClosedError):
-                set_role(log, follows)
+                hosted.follow(follows)
 
     def now(self) -> int:
         """Milliseconds since the epoch, by the store's clock."""
@@ -214,7 +216,7 @@ class LogManager:
             directory = self.disks.directories[entry.root]
             directory.refuse_if_offline()
             try:
-                log = self._open_hosted(entry, directory, seen)
+                hosted = self._open_hosted(entry, directory, seen)
             except fs.FullDiskError as error:
                 entry.waits = error
                 raise
@@ -226,37 +228,40 @@ class LogManager:
                     entry.waits = error
                 raise
             entry.trusted, entry.waits = False, None
-            entry.log = log
-            self._open[entry] = log
-            return log
+            entry.log = hosted.log
+            self._open[entry] = hosted
+            return hosted.log
 
-    def _open_hosted(self, entry: Entry, directory: LogDirectory, seen: recovery.Seen | None) -> Log:
-        return open_hosted(
+    def _open_hosted(self, entry: Entry, directory: LogDirectory, seen: recovery.Seen | None) -> HostedLog:
+        leader_epoch = directory.mark(checkpoint.LEADER_EPOCHS, entry.key)
+        return HostedLog.open(
             entry.path,
             self._metadata.config_of(entry.topic),
             housekeeper=directory,
             clock=self._given_clock,
-            recovery_point=directory.mark(checkpoint.RECOVERY_POINTS, entry.key) or 0,
-            log_start_offset=directory.mark(checkpoint.LOG_STARTS, entry.key) or 0,
-            marked_clean=entry.trusted,
+            marks=Marks(
+                directory.mark(checkpoint.RECOVERY_POINTS, entry.key) or 0,
+                directory.mark(checkpoint.LOG_STARTS, entry.key) or 0,
+                entry.trusted,
+                -1 if leader_epoch is None else leader_epoch,
+            ),
             expiry=self._expiry,
             on_storage_error=partial(weak_method(self.disks.take_offline), directory),
             follows=self._follows,
-            leader_epoch=-1 if (least := directory.mark(checkpoint.LEADER_EPOCHS, entry.key)) is None else least,
             seen=seen,
         )
 
     @property
-    def open_logs(self) -> list[Log]:
+    def open_logs(self) -> list[HostedLog]:
         """The logs that are open."""
-        return [log for log in list(self._open.values()) if not log.closed]
+        return [hosted for hosted in list(self._open.values()) if not hosted.log.closed]
 
     def _all_housekeeping(self, directory: LogDirectory) -> list[Housekeeping]:
         found = []
-        for entry, log in list(self._open.items()):
-            if entry.root == directory.path and not log.closed:
+        for entry, hosted in list(self._open.items()):
+            if entry.root == directory.path and not hosted.log.closed:
                 try:
-                    found.append(writer_of(log).housekeeping)
+                    found.append(hosted.writer.housekeeping)
                 except LogClosedError:  # just now
                     continue
         return found
@@ -292,9 +297,9 @@ class LogManager:
 
     def _stand_in_from_now_on(self, stands_in: bool) -> None:
         self._stands_in = stands_in
-        for log in self.open_logs:
+        for hosted in self.open_logs:
             with suppress(LogClosedError):
-                writer_of(log).housekeeping.set_due()
+                hosted.writer.housekeeping.set_due()
 
     def due_in_appends(self) -> int:
         """When an append has something to do: never, unless no background thread could be started."""
@@ -395,9 +400,9 @@ class LogManager:
     def flush(self) -> None:
         """Flush every log that has something to flush."""
         first: KStoreError | None = None
-        for log in self.open_logs:
+        for hosted in self.open_logs:
             try:
-                housekeeping = writer_of(log).housekeeping
+                housekeeping = hosted.writer.housekeeping
                 if housekeeping.owes_anything:
                     housekeeping.flush()
             except LogClosedError:  # just now: it was flushed, or deleted
@@ -428,10 +433,10 @@ class LogManager:
     def full(self, root: str) -> StorageError | None:
         """Why a write in a directory has waited for room since, None where none does."""
         found = [self.disks.directories[root].full]
-        for entry, log in list(self._open.items()):
-            if entry.root == root and not log.closed:
+        for entry, hosted in list(self._open.items()):
+            if entry.root == root and not hosted.log.closed:
                 with suppress(LogClosedError):  # just now
-                    found.append(writer_of(log).full)
+                    found.append(hosted.writer.full)
         return next((error for error in found if error is not None), None)
 
     def delete(self, entries: Iterable[Entry], *, at_once: bool = False) -> bool:
@@ -445,10 +450,10 @@ class LogManager:
         full = [root for root in self.disks.roots if at_once or self.full(root) is not None]
         for entry in entries:
             with entry.opening:
-                log, entry.log = self._open.pop(entry, None), None
+                hosted, entry.log = self._open.pop(entry, None), None
                 entry.failure = UnknownTopicOrPartitionError(f"{entry.topic}-{entry.partition} has been deleted")
-                if log is not None:
-                    abandon(log)
+                if hosted is not None:
+                    hosted.abandon()
             gone = f" {entry.topic}-{entry.partition}"
             for name in [name for name in self.failures if name.endswith(gone)]:
                 self.failures.pop(name, None)
@@ -466,8 +471,8 @@ class LogManager:
         """Leave everything as the death of the process would, and give the locks back."""
         self.stop()
         self.closed = True
-        for log in self.open_logs:
-            abandon(log)
+        for hosted in self.open_logs:
+            hosted.abandon()
         self.disks.release()
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ from copy import copy
 from typing import NoReturn, Protocol
 
 from kstore.errors import ReadOnlyError
-from kstore.log.log import Log, open_to_read
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.store.catalog import Entry
 from kstore.store.manager import LogManager
 from kstore.store.metadata import Metadata
@@ -41,7 +42,8 @@ class LogReaders:
                     self._metadata.refuse_if_closed()
                     if entry.failure is not None:
                         raise copy(entry.failure)
-                    log = entry.log = open_to_read(entry.path, self._metadata.config_of(entry.topic))
+                    hosted = HostedLog.open_to_read(entry.path, self._metadata.config_of(entry.topic))
+                    log = entry.log = hosted.log
         return log
 
     def writing(self) -> NoReturn:

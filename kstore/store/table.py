@@ -20,7 +20,7 @@ from kstore.columns._columns import Columns
 from kstore.columns._latest_offsets import new_secret, share_keys
 from kstore.columns.keyed_rows import ROW_COLUMNS, KeyedRows
 from kstore.errors import KStoreError
-from kstore.log.log import view_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.log_table import Newest, collect, row_parts
 from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import Logs
@@ -102,7 +102,7 @@ class TopicTables:
         def read_one(number: int) -> Newest:
             moment = as_of if isinstance(as_of, datetime) else ends.get(number)
             log = self._logs.log(entries[number])
-            return collect(view_of(log), moment, secret, threads=1 if len(numbers) > 1 else None)
+            return collect(HostedLog(log).view, moment, secret, threads=1 if len(numbers) > 1 else None)
 
         try:
             with Workers(min(MOST_THREADS, len(numbers)), "kstore-table") as pool:

@@ -24,7 +24,7 @@ from kstore.errors import (
     KStoreError,
     RecordTooLargeError,
 )
-from kstore.log.log import fail
+from kstore.log.hosted_log import HostedLog
 from tests.conftest import ManualClock
 from tests.support.batches import APPEND_TIME, CODECS, NOW, legacy, record, v2, varint, wrapper
 from tests.support.validating import header, lead
@@ -339,7 +339,7 @@ def test_a_wrapper_of_250000_messages_costs_little_more_than_a_batch_of_format_2
 
 def test_a_log_that_refuses_writes_says_so_before_it_looks_at_a_batch(partition: Path) -> None:
     log = kstore.Log.open(partition)
-    fail(log, kstore.StorageError(5, "Input/output error", "here"))
+    HostedLog(log).fail(kstore.StorageError(5, "Input/output error", "here"))
     with pytest.raises(kstore.StorageError, match="refuses writes"):
         log.append_batch(b"no batch")
     log.close()

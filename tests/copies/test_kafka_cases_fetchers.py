@@ -15,7 +15,7 @@ import pytest
 import kstore
 from kstore.copies.replication.divergence import Ends, Truncation, find_truncation
 from kstore.files.epochs import EpochEntry, LeaderEpochCache
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from tests.support.batches import NOW, messages_of, v2
 from tests.support.copied import catch_up, follower
 from tests.support.replicas import PARTITION, State, state_of
@@ -44,7 +44,7 @@ def make(root: Path, batches: Sequence[Batch], *, start: int | None = None) -> P
 
 def state(root: Path) -> State:
     with kstore.Log.open(root / PARTITION, clock=lambda: NOW) as log:
-        writer_of(log).epochs.flush()
+        HostedLog(log).writer.epochs.flush()
         return state_of(root, log.log_start_offset, log.log_end_offset)
 
 
@@ -134,7 +134,7 @@ def test_a_follower_takes_batches_up_to_the_leader_epoch_that_it_knows(partition
     """AbstractFetcherThreadTest.testReplicateBatchesUpToLeaderEpoch."""
     with kstore.Log.open(partition) as log:
         log.append_as_follower(encoded([(0, 0, b"c"), (1, 4, b"d"), (2, 5, b"e")]), leader_epoch=4)
-        assert (log.log_end_offset, [epoch for epoch, _ in writer_of(log).epochs.entries]) == (2, [0, 4])
+        assert (log.log_end_offset, [epoch for epoch, _ in HostedLog(log).writer.epochs.entries]) == (2, [0, 4])
 
 
 def test_a_diverging_epoch_that_the_follower_never_had_takes_it_back_step_by_step() -> None:

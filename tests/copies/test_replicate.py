@@ -18,7 +18,7 @@ from kstore.copies.replication import common_batch
 from kstore.copies.replication.follower_partition import PartitionFollower
 from kstore.errors import NotLeaderError, RecordBatchTooLargeError, ReplicationError
 from kstore.files.follower_file import read_role
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.store.leadership import FollowerPartition
 from tests.support.copied import batches_of
 
@@ -362,7 +362,7 @@ def test_a_copy_becomes_a_leader_between_two_steps_of_its_replication(
         assert "a leader" in copy.stats()["failure"]
         for (topic, number), epoch in epochs.items():
             log = copy.store.log(topic, number)
-            begins = dict(writer_of(log).epochs.entries)[epoch]
+            begins = dict(HostedLog(log).writer.epochs.entries)[epoch]
             assert begins == log.log_end_offset, (topic, number)
         copy.store.append("orders", b"mine", partition=0)
 

@@ -15,7 +15,7 @@ import kstore
 from kstore.copies.replication import common_batch
 from kstore.copies.replication.leader_directory import LeaderLog, Piece
 from kstore.errors import CorruptRecordError, RecordBatchTooLargeError, ReplicationError
-from kstore.log.log import abandon, begin_epoch, writer_of
+from kstore.log.hosted_log import HostedLog
 from tests.conftest import examples
 from tests.support.copied import PlainTarget, batches_of, catch_up, follower
 
@@ -38,7 +38,7 @@ def fill(log: kstore.Log, count: int, text: str = "a", size: int = 100) -> None:
 
 
 def lead(log: kstore.Log, epoch: int) -> None:
-    writer = writer_of(log)
+    writer = HostedLog(log).writer
     with writer.gate():
         writer.assign_epoch_locked(epoch)
 
@@ -176,13 +176,13 @@ def test_an_epoch_without_records_that_the_leader_never_had_is_dropped(
     """
     fill(source, 5)
     catch_up(follower(Path(source.path), target))
-    begin_epoch(target, 1)
+    HostedLog(target).begin_epoch(1)
     lead(source, 2)
     fill(source, beside, "new")
     copy = follower(Path(source.path), target)
     copy.look()
     copy.step(memoryview(bytearray(1 << 16)), 0)
-    assert list(writer_of(target).epochs.entries) == [(0, 0)]
+    assert list(HostedLog(target).writer.epochs.entries) == [(0, 0)]
     assert copy.truncations == []
     catch_up(copy)
     assert batches_of(target) == batches_of(source)
@@ -292,7 +292,7 @@ def test_a_follower_ends_equal_whatever_was_done_to_its_leader(
     def crash(log: kstore.Log, least: int) -> kstore.Log:
         """The process dies, and of what was not flushed some is lost."""
         end = rng.randint(least, log.log_end_offset)
-        abandon(log)
+        HostedLog(log).abandon()
         log._unlock()
         log = kstore.Log.open(log.path, **settings)
         log.truncate_to(end)

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import kstore
 from kstore.base._histogram import Histogram
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.metrics.metric_families import FAMILIES
 from tests.conftest import ManualClock
 from tests.support.parking import park
@@ -106,7 +106,7 @@ def test_a_scrape_opens_no_log_and_wakes_none(tmp_path: Path, registry: Collecto
             assert registry.get_sample_value("kstore_log_end_offset", PLACE) == 20 * life
             assert registry.get_sample_value("kstore_log_size_bytes", PLACE) == log.stats()["size_bytes"]
             assert registry.get_sample_value("kstore_log_dirty_ratio", PLACE) is not None
-            assert writer_of(log).appender.parked
+            assert HostedLog(log).writer.appender.parked
             assert store.stats()["open_logs"] == 1
 
 

@@ -18,7 +18,7 @@ import pytest
 import kstore
 from kstore.disk import fs
 from kstore.files import checkpoint
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.writing import _appender
 from kstore.log.writing.housekeepers import RETRY_SECONDS, ThreadHousekeeper
 from tests.conftest import ManualClock
@@ -227,7 +227,7 @@ def test_a_flush_in_the_background_that_fails_is_logged_once_until_it_succeeds(
 ) -> None:
     with FaultFS(root) as disk, kstore.Log.open(root / "events-0", clock=clock) as log:
         housekeeper = ThreadHousekeeper("")  # without its thread
-        housekeeping = writer_of(log).housekeeping
+        housekeeping = HostedLog(log).writer.housekeeping
         for _ in range(2):
             log.append(b"a")
             housekeeping.housekeep()

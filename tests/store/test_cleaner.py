@@ -17,7 +17,7 @@ from kstore import BrokerConfig, CompactionStats, StorageError, Store
 from kstore.files import checkpoint
 from kstore.log.compaction import passes
 from kstore.log.compaction.passes import DEFAULT_LIMITS, CleanerLimits
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.writing.cleaning_guard import CleaningAbortedError
 from kstore.log.writing.writer import Writer
 from kstore.store.cleaner import CLEANER, limits_of
@@ -99,7 +99,7 @@ def fill(store: Store, topic: str, *counts: int, partition: int = 0) -> None:
 
 
 def set_line(store: Store, topic: str, offset: int, partition: int = 0) -> None:
-    writer = writer_of(store.log(topic, partition))
+    writer = HostedLog(store.log(topic, partition)).writer
     writer.housekeeping.housekeeper.write_first_dirty(writer.partition, offset)
 
 
@@ -219,7 +219,7 @@ def test_a_log_that_is_cleaned_or_paused_by_another_thread_is_passed_over(
     store.create_topic("a", 3)
     for partition in range(3):
         fill(store, "a", 5, partition=partition)
-    states = [writer_of(store.log("a", partition)).cleaning for partition in range(3)]
+    states = [HostedLog(store.log("a", partition)).writer.cleaning for partition in range(3)]
     with states[0].running(), states[1].paused():
         store.run_housekeeping()
     assert cleaning.take() == [("a", 2)]
@@ -406,7 +406,7 @@ def test_neither_a_failed_log_nor_one_in_progress_is_selected_and_then_none_is_l
     for partition in range(2):
         fill(store, "a", 5, partition=partition)
     cleaning.failing["a", 0] = ValueError("no room")
-    with writer_of(store.log("a", 1)).cleaning.running():
+    with HostedLog(store.log("a", 1)).writer.cleaning.running():
         store.run_housekeeping()
     assert cleaning.take() == [("a", 0)]
 
@@ -419,7 +419,7 @@ def test_an_error_while_a_log_is_looked_at_is_noted_and_the_others_are_cleaned(
     store.create_topic("a", 2)
     for partition in range(2):
         fill(store, "a", 5, partition=partition)
-    housekeeper = writer_of(store.log("a", 0)).housekeeping.housekeeper
+    housekeeper = HostedLog(store.log("a", 0)).writer.housekeeping.housekeeper
     real = housekeeper.first_dirty
 
     def failing(partition: tuple[str, int]) -> int | None:

@@ -15,7 +15,7 @@ from kstore import BrokerConfig, CompactionStats, LogClosedError, PolicyViolatio
 from kstore.cli import main
 from kstore.files import checkpoint
 from kstore.log.compaction import passes
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.store.cleaner import limits_of
 from tests.conftest import ManualClock
 
@@ -276,6 +276,6 @@ def test_a_truncation_takes_the_first_dirty_line_down_and_the_log_is_cleaned_aga
     log.truncate_to(8)
     assert log.segments[-1].base_offset == 0  # all that is left is in the active segment, of which nothing is clean
     assert checkpoint.read_offsets(root, checkpoint.CLEANER_OFFSETS)["a", 0] == 0
-    assert writer_of(log).cleaning.state.value == "none"
+    assert HostedLog(log).writer.cleaning.state.value == "none"
     log.append(b"new", b"k1")
     assert store.compact("a", roll=True)["a", 0].first_dirty_offset == log.log_end_offset

@@ -16,7 +16,7 @@ import pytest
 import kstore
 from kstore.disk import fs
 from kstore.files import checkpoint
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.store.coordinator.groups import GroupCoordinator
 from kstore.store.coordinator.transactions import TransactionCoordinator
 from kstore.store.manager import LogManager
@@ -400,7 +400,7 @@ def test_a_flush_that_outlives_its_topic_leaves_no_line_for_the_next_of_the_name
         log = store.log("t", 0)
         log.append_many([b"v"] * 50)
         log.flush()
-        housekeeping = writer_of(log).housekeeping
+        housekeeping = HostedLog(log).writer.housekeeping
         directory = housekeeping.housekeeper
         store.delete_topic("t")
         store.create_topic("t", partitions=1)

@@ -16,7 +16,7 @@ from kstore import Store, TopicExistsError
 from kstore.disk import fs, handles, locks
 from kstore.errors import StorageError
 from kstore.files import checkpoint
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.segments.segment import Segment
 
 
@@ -377,7 +377,7 @@ def test_a_crash_before_an_index_has_its_full_size_leaves_it_to_the_next_opening
 def test_the_close_of_a_store_says_which_interrupt_a_log_failed_of(tmp_path: Path) -> None:
     store = Store.open(tmp_path, background=False)
     store.create_topic("t")
-    writer_of(store.log("t", 0)).fail(KeyboardInterrupt())
+    HostedLog(store.log("t", 0)).writer.fail(KeyboardInterrupt())
     with pytest.raises(StorageError, match=r"interrupted by KeyboardInterrupt.*t-0") as caught:
         store.close()
     assert isinstance(caught.value.__cause__, KeyboardInterrupt)

@@ -10,7 +10,7 @@ from typing import Any
 import kstore
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.compaction.passes import CleanerLimits, compact
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.writing.cleaning_guard import State
 from kstore.types import CompactionStats
 from tests.conftest import ManualClock
@@ -33,7 +33,7 @@ def fill(log: kstore.Log, clock: ManualClock, count: int, keys: int) -> None:
 
 def clean(log: kstore.Log, limits: CleanerLimits = LIMITS) -> CompactionStats:
     """One round over all that is cleanable."""
-    writer = writer_of(log)
+    writer = HostedLog(log).writer
     line = writer.housekeeping.housekeeper.first_dirty(writer.partition)
     return compact(writer, survey(writer, log.config, writer.now(), line, lag=False), limits)
 
@@ -70,7 +70,7 @@ class Aborting:
 
     def __call__(self) -> None:
         self.future = self._pool.submit(self._work)
-        while writer_of(self._log).cleaning.state is not State.ABORTED:
+        while HostedLog(self._log).writer.cleaning.state is not State.ABORTED:
             assert not self.future.done(), "it has not waited for the pass to end"
 
     def finish(self) -> object:

@@ -9,7 +9,7 @@ import kstore
 from kstore.copies.replication.follower_partition import PartitionFollower
 from kstore.copies.replication.leader_directory import LeaderLog
 from kstore.files.epochs import LeaderEpochCache
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.writing import retention_run
 from kstore.types import AppendInfo
 
@@ -26,7 +26,7 @@ class PlainTarget:
 
     @property
     def epochs(self) -> LeaderEpochCache:
-        return writer_of(self.log).epochs
+        return HostedLog(self.log).writer.epochs
 
     def append(self, batches: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
         return self.log.append_as_follower(batches, leader_epoch=leader_epoch)
@@ -38,7 +38,7 @@ class PlainTarget:
         self.log.truncate_fully_and_start_at(offset, log_start_offset=log_start_offset)
 
     def move_log_start(self, offset: int) -> None:
-        retention_run.raise_start(writer_of(self.log), offset)
+        retention_run.raise_start(HostedLog(self.log).writer, offset)
 
     def mark_high_watermark(self, offset: int) -> None:
         self.high_watermark = offset

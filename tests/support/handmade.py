@@ -24,7 +24,7 @@ from kstore.copies.backups.object_store import Objects
 from kstore.copies.backups.open_objects import open_objects
 from kstore.files import checkpoint, gap_files, names
 from kstore.files.load_files import LOADS_FILE
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 
 
 class HandmadeBackup:
@@ -81,7 +81,7 @@ class HandmadeBackup:
 
     def _partition(self, store: kstore.Store, topic: str, partition: int, number: int, tails: list[bytes]) -> Change:
         log = store.log(topic, partition)
-        writer = writer_of(log)
+        writer = HostedLog(log).writer
         topic_id = store.topic_id(topic)
         sealed = [self._sealed(log, segment, number) for segment in log.segments[:-1]]
         active = log.segments[-1]

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 
 import kstore
-from kstore.log.log import Log, writer_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.log.writing import truncation
 from tests.support.batches import NOW
 
@@ -209,7 +210,7 @@ class KstoreReplica:
 
     def state(self) -> State:
         log = self._log
-        writer_of(log).epochs.flush()  # a truncation leaves the file for later
+        HostedLog(log).writer.epochs.flush()  # a truncation leaves the file for later
         producers = [
             (each.producer_id, each.producer_epoch, max((batch.last_offset for batch in each.batches), default=-1))
             for each in log.producer_states()

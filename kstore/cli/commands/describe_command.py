@@ -22,7 +22,8 @@ from kstore.files import checkpoint, load_files
 from kstore.files.follower_file import read_role
 from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
 from kstore.log.compaction.dirtiness import survey
-from kstore.log.log import Log, view_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.store.catalog import Entry
 from kstore.tools.check import recheck
 from kstore.types import SegmentInfo
@@ -176,7 +177,7 @@ def _clean_part(log: Log, entry: Entry) -> dict[str, int | None]:
         record = read_topics([entry.root]).find(entry.topic)
         config = inherited_config(entry.topic, cleaned_topics([entry.root])) if record is None else record.config
         if line is not None or LogConfig().for_topic(config).compacts:
-            dirtiness = survey(view_of(log), log.config, 0, line, lag=False)
+            dirtiness = survey(HostedLog(log).view, log.config, 0, line, lag=False)
             return {"first_dirty_offset": dirtiness.first_dirty_offset, "clean_bytes": dirtiness.clean_bytes}
     return {"first_dirty_offset": None, "clean_bytes": None}
 

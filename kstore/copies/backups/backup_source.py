@@ -22,7 +22,7 @@ from kstore.copies.backups.source_partition import ChangedMeanwhileError
 from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
 from kstore.files import checkpoint, epochs, load_files, names, topic_files
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.store import catalog
 from kstore.store.catalog import Entry
 from kstore.store.log_directory import LogDirectory
@@ -166,7 +166,7 @@ class StoreSource(_Source):
                 start = directory.mark(checkpoint.LOG_STARTS, entry.key) or 0
                 return _seen(directory, entry, start, recovery_point, read_epochs(entry.path), ("closed", entry))
             log = manager.log(entry)
-        writer = writer_of(log)
+        writer = HostedLog(log).writer
         layout = writer.segments
         durable = writer.housekeeping.recovery_point
         end = min(durable, writer.log_end_offset if end is None else end)

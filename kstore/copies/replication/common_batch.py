@@ -15,7 +15,7 @@ from kstore import _core
 from kstore.codec import header
 from kstore.columns._column_reader import decode_columns
 from kstore.files import _log_search
-from kstore.log.log import view_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.reading.view import View
 from kstore.log.segments.segment import Segment
 
@@ -108,7 +108,7 @@ def compare_all(
         different = np.flatnonzero(~_stands_in(ours, theirs))
         for last_offset in ours["last_offset"][different].tolist():
             if last_offset < end_offset and (not compacted or _contradicts(leader, own, last_offset)):
-                found = find_at(view_of(own), last_offset)
+                found = find_at(HostedLog(own).view, last_offset)
                 yield until, last_offset if found is None else max(found.place.base_offset, start_offset)
                 return
         yield until, None
@@ -131,11 +131,11 @@ def _stands_in(ours: Columns, theirs: Columns) -> NDArray[np.bool_]:
 
 def _contradicts(leader: Log, own: Log, offset: int) -> bool:
     """Whether two compacted logs have different records at an offset of the batch of `own` that ends at `offset`."""
-    ours = find_at(view_of(own), offset)
+    ours = find_at(HostedLog(own).view, offset)
     if ours is None:
         return False
     a = _records(ours)
-    theirs = batches_from(view_of(leader), ours.place.base_offset, ours.place.last_offset + 1)
+    theirs = batches_from(HostedLog(leader).view, ours.place.base_offset, ours.place.last_offset + 1)
     return any(a.get(at, record) != record for batch in theirs for at, record in _records(batch).items())
 
 

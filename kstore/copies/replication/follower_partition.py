@@ -17,7 +17,8 @@ from kstore.copies.replication.divergence import Ends, Restart, find_common_end
 from kstore.copies.replication.leader_directory import LeaderLog, Piece
 from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, RecordBatchTooLargeError, ReplicationError
 from kstore.files.epochs import LeaderEpochCache
-from kstore.log.log import Log, view_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.types import AppendInfo
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class PartitionFollower:
         self._compared: int | None = 0  # below this offset all batches were compared; None: all that there were
         self._all_at = (-1, -1)  # version and log end of a leader's log in which no more batches follow
         self._log = target.log
-        self._view = view_of(self._log)
+        self._view = HostedLog(self._log).view
         self.caught_up_ms = now()
 
     @property

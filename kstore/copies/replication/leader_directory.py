@@ -17,7 +17,8 @@ from kstore.disk import fs
 from kstore.errors import CorruptRecordError, KStoreError, StorageError
 from kstore.files import checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
-from kstore.log.log import Log, view_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.segments.segment import Segment
 from kstore.store.catalog import is_half_made
@@ -131,7 +132,7 @@ class LeaderLog:
     def __init__(self, log: Log) -> None:
         self.path = log.path
         self.log = log
-        view = view_of(log)
+        view = HostedLog(log).view
         assert isinstance(view, ReadOnlyView)
         self.view = view
         """The log as a reader sees it, as of the last look."""

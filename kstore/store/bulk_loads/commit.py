@@ -21,7 +21,7 @@ from kstore.disk import fs
 from kstore.errors import InvalidTopicError, KStoreError, StorageError, first_report
 from kstore.files import load_files, names
 from kstore.files.load_files import CommitRecord, Done
-from kstore.log.log import fail, writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.writing.writer import Writer
 from kstore.store.administration import Administration
 from kstore.store.bulk_loads import place as steps
@@ -155,7 +155,7 @@ class BulkLoads:
         manager = self._logs.writing()
         entries = {key: self._metadata.catalog.find(*key) for key in sorted(staged)}
         with Workers(THREADS, "kstore-adopt") as pool:
-            opened = pool.map(lambda entry: writer_of(manager.log(entry)), entries.values())
+            opened = pool.map(lambda entry: HostedLog(manager.log(entry)).writer, entries.values())
             writers = dict(zip(entries, opened, strict=True))
         with LockSet() as held:
             for key in sorted(writers):  # always in this order: two loads must not wait for each other
@@ -362,7 +362,7 @@ class BulkLoads:
                 if entry.log is None:
                     entry.failure = refusal
                 else:
-                    fail(entry.log, refusal)
+                    HostedLog(entry.log).fail(refusal)
         if left:
             self._keep_pending(record, left)
         else:

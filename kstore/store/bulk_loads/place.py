@@ -18,7 +18,8 @@ from kstore.disk import fs
 from kstore.errors import CorruptRecordError, StorageError, first_report
 from kstore.files import _log_scan, names
 from kstore.files.log_file import LogFile
-from kstore.log.log import Log, writer_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.log.segments.segment import Segment
 from kstore.log.writing import truncation
 from kstore.store.bulk_loads._rebase import rebase
@@ -163,7 +164,7 @@ def finish_appends(log: Log, share: PartitionShare) -> None:
     A power cut may have kept later ones and lost earlier ones: then what there is of the share is appended anew. Raises
     `StorageError`, with nothing cut, if anything else stands there, or the log does not reach so far.
     """
-    writer = writer_of(log)
+    writer = HostedLog(log).writer
     first, last = share.offsets
     if writer.log_start_offset >= last:
         return  # they were all there, and have gone since

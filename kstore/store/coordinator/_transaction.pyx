@@ -217,7 +217,7 @@ cdef class IdSteps:
             numbers = by_topic.get(topic)
             where = None if numbers is None else numbers.get(number)
             log = None if where is None else where.log
-            if log is None or log._view.closed:
+            if log is None or log.closed:
                 return False
             logs.append(log)
         now_ms = self.now()

@@ -16,7 +16,7 @@ from kstore._core import ReaderPosition
 from kstore.codec.coordinator import group_records
 from kstore.codec.coordinator.group_records import GroupKey, GroupState, MemberKey, OffsetKey, Position, SchemaError
 from kstore.errors import CorruptRecordError
-from kstore.log.log import view_of
+from kstore.log.hosted_log import HostedLog
 
 if TYPE_CHECKING:
     from kstore._core import Record, RecordBatch
@@ -135,7 +135,7 @@ class OffsetsPartition:
     # Replay.
 
     def _catch_up(self) -> None:
-        log, view = self.log, view_of(self.log)
+        log, view = self.log, HostedLog(self.log).view
         end, version = log.log_end_offset, view.guard.version
         if end < self._next_offset or (version != self._version and self._was_cut(view)):
             self._forget()

@@ -21,7 +21,7 @@ from kstore.codec.coordinator.transaction_records import Status
 from kstore.config.settings import shortened
 from kstore.disk import fs
 from kstore.errors import InvalidTxnStateError, KStoreError, StorageError, closed
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.store.coordinator import _transaction
 from kstore.store.coordinator._transaction import RecordTransaction, StepLock
 from kstore.store.coordinator.consumer import Positions
@@ -249,7 +249,7 @@ class Producer(RecordProducer, Closing):
     def _stored(self, place: Place, sequence: int) -> RecordMetadata | None:
         """Where the record of this number is, if it is in the log."""
         topic, partition = place
-        info = self._numbers.info(writer_of(self._appender.log(topic, partition)))
+        info = self._numbers.info(HostedLog(self._appender.log(topic, partition)).writer)
         for batch in () if info is None else info.batches:
             if batch.first_sequence <= sequence <= batch.last_sequence:
                 self._numbers.used(place, sequence, 1)

@@ -14,7 +14,8 @@ from kstore.codec.coordinator import transaction_records
 from kstore.codec.coordinator.group_records import SchemaError
 from kstore.codec.coordinator.transaction_records import Status, TransactionState
 from kstore.errors import CorruptRecordError, KStoreError
-from kstore.log.log import Log, writer_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.store.coordinator._transaction import IdSteps
 from kstore.store.read_only_logs import Logs
 
@@ -38,7 +39,7 @@ class TransactionEntry(IdSteps):
 
     def __init__(self, transactional_id: str, log: Log, logs: Logs, state: TransactionState | None) -> None:
         key = transaction_records.transaction_key(transactional_id)
-        super().__init__(transactional_id, key, log, writer_of(log).appender, logs, state)
+        super().__init__(transactional_id, key, log, HostedLog(log).writer.appender, logs, state)
 
     @property
     def is_owned(self) -> bool:

@@ -22,7 +22,8 @@ from kstore.disk import fs
 from kstore.errors import InvalidProducerEpochError, InvalidTxnStateError, KStoreError, LogClosedError, StorageError
 from kstore.files import checkpoint, names
 from kstore.files._producer_snapshot import SnapshotError, parse_snapshot
-from kstore.log.log import Log, writer_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.coordinator import _transaction
 from kstore.store.coordinator._lock_set import LockSet
@@ -397,7 +398,7 @@ def _is_over(state: TransactionState, now_ms: int) -> bool:
 
 def _is_open(log: Log, state: TransactionState) -> bool:
     """Whether a transaction that is decided has not ended in a log; one with its marker's epoch came after it."""
-    info = writer_of(log).producer_info(state.producer_id)
+    info = HostedLog(log).writer.producer_info(state.producer_id)
     if info is None or info.current_txn_first_offset < 0:
         return False
     return state.client_version < VERSION or _is_before(info.producer_epoch, state)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from kstore.base import arguments
 from kstore.errors import KStoreError, LogClosedError, StorageError, UnknownTopicOrPartitionError
 from kstore.files.topic_files import MAX_PARTITIONS
-from kstore.log.log import Log, writer_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.metadata import Metadata
@@ -90,7 +91,7 @@ class Routes:
     def writer(self, route: Route, number: int) -> Writer:
         """The writer of a partition's log, opened if it is not open."""
         entry = route.entries.get(number) or self._metadata.catalog.find(route.topic, number)
-        writer = writer_of(self._logs.log(entry))
+        writer = HostedLog(self._logs.log(entry)).writer
         route.attach(number, writer)
         return writer
 

@@ -14,7 +14,7 @@ from kstore.config.cautions import TimestampCaution
 from kstore.errors import KStoreError, LogClosedError, RecordTooLargeError, StorageError
 from kstore.log import batch_packer
 from kstore.log.appended import Stored, with_appended
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Catalog
 from kstore.store.read_only_logs import Logs
@@ -191,7 +191,7 @@ class TopicAppender(RecordAppender):
             partition = routes.partition(topic, partition)
         try:
             log = self._logs.log(route.entries.get(partition) or self._catalog.find(topic, partition))
-            writer = writer_of(log)
+            writer = HostedLog(log).writer
             if route.writers[partition] is not writer:
                 route.attach(partition, writer)  # the first, or another one, if its caller has closed the log
             if writer.config.message_timestamp_type == "LogAppendTime":

@@ -17,7 +17,8 @@ from typing import NamedTuple, Protocol
 
 from kstore._core import Record, RecordIterator
 from kstore.errors import KStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from kstore.log.log import Log, view_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.log.reading.followed_log import FollowedLog
 from kstore.log.reading.read_only_view import FIRST_PAUSE, LONGEST_PAUSE
 from kstore.log.reading.read_options import Isolation, OnLag
@@ -74,7 +75,7 @@ class FollowedPartition(FollowedLog):
     __slots__ = ("entry",)
 
     def __init__(self, log: Log, entry: Entry, records: RecordIterator | None, durable: bool) -> None:
-        super().__init__(view_of(log), records, durable)
+        super().__init__(HostedLog(log).view, records, durable)
         self.entry = entry
 
 
@@ -123,7 +124,7 @@ class TopicFollower:
         before = self._followed.get(number)
         entry = self._partitions[number] if before is None else before.entry
         log = self._view.logs.log(entry)
-        version = view_of(log).guard.version
+        version = HostedLog(log).view.guard.version
         records = log.read(offset, isolation=self._options.isolation, on_lag=self._options.on_lag)
         assert isinstance(records, RecordIterator)
         followed = self._followed[number] = FollowedPartition(log, entry, records, False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import kstore
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.compaction.passes import CleanerLimits, compact
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.types import CompactionStats
 from tests.conftest import ManualClock
 from tests.support.cleaning import LIMITS
@@ -46,7 +46,7 @@ def put(log: kstore.Log, key: int, value: bytes | None = b"value") -> None:
 def clean_from(log: kstore.Log, first_dirty: int, limits: CleanerLimits = LIMITS) -> CompactionStats:
     """One round from an offset to the active segment. A round without dirty records does nothing, so the cases that
     clean a clean log begin at 0 here."""
-    writer = writer_of(log)
+    writer = HostedLog(log).writer
     return compact(writer, survey(writer, log.config, writer.now(), first_dirty, lag=False), limits)
 
 

@@ -17,7 +17,7 @@ from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 from kstore.log.compaction._newest_records import NewestRecords
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.compaction.passes import compact
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from tests.conftest import ManualClock
 from tests.kafka.cases.kafka_cleaner_cases import (
     RETENTION_MS,
@@ -260,7 +260,7 @@ def test_what_lies_behind_the_first_uncleanable_offset_stays(root: Path, clock: 
         while len(log.segments) < 7:
             put(log, log.log_end_offset % 5)
         before, bases = kept(log), [segment.base_offset for segment in log.segments]
-        writer = writer_of(log)
+        writer = HostedLog(log).writer
         dirtiness = survey(writer, log.config, clock.now, None, lag=False)
         compact(writer, dirtiness._replace(first_uncleanable_offset=bases[2]), LIMITS)
         after = kept(log)
@@ -275,7 +275,7 @@ def test_the_bytes_of_a_log_are_those_of_its_closed_segments(root: Path, clock: 
             put(log, 1, bytes(25))
         assert len(log.segments) == 6
         for line in (0, 3, log.segments[-1].base_offset):
-            dirtiness = survey(writer_of(log), log.config, clock.now, line, lag=False)
+            dirtiness = survey(HostedLog(log).writer, log.config, clock.now, line, lag=False)
             assert dirtiness.clean_bytes + dirtiness.cleanable_bytes == closed_bytes(log)
         assert dirtiness.clean_bytes == closed_bytes(log)
 

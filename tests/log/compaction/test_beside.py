@@ -11,7 +11,7 @@ import pytest
 
 import kstore
 from kstore.files import checkpoint
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from tests.conftest import ManualClock
 from tests.support.cleaning import SECONDS, Aborting, Once, clean, fill, newest, open_log, unfinished
 from tests.support.faultfs import FaultFS
@@ -207,7 +207,7 @@ def test_a_failure_before_the_swap_leaves_the_log_as_it_was_and_writable(
             disk.fail(error=error, after=after, path="*.cleaned", times=-1)
             with pytest.raises(kstore.StorageError) as raised:
                 log.compact()
-            assert writer_of(log).cleaning.failure is raised.value
+            assert HostedLog(log).writer.cleaning.failure is raised.value
             disk.heal()
             if unfinished(root / "events-0"):  # the files could not be removed either
                 break
@@ -216,7 +216,7 @@ def test_a_failure_before_the_swap_leaves_the_log_as_it_was_and_writable(
     assert after > 0
     assert files <= set((root / "events-0").iterdir())
     log.compact()
-    assert writer_of(log).cleaning.failure is None
+    assert HostedLog(log).writer.cleaning.failure is None
     assert newest(log) == before
     assert unfinished(root / "events-0") == []
     log.close()

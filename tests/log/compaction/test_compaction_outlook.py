@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kstore import CompactionOutlook, Log, StorageError
 from kstore.files import checkpoint
 from kstore.log.compaction.dirtiness import survey
-from kstore.log.log import fail, view_of, writer_of
+from kstore.log.hosted_log import HostedLog
 from tests.conftest import ManualClock, examples
 
 HOUR = 3_600_000
@@ -165,7 +165,7 @@ def test_a_log_that_refuses_writes_still_says_why_nothing_is_cleaned(path: Path,
     log = open_log(path, clock)
     log.append_many([(KEY, VALUE)], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     log.roll()
-    fail(log, StorageError(5, "the disk has failed", str(path)))
+    HostedLog(log).fail(StorageError(5, "the disk has failed", str(path)))
     outlook = log.compaction_outlook()
     assert "an open transaction that begins at offset 0" in outlook.explanation
     assert (outlook.transaction_producer_id, outlook.transaction_offset) == (None, 0)
@@ -195,7 +195,7 @@ def test_the_greatest_lag_says_from_when_on_the_log_is_cleaned_whatever_its_rati
 def test_the_last_failure_is_told_and_goes_with_the_next_success(path: Path, clock: ManualClock) -> None:
     with open_log(path, clock) as log:
         segment(log, 1)
-        cleaning = writer_of(log).cleaning
+        cleaning = HostedLog(log).writer.cleaning
         with pytest.raises(StorageError), cleaning.running():
             raise StorageError(28, "no room", "x")
         outlook = log.compaction_outlook()
@@ -234,5 +234,5 @@ def test_the_time_that_is_told_is_the_first_at_which_a_pass_selects_the_log(
             segment(log, count, at=1000 + at)
         set_line(path, line)
         times = range(1000, 1030)
-        first = [at for at in times if survey(view_of(log), log.config, at, line).is_eligible(ratio)][:1]
+        first = [at for at in times if survey(HostedLog(log).view, log.config, at, line).is_eligible(ratio)][:1]
         assert log.compaction_outlook().due_ms == (first[0] if first else None)

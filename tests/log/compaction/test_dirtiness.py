@@ -15,7 +15,7 @@ from kstore import Log, LogConfig
 from kstore.disk import fs
 from kstore.files import _log_scan, _log_search
 from kstore.log.compaction.dirtiness import Dirtiness, survey
-from kstore.log.log import view_of
+from kstore.log.hosted_log import HostedLog
 from tests.conftest import ManualClock
 
 HOUR = 3_600_000
@@ -52,7 +52,7 @@ def look(log: Log, line: int | None = None, *, lag: bool = True, **settings: Any
     config = log.config.replace(**settings) if settings else log.config
     clock = log._clock
     assert clock is not None
-    return survey(view_of(log), config, clock(), line, lag=lag)
+    return survey(HostedLog(log).view, config, clock(), line, lag=lag)
 
 
 def sizes(log: Log) -> list[int]:
@@ -371,7 +371,7 @@ def test_any_log_is_as_dirty_as_the_rule_says(
         config = log.config.replace(min_compaction_lag_ms=min(least, most), max_compaction_lag_ms=most)
         at_line = None if line < 0 else line
         for reader in (log, Log.open(path, "r", clock=clock)):
-            dirtiness = survey(view_of(reader), config, 1000 + now, at_line)
+            dirtiness = survey(HostedLog(reader).view, config, 1000 + now, at_line)
             assert (
                 dirtiness.first_dirty_offset,
                 dirtiness.first_uncleanable_offset,

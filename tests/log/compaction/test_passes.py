@@ -14,7 +14,7 @@ from kstore.files import checkpoint
 from kstore.log.compaction import compact_log
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.compaction.passes import compact
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from tests.conftest import ManualClock
 from tests.support.cleaning import LIMITS, clean, fill, newest, open_log, unfinished
 
@@ -88,7 +88,7 @@ def test_a_full_map_ends_a_round_and_the_next_goes_on_until_all_is_clean(root: P
         assert first.map_full
         assert first.first_dirty_offset == 7  # inside of the first segment
         assert first.keys == 7
-        stats = compact_log.compact(writer_of(log), limits=LIMITS._replace(map_keys=7))
+        stats = compact_log.compact(HostedLog(log).writer, limits=LIMITS._replace(map_keys=7))
         assert stats.map_full
         assert stats.rounds > 2
         assert stats.first_dirty_offset == 300
@@ -219,14 +219,14 @@ def test_damage_leaves_the_log_as_it_was_and_names_the_repair(root: Path, clock:
         with pytest.raises(kstore.CorruptRecordError, match="kstore repair") as raised:
             log.compact()
         assert raised.value.path == str(path)
-        assert writer_of(log).cleaning.failure is raised.value
+        assert HostedLog(log).writer.cleaning.failure is raised.value
         assert "kstore repair" in log.compaction_outlook().explanation
         assert unfinished(root / "events-0") == []
         fill(log, clock, 1, 20)
         data[-3] ^= 1
         path.write_bytes(data)
         assert log.compact().rounds == 1
-        assert writer_of(log).cleaning.failure is None
+        assert HostedLog(log).writer.cleaning.failure is None
 
 
 def test_progress_and_throttle_are_told_of_all_bytes(root: Path, clock: ManualClock) -> None:
@@ -248,7 +248,7 @@ def test_no_more_buffers_are_read_at_once_than_allowed_also_where_nothing_stays(
         for _ in range(2):  # in the second round all of the first one's records are superseded
             fill(log, clock, 400, 400)
             log.roll()
-            writer, told = writer_of(log), [0]
+            writer, told = HostedLog(log).writer, [0]
             line = writer.housekeeping.housekeeper.first_dirty(("events", 0))
             compact(
                 writer,
@@ -271,7 +271,7 @@ def test_what_the_first_pass_saw_die_as_a_whole_is_not_read_again(root: Path, cl
         log.roll()
         size, batch = log.segments[0].size_bytes, log.segments[0].size_bytes // 40
         moved: list[int] = []
-        writer = writer_of(log)
+        writer = HostedLog(log).writer
         stats = compact(
             writer,
             survey(writer, log.config, writer.now(), None, lag=False),

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.reading import log_reader
 from tests.conftest import ManualClock
 from tests.golden import goldenlogs
@@ -539,8 +539,8 @@ def test_a_power_cut_at_any_step_leaves_all_that_was_flushed_and_not_deleted(
         fill(log, 2)  # no roll asks for a flush
         if case == "all, as after a close":
             log.flush()
-            writer_of(log).housekeeping.flush_indexes()
-            writer_of(log).housekeeping.write_checkpoints()
+            HostedLog(log).writer.housekeeping.flush_indexes()
+            HostedLog(log).writer.housekeeping.write_checkpoints()
         begun = disk.step
         log.update_config(retention_bytes={"by size": 800, "below the start": -1}.get(case, 0))
         if case == "below the start":
@@ -552,7 +552,7 @@ def test_a_power_cut_at_any_step_leaves_all_that_was_flushed_and_not_deleted(
         assert start == {"by size": 10, "below the start": 16}.get(case, 20)
         done = disk.step
         if case == "all, and a checkpoint":  # as a store's scheduler may write one at any moment
-            writer_of(log).housekeeping.write_checkpoints()
+            HostedLog(log).writer.housekeeping.write_checkpoints()
         clock.advance(60_000)
         log.run_housekeeping()  # unlinks, flushes, checkpoints
         fill(log, 1)
@@ -595,7 +595,7 @@ def test_a_recovery_point_does_not_rise_over_what_a_power_cut_may_bring_back(
         log.flush()
         log.append_as_follower(legacy(0, b"x" * 50, offset=3))
         assert went(log.apply_retention()) == [0]
-        writer_of(log).housekeeping.write_checkpoints()
+        HostedLog(log).writer.housekeeping.write_checkpoints()
         step = disk.step
         log.append(b"next", sync=True)
         synced = disk.step

@@ -15,7 +15,7 @@ import kstore
 from kstore.codec.coordinator.transaction_records import Status, parse_transaction
 from kstore.disk import fs
 from kstore.files.txnindex import AbortedTxn, TxnIndex, parse_txn_index
-from kstore.log.log import writer_of
+from kstore.log.hosted_log import HostedLog
 from kstore.log.segments.producer_state import ProducerState
 from kstore.log.writing import producer_append
 from kstore.log.writing.writer import Writer
@@ -671,7 +671,7 @@ def test_a_producer_that_looks_itself_up_does_not_look_at_all_others(
     for pid in (7, 8):
         send(log, 0, pid=pid)
     known = log.producer_states()
-    assert [writer_of(log).producer_info(pid) for pid in (6, 7, 8, 9)] == [None, *known, None]
+    assert [HostedLog(log).writer.producer_info(pid) for pid in (6, 7, 8, 9)] == [None, *known, None]
 
     def all_of_them(_: object) -> None:
         raise AssertionError

@@ -13,7 +13,8 @@ import pytest
 import kstore
 from kstore.codec.coordinator.transaction_records import Status, parse_transaction
 from kstore.log._append import append_commit
-from kstore.log.log import Log, writer_of
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.store.coordinator._transaction import LAST_EPOCH, IdSteps, RecordTransaction, StepLock
 from tests.conftest import ManualClock
 
@@ -132,11 +133,11 @@ def test_an_id_takes_the_leader_epoch_of_its_log_for_its_coordinators(store: kst
     with store.producer(transactional_id=ID) as producer:
         entry = producer._entry
         assert entry.coordinator_epoch == 0
-        writer_of(entry.log).appender.leader_epoch = 5
+        HostedLog(entry.log).writer.appender.leader_epoch = 5
         assert entry.coordinator_epoch == 5
-        writer_of(entry.log).appender.leader_epoch = -1
+        HostedLog(entry.log).writer.appender.leader_epoch = -1
         assert entry.coordinator_epoch == 0
-        writer_of(entry.log).appender.leader_epoch = 0
+        HostedLog(entry.log).writer.appender.leader_epoch = 0
 
 
 def test_a_partition_that_is_known_already_is_not_written_down_again(store: kstore.Store) -> None:

@@ -28,7 +28,7 @@ from kstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from kstore.log.batch_packer import batch_bytes_of
-from kstore.log.log import fail
+from kstore.log.hosted_log import HostedLog
 from kstore.store.topics._partitioner import partition_of
 from tests.conftest import ManualClock
 from tests.support.faultfs import FaultFS
@@ -243,7 +243,7 @@ def test_records_without_a_key_keep_off_a_log_that_failed_and_keys_meet_the_erro
     sound, broken = in_directory(store, "a"), in_directory(store, "b")
     assert sound | broken == set(range(6))
     for partition in broken:
-        fail(store.log("events", partition), StorageError(5, "a failing disk", str(tmp_path / "b")))
+        HostedLog(store.log("events", partition)).fail(StorageError(5, "a failing disk", str(tmp_path / "b")))
     with pytest.raises(StorageError, match="a failing disk"):
         store.append("events", b"v", partition=min(broken))
     assert {store.append("events", b"x" * 20_000).partition for _ in range(100)} == sound

@@ -1,0 +1,129 @@
+"""`HostedLog`: an open log as a store, a replication, a backup and the metrics use it beside its public methods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kstore.config.log_config import LogConfig
+from kstore.disk import fs
+from kstore.errors import StorageError
+from kstore.files import names
+from kstore.files.follower_file import FollowerRole
+from kstore.log import encoded_append
+from kstore.log.compaction import compaction_stats
+from kstore.log.log import Log
+from kstore.log.opening import Marks, take_role
+from kstore.log.reading.read_only_view import ReadOnlyView
+from kstore.log.segments.producer_state import Expiry
+from kstore.log.segments.recovery import Seen
+from kstore.log.writing.housekeeping import Housekeeper
+from kstore.log.writing.writer import Writer
+from kstore.types import AppendInfo
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class HostedLog:
+    """An open log as its host uses it; made anew wherever there is a `Log`. As thread-safe as the log."""
+
+    __slots__ = ("log",)
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    @classmethod
+    def open_to_read(cls, path: str, config: LogConfig) -> HostedLog:
+        """Open a partition for reading in a store, which closes it."""
+        log = Log.open(path, "r", config=config)
+        log._is_own = False
+        return cls(log)
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        config: LogConfig,
+        *,
+        housekeeper: Housekeeper,
+        clock: Callable[[], int] | None,
+        marks: Marks,
+        expiry: Expiry,
+        on_storage_error: Callable[[StorageError], object],
+        follows: FollowerRole | None = None,
+        seen: Seen | None = None,
+    ) -> HostedLog:
+        """Open a partition for writing in a store, which has the locks and the checkpoint files; `housekeeper` is its
+        part.
+
+        Makes files that are missing. `seen` is what a look at the directory has found just before. A follower `follows`
+        its leader; a leader goes on with the leader epoch of the `marks` at least. Raises what `Log.open` raises.
+        """
+        config.check_for_writing()
+        parsed = names.parse_partition_name(os.path.basename(path))
+        log = Log._begin(path, parsed.topic, parsed.partition, "a", config)
+        if seen is None:
+            fs.mkdir(path)
+        log._load(marks, clock, housekeeper, expiry, seen)
+        hosted = cls(log)
+        hosted.writer.on_storage_error = on_storage_error
+        try:
+            take_role(hosted.writer, follows, marks.leader_epoch)
+        except BaseException:
+            hosted.abandon()
+            raise
+        return hosted
+
+    @property
+    def writer(self) -> Writer:
+        """The writable half of the log; raises `LogClosedError` or `ReadOnlyError` where there is none."""
+        return self.log._writable()
+
+    @property
+    def view(self) -> Writer | ReadOnlyView:
+        """The log as its readers see it."""
+        return self.log._view
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The share of a compacted log that is dirty, as `Log.stats` says it; no segment's files are looked at."""
+        return compaction_stats.numbers(self.view, self.log.config, self.log._now())["dirty_ratio"]
+
+    def configure(self, config: LogConfig) -> None:
+        """Give the log another configuration as a whole; otherwise as `Log.update_config`."""
+        self.log._configure(config)
+
+    def follow(self, role: FollowerRole | None) -> None:
+        """Be a follower's log, or a leader's (None)."""
+        writer = self.writer
+        with writer.gate():
+            writer.append_epochs.follow(role)
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Begin a leader epoch at the log end, durably (SEMANTICS 10.24)."""
+        writer = self.writer
+        with writer.gate():
+            writer.append_epochs.begin(leader_epoch, writer.log_end_offset)
+
+    def append_fetched(self, data: ReadableBuffer, leader_epoch: int | None = None) -> AppendInfo:
+        """Append fetched batches as `Log.append_as_follower` does, in a follower of a store too."""
+        return encoded_append.append_fetched(self.writer, data, leader_epoch)
+
+    def fail(self, error: StorageError) -> None:
+        """Refuse writes from now on: the disk has failed, for this log or for another in its directory."""
+        writer = self.log._writer
+        if writer is not None:
+            writer.fail(error)
+
+    def abandon(self) -> None:
+        """Close the log at once and leave its files as they are, as the death of the process would."""
+        writer = self.log._writer
+        if writer is not None and not writer.closed:
+            with writer.mutex:
+                writer.housekeeping.stop()
+                writer.abandon()
+                for segment in writer.segments.items:
+                    segment.close()
+                writer.housekeeping.release()
