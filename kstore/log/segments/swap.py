@@ -126,11 +126,8 @@ def find_leftovers(directory: str, entries: Iterable[str]) -> Leftovers:
 
 
 def _next_offset(path: str, base_offset: int) -> int:
-    fd = open_log(path)
-    try:
+    with fs.closing(open_log(path)) as fd:
         last = _log_search.last_offset(fd, 0, fs.size(fd), path=path)
-    finally:
-        fs.close(fd)
     return base_offset if last is None else last.last_offset + 1
 
 
