@@ -110,10 +110,11 @@ def load(
     recovery = Recovery()
     files, swapped = None if seen is None else seen.files, set[int]()
     if files is None:
-        unfinished = swap.clear_leftovers(directory)
+        entries = fs.listdir(directory)
+        unfinished = swap.clear_leftovers(directory, entries)
         recovery.leftovers_removed += unfinished.remove
         swapped = set(names.offsets_by_kind(final for _, final in unfinished.rename)[names.LOG])
-        files = names.offsets_by_kind(fs.listdir(directory))
+        files = names.offsets_by_kind(fs.listdir(directory) if any(unfinished) else entries)
     bases = sorted(files[names.LOG])
     with_log = set(bases)
     index_kinds = names.OFFSET_INDEX, names.TIME_INDEX, names.TXN_INDEX

@@ -131,9 +131,8 @@ def _next_offset(path: str, base_offset: int) -> int:
     return base_offset if last is None else last.last_offset + 1
 
 
-def clear_leftovers(directory: str) -> Leftovers:
-    """Carry out what `leftovers` decides; what that was."""
-    entries = fs.listdir(directory)
+def clear_leftovers(directory: str, entries: Iterable[str]) -> Leftovers:
+    """Carry out what `leftovers` decides about the files in a directory; what that was."""
     unfinished = find_leftovers(directory, entries) if has_leftovers(entries) else Leftovers((), ())
     for name in unfinished.remove:
         fs.unlink(f"{directory}/{name}")
