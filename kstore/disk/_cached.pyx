@@ -1,9 +1,9 @@
 """`read` and `read_into`: bytes of a file that lie in the page cache, copied while the interpreter is held.
 
 Compiled, since Python's own calls give the interpreter up for each read, and beside a thread that computes get it back
-after 5 ms: a thousand times what 16 KiB take. The hardest rule: nothing here waits for the disk, or holds the
-interpreter for long. What is not in the page cache, or on a file system that cannot tell, and what is more than
-KS_HELD_BYTES, is left to the caller, who gives the interpreter up meanwhile. Thread-safe.
+after 5 ms: a thousand times what 16 KiB take. Invariant: nothing here waits for the disk, or holds the interpreter for
+long. What is not in the page cache, or on a file system that cannot tell, and what is more than KS_HELD_BYTES, is left
+to the caller, who gives the interpreter up meanwhile. Thread-safe.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer

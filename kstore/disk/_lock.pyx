@@ -1,7 +1,7 @@
 """`Lock`: the owner of a locked descriptor, which unlocks and closes it.
 
 Compiled, so that no interrupt (a signal's handler that raises) comes between two steps: a lock that is held always has
-an owner that releases it. The hardest rule: a forked child shares its parent's locks, so it closes its copies of the
+an owner that releases it. Invariant: a forked child shares its parent's locks, so it closes its copies of the
 descriptors and never unlocks them.
 """
 

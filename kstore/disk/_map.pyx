@@ -1,7 +1,7 @@
 """`Map`: a file's bytes where the system keeps them, and how long the file is, by one short system call.
 
 Compiled, since each search in a mapped index asks for the length before it touches the bytes: `mmap.size` of Python's
-library takes longer than the search. The hardest rule: a map that is exported as a buffer is never taken away.
+library takes longer than the search. Invariant: a map that is exported as a buffer is never taken away.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo

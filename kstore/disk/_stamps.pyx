@@ -1,7 +1,7 @@
 """`Stamps`: which of many files and directories have changed, by one system call for each that stands still.
 
-Compiled, since a follower of thousands of partitions looks at all of them many times a second. Nothing is opened. The
-hardest rule: what changed within the last moments is told again, as it may change once more with the same time.
+Compiled, since a follower of thousands of partitions looks at all of them many times a second. Nothing is opened.
+Invariant: what changed within the last moments is told again, as it may change once more with the same time.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING

@@ -1,9 +1,8 @@
-"""Files, directories and small whole files; also the names through which the other rooms use this room.
+"""Files, directories and small whole files; also the names through which the other packages use this one.
 
-Callers write `fs.pwrite(...)`, never `from kstore.disk.fs import pwrite`, so that the tests can replace the module by
-one that injects faults. Each error of the system is raised as a `StorageError` with its errno and path. The hardest
-rule: a name is durable only once its directory is synced; a function that says "not yet durable" leaves that to its
-caller.
+Callers write `fs.pwrite(...)`, never `from kstore.disk.fs import pwrite`: the tests put functions that inject faults in
+the place of these. Each error of the system is raised as a `StorageError` with its errno and path. Invariant: a name is
+durable only once its directory is synced; a function that says "not yet durable" leaves that to its caller.
 """
 
 from __future__ import annotations
@@ -39,6 +38,8 @@ from kstore.disk.locks import lock_root as lock_root
 from kstore.errors import StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from _typeshed import ReadableBuffer, StrPath, WriteableBuffer
 
 MAX_SMALL_FILE_BYTES = 256 << 20
@@ -389,8 +390,12 @@ def unlink(path: StrPath, *, dir_fd: int | None = None) -> bool:
 
     With `dir_fd` the file is the one of this name in the directory that is open there, wherever the path leads now.
     """
+    return _remove(os.unlink, path, dir_fd)
+
+
+def _remove(call: Callable[..., None], path: StrPath, dir_fd: int | None) -> bool:
     try:
-        os.unlink(path if dir_fd is None else os.path.basename(path), dir_fd=dir_fd)
+        call(path if dir_fd is None else os.path.basename(path), dir_fd=dir_fd)
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -436,13 +441,7 @@ def make_directories(path: StrPath) -> None:
 
 def rmdir(path: StrPath, *, dir_fd: int | None = None) -> bool:
     """Remove an empty directory; False when there was none. Not yet durable. `dir_fd` is as for `unlink`."""
-    try:
-        os.rmdir(path if dir_fd is None else os.path.basename(path), dir_fd=dir_fd)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise storage_error(error, path) from error
-    return True
+    return _remove(os.rmdir, path, dir_fd)
 
 
 def refuse_links(path: StrPath, *, below: StrPath) -> None:

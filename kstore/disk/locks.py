@@ -1,7 +1,7 @@
 """Locks on a directory of logs (its `.lock` file) and on partition directories. Used through `fs`.
 
 Byte 0 of `.lock` is locked by the directory's writer, byte 1 while its checkpoint files are rewritten; a broker locks
-the whole file. A `_lock.Lock` holds each of them. The hardest rule: `.lock` is never deleted here.
+the whole file. A `_lock.Lock` holds each of them. Invariant: `.lock` is never deleted here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Files of a log that get other names while readers use them: a reader opens the file that it means, under any name.
 
 A swap of segments gives each of their files another name, twice, and a file that takes its place the old one. The
-object that reads a file says where the file is now; who renames it holds `renaming()` until that object knows. The
-hardest rule: a file that was opened under a name that has changed meanwhile may be another file, and is not used.
+object that reads a file says where the file is now; who renames it holds `renaming()` until that object knows.
+Invariant: a file that was opened under a name that has changed meanwhile may be another file, and is not used.
 """
 
 from __future__ import annotations

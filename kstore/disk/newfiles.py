@@ -1,6 +1,6 @@
 """New files that are written part by part, and what is left of them when a process is killed meanwhile.
 
-The hardest rule: a file that a living process is writing is locked, so that no other process takes it for left over.
+Invariant: a file that a living process is writing is locked, so that no other process takes it for left over.
 """
 
 from __future__ import annotations

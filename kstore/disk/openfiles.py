@@ -1,15 +1,12 @@
 """The budget of files that the logs of this process keep open while no call uses them.
 
 A file that was read stays open, and an index stays mapped: to open it again costs a hundred times a lookup. A `Holder`
-has such files, counts them and can close them: a sealed segment, an index file, a log that is open for writing. The
-budget is counted in descriptors; a map counts as one, and so does each 64 KiB of an index that was copied to memory.
-Above the budget those holders close their files first that were not used since the last look at them.
-
-Should the process still have no descriptor left, because its limit was lowered or other code uses them up, less is held
+has such files: a sealed segment, an index file, a log that is open for writing. The budget is counted in descriptors; a
+map counts as one, and so does each 64 KiB of an index that was copied. Above the budget those holders close their files
+first that were not used since they were last asked. Where the process has no descriptor left all the same, less is held
 open for a minute (`make_room`).
 
-The hardest rule: using a file costs no more than setting a mark. There is no list in the order of use, and no lock. One
-thread looks at the marks, when a file is opened and the budget is exceeded.
+Invariant: using a file costs no more than setting a mark; there is no list in the order of use, and no lock.
 """
 
 from __future__ import annotations

@@ -106,16 +106,15 @@ class OffsetEntries(Entries):
         """Find the entry with the greatest offset at or below `offset`; (base offset, 0) when there is none
         (SEMANTICS 3.13).
         """
-    def sound_entries(self) -> int:
-        """Count the entries before the first that cannot be one (FORMAT 7.5).
-
-        Offsets and positions rise strictly, no offset is below the base, and no position is 0.
-        """
-
     def offset_from(self, position: int, /) -> int | None:
         """The offset of the first entry at or behind a position, None without one (SEMANTICS 3.14).
 
         As in Kafka, an entry 0 at exactly that position is passed over.
+        """
+    def sound_entries(self) -> int:
+        """Count the entries before the first that cannot be one (FORMAT 7.5).
+
+        Offsets and positions rise strictly, no offset is below the base, and no position is 0.
         """
 
 class TimeEntries(Entries):

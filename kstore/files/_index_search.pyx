@@ -2,9 +2,9 @@
 """Searches in index entries as they lie on disk: big-endian, 8 bytes (offset index) or 12 (time index), no header.
 
 Nothing is converted or copied: a search loads the keys that it meets. It ends after at most 100 steps whatever the
-bytes are, and what it finds always has a key at or below the target; that keys rise is the file's promise, which
-`sound_entries` checks. Files, sizes and maps are `indexfile`'s: a class here only holds a buffer, or asks its own
-`_attach` for one. The hardest rule: no search starts before the buffer has all entries in use (`_ready`).
+bytes are, and what it finds has a key at or below the target. `index_file` has the files; a class here only holds a
+buffer, or asks its own `_attach` for one. Invariant: no search starts before the buffer has all entries in use
+(`_ready`).
 """
 
 cimport cython

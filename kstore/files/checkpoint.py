@@ -1,8 +1,8 @@
-"""The small files beside the segments: offset checkpoints, the mark of a clean shutdown, a partition's topic id.
+"""The small files beside the segments: offset checkpoints, the mark of a clean shutdown, a partition's topic id (FORMAT
+1.7, 1.9, 1.10, 11).
 
-Owns their text and the way in which they are replaced (FORMAT 1.7, 1.9, 1.10, 11); which offset is due when is left
-to the log. The hardest rule: the four files of a root are shared with other writers' partitions, so a change is read,
-made and renamed into place under one lock, and leaves every line that is not its own.
+Invariant: the four files of a root are shared with other writers' partitions, so a change is read, made and renamed
+into place under one lock, and leaves every line that is not its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Leader epochs: which epoch wrote from which offset on, and the file that remembers it (SEMANTICS 10).
 
-Owns the entries of one log and `leader-epoch-checkpoint`; who assigns an epoch, and when a postponed write is due, is
-left to the log. The hardest rule: epochs and start offsets both strictly increase, so a new entry first displaces
-those from the newest backwards that are not below it in both.
+Invariant: epochs and start offsets both strictly increase, so a new entry first displaces those from the newest
+backwards that are not below it in both.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from contextlib import suppress
+from operator import attrgetter
 from typing import NamedTuple
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
@@ -45,9 +45,7 @@ class LeaderEpochCache:
         """Whether the file is behind the memory."""
         self.lacks_entries = False
         """Whether the file has too few entries, for want of room, and not just too many."""
-        self._entries: tuple[EpochEntry, ...] = _with(
-            (), [EpochEntry(_epoch(epoch), _offset(start)) for epoch, start in entries]
-        )
+        self._entries: tuple[EpochEntry, ...] = _with((), [_checked(*entry) for entry in entries])
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, create: bool = True) -> LeaderEpochCache:
@@ -110,7 +108,7 @@ class LeaderEpochCache:
 
     def enter(self, entries: Iterable[tuple[int, int]]) -> bool:
         """Do several `assign`s in memory, and leave the file to `flush`; False when nothing changed."""
-        after = _with(self._entries, [EpochEntry(_epoch(epoch), _offset(start)) for epoch, start in entries])
+        after = _with(self._entries, [_checked(*entry) for entry in entries])
         changed = after != self._entries
         self._entries, self.dirty = after, self.dirty or changed
         self.lacks_entries = self.lacks_entries or changed
@@ -204,21 +202,12 @@ def _with(entries: tuple[EpochEntry, ...], new: list[EpochEntry]) -> tuple[Epoch
     return tuple(kept)
 
 
-def _start(entry: EpochEntry) -> int:
-    return entry.offset
+_start, _epoch_of = attrgetter("offset"), attrgetter("epoch")
 
 
-def _epoch_of(entry: EpochEntry) -> int:
-    return entry.epoch
-
-
-def _epoch(epoch: int) -> int:
+def _checked(epoch: int, start: int) -> EpochEntry:
     if not 0 <= epoch <= INT_MAX:
         raise ValueError(f"leader epoch {epoch} is not in 0..{INT_MAX}")
-    return epoch
-
-
-def _offset(offset: int) -> int:
-    if not 0 <= offset <= LONG_MAX:
-        raise ValueError(f"start offset {offset} is not in 0..{LONG_MAX}")
-    return offset
+    if not 0 <= start <= LONG_MAX:
+        raise ValueError(f"start offset {start} is not in 0..{LONG_MAX}")
+    return EpochEntry(epoch, start)

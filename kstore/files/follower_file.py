@@ -1,9 +1,8 @@
 """A follower's file: of which log directories a store's directory is a copy.
 
-`kstore-follower.json` is in every log directory of a follower, and in none of a leader. A broker passes the file over.
-Owns its text, its strict reading, and its durable writing and removal; what a follower may do is left to the rooms
-above. The hardest rule: while one directory of a store has the file, the store is a follower, so that a crash between
-two directories never makes a leader.
+`kstore-follower.json` is in every log directory of a follower, and in none of a leader; a broker passes it over.
+Invariant: while one directory of a store has the file, the store is a follower, so that a crash between two directories
+never makes a leader.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Offsets that no segment holds, and never will, written down in the partition's directory.
 
 A log may lack offsets where a cleaner, a truncation inside a batch, a follower's batches or a repair left them out.
-Between two segments only this file tells such a gap from a segment that is missing. A broker passes over a plain file
-of this name. Owns the file's text.
+Between two segments only this file tells such a gap from a segment that is missing. A broker passes it over.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""The offset and time index files of a segment: their sizes, their bytes, and their maps.
+"""The offset and time index files of a segment: their sizes, their bytes, and their maps (SEMANTICS 3).
 
-`_index` searches; this module brings it the bytes and owns the life of the file (SEMANTICS 3): made at full size
-for an active segment, cut to its entries when the segment is sealed, grown again when it is opened as the active one.
-The segment decides which entries are due, and when. A file is opened by its first use.
-
-Entries are written with `pwrite`, so that a full disk is a `StorageError`, and read with `pread` into memory of our
-own; only a large file of a sealed segment is mapped. The hardest rule: no file is cut while it is mapped, for us or for
-a search in another thread: only `_resize` cuts, after `_unmap`. A cut by another program is looked for before each
-search.
+A file has its full size while its segment is active, and is cut to its entries when the segment is sealed. Entries are
+written with `pwrite`, so that a full disk is a `StorageError`, and read with `pread` into memory of our own; only a
+large file of a sealed segment is mapped. Invariant: no file is cut while it is mapped: only `_resize` cuts, after
+`_unmap`, and before each search it is seen whether another program has cut it.
 """
 
 from __future__ import annotations
@@ -339,12 +335,9 @@ class IndexFile(Entries):
 
         They are read: mapping the end of such a file costs a millisecond, and an opening after a crash looks at many.
         """
-        fd = self._open_path()
-        try:
+        with fs.closing(self._open_path()) as fd:
             size = fs.size(fd) // self.entry_bytes * self.entry_bytes
             last = fs.pread(fd, 2 * self.entry_bytes, max(size - 2 * self.entry_bytes, 0))
-        finally:
-            fs.close(fd)
         return (
             size >= 2 * self.entry_bytes and last[: self.entry_bytes] == last[self.entry_bytes : 2 * self.entry_bytes]
         )
@@ -371,15 +364,13 @@ class IndexFile(Entries):
                 self._forget()
                 self._set_size(0, 0)
                 return 0
-            try:
+            with fs.closing(fd):
                 if not self._has_size():
                     self._set_size(0, 0)
                 if not self._copy_from(fd, self.entries):
                     self._forget()
                     self._set_size(0, 0)
                     self._copy_from(fd, 0)
-            finally:
-                fs.close(fd)
             entries: int = self.entries
         if not self.listed and (held := self.holds()):
             openfiles.opened(self, held)

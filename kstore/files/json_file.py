@@ -1,7 +1,7 @@
 """Small JSON files of kstore's own, read as strictly as a stranger's request: size, depth, names, types and ranges.
 
 Owns how such a file is taken apart, and the error that names the file and the field; what a field means is left to the
-file that owns it. The hardest rule: any bytes whatever give an object of the expected form or a `StorageError`.
+file that owns it. Invariant: any bytes whatever give an object of the expected form or a `StorageError`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """A root's files about bulk loads: the record of a pending one, and the list of those that are done.
 
-`kstore-commit.json` is there only while a load that was decided is not wholly in the logs; `kstore-loads.json` has
-the last version of each application and the newest loads without one. Plain files in the root: a broker passes them
-over. Owns their text and the order in which the roots of a store get them. The hardest rule: a load is decided by the
-record in its first root alone, which says so itself, wherever that root is found later; copies elsewhere only keep
-writers out.
+`kstore-commit.json` is there only while a load that was decided is not wholly in the logs; `kstore-loads.json` has the
+last version of each application and the newest loads without one. A broker passes both over. Invariant: a load is
+decided by the record in its first root alone, which says so itself, wherever that root is found later; copies elsewhere
+only keep writers out.
 """
 
 from __future__ import annotations

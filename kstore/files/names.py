@@ -1,7 +1,7 @@
 """Names of topics, partition directories and segment files: build them, parse them, refuse the bad ones.
 
-Owns what FORMAT 1.2 and 1.3 say about names; touches no disk. The hardest rule: a directory name is split at its
-last `-`, since topics may hold dashes, and only after a transitional suffix (`-delete`, `-stray`, `-future`) is gone.
+Owns what FORMAT 1.2 and 1.3 say about names; touches no disk. Invariant: a directory name is split at its last `-`,
+since topics may hold dashes, and only after a transitional suffix (`-delete`, `-stray`, `-future`) is gone.
 """
 
 from __future__ import annotations

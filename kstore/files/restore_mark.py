@@ -1,8 +1,7 @@
 """The mark of a restore that is not finished: `kstore-restore.json` in the directory that a backup is restored into.
 
-It says which backup, which round and which choices, so that a restore that was interrupted goes on with the same. Owns
-the text, and the refusal of a directory that has the file. The hardest rule: while it is there, only the restore opens
-a log in the directory, which holds a part of a store.
+It says which backup, which round and which choices, so that a restore that was interrupted goes on with the same.
+Invariant: while it is there, only the restore opens a log in the directory, which holds a part of a store.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The store's own file of topics: their ids, partition counts, overrides, and unfinished creations and deletions.
 
 Kafka keeps these in its cluster's metadata; here they are `kstore-topics.json` in the root of every log directory of a
-store, the same everywhere. A plain file there is passed over by a broker. Owns the file's text and which of several
-copies holds; applies nothing, and leaves the checking of overrides to `LogConfig.for_topic`.
-The hardest rule: what cannot be read is never taken for nothing. A damaged file is an error unless another directory
-has a sound one, and one of a later version is an error in any case.
+store, the same everywhere. A broker passes it over. Invariant: what cannot be read is never taken for nothing. A
+damaged file is an error unless another directory has a sound one, and one of a later version is an error in any case.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""The index of aborted transactions of one segment (FORMAT 9).
+"""The index of aborted transactions of one segment (FORMAT 9): entries without a head, in a file made with the first.
 
-A sequence of entries without a head, in a file that is made with its first entry. Readers of transactions decide what
-follows from an entry. The hardest rule: an entry is added before its marker is in the log, so that a reader that sees
-the marker finds the entry; an entry whose marker could not be written is taken back.
+Invariant: an entry is added before its marker is in the log, so that a reader that sees the marker finds the entry; an
+entry whose marker could not be written is taken back.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kstore.disk import fs, moving
@@ -50,15 +48,6 @@ def parse_txn_index(data: bytes, *, path: str | None = None) -> list[AbortedTxn]
 def format_txn_index(entries: Iterable[AbortedTxn]) -> bytes:
     """Write the file's bytes."""
     return b"".join(_ENTRY.pack(entry.version << 8, *entry[1:]) for entry in entries)
-
-
-@contextmanager
-def _opened(path: str, *, write: bool = False, create: bool = False) -> Iterator[int]:
-    fd = fs.open(path, write=write, create=create)
-    try:
-        yield fd
-    finally:
-        fs.close(fd)
 
 
 class TxnIndex:
@@ -117,7 +106,7 @@ class TxnIndex:
         entries = self._known()
         size = len(entries) * _ENTRY.size
         made = not fs.exists(self.path)
-        with _opened(self.path, write=True, create=made) as fd:
+        with fs.closing(fs.open(self.path, write=True, create=made)) as fd:
             fs.pwrite(fd, format_txn_index([entry]), size)
         entries.append(entry)
         self._unsynced = True
@@ -133,7 +122,7 @@ class TxnIndex:
     def cut(self, kept: int) -> None:
         """Keep so many entries, which the file may not have been made for."""
         if kept or fs.exists(self.path):
-            with _opened(self.path, write=True) as fd:
+            with fs.closing(fs.open(self.path, write=True)) as fd:
                 fs.truncate(fd, kept * _ENTRY.size)
                 fs.fdatasync(fd)
         self._entries = self._known()[:kept]
@@ -157,7 +146,7 @@ class TxnIndex:
         if self._unsynced:
             self._unsynced = False  # before the sync: entries that are added from here on are for the next flush
             try:
-                with _opened(self.path) as fd:
+                with fs.closing(fs.open(self.path)) as fd:
                     fs.fsync(fd)
             except BaseException:
                 self._unsynced = True

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kstore.config.log_config import LogConfig
 from kstore.disk import fs, openfiles
 from kstore.errors import LogClosedError, StorageError
-from kstore.log.segments.segment import Segment
+from kstore.log.segments.segment import Segment, create_files, new_segment
 from kstore.log.writing import active_segment
 from kstore.log.writing._appender import Appender, Code
 from kstore.log.writing._log_gate import Gate
@@ -108,8 +108,8 @@ class SegmentWriter:
             self._pin()
 
     def _begin(self, base_offset: int) -> None:
-        segment = active_segment.new_segment(self.directory, base_offset, self.config)
-        active_segment.create_files(segment, self.config, self._appender.now())
+        segment = new_segment(self.directory, base_offset, self.config)
+        create_files(segment, self.config, self._appender.now())
         self._segments.append(segment)
         active_segment.attach(self._appender, segment, base_offset)
         active_segment.limit(self._appender, segment, self.config)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meeting import Line
 
 from kstore.disk import fs
 from kstore.errors import CorruptIndexError, LogClosedError, StorageError
@@ -30,6 +29,7 @@ from tests.support.indexfiles import (
     packed,
     reopened,
 )
+from tests.support.meeting import Line
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 

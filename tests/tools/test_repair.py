@@ -241,7 +241,7 @@ def test_a_crash_at_each_write_of_a_repair_leaves_the_old_log_or_the_mended_one(
     into.mkdir()
     for step, how, image in disk.crash_images(into, LOST, KEPT, since=begun):
         partition = image / "root" / "t-0"
-        clear_leftovers(str(partition))
+        clear_leftovers(str(partition), fs.listdir(partition))
         data = (partition / log.name).read_bytes()
         assert data in (old, new), (step, how)
         assert [each.read_bytes() for each in logs(partition) if each.name != log.name] == others
@@ -677,7 +677,7 @@ def test_a_crash_while_segments_get_their_names_back_leaves_all_names_or_none(tm
     seen = set()
     for step, how, image in disk.crash_images(into, LOST, KEPT, since=begun):
         partition = image / "root" / "t-0"
-        clear_leftovers(str(partition))
+        clear_leftovers(str(partition), fs.listdir(partition))
         data = [log.read_bytes() for log in logs(partition)]
         assert data in (old, whole), (step, how)
         seen.add(data == whole)

@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Transactions on a cleaner's way through a log: aborted data, and markers that nothing needs any more.
 
-Owns what is known of them between two batches, and the errors of both passes for what is no sound batch. What becomes of a batch is left to the filter. The hardest rule: a marker
-of an aborted transaction stays, with its entry of the transaction index, as long as data of it may be in a file.
+Invariant: a marker of an aborted transaction stays, with its entry of the transaction index, as long as data of it may
+be in a file.
 """
 
 cimport cython

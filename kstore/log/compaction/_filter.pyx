@@ -1,9 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The second pass of a cleaning, batch by batch: what stays as it is, what goes, and what is written anew.
 
-Owns the decision for each batch and record, and the bytes of the new batches. Which records are superseded is known from
-`_keys`, which batches are aborted from `_transactions`; files are left to the pass. The hardest rule: a batch that is
-written anew keeps its offsets, its producer's fields and its records' contents, and was sound before.
+`_newest_records` knows which records are superseded, `_cleaned_transactions` which batches are aborted. Invariant: a
+batch that is written anew keeps its offsets, its producer's fields and its records' contents, and was sound before.
 """
 
 cimport cython

@@ -1,9 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The first pass of a cleaning: the offset map, and which of the dirty records a later one supersedes.
 
-Walks batches without the GIL and leaves to `_transactions` which of them are aborted, and to `_core` what its own
-decompressors and formats 0 and 1 are about. The hardest rule: a key counts only if the batch that it is from is sound,
-since a record that supersedes others takes their place.
+Batches are walked without the GIL. Invariant: a key counts only if the batch that it is from is sound, since a record
+that supersedes others takes their place.
 """
 
 cimport cython

@@ -1,7 +1,7 @@
 """The new segments that the batches of one group become, in files with the state `.cleaned`.
 
-Batches are written by the appender, so that logs and indexes are byte for byte those of Kafka's cleaner
-(SEMANTICS 3.6, 7.23). The hardest rule: before `finish` returns, all that is in the files is on the disk.
+Batches are written by the appender, so that logs and indexes are byte for byte those of Kafka's cleaner (SEMANTICS 3.6,
+7.23). Invariant: before `finish` returns, all that is in the files is on the disk.
 """
 
 from __future__ import annotations
@@ -101,11 +101,8 @@ class CleanedSegments:
                     continue
                 if kind != names.TXN_INDEX:
                     fs.set_modified(path, modified_ns)
-                fd = fs.open(path, write=True)
-                try:
+                with fs.closing(fs.open(path, write=True)) as fd:
                     fs.fsync(fd)
-                finally:
-                    fs.close(fd)
             segment.flush()
         return self.segments
 

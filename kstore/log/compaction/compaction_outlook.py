@@ -1,7 +1,7 @@
 """Why nothing of a log is cleaned, or what is cleaned next and when: in words, and as numbers.
 
-Explains what `dirtiness` has found. The hardest rule: the time that is told is that of the first pass that selects the
-log if nothing more is appended, and a search over the moments at which anything changes finds it.
+Explains what `dirtiness` has found. Invariant: the time that is told is that of the first pass that selects the log if
+nothing more is appended, and a search over the moments at which anything changes finds it.
 """
 
 from __future__ import annotations

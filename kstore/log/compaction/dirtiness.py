@@ -1,9 +1,8 @@
-"""How dirty a log is: where its first dirty record is, how far it may be cleaned, and how many bytes that is
-(SEMANTICS 7.2).
+"""How dirty a log is: where its first dirty record is, how far it may be cleaned, how many bytes that is (SEMANTICS
+7.2).
 
-Decides about one log, on any view of it. The choice among many logs is `store.cleaner`'s. The hardest rule: nothing at
-or above the last stable offset or the active segment's base is cleanable (SEMANTICS 7.4), so the bound is rounded
-down to the base of a segment.
+Invariant: nothing at or above the last stable offset or the active segment's base is cleanable (SEMANTICS 7.4), so the
+bound is rounded down to the base of a segment.
 """
 
 from __future__ import annotations

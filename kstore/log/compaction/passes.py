@@ -1,7 +1,7 @@
 """One round of cleaning: the first pass learns which records are superseded, the second writes what stays.
 
-Works on a log's `Writer`, or for a trial on any view of a log. The hardest rule: what the new files hold is on the disk
-before they take the place of the old ones, and only records below the recovery point are read.
+Works on a log's `Writer`, or for a trial on any view of a log. Invariant: what the new files hold is on the disk before
+they take the place of the old ones, and only records below the recovery point are read.
 """
 
 from __future__ import annotations

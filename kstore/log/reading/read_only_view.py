@@ -1,10 +1,8 @@
 """A log in mode "r": the state of a directory that another process may be writing.
 
-It takes no lock, maps nothing and changes no byte. Interrupted deletions and swaps are applied in memory. The end is
-found by reading: it is the end of the whole, sound batches of the last segment. Whether another process has cut the log
-or cleaned it since the last look is told in `changes`; while files are swapped, a look gives the log before the swap or
-after it. The hardest rule: an unsound batch is the end of the log only where it may be a write in progress, in the last
-segment at or above the recovery point; elsewhere it is a `CorruptRecordError`.
+It takes no lock, maps nothing and changes no byte; interrupted deletions and swaps are applied in memory. The log ends
+where the whole, sound batches of the last segment do. Invariant: an unsound batch is the end of the log only where it
+may be a write in progress, in the last segment at or above the recovery point; elsewhere it is a `CorruptRecordError`.
 """
 
 from __future__ import annotations
@@ -112,35 +110,27 @@ class ReadOnlyView:
     @property
     def stable_end_offset(self) -> int:
         """The last stable offset (SEMANTICS 0.2), from snapshots and what follows them."""
-        return steadily(self._stable_end, view=self)
+        return steadily(lambda: self._look_at_producers(self._state)[0], view=self)
 
     def decided_end_offset(self, timeout: float | None = None) -> int:
         """The last stable offset."""
         return self.stable_end_offset
 
-    def _stable_end(self) -> int:
-        return self._look_at_producers(self._state)[0]
-
     def open_transactions(self) -> list[tuple[int, int]]:
         """Each open transaction: (first offset, producer id)."""
-        return steadily(self._open_transactions, view=self)
-
-    def _open_transactions(self) -> list[tuple[int, int]]:
-        self._look_at_producers(self._state)
-        return self._replayed.open_transactions()
+        return steadily(lambda: self._caught_up().open_transactions(), view=self)
 
     def producer_states(self) -> list[ProducerInfo]:
         """What the log knows of each producer id, in order; also of those that its writer has forgotten as expired."""
-        return steadily(self._producer_states, view=self)
-
-    def _producer_states(self) -> list[ProducerInfo]:
-        self._look_at_producers(self._state)
-        return self._replayed.producer_states()
+        return steadily(lambda: self._caught_up().producer_states(), view=self)
 
     def last_records(self) -> dict[int, tuple[int, int]]:
         """The last record of each active producer: (last data offset or -1, epoch) by producer id."""
+        return self._caught_up().last_records()
+
+    def _caught_up(self) -> Replayed:
         self._look_at_producers(self._state)
-        return self._replayed.last_records()
+        return self._replayed
 
     def _look_at_producers(self, state: DirectoryState) -> tuple[int, int, list[AbortedTxn]]:
         return self._replayed.catch_up(

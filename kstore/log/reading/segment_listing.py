@@ -1,7 +1,7 @@
 """One look at the names in a partition directory: its segments, with interrupted deletions and swaps applied in memory.
 
-Names change while a log is rolled, cut, cleaned and deleted. The hardest rule: what is given is the directory as it was
-at one moment, so that a swap of cleaned segments is seen not begun or done, at whichever of its renames it stands.
+Names change while a log is rolled, cut, cleaned and deleted. Invariant: what is given is the directory as it was at one
+moment, so that a swap of cleaned segments is seen not begun or done, at whichever of its renames it stands.
 """
 
 from __future__ import annotations

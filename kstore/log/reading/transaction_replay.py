@@ -8,8 +8,10 @@ that was deleted, and may have lost an index entry; the batches there are replay
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 
 from kstore.base.numbers import NEVER
 from kstore.disk import fs
@@ -143,7 +145,8 @@ class Replayed:
 
     def _replay(self, segments: Sequence[Segment], size_of: Callable[[Segment], int], end_offset: int) -> None:
         """Take in the batches up to `end_offset`, which a batch ends at."""
-        for segment in _from_floor(segments, self._end):
+        first = max(bisect_right(segments, self._end, key=attrgetter("base_offset")) - 1, 0)
+        for segment in segments[first:]:
             if segment.base_offset >= end_offset:
                 break
             end = size_of(segment)
@@ -152,13 +155,3 @@ class Replayed:
             for transaction in replay_segment(self._table, segment, start, end if behind is None else behind.position):
                 self._aborted.append(AbortedTxn(0, *transaction))
         self._end = end_offset
-
-
-def _from_floor(segments: Sequence[Segment], offset: int) -> Sequence[Segment]:
-    """The segments from the one that holds `offset` on."""
-    first = 0
-    for number, segment in enumerate(segments):
-        if segment.base_offset > offset:
-            break
-        first = number
-    return segments[first:]

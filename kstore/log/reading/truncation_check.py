@@ -12,9 +12,9 @@ first segment of each group. So:
   newer leader epoch begins below the old end, as in a broker that was told to truncate; and where the log ends below
   its old end. Else it was cleaned.
 
-The hardest rule: a cleaning must never be taken for a cut. So a cut that is followed by as many appends, a roll and a
-cleaning that joins the segment with those around it, all between two looks, is taken for a cleaning where no leader
-epoch tells of it.
+Invariant: a cleaning must never be taken for a cut. So a cut that is followed by as many appends, a roll and a cleaning
+that joins the segment with those around it, all between two looks, is taken for a cleaning where no leader epoch tells
+of it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Segments: opening and recovering them, when to roll, which to delete, and the producers that they carry.
 
 Owns the decisions about segments, most of them without I/O, and the state of producers. It leaves who may write to
-`log.writing`. The hardest rule: records below the recovery point were flushed, so recovery never cuts them.
+`log.writing`. Invariant: records below the recovery point were flushed, so recovery never cuts them.
 """

@@ -1,4 +1,4 @@
-"""The last stable offset: where the earliest open transaction begins, else the log's end."""
+"""The last stable offset: where the earliest open transaction begins, else the log's end (SEMANTICS 0.2, 9.13)."""
 
 from typing import final
 
@@ -8,7 +8,6 @@ class OpenTransactions:
 
     The log's mutex guards what changes them. `last_stable_offset` may be asked from any thread.
     """
-
     @property
     def size_bytes(self) -> int:
         """Bytes of memory that they take."""

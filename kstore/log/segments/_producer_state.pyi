@@ -1,4 +1,4 @@
-"""What a log knows of its producers: epochs, last batches, open transactions (SEMANTICS 9)."""
+"""What a log knows of its producers: epochs and last batches (SEMANTICS 9)."""
 
 from collections.abc import Callable
 from enum import IntEnum
@@ -17,13 +17,12 @@ class ProducerTable:
 
     Not thread-safe: the log's mutex guards it. What is `open` may be asked from any thread.
     """
+    @property
+    def open(self) -> OpenTransactions: ...
     def __len__(self) -> int: ...
     @property
     def size_bytes(self) -> int:
         """Bytes of memory that the producers take."""
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """The first offset of the earliest open transaction, None without any."""
     def clear(self) -> None:
         """Forget all producers."""
     def stage(

@@ -209,12 +209,8 @@ class ProducerState:
         """Sync the snapshots that were left to the next flush (SEMANTICS 2.12)."""
         for offset in sorted(self.unsynced):
             # Another thread may delete it with its segment; then there is nothing to sync.
-            with suppress(fs.MissingFileError):
-                fd = fs.open(self.path(offset))
-                try:
-                    fs.fsync(fd)
-                finally:
-                    fs.close(fd)
+            with suppress(fs.MissingFileError), fs.closing(fs.open(self.path(offset))) as fd:
+                fs.fsync(fd)
             self.unsynced.discard(offset)
 
     def remove_stray(self, bases: Sequence[int]) -> None:

@@ -26,7 +26,15 @@ from kstore.log.segments import swap, time_search
 from kstore.log.segments._producer_state import ProducerTable
 from kstore.log.segments.producer_state import DEFAULT_EXPIRY, Expiry, ProducerState, replay_segment
 from kstore.log.segments.roll import draw_jitter
-from kstore.log.segments.segment import NO_ENTRIES, Checked, Recovered, Segment, below_recovery_point
+from kstore.log.segments.segment import (
+    NO_ENTRIES,
+    Checked,
+    Recovered,
+    Segment,
+    below_recovery_point,
+    create_files,
+    new_segment,
+)
 
 logger = logging.getLogger("kstore")
 
@@ -102,17 +110,17 @@ def load(
     recovery = Recovery()
     files, swapped = None if seen is None else seen.files, set[int]()
     if files is None:
-        unfinished = swap.clear_leftovers(directory)
+        entries = fs.listdir(directory)
+        unfinished = swap.clear_leftovers(directory, entries)
         recovery.leftovers_removed += unfinished.remove
         swapped = set(names.offsets_by_kind(final for _, final in unfinished.rename)[names.LOG])
-        files = names.offsets_by_kind(fs.listdir(directory))
+        files = names.offsets_by_kind(fs.listdir(directory) if any(unfinished) else entries)
     bases = sorted(files[names.LOG])
     with_log = set(bases)
     index_kinds = names.OFFSET_INDEX, names.TIME_INDEX, names.TXN_INDEX
     indexed = {kind: with_log.intersection(files[kind]) for kind in index_kinds}
     orphans = [names.file_name(base, kind) for kind in index_kinds for base in files[kind] if base not in with_log]
-    room, interval = config.segment_index_bytes, config.index_interval_bytes
-    segments = [Segment(directory, base, max_index_bytes=room, index_interval_bytes=interval) for base in bases]
+    segments = [new_segment(directory, base, config) for base in bases]
     for segment in segments:
         segment.created_ms = now_ms
         segment.jitter_ms = draw_jitter(config)
@@ -211,8 +219,7 @@ def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) 
         position = _last_indexed(f"{directory}/{names.index_name(base)}")
     except fs.MissingFileError:
         return False
-    log = open_log(path)
-    try:
+    with fs.closing(open_log(path)) as log:
         size = fs.size(log)
         if position is None or position > size:
             return False
@@ -220,8 +227,6 @@ def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) 
         scan = _log_scan.scan(
             log, position, size, base, index_interval_bytes=NO_ENTRIES, flushed_end=flushed_end, path=path
         )
-    finally:
-        fs.close(log)
     end_offset = base if scan.next_offset is None else scan.next_offset
     return scan.reason is None and end_offset >= max(recovery_point, log_start_offset)
 
@@ -229,20 +234,13 @@ def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) 
 def _last_indexed(path: str) -> int | None:
     """The position in the last entry of an offset index, 0 for none; None for a file that a close would have left
     otherwise."""
-    index = fs.open(path)
-    try:
+    with fs.closing(fs.open(path)) as index:
         size = fs.size(index)
-        entry = (
-            fs.pread(index, OFFSET_ENTRY_BYTES, max(size - OFFSET_ENTRY_BYTES, 0))
-            if size
-            else bytes(OFFSET_ENTRY_BYTES)
-        )
-    finally:
-        fs.close(index)
-    if size % OFFSET_ENTRY_BYTES or len(entry) < OFFSET_ENTRY_BYTES or (size and not any(entry)):
-        return None
-    _, position = OffsetEntries(entry, 0).last
-    return position
+        entry = fs.pread(index, OFFSET_ENTRY_BYTES, max(size - OFFSET_ENTRY_BYTES, 0))
+    if not size:
+        return 0
+    is_whole = size % OFFSET_ENTRY_BYTES == 0 and len(entry) == OFFSET_ENTRY_BYTES and any(entry)
+    return OffsetEntries(entry, 0).last[1] if is_whole else None
 
 
 def _whole_end(last: Segment, flushed_end: int) -> int | None:
@@ -288,37 +286,24 @@ def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_inde
     return _whole_end(last, recovery_point) == recovery_point
 
 
+@dataclass(slots=True)
 class _Loader:
     """The state of one `load`."""
 
-    def __init__(
-        self,
-        directory: str,
-        config: LogConfig,
-        *,
-        segments: list[Segment],
-        epochs: LeaderEpochCache,
-        producers: ProducerState,
-        recovery: Recovery,
-        recovery_point: int,
-        log_start_offset: int,
-        now_ms: int,
-        with_txn_index: set[int],
-    ) -> None:
-        self.directory = directory
-        self.config = config
-        self.segments = segments
-        self.epochs = epochs
-        self.recovery = recovery
-        self.recovery_point = recovery_point
-        self.log_start_offset = log_start_offset
-        self.producers = producers
-        self.now_ms = now_ms
-        self.with_txn_index = with_txn_index
-        self.deleted_paths: list[str] = []
-        self.next_offset: int | None = None
-        self.doubts_last = False
-        self._rebuilt: set[int] = set()
+    directory: str
+    config: LogConfig
+    segments: list[Segment]
+    epochs: LeaderEpochCache
+    producers: ProducerState
+    recovery: Recovery
+    recovery_point: int
+    log_start_offset: int
+    now_ms: int
+    with_txn_index: set[int]
+    deleted_paths: list[str] = field(default_factory=list)
+    next_offset: int | None = None
+    doubts_last: bool = False
+    _rebuilt: set[int] = field(default_factory=set)
 
     @property
     def flushed_end(self) -> int:
@@ -510,17 +495,8 @@ class _Loader:
             self.producers.reset(self.log_start_offset, self.log_start_offset)
             had_segments = False
         if not self.segments:
-            segment = Segment(
-                self.directory,
-                self.log_start_offset,
-                max_index_bytes=self.config.segment_index_bytes,
-                index_interval_bytes=self.config.index_interval_bytes,
-            )
-            segment.create(
-                preallocate_bytes=self.config.effective_segment_bytes if self.config.preallocate else 0,
-                now_ms=now_ms,
-                jitter_ms=draw_jitter(self.config),
-            )
+            segment = new_segment(self.directory, self.log_start_offset, self.config)
+            create_files(segment, self.config, now_ms)
             if self.log_start_offset > 0:  # soon only the file's name may say where the log starts
                 fs.sync_directory(self.directory)
             self.segments.append(segment)

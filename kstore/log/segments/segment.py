@@ -1,8 +1,8 @@
-"""One segment of a log: its `.log` file and its indexes.
+"""One segment of a log: its `.log` file and its indexes; it finds offsets, and is sealed, truncated, recovered and
+deleted.
 
-A segment finds an offset or a timestamp in its file, and is sealed, truncated, recovered and deleted. Appends to the
-active segment go through the compiled appender; the log's writer keeps both in step. The hardest rule: a sealed
-segment's files are opened on first use, so that opening a log costs O(segments) names.
+Appends go through the compiled appender. Invariant: a sealed segment's files are opened on first use, so that opening a
+log costs O(segments) names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from kstore import _core
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.base.threads import ForkLock
+from kstore.config.log_config import LogConfig
 from kstore.disk import fs, moving, openfiles
 from kstore.errors import CorruptIndexError, CorruptRecordError, StorageError
 from kstore.files import _log_scan, _log_search, names
@@ -25,6 +26,7 @@ from kstore.files.log_file import LogFile
 from kstore.files.txnindex import TxnIndex
 from kstore.log.segments import time_search
 from kstore.log.segments.index_faults import IndexFaults
+from kstore.log.segments.roll import draw_jitter
 from kstore.log.segments.time_search import ENTRIES_TRIED, NO_TIMESTAMP, NONE_CONFIRMED
 
 Index = TypeVar("Index", OffsetIndex, TimeIndex, TxnIndex)
@@ -644,3 +646,22 @@ class Segment:
             if index is not None:
                 index.close()
         self._file = None
+
+
+def new_segment(directory: str, base_offset: int, config: LogConfig) -> Segment:
+    """Make the object of a segment; its files are not there yet."""
+    return Segment(
+        directory,
+        base_offset,
+        max_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+    )
+
+
+def create_files(segment: Segment, config: LogConfig, now_ms: int) -> None:
+    """Make the files of a new, empty segment."""
+    segment.create(
+        preallocate_bytes=config.effective_segment_bytes if config.preallocate else 0,
+        now_ms=now_ms,
+        jitter_ms=draw_jitter(config),
+    )

@@ -126,17 +126,13 @@ def find_leftovers(directory: str, entries: Iterable[str]) -> Leftovers:
 
 
 def _next_offset(path: str, base_offset: int) -> int:
-    fd = open_log(path)
-    try:
+    with fs.closing(open_log(path)) as fd:
         last = _log_search.last_offset(fd, 0, fs.size(fd), path=path)
-    finally:
-        fs.close(fd)
     return base_offset if last is None else last.last_offset + 1
 
 
-def clear_leftovers(directory: str) -> Leftovers:
-    """Carry out what `leftovers` decides; what that was."""
-    entries = fs.listdir(directory)
+def clear_leftovers(directory: str, entries: Iterable[str]) -> Leftovers:
+    """Carry out what `leftovers` decides about the files in a directory; what that was."""
     unfinished = find_leftovers(directory, entries) if has_leftovers(entries) else Leftovers((), ())
     for name in unfinished.remove:
         fs.unlink(f"{directory}/{name}")

@@ -1,9 +1,9 @@
 """The tail of a log: whole batches in, bytes of the active segment and its index entries out.
 
 An `Appender` holds what one append needs of the active segment (descriptors, position, counters, limits), so that in
-the steady state one C call encodes, checks the limits, writes, indexes and publishes. Everything that is
-exceptional comes back to Python as a code. The hardest rule: nothing is published before its bytes are in the file,
-and an append that fails leaves the file and every counter as they were.
+the steady state one C call encodes, checks the limits, writes, indexes and publishes. Everything that is exceptional
+comes back to Python as a code. Invariant: nothing is published before its bytes are in the file, and an append that
+fails leaves the file and every counter as they were.
 
 Mutual exclusion: `append` runs from its check of `busy` to its return without releasing the GIL; every other
 change of the log sets `busy` first, under the log's mutex.

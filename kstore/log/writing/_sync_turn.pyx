@@ -3,8 +3,8 @@
 One thread at a time has the turn. The others sleep, each on a lock of its own. The thread that gives the turn back
 wakes those whose records the sync has covered, and one more to sync for the rest; no other thread wakes. Compiled, so
 that no interrupt (a signal's handler that raises) comes between two steps, and the GIL is the lock: between a look and
-what depends on it, no object is made that a garbage collection may begin with. The hardest rule: a thread that was woken
-and leaves without taking the turn calls `give` all the same, so that the next one is woken.
+what depends on it, no object is made that a garbage collection may begin with. Invariant: a thread that was woken and
+leaves without taking the turn calls `give` all the same, so that the next one is woken.
 """
 
 from libc.stdint cimport int64_t

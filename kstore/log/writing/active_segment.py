@@ -22,25 +22,6 @@ ROLL_REASONS: dict[int, str] = {
 }
 
 
-def new_segment(directory: str, base_offset: int, config: LogConfig) -> Segment:
-    """Make the object of a segment; its files are not there yet."""
-    return Segment(
-        directory,
-        base_offset,
-        max_index_bytes=config.segment_index_bytes,
-        index_interval_bytes=config.index_interval_bytes,
-    )
-
-
-def create_files(segment: Segment, config: LogConfig, now_ms: int) -> None:
-    """Make the files of a new, empty segment."""
-    segment.create(
-        preallocate_bytes=config.effective_segment_bytes if config.preallocate else 0,
-        now_ms=now_ms,
-        jitter_ms=draw_jitter(config),
-    )
-
-
 def renew(appender: Appender, segment: Segment, config: LogConfig, now_ms: int) -> None:
     """Give an empty segment the age and the jitter of one that is begun now."""
     segment.created_ms = appender.created_ms = now_ms

@@ -1,7 +1,6 @@
 """The leader epochs that appends enter, in the cache and in the appender, and how a failed append takes them back.
 
-For a thread that holds the log's gate. The hardest rule: an append that has stored nothing leaves the epochs as they
-were.
+For a thread that holds the log's gate. Invariant: an append that has stored nothing leaves the epochs as they were.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether a log is being cleaned: one cleaning at a time, and none while its files change otherwise (SEMANTICS 7.1).
 
-A truncation, a deletion, a close pauses the cleaning of the log: one that runs is aborted, and the pause begins when
-it has ended. The hardest rule: a pause is taken before the gate, since a cleaning needs the gate to end.
+A truncation, a deletion, a close pauses the cleaning of the log: one that runs is aborted, and the pause begins when it
+has ended. Invariant: a pause is taken before the gate, since a cleaning needs the gate to end.
 """
 
 from __future__ import annotations

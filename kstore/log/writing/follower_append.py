@@ -1,6 +1,6 @@
 """Appending batches as a follower: with the offsets and leader epochs that they carry.
 
-Functions over a `Writer` whose gate is held. The hardest rule: an append that is refused leaves nothing: no batch, no
+Functions over a `Writer` whose gate is held. Invariant: an append that is refused leaves nothing: no batch, no
 producer, no leader epoch, and no segment that was begun for it.
 """
 

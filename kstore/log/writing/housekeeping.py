@@ -1,9 +1,8 @@
-"""The work that a writable log owes to the disk: syncs, checkpoint lines, unlinks; and when each is due.
+"""Background work of a log: fsync, checkpoint lines, delayed unlinks; and when each is due.
 
-`Housekeeping` belongs to one `Writer`; it changes no records. Syncs run beside appends and take no lock of the log. A
-`Housekeeper` has due work done and writes the checkpoint lines: housekeepers.py has those of a log that is open by
-itself, and a store has its own. The hardest rule: the recovery point rises only after everything below it, names
-included, is on the disk, and is written to its file only after that.
+Syncs run beside appends and take no lock of the log. A `Housekeeper` has due work done and writes the checkpoint lines:
+housekeepers.py has those of a log that is open by itself. Invariant: the recovery point rises only after everything
+below it, names included, is on the disk, and is written to its file only after that.
 """
 
 from __future__ import annotations
@@ -135,15 +134,12 @@ class Housekeeping:
         self._names_made += 1
 
     def flush(self, offset: int | None = None, *, indexes: bool = False) -> None:
-        """Put every record below `offset` (None: the log end) on the disk, the directory's names included
-        (SEMANTICS 12.2).
+        """Put every record below `offset` (None: the log end) on the disk, and the directory's names (SEMANTICS 12.2).
 
         With `indexes` the active segment's indexes, too; those of other segments always. Concurrent callers share a
-        sync.
-        When a sync fails the log refuses writes from then on. A batch or a segment must end at `offset`, which becomes
-        the recovery point: an opening takes one inside of a gap for damage.
-
-        One sync that begins after the call is enough, however fast other threads append and roll.
+        sync: one that begins after the call is enough, however fast other threads append and roll. When it fails the
+        log refuses writes from then on. A batch or a segment must end at `offset`, which becomes the recovery point: an
+        opening takes one inside of a gap for damage.
         """
         # An append with sync=True waits for this code, which the processor has forgotten during the last sync: each
         # call that it makes takes half a microsecond there. So it makes few.
@@ -328,9 +324,7 @@ class Housekeeping:
         return gap.start if gap is not None and gap.end == end else end
 
     def _safe_recovery_point(self) -> int:
-        """The recovery point; inside of a gap, the start of the gap, where an opening finds the end of the log if all
-        above is
-        lost."""
+        """The recovery point; inside of a gap, its start, where an opening finds the log's end if all above is lost."""
         gap, recovery_point = self.gap, self.recovery_point
         return min(recovery_point, gap.start) if gap is not None and recovery_point <= gap.end else recovery_point
 
@@ -377,8 +371,7 @@ class Housekeeping:
             self.writer.found_room()
 
     def write_later(self) -> None:
-        """Write the producers' snapshot and the leader epochs that found no room before; a disk still full is no
-        error."""
+        """Write what found no room before, snapshot and leader epochs; a disk that is still full is no error."""
         writer = self.writer
         if writer.producers.owes_snapshot or writer.epochs.lacks_entries:
             with writer.gate(), suppress(fs.FullDiskError):
@@ -487,8 +480,8 @@ class Housekeeping:
         return left
 
     def flush_after_roll(self) -> None:
-        """Have everything below the new segment flushed and the recovery point written (SEMANTICS 2.12), after this
-        append."""
+        """Have everything below the new segment flushed after this append, and the recovery point written
+        (SEMANTICS 2.12)."""
         self.roll_to_flush = True
         self.set_due()
 
@@ -496,8 +489,7 @@ class Housekeeping:
         """Flush everything below the newest segment if a roll asked for it.
 
         A roll that comes meanwhile is left to the next call. Otherwise appends that roll as fast as the disk syncs
-        would
-        keep the housekeeper from its other work.
+        would keep the housekeeper from its other work.
         """
         if self.roll_to_flush:
             self.roll_to_flush = False

@@ -1,7 +1,7 @@
 """Appending batches that carry a producer id: each is compared with what the log knows of its producer first.
 
-Functions over a `Writer` whose gate is held. The hardest rule: the table of producers counts a batch exactly if the
-batch is in the file.
+Functions over a `Writer` whose gate is held. Invariant: the table of producers counts a batch exactly if the batch is
+in the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Retention carried out: what `retention` decides, done to an open log (SEMANTICS 6.9 to 6.14).
 
-Works on a log's `Writer`, or, for a plan, on any view of a log. The hardest rule: the log start is on the disk before
-the first segment below it is renamed. A crash in between may keep any of the renames and lose the others, and no reader
+Works on a log's `Writer`, or, for a plan, on any view of a log. Invariant: the log start is on the disk before the
+first segment below it is renamed. A crash in between may keep any of the renames and lose the others, and no reader
 then meets a gap. Syncs do not hold the gate.
 """
 

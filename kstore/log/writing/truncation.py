@@ -1,7 +1,7 @@
 """Truncation: cutting records at the end, starting the log anew elsewhere, raising the log start.
 
-Functions over a `Writer`. The hardest rule: before a record is cut, the recovery point in its file is at or below the
-cut, and readers have heard of it.
+Functions over a `Writer`. Invariant: before a record is cut, the recovery point in its file is at or below the cut, and
+readers have heard of it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The writable log: its state, its gate, appends of a leader, rolls, closing.
+"""The writable log: its state behind one mutex (SEMANTICS 0.8), its gate, appends of a leader, rolls, closing.
 
-A `Writer` is the log's state behind one mutex (SEMANTICS 0.8). The compiled appender works without the mutex while
-`busy` is false; every other change of the log goes through `Writer.gate`. What is done with a producer's batches, a
-follower's, and by a truncation is in modules of their own, which take a `Writer`. Readers use it as their `View` and
-take no lock. The hardest rule: readers see a batch only after its bytes are in the file, and a step that fails half-way
-leaves a segment that can be appended to.
+The compiled appender works without the mutex while `busy` is false; every other change of the log goes through
+`Writer.gate`. Readers use it as their `View` and take no lock. Invariant: readers see a batch only after its bytes are
+in the file, and a step that fails half-way leaves a segment that can be appended to.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from kstore.files.txnindex import AbortedTxn
 from kstore.log.reading.transaction_replay import aborted_between, open_transactions
 from kstore.log.reading.view import ReadPiece, SegmentList
 from kstore.log.segments.recovery import Loaded
-from kstore.log.segments.segment import Segment
+from kstore.log.segments.segment import Segment, create_files, new_segment
 from kstore.log.writing import active_segment
 from kstore.log.writing._appender import Appender, Code
 from kstore.log.writing._log_gate import Gate
@@ -481,11 +479,11 @@ class Writer:
 
     def new_segment(self, base_offset: int) -> Segment:
         """Make the object of a segment; its files are not there yet."""
-        return active_segment.new_segment(self.directory, base_offset, self.config)
+        return new_segment(self.directory, base_offset, self.config)
 
     def create(self, segment: Segment) -> None:
         """Make the files of a new, empty segment."""
-        active_segment.create_files(segment, self.config, self.now())
+        create_files(segment, self.config, self.now())
 
     def settle(self) -> None:
         """Copy what the appender counts into the active segment's own objects."""
