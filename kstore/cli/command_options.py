@@ -185,13 +185,7 @@ class _Set(argparse.Action):
         super().__init__(const=None, **how)
         self.row = const
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         self.row.parse(values, option_string)
         _take(namespace, {self.row.name: str(values)})
 
@@ -199,13 +193,7 @@ class _Set(argparse.Action):
 class _Config(argparse.Action):
     """Stores a setting, or a file of settings; the last one on the command line is in force."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         name, equals, value = str(values).partition("=")
         _take(namespace, {name.strip(): value} if equals else from_properties(str(values)))
 

@@ -1,6 +1,6 @@
 """How subcommands print: tables for people, JSON for programs, colours on a terminal only.
 
-All output goes through the streams that `guarded` installs. The hardest rule: the risky characters of text are always
+All output goes through the streams that `guarded` installs. Invariant: the risky characters of text are always
 escaped, those of records only on a terminal; no control sequence but our own colours reaches a terminal.
 """
 

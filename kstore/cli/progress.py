@@ -1,7 +1,7 @@
 """Shows on standard error how far a command is, once it has taken more than a second.
 
 On a terminal rich (the extra `cli`) draws a bar. Without rich, or where the terminal cannot move its cursor, a line is
-printed every two seconds. Nothing is shown where standard error is not a terminal. The hardest rule: a bar that is not
+printed every two seconds. Nothing is shown where standard error is not a terminal. Invariant: a bar that is not
 shown costs next to nothing, and rich is imported only after the first second.
 """
 
@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from kstore.cli import output
@@ -88,9 +87,7 @@ class Progress:
         share = 100 * self._done // max(self._total, 1)
         return f"{done} of {total}, {min(share, 100)} %, {rate}"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_shown = False
         if self._bar is not None:
             self._bar.stop()

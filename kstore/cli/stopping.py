@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from kstore.base.threads import Bell
@@ -51,7 +51,5 @@ class Stopping:
             number, handler = self._before.popitem()
             signal.signal(number, handler)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._restore()

@@ -1,8 +1,7 @@
 """What tests of an application need: a clock to move, logs that are checked at the end, power cuts and kills.
 
-Owns the recorded disk and what a crash leaves of it, and what pytest's fixtures (`kstore_log` and the others) are made
-of; the plugin itself is the module `pytest_kstore`, which imports nothing of this before a fixture is used. The hardest
-rule: what a crash image shows is what a disk may show, neither more nor less.
+pytest's plugin is the module `pytest_kstore`, which imports nothing of this before a fixture is used. Invariant: what a
+crash image shows is what a disk may show, neither more nor less.
 """
 
 from kstore.testing.checked import assert_sound, checked_log, checked_store

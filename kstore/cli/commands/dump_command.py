@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, command_times, output
@@ -74,13 +74,7 @@ class _Parser(argparse.ArgumentParser):
 class _Once(argparse.Action):
     """An option that is given once, since it has one value."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[str] | None,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if self.dest in namespace.given:
             name = (option_string or self.dest).lstrip("-")
             raise ConfigError(f"Found multiple arguments for option {name}, but you asked for only one")

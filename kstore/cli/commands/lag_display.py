@@ -2,7 +2,7 @@
 
 Three ways: a JSON line at a time; on a terminal, with rich, a table that stays in its place; else a line for each
 partition that has moved. What happens once (a truncation, a failure, a source that is gone) is a line in each of the
-last two. The hardest rule: an idle copy prints no line twice.
+last two. Invariant: an idle copy prints no line twice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 from kstore.base.terminal import escaped
@@ -130,9 +129,7 @@ class LagDisplay:
             self._summary = summary
             print(escaped(summary))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

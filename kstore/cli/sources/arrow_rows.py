@@ -28,7 +28,7 @@ def check_types(source: Source, schema: Any) -> None:
         kind = schema.field(mapping.timestamp).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         is_number = types.is_integer(kind) or (types.is_floating(kind) and not types.is_float16(kind))
-        if not (is_number or types.is_timestamp(kind) or types.is_date(kind) or _is_text(kind)):
+        if not (is_number or types.is_timestamp(kind) or types.is_date(kind) or json_rows.is_text(kind)):
             raise source.wrong(f"column {mapping.timestamp!r} is of type {kind}, which says no time")
     if mapping.headers is not None:
         kind = schema.field(mapping.headers).type
@@ -40,12 +40,6 @@ def check_types(source: Source, schema: Any) -> None:
             _arrow.Source(f"column {mapping.headers!r}", "headers", _pyarrow().chunked_array([], kind))
         except (TypeError, InvalidColumnError) as error:
             raise source.wrong(str(error)) from None
-
-
-def _is_text(kind: Any) -> bool:
-    types = _pyarrow().types
-    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    return bool(text or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
 def cut(source: Source, batch: Any, first: int) -> Iterator[Any]:
@@ -67,7 +61,7 @@ def _decoded_bytes(array: Any) -> int:
     types, kind = pa.types, array.type
     if isinstance(array, pa.ExtensionArray):
         return _decoded_bytes(array.storage)
-    if types.is_dictionary(kind) and _is_text(kind.value_type):
+    if types.is_dictionary(kind) and json_rows.is_text(kind.value_type):
         lengths = pa.compute.binary_length(array.dictionary).cast(pa.int64())
         return int(array.indices.nbytes) + int(pa.compute.sum(lengths.take(array.indices)).as_py() or 0)
     if parts := json_rows.parts(array):
@@ -138,7 +132,7 @@ def _as_times(source: Source, array: Any, first: int) -> Any:
     with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
         if pa.types.is_integer(kind):
             return array.cast(pa.int64()).cast(pa.timestamp(unit))
-        if _is_text(kind):
+        if json_rows.is_text(kind):
             text = array.cast(pa.binary()).cast(pa.string())
             if len(text) and _is_digits(text[0].as_py()):
                 return text.cast(pa.int64()).cast(pa.timestamp(unit))

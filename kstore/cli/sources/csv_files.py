@@ -45,12 +45,8 @@ class Csv(Source):
         self._text.close()
 
     def _read(self, size: int) -> bytes:
-        try:
+        with text_files.named_errors(self):
             return self._text.read(size)
-        except text_files.UNPACKING_ERRORS as error:
-            if not text_files.is_unpacking(error):
-                raise
-            raise self.wrong(f"it cannot be unpacked: {error}") from error
 
     def _header(self) -> list[str]:
         text = self._start.decode("utf-8", "surrogateescape")

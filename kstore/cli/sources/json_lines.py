@@ -40,12 +40,8 @@ class JsonLines(Source):
         self._text.close()
 
     def _read(self) -> list[bytes]:
-        try:
+        with text_files.named_errors(self):
             return self._text.readlines(row_source.PIECE_BYTES)
-        except text_files.UNPACKING_ERRORS as error:
-            if not text_files.is_unpacking(error):
-                raise
-            raise self.wrong(f"it cannot be unpacked: {error}") from error
 
     def _check_columns(self) -> None:
         """Raise for a column that no row of the first piece has: a single row may leave out what is null."""

@@ -16,7 +16,7 @@ from kstore.base import optional
 from kstore.columns import _arrow, _json_columns
 from kstore.columns._arrow import Column
 
-__all__ = ["column", "encode", "not_finite", "number_columns", "octets", "parts"]
+__all__ = ["column", "encode", "is_text", "not_finite", "number_columns", "octets", "parts"]
 
 
 def _pyarrow() -> Any:
@@ -120,12 +120,15 @@ def _field(array: Any) -> tuple[Any, Any]:
     return "raw", pa.array([None if row is None else _dumped(row) for row in array.to_pylist()], pa.string())
 
 
-def _is_octets(kind: Any) -> bool:
-    pa = _pyarrow()
-    types = pa.types
+def is_text(kind: Any) -> bool:
+    """Whether values of a type are text or bytes of any length."""
+    types = _pyarrow().types
     text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    data = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
-    return bool(text or data or types.is_fixed_size_binary(kind))
+    return bool(text or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def _is_octets(kind: Any) -> bool:
+    return is_text(kind) or bool(_pyarrow().types.is_fixed_size_binary(kind))
 
 
 def _floats(array: Any) -> Any:

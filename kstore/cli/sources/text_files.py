@@ -1,32 +1,38 @@
 """Reads text files: decompresses them, counts the bytes that were read, and finds the ends of rows of a CSV file.
 
-The hardest rule: a compressed file that ends too early is an error, never a shorter file.
+Invariant: a compressed file that ends too early is an error, never a shorter file.
 """
 
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 import zstandard
 
-__all__ = ["UNPACKING_ERRORS", "Counted", "Quotes", "is_unpacking", "unpacked"]
+from kstore.cli.sources.row_source import Source
 
-UNPACKING_ERRORS = (EOFError, OSError, zlib.error, zstandard.ZstdError)
-"""What reading from `unpacked` raises; `is_unpacking` tells errors of the file's bytes from errors of the system."""
+__all__ = ["Counted", "Quotes", "named_errors", "unpacked"]
 
 _ZSTD_BYTES = 4096  # of a compressed file at a time: a few bytes may hold a block of 128 KiB
 
 
-def is_unpacking(error: BaseException) -> bool:
-    """Whether the error is about the bytes of a compressed file; errors of the system have a number."""
-    return not isinstance(error, OSError) or error.errno is None
+@contextlib.contextmanager
+def named_errors(source: Source) -> Iterator[None]:
+    """Raise errors about the bytes of a compressed file, which `unpacked` reads, as errors that name the file."""
+    try:
+        yield
+    except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # errors of the system have a number
+        raise source.wrong(f"it cannot be unpacked: {error}") from error
 
 
 class Counted(io.RawIOBase):

@@ -1,5 +1,5 @@
 """Verification and repair: batches against headers, indexes and snapshots against batches, a root against its logs.
 
-Owns findings and plans of repair. The hardest rule: nothing that kstore itself does is reported as an error, and a
+Owns findings and plans of repair. Invariant: nothing that kstore itself does is reported as an error, and a
 repair says what it would lose before it changes a byte.
 """

@@ -3,7 +3,7 @@
 
 `walk` gives a row for each batch, with what a checker needs to compare it with others, and goes on where recovery's
 scan would stop; `find_next` looks behind damage for the next sound batch. Reads with `pread`, without the GIL, into
-memory of its own. Hardest rule: whatever bytes the file holds, both end in a time that is bounded by its length.
+memory of its own. Invariant: whatever bytes the file holds, both end in a time that is bounded by its length.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

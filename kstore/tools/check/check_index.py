@@ -1,13 +1,13 @@
 """Compares index files with the batches of their segment, entry by entry.
 
 An index is read whole, then compared with the rows of the log's batches as they are read; at the end it says which
-entries are wrong. Maps no file. The hardest rule: entries of older brokers, of reopened logs and of live preallocated
+entries are wrong. Maps no file. Invariant: entries of older brokers, of reopened logs and of live preallocated
 files are right if a reader can use them (SEMANTICS 3.18).
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy
 from numpy.typing import NDArray
@@ -72,6 +72,27 @@ class _Index:
             severity=severity, repair=_REBUILD,
         )  # fmt: skip
 
+    def slots_of(self, values: Rows, low: int, high: int, side: Literal["left", "right"] = "left") -> Rows:
+        """The slots of the entries with values in `[low, high)`, or with "right" in `[low, high]`, by rising values."""
+        if not len(self.order):
+            self.order = numpy.argsort(values, kind="stable")
+            self.sorted = values[self.order]
+        return self.order[numpy.searchsorted(self.sorted, low) : numpy.searchsorted(self.sorted, high, side)]
+
+    def is_there(self, report: SegmentReport, findings: Findings, missing: str, severity: Severity) -> bool:
+        """Whether there is an index; report one that is missing beside batches."""
+        if not self.exists and report.size_bytes:
+            findings.add(self.path, "SEMANTICS 8.8", missing, severity=severity, repair=_REBUILD)
+        return self.exists
+
+    def tell_zeros(self, findings: Findings, severity: Severity) -> None:
+        """Report empty slots at the end of an index that no longer grows."""
+        if self.zeros:
+            findings.add(
+                self.path, "SEMANTICS 3.5", f"{self.zeros} empty slots at the end of an index that no longer grows",
+                position=len(self.keys) * self.dtype.itemsize, severity=severity, repair=_REBUILD,
+            )  # fmt: skip
+
     def is_stale(self, slot: int) -> bool:
         """Whether no entry from here on is right, as in the unused slots of a live index after a truncation."""
         return not (self.state[slot:] == _EXACT).any()
@@ -82,13 +103,8 @@ class OffsetIndexCheck(_Index):
         """Look up the entries that point into these batches."""
         if not len(self.keys):
             return
-        if not len(self.order):
-            self.order = numpy.argsort(self.keys, kind="stable")
-            self.sorted = self.keys[self.order]
         starts, lasts = rows["position"], rows["last_offset"]
-        low = numpy.searchsorted(self.sorted, starts[0])
-        high = numpy.searchsorted(self.sorted, starts[-1] + rows["size"][-1])
-        slots = self.order[low:high]
+        slots = self.slots_of(self.keys, starts[0], starts[-1] + rows["size"][-1])
         if not len(slots):
             return
         at = numpy.searchsorted(starts, self.keys[slots], "right") - 1
@@ -105,16 +121,11 @@ class OffsetIndexCheck(_Index):
         self, report: SegmentReport, findings: Findings, *, is_open: bool, in_doubt: bool, cleaned_below: int
     ) -> None:
         """Say what is wrong, now that the log has been read."""
-        if not self.exists:
-            if report.size_bytes:
-                findings.add(self.path, "SEMANTICS 8.8", "the offset index is missing", repair=_REBUILD)
+        if not self.is_there(report, findings, "the offset index is missing", "error"):
             return
         doubtful: Severity = "note" if in_doubt else "error"
-        if self.zeros and not is_open:
-            findings.add(
-                self.path, "SEMANTICS 3.5", f"{self.zeros} empty slots at the end of an index that no longer grows",
-                position=len(self.keys) * 8, severity=doubtful, repair=_REBUILD,
-            )  # fmt: skip
+        if not is_open:
+            self.tell_zeros(findings, doubtful)
         rises = numpy.ones(len(self.keys), bool)
         rises[1:] = (numpy.diff(self.offsets) > 0) & (numpy.diff(self.keys) > 0)
         old = numpy.flatnonzero(self.state == _OF_AN_APPEND)
@@ -125,15 +136,14 @@ class OffsetIndexCheck(_Index):
                 break
             where = f"entry {slot} names offset {self.offsets[slot]} at position {self.keys[slot]}"
             if not rises[slot]:
-                self.tell(findings, slot, "FORMAT 7.1", f"{where}, not above the entry before it", doubtful)
+                why = "not above the entry before it"
             elif self.keys[slot] >= report.size_bytes or self.keys[slot] < 0:
-                self.tell(findings, slot, "FORMAT 7.1", f"{where}, which is outside of the log", doubtful)
+                why = "which is outside of the log"
             elif self.state[slot] == _OTHER_OFFSET:
-                self.tell(
-                    findings, slot, "FORMAT 7.1", f"{where}, where a batch with another last offset begins", doubtful
-                )
+                why = "where a batch with another last offset begins"
             else:
-                self.tell(findings, slot, "FORMAT 7.1", f"{where}, where no sound batch begins", doubtful)
+                why = "where no sound batch begins"
+            self.tell(findings, slot, "FORMAT 7.1", f"{where}, {why}", doubtful)
         if not old_is_legal:
             slot = int(old[0])
             what = (
@@ -171,12 +181,7 @@ class TimeIndexCheck(_Index):
         preceding, self.last_offset = self.last_offset, int(lasts[-1])
         if not len(self.keys):
             return
-        if not len(self.order):
-            self.order = numpy.argsort(self.offsets, kind="stable")
-            self.sorted = self.offsets[self.order]
-        low = numpy.searchsorted(self.sorted, first)
-        high = numpy.searchsorted(self.sorted, lasts[-1], "right")
-        slots = self.order[low:high]
+        slots = self.slots_of(self.offsets, first, lasts[-1], "right")
         if not len(slots):
             return
         offsets = self.offsets[slots]
@@ -213,17 +218,12 @@ class TimeIndexCheck(_Index):
 
     def conclude(self, fd: int, report: SegmentReport, findings: Findings, *, is_open: bool, in_doubt: bool) -> None:
         """Say what is wrong, now that the log has been read."""
-        if not self.exists:
-            if report.size_bytes:
-                what = "the time index is missing; opening makes an empty one, and searches by time read more"
-                findings.add(self.path, "SEMANTICS 8.8", what, severity="note", repair=_REBUILD)
+        missing = "the time index is missing; opening makes an empty one, and searches by time read more"
+        if not self.is_there(report, findings, missing, "note"):
             return
         doubtful: Severity = "note" if in_doubt else "error"
-        if self.zeros and not is_open:
-            findings.add(
-                self.path, "SEMANTICS 3.5", f"{self.zeros} empty slots at the end of an index that no longer grows",
-                position=len(self.keys) * 12, severity=doubtful, repair=_REBUILD,
-            )  # fmt: skip
+        if not is_open:
+            self.tell_zeros(findings, doubtful)
         # Brokers before 4.0 named the record itself: in one segment all entries do, or hardly any.
         is_odd = len(self.inside) == 1 and not all(self._names_record(fd, *entry) for entry in self.exact[:_SAMPLES])
         for slot, position, size in self.inside:
@@ -237,16 +237,14 @@ class TimeIndexCheck(_Index):
                 break
             where = f"entry {slot} names timestamp {self.keys[slot]} at offset {self.offsets[slot]}"
             if not rises[slot]:
-                self.tell(findings, slot, "FORMAT 8.2", f"{where}, not above the entry before it", doubtful)
+                why = "not above the entry before it"
             elif self.state[slot] == _UNSEEN:
-                self.tell(findings, slot, "FORMAT 8.1", f"{where}, which no sound batch holds", doubtful)
+                why = "which no sound batch holds"
             elif self.state[slot] == _INSIDE:
-                self.tell(
-                    findings, slot, "FORMAT 8.1", f"{where}, which is not that of the record nor of its batch", doubtful
-                )
+                why = "which is not that of the record nor of its batch"
             else:
-                what = f"{where}, whose batch is not the first with that greatest timestamp"
-                self.tell(findings, slot, "FORMAT 8.1", what, doubtful)
+                why = "whose batch is not the first with that greatest timestamp"
+            self.tell(findings, slot, "FORMAT 8.1" if rises[slot] else "FORMAT 8.2", f"{where}, {why}", doubtful)
         if is_open or not report.batches or report.max_timestamp < 0:
             return
         if not len(self.keys):

@@ -1,7 +1,7 @@
 """One partition's directory: its segments against each other, and against its marks, epochs, snapshots and names.
 
-`segment` checks a segment's own files, `producers` snapshots and transaction indexes. The hardest rule is that of
-`segment`: files that kstore or Kafka left in good order are never called wrong.
+`check_segment` checks a segment's own files, `check_producers` snapshots and transaction indexes. Invariant: files that
+kstore or Kafka left in good order are never called wrong.
 """
 
 from __future__ import annotations
@@ -127,10 +127,7 @@ def check_partition(
     found_by_name = list(findings)
 
     def replay(snapshots: list[int], start: int) -> ProducerCheck:
-        flushed_below, has_marker = marks.flushed_below, marks.has_marker
-        return ProducerCheck(
-            directory, snapshots, start, cleaned, findings, flushed_below=flushed_below, has_marker=has_marker
-        )
+        return ProducerCheck(directory, snapshots, start, cleaned, findings, marks.flushed_below, marks.has_marker)
 
     producers = replay(snapshots, start)
     borders_at = [*snapshots, *(mark for mark in (marks.recovery_point,) if mark is not None)]
@@ -191,14 +188,12 @@ def check_metadata(directory: str, findings: Findings) -> None:
     """Check a partition's `partition.metadata`."""
     path = os.path.join(directory, names.PARTITION_METADATA)
     how = "write it anew with the topic's id, or move it away where nothing tells the id"
-    try:
+    with findings.reading(path, "FORMAT 1.10", how):
         if checkpoint.is_metadata_blank(directory):
             what = "it is empty: the topic's id is missing, and a broker cannot load the log"
             findings.add(path, "FORMAT 1.10", what, repair=how)
         else:
             checkpoint.read_partition_metadata(directory)
-    except StorageError as error:
-        findings.add_unreadable(path, "FORMAT 1.10", error, how)
 
 
 def _begins_behind(directory: str, base_offset: int) -> bool:
@@ -259,11 +254,9 @@ def _was_deleted(directory: str, base_offset: int, first_base: int, marks: Marks
 
 
 def _read_gaps(directory: str, findings: Findings) -> list[tuple[int, int]]:
-    try:
+    with findings.reading(os.path.join(directory, gap_files.GAPS_FILE), "", "move it away"):
         return gap_files.read_gaps(directory)
-    except StorageError as error:
-        findings.add_unreadable(os.path.join(directory, gap_files.GAPS_FILE), "", error, "move it away")
-        return []
+    return []
 
 
 def _check_gaps(report: PartitionReport, accepted: Sequence[tuple[int, int]], cleaned: int) -> None:
@@ -377,7 +370,7 @@ def check_epochs(
     except fs.MissingFileError:
         pass
     except StorageError as error:
-        findings.add_unreadable(path, "FORMAT 11", error, "write it anew from the batches")
+        findings.add(path, "FORMAT 11", error.strerror or str(error), repair="write it anew from the batches")
         return
     runs = [(segment, *run) for segment in report.segments for run in segment.epochs if run[0] >= -1]
     if not entries:

@@ -1,8 +1,7 @@
 """Compares snapshots and transaction indexes with the batches of a log.
 
-Replays the state that a broker keeps of each producer (SEMANTICS 9), as far as the batches still show it. The hardest
-rule: producers expire, and old batches are deleted, so a snapshot may have more or fewer producers than the log; it may
-not contradict the log.
+Replays the state that a broker keeps of each producer (SEMANTICS 9), as far as the batches still show it. Producers
+expire, and old batches are deleted: a snapshot may have more or fewer producers than the log, and not contradict it.
 """
 
 from __future__ import annotations
@@ -93,7 +92,6 @@ class ProducerCheck:
         log_start: int,
         cleaned_below: int,
         findings: Findings,
-        *,
         flushed_below: int | None,
         has_marker: bool,
     ) -> None:

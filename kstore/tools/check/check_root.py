@@ -27,11 +27,9 @@ def check_root(root: str, beside: Sequence[str], findings: Findings) -> None:
         findings.add(path, "FORMAT 1.2", "a partition that awaits its removal", severity="note")
     for name in checkpoint.ROOT_CHECKPOINTS:
         path = os.path.join(root, name)
-        try:
+        offsets: checkpoint.Offsets = {}
+        with findings.reading(path, "FORMAT 11", "write it anew from the logs"):
             offsets = checkpoint.read_offsets(root, name)
-        except StorageError as error:
-            findings.add_unreadable(path, "FORMAT 11", error, "write it anew from the logs")
-            continue
         elsewhere = []
         for (topic, partition), offset in offsets.items():
             if offset < 0:
@@ -46,48 +44,40 @@ def check_root(root: str, beside: Sequence[str], findings: Findings) -> None:
     _check_loads(root, findings)
     _check_role(root, findings)
     path = os.path.join(root, topic_files.TOPICS_FILE)
-    try:
-        table = topic_files.read_topics([root])
-    except StorageError as error:
-        how = "write it anew from its whole lines, the partitions and the store's other directories"
-        findings.add_unreadable(path, "", error, how)
-        return
-    _check_topics(root, table.topics, present, findings)
-    _check_missing(root, table.topics, present.union(entry.key for entry in catalog.look(beside).entries), findings)
+    topics = None
+    how = "write it anew from its whole lines, the partitions and the store's other directories"
+    with findings.reading(path, "", how):
+        topics = topic_files.read_topics([root]).topics
+    if topics is not None:
+        _check_topics(path, topics, present, findings)
+        _check_missing(root, topics, present.union(entry.key for entry in catalog.look(beside).entries), findings)
 
 
 def _check_loads(root: str, findings: Findings) -> None:
     """Check the records of bulk loads: of one that is pending, and of those that were done."""
     path = os.path.join(root, load_files.COMMIT_FILE)
-    try:
+    how = "put back a copy, or move it away to give the load up: some of its records may be in the logs then"
+    with findings.reading(path, "", how):
         record = load_files.read_commit(root)
         if record is not None:
             findings.add(path, "", str(record), severity="note")
-    except StorageError as error:
-        how = "put back a copy, or move it away to give the load up: some of its records may be in the logs then"
-        findings.add_unreadable(path, "", error, how)
-    try:
+    how = "write it anew from its whole lines; a load it no longer names can be taken in twice"
+    with findings.reading(os.path.join(root, load_files.LOADS_FILE), "", how):
         load_files.read_done([root])
-    except StorageError as error:
-        how = "write it anew from its whole lines; a load it no longer names can be taken in twice"
-        findings.add_unreadable(os.path.join(root, load_files.LOADS_FILE), "", error, how)
 
 
 def _check_role(root: str, findings: Findings) -> None:
     """Check a follower's file."""
     path = os.path.join(root, follower_file.FOLLOWER_FILE)
-    try:
+    with findings.reading(path, "", "kstore.replicate into this directory writes it anew"):
         follows = follower_file.read_role(root)
         if follows is not None:
             findings.add(path, "", str(follows), severity="note")
-    except StorageError as error:
-        findings.add_unreadable(path, "", error, "kstore.replicate into this directory writes it anew")
 
 
 def _check_topics(
-    root: str, records: Mapping[str, topic_files.TopicRecord], present: set[checkpoint.Partition], findings: Findings
+    path: str, records: Mapping[str, topic_files.TopicRecord], present: set[checkpoint.Partition], findings: Findings
 ) -> None:
-    path = os.path.join(root, topic_files.TOPICS_FILE)
     for name, record in records.items():
         if record.state != "live":
             what = f"topic {name} is {record.state}: the next opening of the store finishes that"

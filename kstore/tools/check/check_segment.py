@@ -1,7 +1,7 @@
 """Checks the files of one segment: what is wrong with them, where, and by which rule.
 
 Reads the `.log` once, and compares each batch with its neighbours and each index entry with the batches; `partition`
-checks what lies between segments. Maps no file, since a broker may own the files and cut them. The hardest rule: files
+checks what lies between segments. Maps no file, since a broker may own the files and cut them. Invariant: files
 that Kafka or kstore leave in good order are never called wrong, however odd they look; odd and legal is a note.
 """
 
@@ -297,14 +297,13 @@ def _check_batches(rows: Rows, before: Any, report: SegmentReport, findings: Fin
     for at in numpy.flatnonzero(firsts <= previous) if not old.any() else numpy.flatnonzero(bases <= previous):
         row, after = rows[at], int(previous[at])
         if before is None and at == 0:
+            rule, how = "FORMAT 1.3", "cut the batch, unless its neighbours tell its offset"
             what = f"offset {row['base_offset']} in a segment that begins at {report.base_offset}"
-            _tell(
-                findings, report.path, row, "FORMAT 1.3", what, "cut the batch, unless its neighbours tell its offset"
-            )
         else:
+            rule = "SEMANTICS 0.1"
+            how = "restore the offset that the neighbours tell; where they do not, cut the batch"
             what = f"offsets {row['base_offset']} to {row['last_offset']} after {after}"
-            _tell(findings, report.path, row, "SEMANTICS 0.1", what,
-                  "restore the offset that the neighbours tell; where they do not, cut the batch")  # fmt: skip
+        _tell(findings, report.path, row, rule, what, how)
     for at in numpy.flatnonzero(firsts > previous + 1)[:MAX_FINDINGS]:
         report.gaps.append((int(previous[at]) + 1, int(firsts[at])))
     report.last_gap = max(int(firsts[-1]) - int(previous[-1]) - 1, 0)
@@ -312,11 +311,10 @@ def _check_batches(rows: Rows, before: Any, report: SegmentReport, findings: Fin
         row = rows[at]
         if row["last_offset"] >= limit_offset:
             what = f"its last offset {row['last_offset']} belongs in the next segment, which begins at {limit_offset}"
-            rule = "FORMAT 1.3"
         else:
             what = f"its last offset {row['last_offset']} is not within 2^31 of the segment's base offset"
-            rule = "FORMAT 1.3"
-        _tell(findings, report.path, row, rule, what, "restore the offset that the neighbours tell, or cut the batch")
+        how = "restore the offset that the neighbours tell, or cut the batch"
+        _tell(findings, report.path, row, "FORMAT 1.3", what, how)
     report.batches += len(rows)
     report.records += int(rows["count"].sum())
     report.next_offset = int(lasts[-1]) + 1

@@ -5,6 +5,8 @@ Pure: no file is opened here, and nothing is decided.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -68,9 +70,13 @@ class Findings(list[Finding]):
         else:
             self.left_out += severity == "error"
 
-    def add_unreadable(self, path: str, rule: str, error: StorageError, repair: str) -> None:
-        """Keep the finding that a file could not be read."""
-        self.add(path, rule, error.strerror or str(error), repair=repair)
+    @contextmanager
+    def reading(self, path: str, rule: str, repair: str) -> Iterator[None]:
+        """Keep the finding that a file could not be read in the block, which ends there."""
+        try:
+            yield
+        except StorageError as error:
+            self.add(path, rule, error.strerror or str(error), repair=repair)
 
     def close(self, path: str) -> None:
         """Add a finding with the number of errors that were only counted."""

@@ -1,6 +1,6 @@
 """Decides which log file of a partition belongs under which base offset, and which files hold only copies.
 
-Reads logs and changes nothing. The hardest rule: a sound batch says itself where it belongs, and of each one copy
+Reads logs and changes nothing. Invariant: a sound batch says itself where it belongs, and of each one copy
 stays. A file's name is one vote beside those of its batches; the base offset of a batch counts as flipped only where
 one bit leads to the offset that the others tell.
 """

@@ -2,7 +2,7 @@
 
 A look is a function that reads the files and returns the faults. If no process uses the directory and nothing changed
 meanwhile, one look is enough. Else the writer may have been between two steps, or the look may have read one file
-before a step and another after it: only a fault that several looks in a row see is reported. The hardest rule: a fault
+before a step and another after it: only a fault that several looks in a row see is reported. Invariant: a fault
 that is really there is always reported.
 """
 

@@ -1,6 +1,6 @@
 """Mends a partition's directory in two steps: from damage to a plan, from the plan to a sound log.
 
-`plan_repair` reads and decides, and changes nothing; `carry_out` does exactly what a plan says. The hardest rule: a
+`plan_repair` reads and decides, and changes nothing; `carry_out` does exactly what a plan says. Invariant: a
 batch whose bytes are sound is always kept, as long as its offsets are known.
 """
 
@@ -392,12 +392,13 @@ def _plan_marks(plan: Plan, bases: list[int], marks: Marks) -> None:
     point = marks.recovery_point
     if point is not None and (point > end or (marks.has_marker and point != end)):
         plan.marks.append((checkpoint.RECOVERY_POINTS, end))
-    if marks.log_start is not None and marks.log_start > end:
-        plan.marks.append((checkpoint.LOG_STARTS, None))
-    if marks.high_watermark is not None and marks.high_watermark > end:
-        plan.marks.append((checkpoint.HIGH_WATERMARKS, end))
-    if marks.cleaner is not None and marks.cleaner > end:
-        plan.marks.append((checkpoint.CLEANER_OFFSETS, end))
+    for name, mark, wanted in (
+        (checkpoint.LOG_STARTS, marks.log_start, None),
+        (checkpoint.HIGH_WATERMARKS, marks.high_watermark, end),
+        (checkpoint.CLEANER_OFFSETS, marks.cleaner, end),
+    ):
+        if mark is not None and mark > end:
+            plan.marks.append((name, wanted))
 
 
 def repair(plan: Plan, backup: str, progress: Progress | None = None) -> list[Finding]:

@@ -1,7 +1,7 @@
 """Mends the files of a data directory beside its partitions: checkpoints, topics, the records of bulk loads.
 
 Complete lines are kept. A partition whose line is lost is recovered from its files at the next opening. A topic whose
-settings are lost keeps all its records until it gets settings again. The hardest rule: all partitions share these
+settings are lost keeps all its records until it gets settings again. Invariant: all partitions share these
 files, so they are only replaced as a whole, while no process uses the directory.
 """
 

@@ -1,6 +1,6 @@
 """Settles offsets: of batches within a segment that are out of order, and of segments that overlap.
 
-Reads logs and changes nothing. The hardest rule: of each sound batch one copy stays; batches are copies only if their
+Reads logs and changes nothing. Invariant: of each sound batch one copy stays; batches are copies only if their
 headers are equal, with the CRC over all the rest.
 """
 

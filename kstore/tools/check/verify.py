@@ -7,7 +7,7 @@ lock, so that a directory in use can be checked; what looks wrong while a writer
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -265,18 +265,19 @@ def _check_file(path: str, report: FileReport, *, deep: bool, progress: Progress
         check_epochs(PartitionReport(directory, findings), 0, Marks(), is_closed=False)
     elif name in checkpoint.ROOT_CHECKPOINTS:
         checkpoint.read_offsets(directory, name)
-    elif name == topic_files.TOPICS_FILE:
-        topic_files.read_topics([directory])
-    elif name == load_files.LOADS_FILE:
-        load_files.read_done([directory])
-    elif name == load_files.COMMIT_FILE:
-        load_files.read_commit(directory)
-    elif name == follower_file.FOLLOWER_FILE:
-        follower_file.read_role(directory)
-    elif name == gap_files.GAPS_FILE:
-        gap_files.read_gaps(directory)
+    elif name in _READERS:
+        _READERS[name](directory)
     else:
         findings.add(path, "FORMAT 1.3", "no file of a log is named so")
+
+
+_READERS: dict[str, Callable[[str], object]] = {
+    topic_files.TOPICS_FILE: lambda directory: topic_files.read_topics([directory]),
+    load_files.LOADS_FILE: lambda directory: load_files.read_done([directory]),
+    load_files.COMMIT_FILE: load_files.read_commit,
+    follower_file.FOLLOWER_FILE: follower_file.read_role,
+    gap_files.GAPS_FILE: gap_files.read_gaps,
+}
 
 
 @contextmanager

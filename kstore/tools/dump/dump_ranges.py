@@ -1,6 +1,6 @@
 """Finds the files of a partition that a dump reads, and the bytes in them that hold a range of offsets or times.
 
-The indexes save reading, but no entry is trusted. Hardest rule: an entry is used only if the log confirms it; a wrong
+The indexes save reading, but no entry is trusted. Invariant: an entry is used only if the log confirms it; a wrong
 one is reported, and the log is read instead. No file is opened for writing.
 """
 
