@@ -247,7 +247,7 @@ def test_the_questions_of_the_design_page_are_answered_by_files_that_are_there()
         assert all((REPOSITORY / file).is_file() for file in re.findall(r"`([^`]+)`", files)), question
 
 
-def test_the_picture_of_the_rooms_is_what_the_imports_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_of_the_packages_is_what_the_imports_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(REPOSITORY / "docs")
     made = importlib.import_module("make_layers")
     assert text_of(made.PICTURE) == made.picture(), "make docs draws it anew"

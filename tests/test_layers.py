@@ -1,6 +1,6 @@
-"""Every import inside the package points down: from a room to a lower room, and never in a circle.
+"""Every import inside kstore points down: from a package to a lower one, and never in a circle.
 
-The order of the rooms is in `support/layers.py`. It is the architecture: a new room gets its place there first.
+The order of the packages is in `support/layers.py`. It is the architecture: a new package gets its place there first.
 Imports for type checkers, `cimport` and `#include` count, since a reader follows them too.
 """
 
@@ -15,16 +15,16 @@ import pytest
 
 from tests.support import layers
 from tests.support.layers import (
-    FACE,
     INSIDE,
-    PACKAGE,
-    ROOMS,
+    KSTORE,
+    PACKAGES,
+    PUBLIC,
     c_includes,
     circles,
     cython_imports,
+    package_of,
     python_imports,
     rank,
-    room_of,
 )
 
 MODULES = sorted(layers.sources())
@@ -33,18 +33,18 @@ ARROWS = sorted(layers.arrows())
 
 def wrong_arrow(importer: str, imported: str) -> str | None:
     """What is wrong with one import, as a sentence; None if it may be there."""
-    if importer in {"", FACE}:
+    if importer in {"", PUBLIC}:
         return None
     for module in (importer, imported):
-        if room_of(module) not in ROOMS:
-            return f"{module} is in no room: give {room_of(module)} its place in ROOMS"
+        if package_of(module) not in PACKAGES:
+            return f"{module} is in no package: give {package_of(module)} its place in PACKAGES"
     if rank(imported) > rank(importer):
         return f"{importer} imports {imported} from above it"
     return None
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_file_imports_from_its_own_room_and_lower_rooms_only(module: str) -> None:
+def test_a_file_imports_from_its_own_package_and_lower_ones_only(module: str) -> None:
     wrong = [wrong_arrow(importer, imported) for importer, imported in ARROWS if importer == module]
     assert [sentence for sentence in wrong if sentence] == []
 
@@ -52,7 +52,7 @@ def test_a_file_imports_from_its_own_room_and_lower_rooms_only(module: str) -> N
 def test_no_imports_run_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
     for importer, imported in ARROWS:
-        if importer not in {"", FACE}:
+        if importer not in {"", PUBLIC}:
             graph.setdefault(importer, set()).add(imported)
     assert circles(graph) == []
 
@@ -70,26 +70,23 @@ def test_names_of_tests_are_shorter_than_80_characters() -> None:
     assert [name for name in names if len(name) >= 80] == []
 
 
-def test_every_room_is_there_and_says_what_it_owns() -> None:
-    for room in ROOMS:
-        folder = PACKAGE / room
-        if room == "c":
+def test_every_package_is_there_and_says_what_it_owns() -> None:
+    for package in PACKAGES:
+        folder = KSTORE / package
+        if package == "c":
             assert folder.is_dir()
         elif folder.is_dir():
             text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
-            assert text, f"kstore/{room}/__init__.py has no docstring"
+            assert text, f"kstore/{package}/__init__.py has no docstring"
         else:
-            assert (PACKAGE / f"{room}.py").exists(), room
-    for room, names in INSIDE.items():
+            assert (KSTORE / f"{package}.py").exists(), package
+    for package, names in INSIDE.items():
         for name in names:
-            assert (PACKAGE / room / name).is_dir() or (PACKAGE / room / f"{name}.py").exists(), f"{room}/{name}"
+            assert (KSTORE / package / name).is_dir() or (KSTORE / package / f"{name}.py").exists(), f"{package}/{name}"
 
 
-# A folder with more modules than this wants a room of its own for some of them.
-
-
-# Calls that reach the disk; the room `disk` makes them for all others.
-DOORS = re.compile(
+# Calls that reach the disk; the package `disk` makes them for all others.
+DISK_CALLS = re.compile(
     r"open|io\.open|mmap\.mmap|(fcntl|shutil)\.\w+|.*\.(write_bytes|write_text|read_bytes|read_text|touch)"
     r"|os\.(open|fdopen|p?readv?|p?writev?|rename|replace|unlink|remove|fsync|fdatasync|f?truncate|mkdir|makedirs|rmdir"
     r"|sendfile|posix_fallocate|link|symlink|utime|listdir|scandir|stat|fstat)"
@@ -97,9 +94,9 @@ DOORS = re.compile(
 
 
 def calls_that_reach_the_disk(text: str) -> list[str]:
-    """Each call in a Python source that only the room `disk` may make, with its line."""
+    """Each call in a Python source that only the package `disk` may make, with its line."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    return [f"line {call.lineno}: {name}" for call in calls if DOORS.fullmatch(name := ast.unparse(call.func))]
+    return [f"line {call.lineno}: {name}" for call in calls if DISK_CALLS.fullmatch(name := ast.unparse(call.func))]
 
 
 # These read and write files of the user's, which are no part of a log.
@@ -108,14 +105,10 @@ USERS_FILES = {"cli", "spark"}
 
 @pytest.mark.parametrize(
     "path",
-    [
-        path
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).parts[0] not in {"disk", *USERS_FILES}
-    ],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
+    [path for path in sorted(KSTORE.rglob("*.py")) if path.relative_to(KSTORE).parts[0] not in {"disk", *USERS_FILES}],
+    ids=lambda path: str(path.relative_to(KSTORE)),
 )
-def test_only_the_disk_room_opens_maps_syncs_renames_locks_or_deletes(path: Path) -> None:
+def test_only_the_disk_package_opens_maps_syncs_renames_locks_or_deletes(path: Path) -> None:
     assert calls_that_reach_the_disk(path.read_text(encoding="utf-8")) == []
 
 
@@ -135,8 +128,8 @@ def test_an_import_upwards_is_named() -> None:
     assert wrong_arrow("codec._pack", "_core") is None
 
 
-def test_a_file_without_a_room_is_named() -> None:
-    assert wrong_arrow("attic.box", "disk.fs") == "attic.box is in no room: give attic its place in ROOMS"
+def test_a_file_without_a_package_is_named() -> None:
+    assert wrong_arrow("attic.box", "disk.fs") == "attic.box is in no package: give attic its place in PACKAGES"
 
 
 def test_a_circle_is_found() -> None:

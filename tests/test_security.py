@@ -116,7 +116,7 @@ LOOPS = {"AbstractEventLoop", "CancelledError", "Future", "get_running_loop", "s
 
 
 def test_nothing_is_served_and_only_backups_connect() -> None:
-    """obstore is the only library here that connects; what imports it are its door in `optional` and backups."""
+    """obstore is the only library here that connects; only `optional` and backups import it."""
     found = {path.name: found for path in SOURCES if (found := imports_and_calls(path) & NETWORK)}
     assert found == {"loops.py": {"asyncio"}}
     naming = [

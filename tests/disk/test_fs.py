@@ -1,4 +1,4 @@
-"""fs.py with its rooms, descriptors.py and locks.py: files, directory syncs, owners of descriptors, locks."""
+"""fs.py with handles.py and locks.py: files, directory syncs, owners of descriptors, locks."""
 
 from __future__ import annotations
 
