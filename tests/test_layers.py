@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import purpose
 from tests.support import layers
 from tests.support.layers import (
     INSIDE,
@@ -61,6 +62,12 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     """They are named without their folders in documents, in budgets and in the tables of a run."""
     files = sorted(path.name for path in Path(__file__).parent.rglob("test_*.py"))
     assert [name for name, count in Counter(files).items() if count > 1] == []
+
+
+def test_every_package_of_tests_says_in_one_line_what_it_is_for() -> None:
+    packages = {path.parent for path in Path(__file__).parent.rglob("*.py")}
+    assert len(packages) >= 20
+    assert [package for package in packages if not re.fullmatch(r"\S.{19,100}\.", purpose(package))] == []
 
 
 def test_names_of_tests_are_shorter_than_80_characters() -> None:
