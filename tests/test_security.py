@@ -17,6 +17,7 @@ import pytest
 from kstore import KStoreError, Log, StorageError, cli
 from kstore.disk import fs
 from tests.support import batches
+from tests.test_docs import cited_tests
 
 REPOSITORY = Path(__file__).parent.parent
 SECURITY = REPOSITORY / "SECURITY.md"
@@ -32,11 +33,9 @@ def statements() -> list[str]:
 
 @pytest.mark.parametrize("statement", statements(), ids=lambda text: text[:50])
 def test_each_statement_names_a_test_that_is_there(statement: str) -> None:
-    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", statement)
-    assert named
-    for file, test in named:
-        [path] = Path(__file__).parent.rglob(file)
-        assert re.search(rf"^def {test}\(", path.read_text(), re.MULTILINE), f"{file}::{test}"
+    cited = cited_tests(statement)
+    assert cited
+    assert all(test for _, test in cited)
 
 
 def test_the_page_has_statements() -> None:
