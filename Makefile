@@ -17,10 +17,10 @@ listed = $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyprojec
 # The compiled modules, whose stubs mypy.stubtest compares with what was built: kstore.codec._pack and its like.
 COMPILED := $(subst /,.,$(patsubst %.pyx,%,$(shell find kstore -name '*.pyx')))
 
-# The checked builds run the tests of the rooms that hand bytes to the compiled modules, those of new files included. STORIES
+# The checked builds run the tests of the packages that hand bytes to the compiled modules, those of new files included. STORIES
 # are left out: tests of disks, crashes and processes, which hand the core no other bytes and take minutes where every access
 # is checked.
-ROOMS   := codec columns files golden log search security store/bulk_loads/test_bulk_loads.py store/topics tools
+PACKAGES := codec columns files golden log search security store/bulk_loads/test_bulk_loads.py store/topics tools
 STORIES := files/test_index_file_elsewhere \
 	golden/test_golden_recovery golden/test_golden_write \
 	log/test_durable log/test_group_commit log/test_parking \
@@ -31,7 +31,7 @@ STORIES := files/test_index_file_elsewhere \
 	security/test_bad_input security/test_hostile_files security/test_links \
 	store/topics/test_topic_reader \
 	tools/test_recheck tools/test_repair tools/test_verify
-CHECKED  = $(ROOMS:%=tests/%) $(STORIES:%=--ignore=tests/%.py)
+CHECKED  = $(PACKAGES:%=tests/%) $(STORIES:%=--ignore=tests/%.py)
 
 # A run of the tests is stopped after so many minutes: pytest-xdist may wait forever for a worker that was killed.
 TEST_MINUTES ?= 25

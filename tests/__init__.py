@@ -1,1 +1,1 @@
-"""Tests of the whole: documentation, layers, public API and security policy agree with the code."""
+"""Documentation, layers, public API and security policy agree with the code."""

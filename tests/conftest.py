@@ -11,6 +11,7 @@ build), and `KSTORE_KAFKA_REQUIRED=1` turns a skip of a test marked `kafka` into
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import random
@@ -62,11 +63,11 @@ def examples(share: float) -> settings:
     return settings(max_examples=max(1, int(settings.default.max_examples * share)))
 
 
-# Seconds that each part may take on two cores, summed over its tests; what is not named gets DEFAULT_PART. The last
-# table of a run shows what was used. A part that wants more asks `budget`, and gets it in `make soak`. The parts that
-# are named run first, so a part that takes many seconds is named.
-DEFAULT_PART = 30
-PARTS = {
+# Seconds that each file may take on two cores, summed over its tests; what is not named gets DEFAULT_SECONDS. The last
+# table of a run shows what was used. A file that wants more asks `budget`, and gets it in `make soak`. The files that
+# are named run first, so a file that takes many seconds is named.
+DEFAULT_SECONDS = 30
+SECONDS = {
     "test_bulk_loads_crash.py": 30,
     "test_backup_each_request.py": 45,
     "test_bombs.py": 90,
@@ -128,7 +129,7 @@ settings.register_profile("long", settings.get_profile("test"), max_examples=5_0
 settings.register_profile("short", settings.get_profile("test"), max_examples=25)
 settings.load_profile("long" if BUDGET > 1 else "short" if BUDGET < 0.5 else "test")
 
-_seconds: dict[str, float] = defaultdict(float)
+_seconds: dict[Path, float] = defaultdict(float)  # of each file, by its path below the root
 _counts: dict[str, int] = defaultdict(int)  # what tests record with `record_property`, summed over them
 
 
@@ -208,7 +209,7 @@ def budget() -> Callable[[float], float]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, so that no worker of a parallel run is left alone with one of them at the end."""
     counts = Counter(item.path for item in items)
-    items.sort(key=lambda item: (-PARTS.get(item.path.name, 0), -counts[item.path], item.path))
+    items.sort(key=lambda item: (-SECONDS.get(item.path.name, 0), -counts[item.path], item.path))
 
 
 def pytest_report_header() -> list[str]:
@@ -253,7 +254,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _seconds[Path(report.nodeid.split("::")[0]).name] += report.duration
+    _seconds[Path(report.nodeid.split("::")[0])] += report.duration
     if report.when == "call":
         for name, value in report.user_properties:
             if isinstance(value, int):
@@ -265,10 +266,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"counted with KSTORE_SEED={SEED}")
         for name, value in sorted(_counts.items()):
             terminalreporter.write_line(f"{name:32} {value:8,}")
-    long = {name: used for name, used in _seconds.items() if used >= 2}
-    if not long:
-        return
-    terminalreporter.section("seconds by part (budget)")
-    for name, used in sorted(long.items(), key=lambda pair: -pair[1]):
-        allowed = PARTS.get(name, DEFAULT_PART) * max(BUDGET, 1)
-        terminalreporter.write_line(f"{name:32} {used:8.1f}  ({allowed:g}){'  OVER' if used > allowed else ''}")
+    parts: dict[Path, float] = defaultdict(float)
+    for file, used in _seconds.items():
+        parts[file.parent] += used
+    terminalreporter.section("seconds by part, and by file (budget)")
+    for part, total in sorted(parts.items(), key=lambda pair: -pair[1]):
+        terminalreporter.write_line(f"{total:8.1f}  {part}: {purpose(terminalreporter.config.rootpath / part)}")
+        for file, used in sorted(_seconds.items(), key=lambda pair: -pair[1]):
+            if file.parent == part and used >= 2:
+                allowed = SECONDS.get(file.name, DEFAULT_SECONDS) * max(BUDGET, 1)
+                over = "  OVER" if used > allowed else ""
+                terminalreporter.write_line(f"{used:20.1f}  {file.name} ({allowed:g}){over}")
+
+
+def purpose(part: Path) -> str:
+    """What the tests in a folder are for: the docstring of its `__init__.py`."""
+    path = part / "__init__.py"
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" if path.exists() else ""

@@ -45,6 +45,15 @@ def table_after(path: Path, marker: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines[0].splitlines()[2:]]
 
 
+def cited_tests(text: str) -> list[tuple[str, str]]:
+    """The tests that a text cites as `test_x.py` or `test_x.py::test_y`, which all are there: file and function."""
+    cited = re.findall(r"`(test_\w+\.py)(?:::(test_\w+))?`", text)
+    for file, test in cited:
+        (path,) = (REPOSITORY / "tests").rglob(file)
+        assert not test or re.search(rf"^def {test}\(", text_of(path), re.MULTILINE), f"{file}::{test}"
+    return cited
+
+
 def code_blocks(path: Path, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text_of(path), re.MULTILINE | re.DOTALL)
 
@@ -247,7 +256,7 @@ def test_the_questions_of_the_design_page_are_answered_by_files_that_are_there()
         assert all((REPOSITORY / file).is_file() for file in re.findall(r"`([^`]+)`", files)), question
 
 
-def test_the_picture_of_the_rooms_is_what_the_imports_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_of_the_packages_is_what_the_imports_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(REPOSITORY / "docs")
     made = importlib.import_module("make_layers")
     assert text_of(made.PICTURE) == made.picture(), "make docs draws it anew"

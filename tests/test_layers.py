@@ -1,6 +1,6 @@
-"""Every import inside the package points down: from a room to a lower room, and never in a circle.
+"""Every import inside kstore points down: from a package to a lower one, and never in a circle.
 
-The order of the rooms is in `support/layers.py`. It is the architecture: a new room gets its place there first.
+The order of the packages is in `support/layers.py`. It is the architecture: a new package gets its place there first.
 Imports for type checkers, `cimport` and `#include` count, since a reader follows them too.
 """
 
@@ -13,19 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import purpose
 from tests.support import layers
 from tests.support.layers import (
-    FACE,
     INSIDE,
+    KSTORE,
     LEAVES,
-    PACKAGE,
-    ROOMS,
+    PACKAGES,
+    PUBLIC,
     c_includes,
     circles,
     cython_imports,
+    package_of,
     python_imports,
     rank,
-    room_of,
 )
 
 MODULES = sorted(layers.sources())
@@ -34,21 +35,21 @@ ARROWS = sorted(layers.arrows())
 
 def wrong_arrow(importer: str, imported: str) -> str | None:
     """What is wrong with one import, as a sentence; None if it may be there."""
-    if importer in {"", FACE}:
+    if importer in {"", PUBLIC}:
         return None
     for module in (importer, imported):
-        if room_of(module) not in ROOMS:
-            return f"{module} is in no room: give {room_of(module)} its place in ROOMS"
+        if package_of(module) not in PACKAGES:
+            return f"{module} is in no package: give {package_of(module)} its place in PACKAGES"
     if rank(imported) > rank(importer):
         return f"{importer} imports {imported} from above it"
-    leaf, other = room_of(importer), room_of(imported)
+    leaf, other = package_of(importer), package_of(imported)
     if other in LEAVES and leaf != other and other not in LEAVES.get(leaf, ()):
         return f"{importer} imports {imported}, and {other} is a leaf"
     return None
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_file_imports_from_its_own_room_and_lower_rooms_only(module: str) -> None:
+def test_a_file_imports_from_its_own_package_and_lower_ones_only(module: str) -> None:
     wrong = [wrong_arrow(importer, imported) for importer, imported in ARROWS if importer == module]
     assert [sentence for sentence in wrong if sentence] == []
 
@@ -56,7 +57,7 @@ def test_a_file_imports_from_its_own_room_and_lower_rooms_only(module: str) -> N
 def test_no_imports_run_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
     for importer, imported in ARROWS:
-        if importer not in {"", FACE}:
+        if importer not in {"", PUBLIC}:
             graph.setdefault(importer, set()).add(imported)
     assert circles(graph) == []
 
@@ -67,6 +68,12 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     assert [name for name, count in Counter(files).items() if count > 1] == []
 
 
+def test_every_package_of_tests_says_in_one_line_what_it_is_for() -> None:
+    packages = {path.parent for path in Path(__file__).parent.rglob("*.py")}
+    assert len(packages) >= 20
+    assert [package for package in packages if not re.fullmatch(r"\S.{19,100}\.", purpose(package))] == []
+
+
 def test_names_of_tests_are_shorter_than_80_characters() -> None:
     files = Path(__file__).parent.rglob("test_*.py")
     names = [name for file in files for name in re.findall(r"\bdef (test_\w+)", file.read_text(encoding="utf-8"))]
@@ -74,25 +81,25 @@ def test_names_of_tests_are_shorter_than_80_characters() -> None:
     assert [name for name in names if len(name) >= 80] == []
 
 
-def test_every_room_is_there_and_says_what_it_owns() -> None:
-    for room in ROOMS:
-        folder = PACKAGE / room
-        if room == "c":
+def test_every_package_is_there_and_says_what_it_owns() -> None:
+    for package in PACKAGES:
+        folder = KSTORE / package
+        if package == "c":
             assert folder.is_dir()
         elif folder.is_dir():
             text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
-            assert text, f"kstore/{room}/__init__.py has no docstring"
+            assert text, f"kstore/{package}/__init__.py has no docstring"
         else:
-            assert (PACKAGE / f"{room}.py").exists(), room
-    for room, names in INSIDE.items():
+            assert (KSTORE / f"{package}.py").exists(), package
+    for package, names in INSIDE.items():
         for name in names:
-            assert (PACKAGE / room / name).is_dir() or (PACKAGE / room / f"{name}.py").exists(), f"{room}/{name}"
+            assert (KSTORE / package / name).is_dir() or (KSTORE / package / f"{name}.py").exists(), f"{package}/{name}"
 
 
 # pytest's and Spark's plugins are found by the name of their folder, which lies by itself.
 FOLDERS = [
     folder
-    for folder in sorted(path for path in PACKAGE.rglob("*") if path.is_dir())
+    for folder in sorted(path for path in KSTORE.rglob("*") if path.is_dir())
     if not {"discovery", "__pycache__"} & set(folder.parts) and any(folder.rglob("*.py"))
 ]
 
@@ -104,18 +111,18 @@ def modules_in(folder: Path) -> set[str]:
 
 
 def test_no_two_folders_have_modules_of_one_name() -> None:
-    names = Counter(name for folder in (PACKAGE, *FOLDERS) for name in modules_in(folder))
+    names = Counter(name for folder in (KSTORE, *FOLDERS) for name in modules_in(folder))
     assert [name for name, count in names.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(PACKAGE)))
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(KSTORE)))
 def test_a_folder_has_five_modules_and_is_a_package_or_a_part_of_one(folder: Path) -> None:
-    assert len(folder.relative_to(PACKAGE).parts) <= 2
+    assert len(folder.relative_to(KSTORE).parts) <= 2
     assert len(modules_in(folder)) >= 5 or any(part.parent == folder for part in FOLDERS)
 
 
-# Calls that reach the disk; the room `disk` makes them for all others.
-DOORS = re.compile(
+# Calls that reach the disk; the package `disk` makes them for all others.
+DISK_CALLS = re.compile(
     r"open|io\.open|mmap\.mmap|(fcntl|shutil)\.\w+|.*\.(write_bytes|write_text|read_bytes|read_text|touch)"
     r"|os\.(open|fdopen|p?readv?|p?writev?|rename|replace|unlink|remove|fsync|fdatasync|f?truncate|mkdir|makedirs|rmdir"
     r"|sendfile|posix_fallocate|link|symlink|utime|listdir|scandir|stat|fstat)"
@@ -123,9 +130,9 @@ DOORS = re.compile(
 
 
 def calls_that_reach_the_disk(text: str) -> list[str]:
-    """Each call in a Python source that only the room `disk` may make, with its line."""
+    """Each call in a Python source that only the package `disk` may make, with its line."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    return [f"line {call.lineno}: {name}" for call in calls if DOORS.fullmatch(name := ast.unparse(call.func))]
+    return [f"line {call.lineno}: {name}" for call in calls if DISK_CALLS.fullmatch(name := ast.unparse(call.func))]
 
 
 # These read and write files of the user's, which are no part of a log.
@@ -134,14 +141,10 @@ USERS_FILES = {"cli", "spark"}
 
 @pytest.mark.parametrize(
     "path",
-    [
-        path
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).parts[0] not in {"disk", *USERS_FILES}
-    ],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
+    [path for path in sorted(KSTORE.rglob("*.py")) if path.relative_to(KSTORE).parts[0] not in {"disk", *USERS_FILES}],
+    ids=lambda path: str(path.relative_to(KSTORE)),
 )
-def test_only_the_disk_room_opens_maps_syncs_renames_locks_or_deletes(path: Path) -> None:
+def test_only_the_disk_package_opens_maps_syncs_renames_locks_or_deletes(path: Path) -> None:
     assert calls_that_reach_the_disk(path.read_text(encoding="utf-8")) == []
 
 
@@ -191,8 +194,8 @@ def test_an_import_from_a_leaf_is_named() -> None:
     assert wrong_arrow("tools.dump.full_dump", "tools.check.recheck") is None
 
 
-def test_a_file_without_a_room_is_named() -> None:
-    assert wrong_arrow("attic.box", "disk.fs") == "attic.box is in no room: give attic its place in ROOMS"
+def test_a_file_without_a_package_is_named() -> None:
+    assert wrong_arrow("attic.box", "disk.fs") == "attic.box is in no package: give attic its place in PACKAGES"
 
 
 def test_a_circle_is_found() -> None:

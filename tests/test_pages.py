@@ -7,48 +7,47 @@ import json
 import re
 import zlib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import kstore
 from kstore.errors import StorageError
-from tests.test_docs import DOCUMENTS, REPOSITORY, code_blocks, text_of
+from tests.test_docs import DOCUMENTS, REPOSITORY, cited_tests, code_blocks, text_of
 
 ERRORS = REPOSITORY / "docs" / "errors.md"
 
 
-def exceptions() -> dict[str, type[BaseException]]:
-    values = {name: getattr(kstore, name) for name in kstore.__all__}
-    return {
-        name: value for name, value in values.items() if isinstance(value, type) and issubclass(value, BaseException)
-    }
-
-
-def test_the_page_of_public_names_has_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """docs/make_names.py."""
     monkeypatch.syspath_prepend(REPOSITORY / "docs")
-    made = importlib.import_module("make_names")
+    return importlib.import_module("make_names")
+
+
+def exceptions(made: ModuleType) -> set[str]:
+    return {name for name in kstore.__all__ if made.is_exception(getattr(kstore, name))}
+
+
+def test_the_page_of_public_names_has_them_all(made: ModuleType) -> None:
     text = text_of(made.PAGE)
     assert text == made.page(), "make docs writes it anew"
     named = set(re.findall(r"^\| `(\w+)` \| \S", text, re.MULTILINE))
-    public = {name for name in kstore.__all__ if name not in exceptions()}
+    public = set(kstore.__all__) - exceptions(made)
     assert public | set(made.public(kstore.Log)) | set(made.public(kstore.Store)) <= named
 
 
-def test_the_page_of_errors_has_every_exception_with_the_class_that_it_also_is() -> None:
+def test_the_page_of_errors_has_every_exception_with_the_class_that_it_also_is(made: ModuleType) -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\S.*) \| (\S.*) \|$", text_of(ERRORS), re.MULTILINE)
     found = {name: also for name, also, _, _ in rows}
-    assert set(found) == set(exceptions()) - {"KStoreError"}
+    assert set(found) == exceptions(made) - {"KStoreError"}
     builtins = importlib.import_module("builtins")
     for name, also in found.items():
         assert issubclass(getattr(kstore, name), getattr(kstore, also, None) or getattr(builtins, also)), name
 
 
 def test_the_page_of_promises_names_tests_that_are_there() -> None:
-    named = re.findall(r"`(test_\w+\.py)(?:::(test_\w+))?`", text_of(REPOSITORY / "docs" / "promises.md"))
-    assert len(named) >= 8
-    for file, test in named:
-        (path,) = (REPOSITORY / "tests").rglob(file)
-        assert not test or f"def {test}(" in text_of(path), (file, test)
+    assert len(cited_tests(text_of(REPOSITORY / "docs" / "promises.md"))) >= 8
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -1,4 +1,4 @@
-"""The public face: what `kstore` exports is complete, nothing else shows, and settings are typed by name."""
+"""The public API: what `kstore` exports is complete, nothing else shows, and settings are typed by name."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import pytest
 from kstore import KStoreError, Log, StorageError, cli
 from kstore.disk import fs
 from tests.support import batches
+from tests.test_docs import cited_tests
 
 REPOSITORY = Path(__file__).parent.parent
 SECURITY = REPOSITORY / "SECURITY.md"
@@ -32,11 +33,9 @@ def statements() -> list[str]:
 
 @pytest.mark.parametrize("statement", statements(), ids=lambda text: text[:50])
 def test_each_statement_names_a_test_that_is_there(statement: str) -> None:
-    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", statement)
-    assert named
-    for file, test in named:
-        [path] = Path(__file__).parent.rglob(file)
-        assert re.search(rf"^def {test}\(", path.read_text(), re.MULTILINE), f"{file}::{test}"
+    cited = cited_tests(statement)
+    assert cited
+    assert all(test for _, test in cited)
 
 
 def test_the_page_has_statements() -> None:
@@ -116,7 +115,7 @@ LOOPS = {"AbstractEventLoop", "CancelledError", "Future", "get_running_loop", "s
 
 
 def test_nothing_is_served_and_only_backups_connect() -> None:
-    """obstore is the only library here that connects; what imports it are its door in `optional` and backups."""
+    """obstore is the only library here that connects; only `optional` and backups import it."""
     found = {path.name: found for path in SOURCES if (found := imports_and_calls(path) & NETWORK)}
     assert found == {"loops.py": {"asyncio"}}
     naming = [

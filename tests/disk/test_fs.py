@@ -1,4 +1,4 @@
-"""fs.py with its rooms, descriptors.py and locks.py: files, directory syncs, owners of descriptors, locks."""
+"""fs.py with handles.py and locks.py: files, directory syncs, owners of descriptors, locks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from typing import Any
 import crc32c as second_opinion
 import pytest
 
-import kstore
 from kstore.disk import _cached, fs, locks
 from kstore.errors import LogLockedError, StorageError
 from tests.conftest import SEED
+from tests.support.interrupts import Interrupted
 
 
 def in_child(body: Callable[[], object]) -> str:
@@ -48,12 +48,6 @@ def in_child(body: Callable[[], object]) -> str:
         answer = pipe.read().decode()
     os.waitpid(pid, 0)
     return answer
-
-
-@pytest.fixture(autouse=True)
-def same_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes import the package that this one tests, from wherever they start."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(kstore.__file__).parent.parent))
 
 
 def in_process(code: str, *arguments: object) -> str:
@@ -782,10 +776,6 @@ def test_the_checkpoint_lock_waits_for_its_turn_and_does_not_meet_the_roots(tmp_
             order.append("first")
         thread.join(60)
     assert order == ["first", "second"]
-
-
-class Interrupted(BaseException):
-    """As `KeyboardInterrupt`."""
 
 
 def run_interrupted(at: int, act: Callable[[], object]) -> int:

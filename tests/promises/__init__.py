@@ -1,1 +1,1 @@
-"""Promises of the whole: crashes, kills, full disks, threads, processes and random histories lose nothing."""
+"""Promises of the whole: crashes, kills, full disks, threads and random histories lose nothing."""

@@ -21,7 +21,6 @@ from kstore.log.reading.log_reader import LogReader
 from kstore.log.reading.view import HEADER_BYTES
 from kstore.log.segments.segment import Segment
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)}
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -32,7 +31,6 @@ def run(script: str, *arguments: object) -> str:
         capture_output=True,
         text=True,
         timeout=120,
-        env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -250,7 +248,7 @@ for n in range(1, 16):
 
 def test_writers_of_different_partitions_keep_each_others_checkpoint_lines(root: Path) -> None:
     names = [f"{topic}-{number}" for topic in ("a", "b") for number in range(3)]
-    crowd = [subprocess.Popen([sys.executable, "-c", HAMMER, str(root), name], env=ENVIRONMENT) for name in names]
+    crowd = [subprocess.Popen([sys.executable, "-c", HAMMER, str(root), name]) for name in names]
     assert [process.wait(120) for process in crowd] == [0] * len(names)
     for file, offset in (("recovery-point-offset-checkpoint", 150), ("log-start-offset-checkpoint", 15)):
         lines = (root / file).read_text().splitlines()

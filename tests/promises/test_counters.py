@@ -9,7 +9,6 @@ whatever the scheduler does. The first looks of all are taken before any append:
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -85,11 +84,8 @@ def test_processes_that_take_turns_by_the_lock_lose_no_update_and_none_starves(r
         store.create_topic("counter")
         store.append("counter", b"0")
     program = [sys.executable, counting.__file__, str(path), kind, str(TURNS)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)}
     pipe = subprocess.PIPE
-    processes = [
-        subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, env=environment) for _ in range(PROCESSES)
-    ]
+    processes = [subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True) for _ in range(PROCESSES)]
     try:
         for process in processes:
             assert process.stdout is not None

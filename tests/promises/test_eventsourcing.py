@@ -7,7 +7,6 @@ The library gives its tests as abstract cases in `eventsourcing.tests.persistenc
 from __future__ import annotations
 
 import inspect
-import os
 import random
 import signal
 import subprocess
@@ -266,9 +265,7 @@ def test_compaction_leaves_the_newest_snapshot_and_the_newest_tracking(tmp_path:
 def run(function: str, directory: Path) -> subprocess.Popen[bytes]:
     """A function of bankers.py in a process of its own."""
     arguments = [sys.executable, bankers.__file__, function, str(directory)]
-    return subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    )
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE)
 
 
 def check(directory: Path, acknowledged: int) -> int:

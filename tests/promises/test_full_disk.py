@@ -328,7 +328,6 @@ def test_interrupts_at_any_moment_leave_a_log_that_goes_on(partition: Path, seed
         capture_output=True,
         text=True,
         timeout=240,
-        env={**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)},
     )
     assert done.returncode == 0, done.stderr
     interrupts, end = map(int, done.stdout.split())

@@ -38,7 +38,6 @@ class Crowd:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)},
         )
         self.processes.append(started)
         return started

@@ -8,7 +8,6 @@ alone: a total that misses an order, or has one twice, is another number.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -40,7 +39,6 @@ class Service:
             [sys.executable, services.__file__, *map(str, arguments)],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)},
         )
         self.lines: list[str] = []
         self._more = threading.Condition()

@@ -91,7 +91,7 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 
 
 def decode_everything(data: bytes) -> list[Rec]:
-    """Through every door of the decoder; whatever is wrong must be a CorruptRecordError."""
+    """Through every entry point of the decoder; whatever is wrong must be a CorruptRecordError."""
     found: list[Rec] = []
     for check_crc in (True, False):
         try:

@@ -283,7 +283,6 @@ def test_a_directory_that_may_not_be_written_is_a_storage_error_and_may_be_read(
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)},
     )
     target.chmod(0o755)
     if "PermissionError" in done.stderr or "No module" in done.stderr or "can't open" in done.stderr:

@@ -1,4 +1,4 @@
-"""The rooms of the package and the imports between its files, read from the sources: for tests and for the picture.
+"""The packages of kstore and the imports between its files, read from the sources: for tests and for the picture.
 
 An import for type checkers, a `cimport` and an `#include` count like any other: a reader follows them all.
 """
@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "kstore"
+KSTORE = Path(__file__).parents[2] / "kstore"
 
-# From the lowest to the highest. A file imports from its own room and from rooms that stand before it here.
-ROOMS = (
+# From the lowest to the highest. A file imports from its own package and from packages before it.
+PACKAGES = (
     "types",
     "errors",
     "base",
@@ -33,8 +33,7 @@ ROOMS = (
     "testing",
 )
 
-# Rooms inside of a room, and files between them, in the same order. What a room's list does not name comes after the
-# list.
+# Parts of a package, and files between them, in the same order. What a list does not name comes after it.
 INSIDE = {
     "log": ("segments", "reading", "writing", "compaction"),
     "store": (
@@ -86,37 +85,37 @@ LEAVES: dict[str, set[str]] = {
     "testing": {"tools", "spark"},
 }
 
-# Files that lie elsewhere than in the room that they belong to.
+# Files that lie elsewhere than in the package that they belong to.
 BELONGS = {"_core": "codec", "__main__": "cli"}
 
-# The public names: it may import from every room.
-FACE = "__init__"
+# The public API: it may import from every package.
+PUBLIC = "__init__"
 
 
 def sources() -> dict[str, list[Path]]:
     """The files of each module of the package: `log.writing.writer` to its .py, .pyx, .pxd, .c or .h files."""
     modules: dict[str, list[Path]] = {}
-    for path in sorted(PACKAGE.rglob("*")):
-        # Cython makes the .c files outside of the room c.
-        suffixes = {".h", ".c"} if PACKAGE / "c" in path.parents else {".py", ".pyx", ".pxd"}
+    for path in sorted(KSTORE.rglob("*")):
+        # Cython makes the .c files outside of kstore/c.
+        suffixes = {".h", ".c"} if KSTORE / "c" in path.parents else {".py", ".pyx", ".pxd"}
         if path.suffix in suffixes and "discovery" not in path.parts:
-            name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+            name = ".".join(path.relative_to(KSTORE).with_suffix("").parts)
             modules.setdefault(name.removesuffix(".__init__"), []).append(path)
     return modules
 
 
-def room_of(module: str) -> str:
-    """The room that a module belongs to."""
+def package_of(module: str) -> str:
+    """The package that a module belongs to."""
     first = module.partition(".")[0]
     return BELONGS.get(first, first)
 
 
 def rank(module: str) -> tuple[int, int]:
-    """Where a module stands: the number of its room, and its place inside of the room."""
-    room = room_of(module)
-    inside = INSIDE.get(room, ())
+    """Where a module stands: the number of its package, and its place inside of that."""
+    package = package_of(module)
+    inside = INSIDE.get(package, ())
     second = module.split(".")[1] if "." in module else ""
-    return ROOMS.index(room), inside.index(second) if second in inside else len(inside)
+    return PACKAGES.index(package), inside.index(second) if second in inside else len(inside)
 
 
 def imports_of(path: Path, modules: Iterable[str]) -> set[str]:

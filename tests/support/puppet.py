@@ -7,14 +7,10 @@ left in `answer`. An exception there is raised here as `PuppetError`, with its t
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 from typing import Any
-
-import kstore
 
 PRELUDE = "import os, sys, time, kstore"
 
@@ -37,7 +33,6 @@ class Puppet:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)},
         )
         for line in (PRELUDE, *prelude):
             self.do(line)

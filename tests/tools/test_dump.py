@@ -27,7 +27,6 @@ from tests.golden import dumptexts, goldensets
 from tests.support import reference
 
 LOG = "00000000000000000000.log"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.fspath(Path(cli.__file__).parent.parent.parent)}
 COMPATIBILITY = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
@@ -340,7 +339,6 @@ def test_a_process_prints_what_the_function_prints(sample: Path, dump: Dumper) -
         [sys.executable, "-m", "kstore", "dump", "--print-data-log", "--files", LOG],
         capture_output=True,
         check=False,
-        env=ENVIRONMENT,
     )
     here = dump("--print-data-log", "--files", LOG)
     assert (found.returncode, found.stdout, found.stderr.decode()) == (here.code, here.out, here.err)
@@ -352,7 +350,6 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(sample: Path) -> None:
         [sys.executable, "-m", "kstore", "dump", "--files", LOG],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

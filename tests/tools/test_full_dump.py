@@ -33,7 +33,7 @@ from kstore.tools.dump.record_contents import octets
 from tests.conftest import SEED
 from tests.golden import goldensets
 from tests.support import reference
-from tests.tools.test_dump import ENVIRONMENT, LOG, SAMPLE, Dumper, dump  # noqa: F401
+from tests.tools.test_dump import LOG, SAMPLE, Dumper, dump  # noqa: F401
 
 START_MS = 1_700_000_000_000
 GOOD = {
@@ -709,7 +709,6 @@ def started(*arguments: str) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "kstore", "dump", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
     )
 
 

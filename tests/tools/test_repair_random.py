@@ -102,16 +102,13 @@ def damage(path: Path, rng: random.Random, kind: str, *, flips_offsets: bool) ->
     return f"{what} {int(target.stem)}{' with its indexes' if all_files else ''}"
 
 
-def looks_flipped(path: Path) -> bool:
+def may_be_flipped(path: Path) -> bool:
     """Whether a file that was moved has one whole batch, whose offset is its name's but for one bit.
 
     No byte tells that from a flip of that bit, which is mended in place.
     """
     data = path.read_bytes()
-    ends = [12]
-    while ends[-1] <= len(data):
-        ends.append(ends[-1] + int.from_bytes(data[ends[-1] - 4 : ends[-1]]) + 12)
-    whole = sum(end - 12 <= len(data) for end in ends[1:])
+    whole = len(batch_positions(data + b"\0")) - 1  # the byte stands where a batch behind the last would begin
     return whole == 1 and (int.from_bytes(data[:8]) ^ int(path.stem)).bit_count() == 1
 
 
@@ -125,7 +122,7 @@ def check(root: Path, seed: str) -> None:
     done = [damage(path, rng, kind, flips_offsets=flips_offsets) for kind in kinds]
     said = f"seed {seed}: {done}; batches {[(base, count) for base, (_, count) in batches.items()]}"
     found = [file.read_bytes() for file in logs(path)]
-    if not flips_offsets and any(map(looks_flipped, logs(path))):
+    if not flips_offsets and any(map(may_be_flipped, logs(path))):
         return
     sound = {base for base, (batch, _) in batches.items() if any(batch in data for data in found)}
     plan = plan_repair(str(path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import subprocess
@@ -36,7 +35,6 @@ def begin(root: Path) -> subprocess.Popen[str]:
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parent.parent)},
     )
 
 

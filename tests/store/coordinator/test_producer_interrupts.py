@@ -23,10 +23,7 @@ from kstore.store.coordinator import _transaction
 from kstore.store.topics.idempotent import NumberedAppender, NumberedLoad, SequenceNumbers
 from kstore.store.topics.topic_follow import TopicFollower
 from tests.conftest import ManualClock
-
-
-class Interrupted(BaseException):
-    """As `KeyboardInterrupt`."""
+from tests.support.interrupts import Interrupted
 
 
 def interrupt(patch: pytest.MonkeyPatch, where: Any, name: str, *, after: bool = False, at: int = 0) -> None:

@@ -21,10 +21,7 @@ from kstore.store.topics._idempotent import PartitionSequence, Sequences, append
 from kstore.store.topics._partitioner import Router
 from kstore.store.topics._topic_append import Route
 from kstore.store.topics.idempotent import SequenceNumbers
-
-
-class Interrupted(BaseException):
-    """As `KeyboardInterrupt`."""
+from tests.support.interrupts import Interrupted
 
 
 @pytest.fixture
