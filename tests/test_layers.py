@@ -167,8 +167,8 @@ def reaches_into_a_log(text: str) -> list[str]:
 
 def test_only_the_modules_of_a_log_reach_into_it() -> None:
     """A store, a replication and the metrics have a `HostedLog`."""
-    paths = [path for path in PACKAGE.rglob("*.py*") if path.suffix in {".py", ".pyx"}]
-    others = [path for path in paths if path.relative_to(PACKAGE).parts[0] != "log"]
+    paths = [path for path in KSTORE.rglob("*.py*") if path.suffix in {".py", ".pyx"}]
+    others = [path for path in paths if path.relative_to(KSTORE).parts[0] != "log"]
     reaching = {str(path): reaches_into_a_log(path.read_text(encoding="utf-8")) for path in others}
     assert {path: names for path, names in reaching.items() if names} == {}
 
