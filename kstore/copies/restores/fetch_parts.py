@@ -91,9 +91,8 @@ class Fetcher:
         if got != part.length:
             raise BackupError(f"{has} from byte {part.position} on; {part.length} are needed: it was altered")
         if crc != part.crc:
-            raise BackupError(
-                f"{has} of CRC {crc:#010x} from byte {part.position} on; the backup says {part.crc:#010x}: it was altered"
-            )
+            has += f" of CRC {crc:#010x} from byte {part.position} on"
+            raise BackupError(f"{has}; the backup says {part.crc:#010x}: it was altered")
 
     def _count(self, count: int, *, fetched: bool = True) -> None:
         with self._counting:

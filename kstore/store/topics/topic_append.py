@@ -1,4 +1,4 @@
-"""`TopicAppender`: records go to the partitions of a topic, each batch through the port of its log (`log.batch_packer`).
+"""`TopicAppender`: records go to the partitions of a topic, each batch through its log (`log.batch_packer`).
 
 The hardest rule: a call that ends with an exception says in it what it stored before, partition by partition.
 """
