@@ -58,6 +58,19 @@ class KStoreError(Exception):
     nothing, None or offsets of -1."""
 
 
+def _rebuild(kind: type[KStoreError], args: tuple[object, ...], state: dict[str, object]) -> KStoreError:
+    """Make an unpickled error without calling its constructor, which takes other arguments."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+def _reduce(error: KStoreError) -> tuple[object, ...]:
+    """Pickle an error whose constructor takes more than its text."""
+    return _rebuild, (type(error), error.args, error.__dict__)
+
+
 class ConfigError(KStoreError, ValueError):
     """A setting is unknown, or its value is of the wrong type or out of range."""
 
@@ -103,8 +116,7 @@ class OffsetOutOfRangeError(KStoreError, ValueError):
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+    __reduce__ = _reduce
 
 
 class _RefusedRecord(KStoreError, ValueError):
@@ -121,8 +133,7 @@ class InvalidRecordError(_RefusedRecord):
         super().__init__(message)
         self.record_errors = record_errors
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+    __reduce__ = _reduce
 
 
 class InvalidColumnError(_RefusedRecord):
@@ -166,8 +177,7 @@ class _RefusedProducer(_RefusedRecord):
         self.expected = expected
         self.found = found
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+    __reduce__ = _reduce
 
 
 class OutOfOrderSequenceError(_RefusedProducer):
@@ -199,8 +209,7 @@ class UnexpectedAppendOffsetError(_RefusedRecord):
         self.first_offset = first_offset
         self.last_offset = last_offset
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+    __reduce__ = _reduce
 
 
 class UnexpectedOffsetError(_RefusedRecord):
@@ -219,8 +228,7 @@ class UnexpectedOffsetError(_RefusedRecord):
         self.expected = expected
         self.actual = actual
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+    __reduce__ = _reduce
 
 
 class InconsistentTopicIdError(KStoreError, ValueError):
@@ -257,8 +265,7 @@ class CorruptRecordError(KStoreError, ValueError):
     def __str__(self) -> str:
         return f"{super().__str__()}{self.advice}"
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+    __reduce__ = _reduce
 
 
 class CorruptIndexError(KStoreError, ValueError):
@@ -274,8 +281,7 @@ class CorruptIndexError(KStoreError, ValueError):
         self.reason = reason
         self.path = None if path is None else os.fspath(path)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+    __reduce__ = _reduce
 
 
 class StorageError(KStoreError, OSError):
@@ -381,11 +387,3 @@ def closed(what: str, opened_in: int = 0) -> LogClosedError:
 
 class ReadOnlyError(LogClosedError):
     """A change of a log or store that was opened with `mode="r"`. A `LogClosedError`, too, which it was once."""
-
-
-def _rebuild(kind: type[KStoreError], args: tuple[object, ...], state: dict[str, object]) -> KStoreError:
-    """Make an unpickled error without calling its constructor, which takes other arguments."""
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error

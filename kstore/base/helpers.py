@@ -1,8 +1,7 @@
 """Many works: the calling thread does them, and others help it where they take long.
 
-Threads that run Python take turns, and nearly each call of the system ends a turn: two threads took twice the time of
-one for the openings of small logs. Those that wait for a disk, or check many bytes in C, take no turns meanwhile. The
-hardest rule: each work is done once, whichever thread does it, and none begins when the caller has left.
+Threads that run Python take turns, so helpers pay only for works that wait for a disk or run C without the GIL.
+Invariant: each work is done once, whichever thread does it, and none begins when the caller has left.
 """
 
 from __future__ import annotations
@@ -70,9 +69,8 @@ class _Works(Generic[Item, T]):
         self._errors: deque[BaseException] = deque()
         self._begun = monotonic()  # when a work was begun last
         self._next = threading.Lock()  # of the helper that is the next to begin a work
-        self._bell: SimpleQueue[None] = (
-            SimpleQueue()
-        )  # rung for each helper once nothing is left; not an Event, as above
+        # Rung for each helper once nothing is left; not an Event, as above.
+        self._bell: SimpleQueue[None] = SimpleQueue()
         self._helpers: list[threading.Thread] = []
 
     def run(self, at_once: int, name: str) -> Iterator[T]:

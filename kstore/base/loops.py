@@ -1,7 +1,7 @@
 """What asynchronous calls need of an event loop: wake-ups, work in a thread, turns. Imported on their first use.
 
-The only file that imports asyncio, and nothing of it but its tasks: no sockets, no processes. The hardest rule: a loop
-is touched in its own thread alone, but for `call_soon_threadsafe`; a loop that has been closed is no error.
+The only file that imports asyncio. Invariant: a loop is touched in its own thread alone, but for
+`call_soon_threadsafe`; a loop that has been closed is no error.
 """
 
 from __future__ import annotations

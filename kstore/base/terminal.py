@@ -1,7 +1,6 @@
 """Escapes the characters of a text that could command a terminal: controls, and marks that turn its direction.
 
-Names, errors and records pass through here before they are printed or logged. The hardest rule: a text without such
-characters stays as it is, and a text that was escaped is not escaped again.
+Invariant: a text without such characters stays as it is, and a text that was escaped is not escaped again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Threads that may fail to start, waits that an interrupt cannot break, and a lock that a fork makes anew.
 
-A container may limit its processes, and threads count. No call fails for that: the calling thread does the work itself,
-and one warning says so. The hardest rule: each work is done once, by one thread or the other.
+A container may limit its processes, and threads count. Then the calling thread does the work itself, and one warning
+says so. Invariant: each work is done once, by one thread or the other.
 """
 
 from __future__ import annotations
@@ -137,10 +137,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def submit(self, work: Callable[[], T]) -> Task[T]:
-        """Queue a work for the threads; it is done now where no thread can be started.
-
-        The calling thread may do the work itself by the task's `run`.
-        """
+        """Queue a work for the threads, or do it now where none can be started; the task's `run` does it here."""
         task = Task(work)
         self.queue(task)
         return task

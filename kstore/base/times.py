@@ -23,8 +23,7 @@ def is_settled(changed_ns: int) -> bool:
 
 
 def show(milliseconds: int | None) -> str:
-    """Write a time in milliseconds since the epoch like `2026-11-21T14:00:00.000Z`; a dash for none, and the bare
-    number where the calendar ends."""
+    """Write a time like `2026-11-21T14:00:00.000Z`; a dash for none, the number where the calendar ends."""
     if milliseconds is None or milliseconds < 0:
         return "-"
     try:
@@ -74,8 +73,7 @@ def checked_clock(clock: Callable[[], SupportsIndex | datetime] | None) -> Calla
 
 
 def moment(name: str, time: SupportsIndex | datetime) -> int:
-    """Return a time to search for as milliseconds since the epoch, as `milliseconds` does; any `datetime` before 1970
-    is 0, as no record has such a time."""
+    """Return a time to search for, as `milliseconds` does; a `datetime` before 1970 is 0: no record is older."""
     if type(time) is int and LONG_MIN <= time <= LONG_MAX:
         return time
     if isinstance(time, datetime):

@@ -1,9 +1,7 @@
 """Work that no interrupt breaks off: it runs in a thread of its own, since Python raises interrupts in the main thread.
 
-Where no thread can be started it runs in the main thread, which puts off Ctrl-C meanwhile.
-
-The hardest rule: the work takes its locks itself and releases them itself. The main thread only waits for it, and a
-second interrupt may end that wait at any instruction.
+Where no thread can be started the main thread does it and puts off Ctrl-C. Invariant: the work takes and releases its
+locks itself; a second interrupt may end the main thread's wait for it at any instruction.
 """
 
 from __future__ import annotations

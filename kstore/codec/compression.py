@@ -1,8 +1,7 @@
-"""Compression types by number and name, and the codec libraries behind one door.
+"""Compression types by number and name, and the codec libraries under one interface.
 
-`_compression` does the same without Python for most payloads, and leaves the others to this file. Knows frames, levels
-and limits; what is inside a frame is for the caller. Hardest rule: whatever bytes come in, a
-decompression ends in bounded time and memory, with the data or a `CorruptRecordError`.
+`_compression` does the same without Python for most payloads. Invariant: whatever bytes come in, a decompression ends
+in bounded time and memory, with the data or a `CorruptRecordError`.
 """
 
 from __future__ import annotations
@@ -292,10 +291,7 @@ def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
 
 
 def _decompress_lz4_checked(data: bytes, at: int, sizes: int, limit: int) -> bytes:
-    """A frame whose blocks carry checksums, which no client writes by default: the library's own frame reader.
-
-    It gets a header without the fields that Kafka skips unread, and with a checksum that is right.
-    """
+    """Decompress a frame whose blocks carry checksums, by the library's own reader, behind a plain header."""
     descriptor = bytes((0x70, sizes))
     unpacker = lz4.frame.LZ4FrameDecompressor()
     unpacker.decompress(_LZ4_MAGIC + descriptor + bytes((_lz4_header_checksum(descriptor),)))

@@ -1,8 +1,6 @@
-"""Messages of formats v0 and v1, which a leader still takes and turns into v2 (FORMAT 5).
+"""Messages of formats 0 and 1, which a leader still takes and turns into v2 (FORMAT 5).
 
-Takes wrappers and messages apart as a broker does: what a reader may overlook (another magic inside, an inner CRC) is
-kept visible here, for validation to judge; what goes into a log is checked and written anew in bulk (`_messages`).
-Readers of files have `_core`.
+What a reader may overlook (another magic inside, an inner CRC) is kept visible here, for validation to judge.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Checks of a leader or a follower on bytes that are to be appended as record batches (SEMANTICS 1A to 1D).
 
-Decides and patches in memory; the log owns the lock, the next offset, the limits of a segment (SEMANTICS 1.27), the
-epochs and the producers, and writes what comes out. What depends on the bytes alone is done without the lock
-(`prepare_leader`).
-Hardest rule: the order of the checks, because it says which error a caller sees; and the caller's buffer is never
-changed.
-
-Stricter than Kafka where its answer would damage the log: see `_refuse_impossible_offsets`, `_check_header` and
-`prepare_leader`, which refuses an uncompressed batch with a record outside of its offsets (SEMANTICS 1.13).
+Decides and patches in memory; what depends on the bytes alone needs no lock (`prepare_leader`). Invariant: the order of
+the checks, because it says which error a caller sees; and the caller's buffer is never changed. Stricter than Kafka
+where its answer would damage the log: `_refuse_impossible_offsets`, `_check_header`, `prepare_leader` (SEMANTICS 1.13).
 """
 
 from __future__ import annotations
@@ -218,10 +213,7 @@ def analyze(
 
 
 def analyze_run(data: ReadableBuffer) -> Analysis | None:
-    """Analyze a follower's append in bulk, where all batches are plain ones of one leader epoch; else None.
-
-    `batches` has the first and the last alone.
-    """
+    """Analyze a follower's plain batches of one leader epoch in bulk, else None; keeps the first and the last alone."""
     view = _view(data)
     run = _batches.plain_run(view)
     if run is None:
@@ -272,8 +264,7 @@ def _view(data: ReadableBuffer) -> memoryview:
 
 
 def _entries(view: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Position, size and magic of each whole batch (SEMANTICS 1.4); a fault in a later one shows when the walk gets
-    there."""
+    """Position, size and magic of each whole batch (SEMANTICS 1.4); raises for a fault when the walk gets there."""
     position, end = 0, len(view)
     while end - position >= _LOG_OVERHEAD:
         size = _size_of(view, position)
@@ -332,10 +323,7 @@ def _check_crc(view: memoryview, batch: Batch) -> None:
 
 
 def _refuse_impossible_offsets(batch: Batch, previous_last_offset: int) -> None:
-    """Refuse a follower's batch that would leave the log's offsets overlapping, backwards or past 2^63.
-
-    Kafka compares last offsets only, stores such a batch, and its log is damaged from then on.
-    """
+    """Refuse a follower's batch that would leave the log's offsets overlapping, backwards or past 2^63."""
     if batch.last_offset >= LONG_MAX:
         raise OffsetsOutOfOrderError(
             f"batch at position {batch.position} ends at offset {batch.last_offset}: the largest is {LONG_MAX - 1}"
@@ -485,19 +473,14 @@ def _packer(producer: Batch, target: int, level: int | None) -> _pack.Packer:
 
 
 def _target_compression(config: LogConfig, source: int) -> tuple[int, int | None]:
-    """Codec and level that the topic asks for (SEMANTICS 1.10); with `producer` a rebuild takes the codec's default
-    level."""
+    """Codec and level that the topic asks for (SEMANTICS 1.10); a rebuild takes the codec's default level."""
     if config.compression_type == "producer":
         return source, None
     return compression.type_id(config.compression_type), config.compression_level
 
 
 def _check_header(batch: Batch, origin: Origin) -> None:
-    """Check the fields of a v2 header (SEMANTICS 1.14).
-
-    The counts must agree in a coordinator's batch too, where Kafka does not look and would then store a batch whose
-    offsets do not begin at the log end.
-    """
+    """Check the fields of a v2 header (SEMANTICS 1.14), the counts in a coordinator's batch too, unlike Kafka."""
     offsets = batch.last_offset - batch.base_offset + 1
     if offsets <= 0 or batch.records_count <= 0 or offsets != batch.records_count:
         raise InvalidRecordError(
@@ -532,8 +515,7 @@ def _check_records(view: memoryview, rules: _Rules) -> tuple[int, bool, int | No
 
 
 def _refusal(errors: list[tuple[int, str, bool]]) -> InvalidRecordError:
-    """The error for a batch of which these records (index, reason, whether it is about time) are refused
-    (SEMANTICS 1.18)."""
+    """The error for a batch of which these records (index, reason, is about time) are refused (SEMANTICS 1.18)."""
     index, reason, _ = errors[0]
     kind = InvalidTimestampError if any(about_time for _, _, about_time in errors) else InvalidRecordError
     return kind(
@@ -543,8 +525,7 @@ def _refusal(errors: list[tuple[int, str, bool]]) -> InvalidRecordError:
 
 
 def _stamp(prepared: Prepared, base_offset: int, leader_epoch: int, now_ms: int) -> Batch:
-    """Give the batch its offsets, epoch and timestamps (SEMANTICS 1.19); a new CRC only when a byte under it
-    changes."""
+    """Give the batch offsets, epoch and timestamps (SEMANTICS 1.19), and a new CRC if a byte under it changes."""
     data, max_timestamp = prepared.data, prepared.max_timestamp
     _, _, _, _, _, attributes, delta, _, old_max_timestamp, producer, producer_epoch, sequence, count = (
         header.read_header(data)
@@ -572,10 +553,7 @@ def _stamp(prepared: Prepared, base_offset: int, leader_epoch: int, now_ms: int)
 
 
 def _pack_legacy(analysis: Analysis, rules: _Rules, packer: _pack.Packer, *, checked_first: bool) -> None:
-    """Check old messages (SEMANTICS 1.14 to 1.18) and write them anew, into one batch of the packer.
-
-    What stays uncompressed is checked and written batch by batch, unless it is `checked_first`.
-    """
+    """Check old messages (SEMANTICS 1.14 to 1.18), unless `checked_first` one by one, and write one batch of them."""
     first = analysis.batches[0]
     message_rules = (
         first.magic,

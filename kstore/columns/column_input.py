@@ -1,7 +1,6 @@
-"""What a caller may hand over as columns, and how columns of different origin are brought into step.
+"""What a caller may hand over as columns, read in step without a copy of their bytes.
 
-Arrow data, NumPy arrays and lists become `Column`s without a copy of their bytes; what has a length that is known is
-compared before anything is read. The hardest rule: row n of each column belongs to record n, wherever their chunks end.
+Invariant: row n of each column belongs to record n, wherever their chunks end.
 """
 
 from __future__ import annotations
@@ -157,10 +156,7 @@ _TAKEN = {
 
 
 def _refuse_polars_objects(name: str, role: str, source: Any) -> None:
-    """Raise `TypeError` for a column of Python objects, which polars exports as their addresses in memory.
-
-    In Arrow these are fixed-size binary like any other: only polars' own type of the column tells.
-    """
+    """Raise `TypeError` for polars' type Object, which it exports as addresses, like fixed-size binary."""
     if not any(base.__module__.partition(".")[0] == "polars" for base in type(source).__mro__):
         return
     columns = dict(source.schema) if hasattr(source, "schema") else {None: getattr(source, "dtype", None)}

@@ -1,7 +1,6 @@
 """`KeyedRows`: rows of columns that are found by their key, as records, as a mapping and as Arrow data.
 
-Owns no key twice and no row without a key; which rows those are, its maker says. The hardest rule: it is a picture of
-one moment, and stays as it is whatever becomes of the log.
+Invariant: it shows the log as of one moment, and stays as it is whatever becomes of the log.
 """
 
 from __future__ import annotations

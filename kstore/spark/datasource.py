@@ -140,10 +140,7 @@ class PushdownReader(Reader):
 
 
 def narrowed(filters: Iterable[Any]) -> Filters:
-    """The topics, partitions, offsets and timestamps that Spark's filters together select.
-
-    A latest timestamp is not used: records need not be in the order of their times.
-    """
+    """What Spark's filters select together; no latest timestamp: records need not be in the order of times."""
     narrow = Filters()
     for condition in filters:
         kind = type(condition).__name__

@@ -346,10 +346,7 @@ class WriteOptions:
 
 
 class _OptionReader:
-    """Options by name, in any case of letters; an unknown name is refused at once.
-
-    A table in SQL has the options of both directions: those of the `other` are ignored.
-    """
+    """Options by name, in any case of letters. Refuses an unknown name; ignores those of the `other` direction."""
 
     def __init__(self, options: Mapping[str, str], direction: str, own: Sequence[str], other: Sequence[str]) -> None:
         self._values: dict[str, str] = {}

@@ -1,9 +1,7 @@
 """The records of `__consumer_offsets` that a store writes and acts upon, in Kafka's own bytes (FORMAT 12.2).
 
-A committed position is key type 1 with value version 4; groups themselves (type 2, and type 3 with its members) are
-only looked at, for they decide when positions expire. Types that say nothing about positions are passed over. The
-dump tool's text of the same records is in `coordinator`. Hardest rule: the bytes are those that a broker of 4.3.0
-would write of the same position, so that it loads them as its own.
+A committed position is key type 1 with value version 4, byte for byte as a broker of 4.3.0 writes it. Groups (type 2,
+and type 3 with its members) are only read: they decide when positions expire. Other types are passed over.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import uuid
 from typing import NamedTuple
 
 from kstore.codec.coordinator.record_texts import CLASSIC_GROUP, OFFSET
-from kstore.codec.coordinator.schemas import Field, Message, Reader, SchemaError
+from kstore.codec.coordinator.schemas import Message, Reader, SchemaError, plain_fields
 
 __all__ = [
     "GroupKey",
@@ -145,9 +143,9 @@ def offset_value(position: Position) -> bytes:
 
 # Reading records of any version.
 
-_GROUP_FIELDS = (Field("group", "string"),)
-_OFFSET_FIELDS = (*_GROUP_FIELDS, Field("topic", "string"), Field("partition", "int32"))
-_MEMBER_FIELDS = (Field("group", "string"), Field("member", "string"))
+_GROUP_FIELDS = plain_fields("group:string")
+_OFFSET_FIELDS = plain_fields("group:string topic:string partition:int32")
+_MEMBER_FIELDS = plain_fields("group:string member:string")
 _CLASSIC_KEY = 2
 _NEWER_GROUPS = (3, 11, 17)  # consumer, share, streams
 _NEWER_MEMBERS = (5, 10, 19)

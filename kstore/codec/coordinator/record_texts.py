@@ -1,8 +1,7 @@
 """The records in the topics of Kafka's coordinators as text: consumer groups, transactions, share groups.
 
-Lists every record type of `__consumer_offsets`, `__transaction_state` and `__share_group_state` that 4.3.0 knows, and
-the control records of a log; `schemas` reads them. A record's key begins with its type, its value with a version
-(FORMAT 12). Nothing here decides anything: what cannot be read is said, in the dump tool's words.
+Lists every record type that 4.3.0 knows, and the control records of a log. A record's key begins with its type, its
+value with a version (FORMAT 12). What cannot be read is said in the dump tool's words.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import base64
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kstore.codec.coordinator.schemas import Field, Many, Message, Reader, SchemaError, json_text
+from kstore.codec.coordinator.schemas import Field, Many, Message, Reader, SchemaError, json_text, plain_fields
 from kstore.errors import CorruptRecordError, InvalidRecordError
 
 __all__ = [
@@ -34,151 +33,89 @@ class _Type(NamedTuple):
     value: Message
 
 
-def _names(*names: str) -> tuple[Field, ...]:
-    return tuple(Field(name, "string") for name in names)
-
-
 def _flexible(*fields: Field) -> Message:
     return Message(fields, versions=0, flexible=0)
 
 
-_STRINGS, _INT16S, _INT32S = Many("string"), Many("int16"), Many("int32")
-_GROUP = _names("groupId")
-_MEMBER = _names("groupId", "memberId")
-_PARTITION = (Field("group", "string"), Field("topic", "string"), Field("partition", "int32"))
+_GROUP = plain_fields("groupId:string")
+_MEMBER = plain_fields("groupId:string memberId:string")
+_PARTITION = plain_fields("group:string topic:string partition:int32")
 
 # ---- Offsets and classic groups.
 
-_OLD_OFFSET = Message((Field("offset", "int64"), Field("metadata", "string"), Field("commitTimestamp", "int64")))
+_OLD_OFFSET = Message(plain_fields("offset:int64 metadata:string commitTimestamp:int64"))
 OFFSET = Message(
     (
-        Field("offset", "int64"),
-        Field("leaderEpoch", "int32", since=3),
-        Field("metadata", "string"),
-        Field("commitTimestamp", "int64"),
+        *plain_fields("offset:int64 leaderEpoch:int32@3 metadata:string commitTimestamp:int64"),
         Field("expireTimestamp", "int64", since=1, until=1),
         Field("topicId", "uuid", since=4, tag=0),
     ),
     versions=4,
     flexible=4,
 )
-_CLASSIC_MEMBER = (
-    Field("memberId", "string"),
-    Field("groupInstanceId", "string", since=3, nullable=True),
-    Field("clientId", "string"),
-    Field("clientHost", "string"),
-    Field("rebalanceTimeout", "int32", since=1),
-    Field("sessionTimeout", "int32"),
-    Field("subscription", "bytes"),
-    Field("assignment", "bytes"),
+_CLASSIC_MEMBER = plain_fields(
+    "memberId:string groupInstanceId:string?@3 clientId:string clientHost:string rebalanceTimeout:int32@1"
+    " sessionTimeout:int32 subscription:bytes assignment:bytes"
 )
-CLASSIC_GROUP = Message(
-    (
-        Field("protocolType", "string"),
-        Field("generation", "int32"),
-        Field("protocol", "string", nullable=True),
-        Field("leader", "string", nullable=True),
-        Field("currentStateTimestamp", "int64", since=2),
-        Field("members", Many(_CLASSIC_MEMBER)),
-    ),
-    versions=4,
-    flexible=4,
+_CLASSIC = plain_fields(
+    "protocolType:string generation:int32 protocol:string? leader:string? currentStateTimestamp:int64@2"
 )
-_TOPIC_NUMBERS = Many((Field("topic", "string"), Field("partitions", _INT32S)))
+CLASSIC_GROUP = Message((*_CLASSIC, Field("members", Many(_CLASSIC_MEMBER))), versions=4, flexible=4)
+_TOPIC_NUMBERS = Many(plain_fields("topic:string partitions:int32[]"))
 _SUBSCRIPTION = Message(
     (
-        Field("topics", _STRINGS),
-        Field("userData", "bytes", nullable=True),
+        *plain_fields("topics:string[] userData:bytes?"),
         Field("ownedPartitions", _TOPIC_NUMBERS, since=1),
-        Field("generationId", "int32", since=2),
-        Field("rackId", "string", since=3, nullable=True),
+        *plain_fields("generationId:int32@2 rackId:string?@3"),
     )
 )
-_ASSIGNMENT = Message((Field("assignedPartitions", _TOPIC_NUMBERS), Field("userData", "bytes", nullable=True)))
+_ASSIGNMENT = Message((Field("assignedPartitions", _TOPIC_NUMBERS), *plain_fields("userData:bytes?")))
 
 # ---- Groups of the newer protocols.
 
-_TOPIC_IDS = (Field("topicId", "uuid"), Field("partitions", _INT32S))
-_EPOCHS = Field("assignmentEpochs", _INT32S, nullable=True, tag=0)
+_TOPIC_IDS = plain_fields("topicId:uuid partitions:int32[]")
+_EPOCHS = Field("assignmentEpochs", Many("int32"), nullable=True, tag=0)
 _OWNED = Many((*_TOPIC_IDS, _EPOCHS))
-_TARGET = _flexible(Field("assignmentEpoch", "int32"), Field("assignmentTimestamp", "int64", tag=0))
-_CLIENT = (Field("rackId", "string", nullable=True), Field("clientId", "string"), Field("clientHost", "string"))
-_CURRENT = (Field("memberEpoch", "int32"), Field("previousMemberEpoch", "int32"), Field("state", "int8"))
+_TARGET = _flexible(*plain_fields("assignmentEpoch:int32"), Field("assignmentTimestamp", "int64", tag=0))
+_CLIENT = plain_fields("rackId:string? clientId:string clientHost:string")
+_CURRENT = plain_fields("memberEpoch:int32 previousMemberEpoch:int32 state:int8")
+_PROTOCOLS = Field("supportedProtocols", Many(plain_fields("name:string metadata:bytes")))
 _CONSUMER_MEMBER = _flexible(
-    Field("instanceId", "string", nullable=True),
+    *plain_fields("instanceId:string?"),
     *_CLIENT,
-    Field("subscribedTopicNames", _STRINGS),
-    Field("subscribedTopicRegex", "string", nullable=True),
-    Field("rebalanceTimeoutMs", "int32"),
-    Field("serverAssignor", "string", nullable=True),
-    Field(
-        "classicMemberMetadata",
-        (
-            Field("sessionTimeoutMs", "int32"),
-            Field("supportedProtocols", Many((Field("name", "string"), Field("metadata", "bytes")))),
-        ),
-        nullable=True,
-        tag=0,
-    ),
+    *plain_fields("subscribedTopicNames:string[] subscribedTopicRegex:string?"),
+    *plain_fields("rebalanceTimeoutMs:int32 serverAssignor:string?"),
+    Field("classicMemberMetadata", (*plain_fields("sessionTimeoutMs:int32"), _PROTOCOLS), nullable=True, tag=0),
 )
-_PARTITION_METADATA = _flexible(
-    Field(
-        "topics",
-        Many(
-            (
-                Field("topicId", "uuid"),
-                Field("topicName", "string"),
-                Field("numPartitions", "int32"),
-                Field("partitionMetadata", Many((Field("partition", "int32"), Field("racks", _STRINGS)))),
-            )
-        ),
-    )
-)
-_SHARE_TOPIC = (Field("topicId", "uuid"), Field("topicName", "string"))
-_SHARE_TOPICS = Many((*_SHARE_TOPIC, Field("partitions", _INT32S)))
+_RACKS = Field("partitionMetadata", Many(plain_fields("partition:int32 racks:string[]")))
+_SHARE_TOPIC = plain_fields("topicId:uuid topicName:string")
+_SHARE_TOPICS = Many((*_SHARE_TOPIC, *plain_fields("partitions:int32[]")))
+_PARTITION_METADATA = _flexible(Field("topics", Many((*_SHARE_TOPIC, *plain_fields("numPartitions:int32"), _RACKS))))
 
 # ---- Streams groups.
 
-_PAIRS = Many((Field("key", "string"), Field("value", "string")))
-_TASK = (Field("subtopologyId", "string"), Field("partitions", _INT32S))
+_PAIRS = Many(plain_fields("key:string value:string"))
+_TASK = plain_fields("subtopologyId:string partitions:int32[]")
 _TASKS, _OWNED_TASKS = Many(_TASK), Many((*_TASK, _EPOCHS))
 _STREAMS_TOPICS = Many(
-    (
-        Field("name", "string"),
-        Field("partitions", "int32"),
-        Field("replicationFactor", "int16"),
-        Field("topicConfigs", _PAIRS),
-    )
+    (*plain_fields("name:string partitions:int32 replicationFactor:int16"), Field("topicConfigs", _PAIRS))
 )
 _STREAMS_MEMBER = _flexible(
-    Field("instanceId", "string", nullable=True),
+    *plain_fields("instanceId:string?"),
     *_CLIENT,
-    Field("rebalanceTimeoutMs", "int32"),
-    Field("topologyEpoch", "int32"),
-    Field("processId", "string"),
-    Field("userEndpoint", (Field("host", "string"), Field("port", "uint16")), nullable=True),
+    *plain_fields("rebalanceTimeoutMs:int32 topologyEpoch:int32 processId:string"),
+    Field("userEndpoint", plain_fields("host:string port:uint16"), nullable=True),
     Field("clientTags", _PAIRS),
 )
-_COPARTITIONS = Many(
-    (Field("sourceTopics", _INT16S), Field("sourceTopicRegex", _INT16S), Field("repartitionSourceTopics", _INT16S))
+_COPARTITIONS = Many(plain_fields("sourceTopics:int16[] sourceTopicRegex:int16[] repartitionSourceTopics:int16[]"))
+_SUBTOPOLOGY = (
+    *plain_fields("subtopologyId:string sourceTopics:string[] sourceTopicRegex:string[]"),
+    Field("stateChangelogTopics", _STREAMS_TOPICS),
+    *plain_fields("repartitionSinkTopics:string[]"),
+    Field("repartitionSourceTopics", _STREAMS_TOPICS),
+    Field("copartitionGroups", _COPARTITIONS),
 )
-_TOPOLOGY = _flexible(
-    Field("epoch", "int32"),
-    Field(
-        "subtopologies",
-        Many(
-            (
-                Field("subtopologyId", "string"),
-                Field("sourceTopics", _STRINGS),
-                Field("sourceTopicRegex", _STRINGS),
-                Field("stateChangelogTopics", _STREAMS_TOPICS),
-                Field("repartitionSinkTopics", _STRINGS),
-                Field("repartitionSourceTopics", _STREAMS_TOPICS),
-                Field("copartitionGroups", _COPARTITIONS),
-            )
-        ),
-    ),
-)
+_TOPOLOGY = _flexible(*plain_fields("epoch:int32"), Field("subtopologies", Many(_SUBTOPOLOGY)))
 
 
 def _task_fields(kind: Many, suffix: str = "") -> tuple[Field, ...]:
@@ -188,8 +125,8 @@ def _task_fields(kind: Many, suffix: str = "") -> tuple[Field, ...]:
 _OFFSETS_TYPES = {
     0: _Type(_PARTITION, _OLD_OFFSET),
     1: _Type(_PARTITION, OFFSET),
-    2: _Type(_names("group"), CLASSIC_GROUP),
-    3: _Type(_GROUP, _flexible(Field("epoch", "int32"), Field("metadataHash", "int64", tag=0))),
+    2: _Type(plain_fields("group:string"), CLASSIC_GROUP),
+    3: _Type(_GROUP, _flexible(*plain_fields("epoch:int32"), Field("metadataHash", "int64", tag=0))),
     4: _Type(_GROUP, _PARTITION_METADATA),
     5: _Type(_MEMBER, _CONSUMER_MEMBER),
     6: _Type(_GROUP, _TARGET),
@@ -197,8 +134,8 @@ _OFFSETS_TYPES = {
     8: _Type(
         _MEMBER, _flexible(*_CURRENT, Field("assignedPartitions", _OWNED), Field("partitionsPendingRevocation", _OWNED))
     ),
-    10: _Type(_MEMBER, _flexible(*_CLIENT, Field("subscribedTopicNames", _STRINGS))),
-    11: _Type(_GROUP, _flexible(Field("epoch", "int32"), Field("metadataHash", "int64"))),
+    10: _Type(_MEMBER, _flexible(*_CLIENT, *plain_fields("subscribedTopicNames:string[]"))),
+    11: _Type(_GROUP, _flexible(*plain_fields("epoch:int32 metadataHash:int64"))),
     12: _Type(_GROUP, _TARGET),
     13: _Type(_MEMBER, _flexible(Field("topicPartitions", Many(_TOPIC_IDS)))),
     14: _Type(_MEMBER, _flexible(*_CURRENT, Field("assignedPartitions", Many(_TOPIC_IDS)))),
@@ -211,14 +148,13 @@ _OFFSETS_TYPES = {
         ),
     ),
     16: _Type(
-        _names("groupId", "regularExpression"),
-        _flexible(Field("topics", _STRINGS), Field("version", "int64"), Field("timestamp", "int64")),
+        plain_fields("groupId:string regularExpression:string"),
+        _flexible(*plain_fields("topics:string[] version:int64 timestamp:int64")),
     ),
     17: _Type(
         _GROUP,
         _flexible(
-            Field("epoch", "int32"),
-            Field("metadataHash", "int64"),
+            *plain_fields("epoch:int32 metadataHash:int64"),
             Field("validatedTopologyEpoch", "int32", tag=0, default=-1),
             Field("lastAssignmentConfigs", _PAIRS, nullable=True, tag=1),
         ),
@@ -234,58 +170,38 @@ _OFFSETS_TYPES = {
 
 TRANSACTION = Message(
     (
-        Field("producerId", "int64"),
+        *plain_fields("producerId:int64"),
         Field("previousProducerId", "int64", since=1, tag=0, default=-1),
         Field("nextProducerId", "int64", since=1, tag=1, default=-1),
-        Field("producerEpoch", "int16"),
+        *plain_fields("producerEpoch:int16"),
         Field("nextProducerEpoch", "int16", since=1, tag=3, default=-1),
-        Field("transactionTimeoutMs", "int32"),
-        Field("transactionStatus", "int8"),
-        Field("transactionPartitions", Many((Field("topic", "string"), Field("partitionIds", _INT32S))), nullable=True),
-        Field("transactionLastUpdateTimestampMs", "int64"),
-        Field("transactionStartTimestampMs", "int64"),
+        *plain_fields("transactionTimeoutMs:int32 transactionStatus:int8"),
+        Field("transactionPartitions", Many(plain_fields("topic:string partitionIds:int32[]")), nullable=True),
+        *plain_fields("transactionLastUpdateTimestampMs:int64 transactionStartTimestampMs:int64"),
         Field("clientTransactionVersion", "int16", since=1, tag=2, default=0),
     ),
     versions=1,
     flexible=1,
 )
 
-_SHARE_KEY = (Field("groupId", "string"), Field("topicId", "uuid"), Field("partition", "int32"))
+_SHARE_KEY = plain_fields("groupId:string topicId:uuid partition:int32")
 _COMPLETE = Field("deliveryCompleteCount", "int32", tag=0, default=-1)
 _BATCHES = Field(
-    "stateBatches",
-    Many(
-        (
-            Field("firstOffset", "int64"),
-            Field("lastOffset", "int64"),
-            Field("deliveryState", "int8"),
-            Field("deliveryCount", "int16"),
-        )
-    ),
+    "stateBatches", Many(plain_fields("firstOffset:int64 lastOffset:int64 deliveryState:int8 deliveryCount:int16"))
 )
 _SHARE_TYPES = {
     0: _Type(
         _SHARE_KEY,
         _flexible(
-            Field("snapshotEpoch", "int32"),
-            Field("stateEpoch", "int32"),
-            Field("leaderEpoch", "int32"),
-            Field("startOffset", "int64"),
+            *plain_fields("snapshotEpoch:int32 stateEpoch:int32 leaderEpoch:int32 startOffset:int64"),
             _COMPLETE,
-            Field("createTimestamp", "int64"),
-            Field("writeTimestamp", "int64"),
+            *plain_fields("createTimestamp:int64 writeTimestamp:int64"),
             _BATCHES,
         ),
     ),
     1: _Type(
         _SHARE_KEY,
-        _flexible(
-            Field("snapshotEpoch", "int32"),
-            Field("leaderEpoch", "int32"),
-            Field("startOffset", "int64"),
-            _COMPLETE,
-            _BATCHES,
-        ),
+        _flexible(*plain_fields("snapshotEpoch:int32 leaderEpoch:int32 startOffset:int64"), _COMPLETE, _BATCHES),
     ),
 }
 
@@ -298,10 +214,7 @@ class Coordinator:
         self._refine = refine
 
     def __call__(self, offset: int, key: bytes | None, value: bytes | None) -> tuple[bytes, bytes | None]:
-        """Return the texts of a record's key and value, or in place of the key the fault in them.
-
-        Raises `InvalidRecordError` for a record without a key, where the dump tool stops.
-        """
+        """Return the texts of key and value, or the fault; `InvalidRecordError` without a key, as the dump tool."""
         if key is None:
             raise InvalidRecordError(
                 f"Failed to decode message at offset {offset} using the specified decoder (message had a missing key)"
@@ -326,9 +239,8 @@ class Coordinator:
         try:
             data = Message(record.key).read(reader, 0)
         except SchemaError as error:
-            raise SchemaError(
-                f"Could not read record with version {number} from key's buffer due to: {error}."
-            ) from None
+            what = f"Could not read record with version {number} from key's buffer"
+            raise SchemaError(f"{what} due to: {error}.") from None
         return number, f'{{"type":"{number}","data":{json_text(data)}}}'
 
     def _value(self, number: int, value: bytes | None) -> str:
@@ -344,9 +256,8 @@ class Coordinator:
         try:
             data = message.read(reader, version)
         except SchemaError as error:
-            raise SchemaError(
-                f"Could not read record with version {version} from value's buffer due to: {error}."
-            ) from None
+            what = f"Could not read record with version {version} from value's buffer"
+            raise SchemaError(f"{what} due to: {error}.") from None
         if self._refine is not None:
             self._refine(number, data)
         return f'{{"version":"{version}","data":{json_text(data)}}}'
@@ -368,7 +279,7 @@ def _show_consumers(number: int, data: dict[str, Any]) -> None:
 
 
 OFFSETS = Coordinator(_OFFSETS_TYPES, _show_consumers)
-TRANSACTIONS = Coordinator({0: _Type(_names("transactionalId"), TRANSACTION)})
+TRANSACTIONS = Coordinator({0: _Type(plain_fields("transactionalId:string"), TRANSACTION)})
 SHARE_GROUPS = Coordinator(_SHARE_TYPES)
 
 
@@ -377,39 +288,20 @@ SHARE_GROUPS = Coordinator(_SHARE_TYPES)
 _ABORT, _COMMIT, _LEADER_CHANGE = 0, 1, 2
 _MARKER_BYTES = 6
 _MARKERS = ("ABORT", "COMMIT")  # by number
-_VOTERS = Many((Field("voterId", "int32"), Field("voterDirectoryId", "uuid", since=1)))
+_VOTERS = Many(plain_fields("voterId:int32 voterDirectoryId:uuid@1"))
+_VOTER = (
+    *plain_fields("voterId:int32 voterDirectoryId:uuid"),
+    Field("endpoints", Many(plain_fields("name:string host:string port:uint16"))),
+    Field("kRaftVersionFeature", plain_fields("minSupportedVersion:int16 maxSupportedVersion:int16")),
+)
 _VERSION = Field("version", "int16")
+_LEADER = (*plain_fields("version:int16 leaderId:int32"), Field("voters", _VOTERS), Field("grantingVoters", _VOTERS))
 _CONTROL: dict[int, tuple[str, tuple[Field, ...]]] = {
-    _LEADER_CHANGE: (
-        "LeaderChange",
-        (_VERSION, Field("leaderId", "int32"), Field("voters", _VOTERS), Field("grantingVoters", _VOTERS)),
-    ),
-    3: ("SnapshotHeader", (_VERSION, Field("lastContainedLogTimestamp", "int64"))),
+    _LEADER_CHANGE: ("LeaderChange", _LEADER),
+    3: ("SnapshotHeader", plain_fields("version:int16 lastContainedLogTimestamp:int64")),
     4: ("SnapshotFooter", (_VERSION,)),
-    5: ("KRaftVersion", (_VERSION, Field("kRaftVersion", "int16"))),
-    6: (
-        "KRaftVoters",
-        (
-            _VERSION,
-            Field(
-                "voters",
-                Many(
-                    (
-                        Field("voterId", "int32"),
-                        Field("voterDirectoryId", "uuid"),
-                        Field(
-                            "endpoints",
-                            Many((Field("name", "string"), Field("host", "string"), Field("port", "uint16"))),
-                        ),
-                        Field(
-                            "kRaftVersionFeature",
-                            (Field("minSupportedVersion", "int16"), Field("maxSupportedVersion", "int16")),
-                        ),
-                    )
-                ),
-            ),
-        ),
-    ),
+    5: ("KRaftVersion", plain_fields("version:int16 kRaftVersion:int16")),
+    6: ("KRaftVoters", (_VERSION, Field("voters", Many(_VOTER)))),
 }
 
 

@@ -1,7 +1,6 @@
 """Kafka's schema-described messages, read straight into JSON text as Kafka's own converters print them.
 
-A message is a tuple of `Field`s in wire order; which of them are there depends on the version at its head. Owns the
-wire types of FORMAT 12.1 and JSON's small print; the messages themselves are listed where they belong. Hardest rule:
+A message is a tuple of `Field`s in wire order; which of them are there depends on the version at its head. Invariant:
 any bytes give text or a `SchemaError` in time and memory that their length bounds.
 """
 
@@ -14,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = ["Field", "Many", "Message", "Reader", "SchemaError", "json_text", "quote"]
+__all__ = ["Field", "Many", "Message", "Reader", "SchemaError", "json_text", "plain_fields", "quote"]
 
 _FOREVER = 1 << 15
 _NEVER = _FOREVER
@@ -56,6 +55,17 @@ class Field(NamedTuple):
 
 
 Kind = str | Many | tuple[Field, ...]
+
+
+_WORD = re.compile(r"(\w+):(\w+)(\[\])?(\?)?(?:@(\d+))?")
+
+
+def plain_fields(text: str) -> tuple[Field, ...]:
+    """Make fields of words `name:kind`; behind it `[]` means an array, `?` nullable, `@3` since version 3."""
+    found = []
+    for name, kind, many, nullable, since in _WORD.findall(text):
+        found.append(Field(name, Many(kind) if many else kind, int(since or 0), nullable=bool(nullable)))
+    return tuple(found)
 
 
 class Message(NamedTuple):

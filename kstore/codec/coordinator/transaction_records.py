@@ -1,7 +1,6 @@
 """The records of `__transaction_state`, in Kafka's own bytes (FORMAT 12.3), and the states that they tell.
 
-What each transition makes of a state is `transactions`' business; here it is written down and read back. Value version
-1, as a broker with transaction version 1 or 2 writes it. Hardest rule: the bytes are those of a broker of 4.3.0.
+Value version 1, as a broker of 4.3.0 with transaction version 1 or 2 writes it, byte for byte.
 """
 
 from __future__ import annotations

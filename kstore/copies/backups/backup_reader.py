@@ -59,10 +59,7 @@ def read_round(objects: Objects, number: int) -> tuple[Round, int]:
 
 
 def states(objects: Objects, place: CatalogPlace | None, numbers: Iterable[int]) -> Iterator[BackupState]:
-    """The state of a catalog, then the state after each of these rounds, which follow it; None for the beginning.
-
-    Some rounds are read ahead.
-    """
+    """The state of a catalog, or the beginning, then the state after each of the rounds that follow it."""
     state = BackupState()
     if place is not None:
         state = read_catalog(objects, place)

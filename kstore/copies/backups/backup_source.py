@@ -184,11 +184,7 @@ def _seen(
 
 
 class DirectorySource(_Source):
-    """The partitions of directories that another process may write.
-
-    What that process has not flushed yet, a look has the disk keep before it counts: a file may be synced by whoever
-    may read it.
-    """
+    """The partitions of directories that another process may write; a look syncs what is not flushed."""
 
     def __init__(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
         self.roots: Sequence[str] = catalog.real_paths(paths)

@@ -131,11 +131,7 @@ class BackupWriter:
             )
 
     def round(self) -> bool:
-        """Back up what is new; whether everything is backed up that was there when it began.
-
-        Raises `BackupFencedError` when another writer has taken over, `BackupError` when the object store fails: the
-        next round goes on from there.
-        """
+        """Back up what is new; whether everything is. `BackupFencedError`, or `BackupError`: the next round goes on."""
         self._settle()
         self._uploads.begin_look()
         look = self._source.look()

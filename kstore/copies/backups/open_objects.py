@@ -39,10 +39,7 @@ def url_of(url: str | Objects) -> str:
 
 
 def refuse_inside(url: str | Objects, roots: Iterable[str]) -> None:
-    """Raise `BackupError` for a directory that is, or lies in, one of the log directories, which are canonical paths.
-
-    A backup names its objects as a broker names its files: there it would delete and replace those of the logs.
-    """
+    """Raise `BackupError` for a directory in one of the log directories: a backup would replace their files."""
     real = url_of(url)
     if not os.path.isabs(real):
         return  # an object store

@@ -99,10 +99,7 @@ def plan(
     at: int,
     budget: int,
 ) -> Planned:
-    """Find what a round changes in a partition; `at` is where its chunks will begin, at most about `budget` bytes.
-
-    Raises `ChangedMeanwhileError` and `StorageError` where the partition is being changed: the next look sees it.
-    """
+    """Find what a round changes in a partition; its chunks begin at `at` and have about `budget` bytes at most."""
     if known is not None and memory.look == look:
         return Planned(None, [], memory)
     planner = _Planner(look, known, memory, source, finished)
@@ -294,10 +291,7 @@ class _Planner:
         self.is_all = not self.bases
 
     def _sent_beside(self) -> Sent | None:
-        """What was sent of the active segment beside the rounds, nothing where little is new; None while it is sent.
-
-        It is begun while sealed segments before it are uploaded, too, so that the two go at once.
-        """
+        """What was sent of the active segment beside the rounds, nothing where little is new; None while it is sent."""
         base = self.active
         if base is None:
             return Sent([])

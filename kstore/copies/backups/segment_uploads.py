@@ -64,10 +64,7 @@ class Uploads:
     def __init__(
         self, objects: Objects, generation: int, is_taken: Callable[[str], bool], announced: tuple[Intent, ...]
     ) -> None:
-        """`is_taken` says of a key whether something else has it, or is going to be deleted under it.
-
-        `announced` are the uploads that an earlier writer did not finish: their names are for the same bytes alone.
-        """
+        """`is_taken`: whether a key has other content; `announced`: the uploads an earlier writer did not finish."""
         self._objects = objects
         self._generation = generation
         self._is_taken = is_taken
@@ -373,10 +370,7 @@ class Uploads:
 
 
 def _checked_parts(tail: source_partition.Tail, chunks: list[Chunk], suffix: str) -> Iterator[source_partition.Part]:
-    """The bytes of whole batches, up to a damaged one, where a round reads on and tells of it; `chunks` gets theirs.
-
-    Each part is taken before the next one is asked for.
-    """
+    """The bytes of whole batches, each part taken before the next, up to a damaged one; `chunks` gets theirs."""
     at = 0
     try:
         while (stretch := tail.check()) is not None:

@@ -99,10 +99,7 @@ def read_parts(path: str, length: int) -> Iterator[bytes]:
 
 
 class Part:
-    """Some bytes of an open file as a part of an object; `crc` is their CRC-32C once they were taken. For one thread.
-
-    Taking them raises `ChangedMeanwhileError` if the file is shorter.
-    """
+    """Some bytes of an open file as a part of an object, and their CRC-32C once they were taken. For one thread."""
 
     def __init__(self, fd: int, path: str, position: int, end: int) -> None:
         self._fd, self._path, self._position, self._end = fd, path, position, end
@@ -232,11 +229,7 @@ class NewBytes(NamedTuple):
 def read_tail(
     directory: str, base_offset: int, position: int, end_offset: int, after: int, *, at: int, budget: int
 ) -> NewBytes:
-    """Read the batches of a segment's file from `position` on that end at `end_offset` or below.
-
-    `after` is the offset where the batches before `position` end. Checks every batch; at most about `budget` bytes.
-    `at` is where the first one will stand. Raises `CorruptRecordError` for a damaged batch.
-    """
+    """Read and check about `budget` bytes of batches, as `Tail` has them; `at` is where the first will stand."""
     chunks: list[Chunk] = []
     data: list[bytes] = []
     with Tail(directory, base_offset, position, end_offset, after) as tail:
@@ -251,10 +244,7 @@ def read_tail(
 
 
 class Tail(Closing):
-    """The batches of a segment's file from `position` on that end at `end_offset` or below, chunk by chunk.
-
-    `after` is the offset where the batches before `position` end. For one thread.
-    """
+    """The batches of a file from `position` up to `end_offset`, which follow offset `after`. For one thread."""
 
     def __init__(self, directory: str, base_offset: int, position: int, end_offset: int, after: int) -> None:
         self.path = log_path(directory, base_offset)
@@ -285,10 +275,7 @@ class Tail(Closing):
         return self._position >= self._stop
 
     def check(self, most_bytes: int = CHUNK_BYTES) -> Chunk | None:
-        """Check some batches, which make a chunk whose checksum and place are not known yet; None at the end.
-
-        Raises `CorruptRecordError` for a damaged batch.
-        """
+        """Check some batches and make a chunk of them, None at the end; `CorruptRecordError` for a damaged one."""
         fd, path, position = self._fd, self.path, self._position
         if self.is_all:
             return None

@@ -73,10 +73,7 @@ def has_batches(view: View, offset: int, end_offset: int) -> bool:
 
 
 def find_last_common(leader: View, own: View, start_offset: int, end_offset: int, *, compacted: bool) -> int | None:
-    """One past the last batch of `[start_offset, end_offset)` that both logs have; None where they have none there.
-
-    Where two logs once differ, all that follows differs: so the search goes back from the end, in growing steps.
-    """
+    """One past the last batch of `[start_offset, end_offset)` that both logs have, searched from the end; or None."""
     step, upper = 1, end_offset
     while upper > start_offset:
         lower = max(upper - step, start_offset)

@@ -223,10 +223,7 @@ class PartitionFollower:
         return Restart(kept, last is None and theirs.log_start_offset > own.log_start_offset)
 
     def _compare_all(self, start_offset: int, end_offset: int) -> int:
-        """Where the first batch of `[start_offset, end_offset)` begins that the leader contradicts, else `end_offset`.
-
-        Ends early when the leader's log has changed, and goes on from there the next time.
-        """
+        """Where the first batch begins that the leader contradicts, else `end_offset`; stops when its log changes."""
         version, compacted = self.leader.version, self._log.config.compacts
         stretches = common_batch.compare_all(self.leader.log, self._log, start_offset, end_offset, compacted=compacted)
         for reached, difference in stretches:

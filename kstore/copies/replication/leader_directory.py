@@ -124,10 +124,7 @@ class Piece(NamedTuple):
 
 
 class LeaderLog:
-    """The leader's log of one partition. For one thread at a time.
-
-    `version` moves when segments came, went or were replaced, when the log start moved, and when the log was cut.
-    """
+    """The leader's log of one partition; `version` moves with each change but an append. For one thread at a time."""
 
     def __init__(self, log: Log) -> None:
         self.path = log.path
@@ -195,10 +192,7 @@ class LeaderLog:
         return log_end_offset if mark is None else min(mark, log_end_offset)
 
     def read(self, offset: int, most_bytes: int, buffer: memoryview) -> Piece | None:
-        """Read whole batches of one segment from the one that holds `offset` on into `buffer`; None at the end.
-
-        A first batch that is larger than `most_bytes` is read whole, into other memory if `buffer` is too small.
-        """
+        """Read whole batches of one segment from the one that holds `offset` on, a large one whole; None at the end."""
         view = self.view
         version, segments = view.guard.version, view.segments
         known = self._next

@@ -149,10 +149,7 @@ class Rounds:
                 raise fs.MissingFileError(ENOENT, "the leader's log directory has gone", self._leader.paths[0])
 
     def sweep(self) -> bool:
-        """Look at what may have changed, and copy a part of what is new; whether there was anything.
-
-        Raises `ReplicationError` once the follower is a leader: it becomes one between two sweeps.
-        """
+        """Copy a part of what is new; whether there was anything. `ReplicationError` once the follower is a leader."""
         with self._follower.changing():
             return self._sweep()
 

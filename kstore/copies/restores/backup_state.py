@@ -91,10 +91,7 @@ class History:
             )
 
     def reaching(self, offsets: Mapping[PartitionKey, int]) -> BackupState:
-        """The first state that is kept and in which all these partitions reach these offsets.
-
-        The others are then as they were at that time. `BackupError` where the newest state does not reach them.
-        """
+        """The first state that is kept and reaches these offsets; the newest, if even that does not."""
 
         def reaches(state: BackupState) -> bool:
             return all(

@@ -91,8 +91,8 @@ class Fetcher:
         if got != part.length:
             raise BackupError(f"{has} from byte {part.position} on; {part.length} are needed: it was altered")
         if crc != part.crc:
-            has += f" of CRC {crc:#010x} from byte {part.position} on"
-            raise BackupError(f"{has}; the backup says {part.crc:#010x}: it was altered")
+            where = f"of CRC {crc:#010x} from byte {part.position} on"
+            raise BackupError(f"{has} {where}; the backup says {part.crc:#010x}: it was altered")
 
     def _count(self, count: int, *, fetched: bool = True) -> None:
         with self._counting:
@@ -120,10 +120,7 @@ def is_whole(path: str, parts: Iterable[Part]) -> bool:
 
 
 def find_cut(objects: Objects, parts: Iterable[Part], cut: int, base_offset: int) -> tuple[int, int]:
-    """Where a `.log` file made of these parts is cut so that `cut` is not in it, without writing it.
-
-    The position of the batch that holds the offset or comes next, and one past the last offset before it.
-    """
+    """Where a `.log` file of these parts is cut so that `cut` is not in it: position, and the end of what is left."""
     position, end_offset = 0, base_offset
     for part in parts:
         pending = bytearray()

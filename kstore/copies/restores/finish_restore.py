@@ -141,11 +141,7 @@ def remove_state(root: str) -> None:
 
 
 def open_once(root: str, plan: Plan) -> dict[PartitionKey, tuple[int, int]]:
-    """Open the store, so that it is recovered, and close it as a clean shutdown does; each partition's `[start, end)`.
-
-    Of a log that was cut, or that ends earlier than others, the positions of groups above its end come down to it: they
-    would not find what they had read.
-    """
+    """Open and close the store, so that it is recovered; groups' positions above a cut come down. The spans."""
     spans = {}
     is_whole = plan.state.caught_up and plan.state.together
     cut = {partition.key for partition in plan.partitions if partition.cut is not None or not is_whole}
