@@ -42,8 +42,8 @@ from kstore.store.store_parts import Parts
 from kstore.store.table import Table
 from kstore.store.topics import _topic_append
 from kstore.store.topics._consume import ConsumerRecord
+from kstore.store.topics.append_source import ColumnArguments
 from kstore.store.topics.topic_append import AppendOptions
-from kstore.store.topics.topic_append_columns import ColumnArguments
 from kstore.store.topics.topic_reader import ReadRange
 from kstore.types import AppendInfo, CompactionStats
 

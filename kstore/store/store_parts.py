@@ -16,10 +16,10 @@ from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import LogReaders
 from kstore.store.table import TopicTables
 from kstore.store.topic_record import TopicFile
+from kstore.store.topics.append_source import ColumnAppender
 from kstore.store.topics.idempotent import NumberedAppender
 from kstore.store.topics.route_cache import Routes
 from kstore.store.topics.topic_append import TopicAppender
-from kstore.store.topics.topic_append_columns import ColumnAppender
 from kstore.store.topics.topic_reader import TopicReader
 
 

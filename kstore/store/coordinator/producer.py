@@ -32,9 +32,9 @@ from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import Logs
 from kstore.store.topics._consume import ConsumerRecord
 from kstore.store.topics._idempotent import RecordProducer, SequenceLock, append_at_once
+from kstore.store.topics.append_source import ColumnArguments
 from kstore.store.topics.idempotent import NumberedAppender, SequenceNumbers
 from kstore.store.topics.topic_append import AppendOptions
-from kstore.store.topics.topic_append_columns import ColumnArguments
 from kstore.types import RecordMetadata
 
 if TYPE_CHECKING:

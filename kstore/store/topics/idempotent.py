@@ -29,9 +29,9 @@ from kstore.store.catalog import Catalog
 from kstore.store.read_only_logs import Logs
 from kstore.store.topics._idempotent import NumberingAppender, Sequences
 from kstore.store.topics._partitioner import Splitter
+from kstore.store.topics.append_source import ColumnArguments, ColumnLoad
 from kstore.store.topics.route_cache import Routes
 from kstore.store.topics.topic_append import AppendOptions, Load, TopicCall
-from kstore.store.topics.topic_append_columns import ColumnArguments, ColumnLoad
 from kstore.types import AppendInfo, RecordMetadata
 
 if TYPE_CHECKING:
