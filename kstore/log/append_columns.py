@@ -7,16 +7,18 @@ its batch are in the log, as the error's `appended` says.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kstore.base import arguments
 from kstore.columns import _column_encoder
 from kstore.columns.column_input import ColumnInput
 from kstore.errors import RecordTooLargeError
+from kstore.log import batch_packer
 from kstore.log.append import Appends
-from kstore.log.appended import with_appended
+from kstore.log.appended import Stored, with_appended
 from kstore.log.batch_packer import LOAD_BYTES, PACK_BYTES, checked_expectation, codec_of, producer_fields, too_large
-from kstore.log.batch_pipeline import BatchPipeline, OrderedWork
+from kstore.log.batch_pipeline import OrderedWork, Pipeline
 from kstore.types import AppendInfo
 
 MAX_THREADS = 256
@@ -66,15 +68,25 @@ class ColumnAppends(Appends):
         expected_offset = checked_expectation(expected_offset)
         work = OrderedWork(arguments.integer("threads", threads, 1, MAX_THREADS))
         columns = ColumnInput(values, keys, timestamps, headers, now_ms := writer.now())
-        pipeline = BatchPipeline(
+        producer = producer_fields(producer_id, producer_epoch, base_sequence, transactional)
+        stored = Stored()
+        pipeline = Pipeline(
             writer,
             work,
+            lambda packer: batch_packer.store(
+                writer,
+                packer,
+                stored,
+                leader_epoch=leader_epoch,
+                numbered=producer.producer_id >= 0,
+                expected_offset=expected_offset,
+            ),
+            partial(batch_packer.warn_of_seconds, writer, stored),
             codec=codec,
             batch_bytes=batch_bytes,
             now_ms=now_ms,
-            leader_epoch=leader_epoch,
-            expected_offset=expected_offset,
-            producer=producer_fields(producer_id, producer_epoch, base_sequence, transactional),
+            producer=producer,
+            single=expected_offset is not None,
         )
         work.send_rest = pipeline.send
         limit_bytes = LOAD_BYTES if codec == 0 and work.threads == 1 else PACK_BYTES
@@ -87,8 +99,8 @@ class ColumnAppends(Appends):
             if sync:
                 self.flush()
         except RecordTooLargeError as error:
-            raise with_appended(too_large(self.config, error), pipeline.appended, self.path) from None
+            raise with_appended(too_large(self.config, error), stored.info(self.config, now_ms), self.path) from None
         except BaseException as error:
-            with_appended(error, pipeline.appended, self.path)
+            with_appended(error, stored.info(self.config, now_ms), self.path)
             raise
-        return pipeline.appended
+        return stored.info(self.config, now_ms)

@@ -90,12 +90,9 @@ def packer(
     """Make a packer to the log's rules; a `draft` is not stored: its batches may have any size and have no checksum."""
     config = writer.config
     limit = min(config.max_message_bytes, config.effective_segment_bytes)
-    if batch_bytes is None:
-        batch_bytes = min(DEFAULT_BATCH_BYTES, limit)
-    else:
-        batch_bytes = min(arguments.integer("batch_bytes", batch_bytes, low=1), limit)
+    filled = DEFAULT_BATCH_BYTES if batch_bytes is None else arguments.integer("batch_bytes", batch_bytes, low=1)
     return Packer(
-        batch_bytes,
+        min(filled, limit),
         INT_MAX if draft else limit,
         codec,
         config.compression_level if config.compression_type != "producer" else None,
@@ -143,9 +140,8 @@ def store(
     `numbered` batches are compared with what the log knows of their producer: one that it has is not stored again. With
     an `expected_offset` it must be where it was expected.
     """
-    if 0 < packer.max_timestamp < cautions.LIKE_SECONDS_BELOW and not writer.appender.warned:
-        stored.caution.say(packer.max_timestamp)
-        writer.appender.warned = True
+    if 0 < packer.max_timestamp < cautions.LIKE_SECONDS_BELOW:
+        warn_of_seconds(writer, stored, packer.max_timestamp)
     writer.housekeeping.before_append()
     with writer.gate():
         if not (numbered and expected_offset is not None and _has_at(writer, packer, expected_offset)):
@@ -172,6 +168,13 @@ def store(
                     stored.add(end, end + count - 1, _max_timestamp(batches, end, count))
                 raise
     return first, last
+
+
+def warn_of_seconds(writer: Writer, stored: Stored, timestamp: int) -> None:
+    """Warn of a timestamp that looks like seconds, once for the log, and for the call."""
+    if not writer.appender.warned:
+        stored.caution.say(timestamp)
+        writer.appender.warned = True
 
 
 def _has_at(writer: Writer, packer: Packer, offset: int) -> bool:

@@ -42,7 +42,7 @@ from kstore.store.store_parts import Parts
 from kstore.store.table import Table
 from kstore.store.topics import _topic_append
 from kstore.store.topics._consume import ConsumerRecord
-from kstore.store.topics.append_source import ColumnArguments
+from kstore.store.topics.append_source import ColumnArguments, Records
 from kstore.store.topics.topic_append import AppendOptions
 from kstore.store.topics.topic_reader import ReadRange
 from kstore.types import AppendInfo, CompactionStats
@@ -148,7 +148,6 @@ class Store(Closing, StoreAwaits):
         self._topic_file = parts.topic_file
         self._routes = parts.routes
         self._appender = parts.appender
-        self._columns = parts.columns
         self._reader = parts.reader
         self._tables = parts.tables
         self._groups = parts.groups
@@ -331,7 +330,7 @@ class Store(Closing, StoreAwaits):
         `UnknownTopicOrPartitionError`. Appends of other threads may come between any two batches.
         """
         options = AppendOptions(partition, compression, batch_bytes, sync, seed)
-        return self._appender.append_many(topic, records, options)
+        return self._appender.append_many(topic, Records(records), options)
 
     def append_columns(
         self,
@@ -355,9 +354,9 @@ class Store(Closing, StoreAwaits):
         the exception says which, as in `append_many`. Raises what `Log.append_columns` raises, and
         `UnknownTopicOrPartitionError`. Appends of other threads may come between any two batches.
         """
-        columns = ColumnArguments(values, keys, timestamps, headers)
+        columns = ColumnArguments(values, keys, timestamps, headers, threads)
         options = AppendOptions(partition, compression, batch_bytes, sync, seed)
-        return self._columns.append(topic, columns, options, threads)
+        return self._appender.append_many(topic, columns, options)
 
     @overload
     def producer(self) -> Producer: ...

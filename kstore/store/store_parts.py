@@ -16,8 +16,6 @@ from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import LogReaders
 from kstore.store.table import TopicTables
 from kstore.store.topic_record import TopicFile
-from kstore.store.topics.append_source import ColumnAppender
-from kstore.store.topics.idempotent import NumberedAppender
 from kstore.store.topics.route_cache import Routes
 from kstore.store.topics.topic_append import TopicAppender
 from kstore.store.topics.topic_reader import TopicReader
@@ -38,14 +36,12 @@ class Parts:
         self.topic_file = TopicFile(metadata, logs)
         routes = self.routes = Routes(metadata, logs, seed)
         self.appender = TopicAppender(metadata.catalog, logs, routes)
-        self.columns = ColumnAppender(logs, routes)
         self.reader = TopicReader(metadata, logs)
         self.tables = TopicTables(metadata, logs)
         internal = InternalTopics(metadata, logs, self.topic_file)
         self.groups = GroupCoordinator(metadata, logs, internal, self.reader)
         self.transactions = TransactionCoordinator(metadata, logs, internal)
-        numbered = NumberedAppender(metadata.catalog, logs, routes)
-        self.producers = Producers(metadata, TransactionParts(self.transactions, self.groups, numbered, logs))
+        self.producers = Producers(metadata, TransactionParts(self.transactions, self.groups, self.appender, logs))
         self.administration = Administration(metadata, logs, self.topic_file, routes, self.groups, self.transactions)
         self.loads = BulkLoads(metadata, logs, self.administration, staging_dir)
         self.leadership = Leadership(metadata, logs, self.administration, self.groups, self.transactions)

@@ -53,6 +53,11 @@ class BaseSplitter:
         sticky_bytes: int,
         partition: int | None = None,
     ) -> None: ...
+    @property
+    def ready(self) -> list[tuple[int, Packer]]:
+        """(partition, packer) of each partition with finished batches, which the caller takes away."""
+    def close(self) -> None:
+        """Finish all open batches."""
 
 @final
 class Splitter(BaseSplitter):
@@ -61,14 +66,9 @@ class Splitter(BaseSplitter):
     @property
     def records(self) -> int:
         """Records taken in."""
-    @property
-    def ready(self) -> list[tuple[int, Packer]]:
-        """(partition, packer) of each partition with finished batches; give each to `taken` when they are stored."""
     def pack(self, iterator: Iterator[Any]) -> bool:
         """Take records until enough batches are `ready`; False once `iterator` has ended.
 
         Takes and raises what `Packer.pack` does, records counted over all partitions. What was ready is to be taken
         away first. A refused record drops every open batch; the finished ones stay `ready`.
         """
-    def taken(self, partition: int) -> None:
-        """Forget the finished batches of a partition, and give memory back if there is too much of it."""
