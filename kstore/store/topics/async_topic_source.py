@@ -11,8 +11,7 @@ from kstore.log.async_source import watching
 from kstore.log.reading.view import View
 from kstore.log.writing.writer import Writer
 from kstore.store.topics._consume import ConsumerIterator
-from kstore.store.topics.topic_follow import FollowedRead
-from kstore.store.topics.topic_reader import TopicPass
+from kstore.store.topics.topic_follow import FollowedRead, TopicPass
 
 T = TypeVar("T")
 
@@ -29,7 +28,7 @@ class TopicSource:
     is_over = False
 
     def __init__(self, passes: list[TopicPass]) -> None:
-        self._followed: list[tuple[TopicPass, FollowedRead]] = [(each, each.followed(None)) for each in passes]
+        self._followed: list[tuple[TopicPass, FollowedRead]] = [(each, FollowedRead(each, None)) for each in passes]
 
     @property
     def _views(self) -> list[View]:

@@ -16,8 +16,8 @@ from kstore.log.read import Isolation, OnLag, check_on_lag
 from kstore.store.catalog import Entry
 from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import Logs
-from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
-from kstore.store.topics.topic_follow import FollowedRead, FollowOptions, Round, Start, TopicFollower, TopicView
+from kstore.store.topics._consume import ConsumerRecord
+from kstore.store.topics.topic_follow import FollowedRead, FollowOptions, TopicFollower, TopicPass, TopicView
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -39,61 +39,6 @@ class _Parts(NamedTuple):
     entries: Mapping[int, Entry]
     numbers: list[int]
     starts: dict[int, int]
-
-
-class TopicPass:
-    """One pass over a topic that has begun: its partitions, and the iterators of those that are being read."""
-
-    def __init__(
-        self,
-        view: TopicView,
-        entries: Mapping[int, Entry],
-        numbers: list[int],
-        start: Start,
-        started: dict[int, RecordIterator],
-        *,
-        by_timestamp: bool,
-        all_partitions: bool,
-        durable: bool,
-    ) -> None:
-        self._view = view
-        self._entries = entries
-        self._numbers = numbers
-        self._start = start
-        self._started = started
-        self._by_timestamp = by_timestamp
-        self._all_partitions = all_partitions
-        self._durable = durable
-
-    def rounds(self) -> Iterator[Round]:
-        """What is there: all partitions at once by timestamp, else one after the other."""
-        started, start, entries = self._started, self._start, self._entries
-        if self._by_timestamp:
-            return iter([[*started.items()]])
-        return (
-            [(number, started[number] if number in started else start(entries[number]))] for number in self._numbers
-        )
-
-    def followed(self, timeout: float | None) -> FollowedRead:
-        """The same pass, going on with what comes."""
-        followed = FollowedRead(
-            self._view,
-            self._entries,
-            self._start,
-            all_partitions=self._all_partitions,
-            timeout=timeout,
-            durable=self._durable,
-        )
-        followed.add(self._numbers, self._started.get)
-        return followed
-
-    def records(self, rounds: Iterable[Round]) -> ConsumerIterator:
-        """The records of these rounds."""
-        return ConsumerIterator(self._view.topic, rounds, by_timestamp=self._by_timestamp, explain=self.explain)
-
-    def explain(self, error: Exception) -> Exception:
-        """Why the topic cannot be read, made of an error of one of its logs."""
-        return self._view.explained(self._entries, error)
 
 
 class TopicReader:
@@ -122,7 +67,7 @@ class TopicReader:
         """Iterate over the records of a topic; see `Store.read`."""
         timeout = arguments.seconds("timeout", timeout)
         begun = self.begin(topic, wanted, merge=merge, durable=durable, on_lag=on_lag, isolation=isolation)
-        return begun.records(begun.followed(timeout).rounds() if follow else begun.rounds())
+        return begun.records(FollowedRead(begun, timeout).rounds() if follow else begun.rounds())
 
     def begin(
         self, topic: str, wanted: ReadRange, *, merge: str, durable: bool, on_lag: OnLag, isolation: Isolation
