@@ -134,11 +134,12 @@ def store(
     leader_epoch: int | None = None,
     numbered: bool = False,
     expected_offset: int | None = None,
+    skip: int = 0,
 ) -> tuple[int, int]:
     """Append a packer's batches; (first offset, last offset). What is in the log is in `stored`, also when it raises.
 
     `numbered` batches are compared with what the log knows of their producer: one that it has is not stored again. With
-    an `expected_offset` it must be where it was expected.
+    an `expected_offset` it must be where it was expected. The batches in the first `skip` bytes are left out.
     """
     if 0 < packer.max_timestamp < cautions.LIKE_SECONDS_BELOW:
         warn_of_seconds(writer, stored, packer.max_timestamp)
@@ -148,7 +149,7 @@ def store(
             refuse_unexpected_locked(writer, expected_offset)
         writer.assign_epoch_locked(leader_epoch)
         first = end = writer.log_end_offset
-        with packer.buffer as batches:
+        with packer.buffer as encoded, encoded[skip:] as batches:
             try:
                 if numbered:
                     first, last, _ = producer_append.append_locked(writer, batches, Origin.CLIENT)

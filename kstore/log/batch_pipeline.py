@@ -161,7 +161,8 @@ class Pipeline:
             )
         elif work.threads == 1:
             work.broken = True  # unless all of it is done
-            self._empty(plain)
+            self._store(plain)
+            plain.clear()
             work.broken = False
         else:
             self._storing += 1

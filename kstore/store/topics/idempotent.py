@@ -15,9 +15,7 @@ from kstore.codec._pack import Packer
 from kstore.log import batch_packer
 from kstore.log.appended import Stored
 from kstore.log.batch_packer import ProducerFields
-from kstore.log.segments._producer_state import Origin
 from kstore.log.segments.producer_state import ProducerInfo
-from kstore.log.writing import producer_append
 from kstore.log.writing.writer import Writer
 from kstore.store.topics._idempotent import Sequences
 
@@ -30,7 +28,7 @@ class SequenceNumbers(Sequences):
     """The sequence numbers of one producer id and epoch, by partition. One thread at a time uses it."""
 
     def take(self, place: Place, writer: Writer) -> int:
-        """The number of the next record; in doubt from here until `used` or `unused`."""
+        """The number of the next record; in doubt from here until `used`."""
         partition = self.partition(place)
         if partition.doubtful:
             partition.sequence = self.known(place, writer)
@@ -43,10 +41,6 @@ class SequenceNumbers(Sequences):
         partition = self.partition(place)
         partition.sequence = (sequence + count) % _WRAP
         partition.doubtful = False
-
-    def unused(self, place: Place, sequence: int) -> None:
-        """Nothing was appended: the next record gets this number."""
-        self.used(place, sequence, 0)
 
     def known(self, place: Place, writer: Writer) -> int:
         """The number after the log's last batch of the producer; the counted one, where the log has no batch."""
@@ -79,39 +73,23 @@ class Numbered:
 
     def write(self, writer: Writer, packer: Packer, stored: Stored) -> None:
         """Append the packer's batches, but those that the log has; `stored` has where all of them are."""
-        info, sequence = self._known, self.next
-        before = 0 if info is None else (info.batches[-1].last_sequence + 1 - sequence) % _WRAP
+        info, at, count = self._known, 0, 0
+        before = 0 if info is None else (info.batches[-1].last_sequence + 1 - self.next) % _WRAP
         # A difference of half the circle and more is a negative one: the last batch is from before this call.
-        if info is None or before == 0 or before >= _WRAP // 2:
-            first, last = batch_packer.store(writer, packer, stored, numbered=True)
-            count = last - first + 1
-        else:
-            first, last, count = self._write_rest(writer, packer, info, before, stored)
-            stored.add(first, last, packer.max_timestamp)
-        self.next = (sequence + count) % _WRAP
-
-    def _write_rest(
-        self, writer: Writer, packer: Packer, info: ProducerInfo, stored_before: int, stored: Stored
-    ) -> tuple[int, int, int]:
-        """Write the batches after the records that the log already has; returns (first, last offset, records)."""
-        first, last = info.batches[0].first_offset, info.batches[-1].last_offset
-        for batch in info.batches:  # the log keeps five batches; if ours is older, report the oldest that it has
-            if batch.first_sequence <= self.next <= batch.last_sequence:
-                first = batch.first_offset + self.next - batch.first_sequence
-        with packer.buffer as encoded:
-            at = count = skipped = 0
-            while at < len(encoded):
-                count += header.records_of(encoded, at)
-                at += header.size_of(encoded, at)
-                if count <= stored_before:
-                    skipped = at
-            if skipped < at:
-                rest = encoded[skipped:]
-                try:
-                    last = _store_rest(writer, rest, stored, packer.max_timestamp)
-                finally:
-                    rest.release()
-        return first, last, count
+        if info is not None and 0 < before < _WRAP // 2:
+            first = info.batches[0].first_offset
+            for batch in info.batches:  # the log keeps five batches; if ours is older, report the oldest that it has
+                if batch.first_sequence <= self.next <= batch.last_sequence:
+                    first = batch.first_offset + self.next - batch.first_sequence
+            stored.add(first, info.batches[-1].last_offset, packer.max_timestamp)
+            with packer.buffer as encoded:
+                while at < len(encoded) and count + header.records_of(encoded, at) <= before:
+                    count += header.records_of(encoded, at)
+                    at += header.size_of(encoded, at)
+        if at < len(packer):
+            first, last = batch_packer.store(writer, packer, stored, numbered=True, skip=at)
+            count += last - first + 1
+        self.next = (self.next + count) % _WRAP
 
 
 class Numbering:
@@ -141,7 +119,7 @@ class Numbering:
         part = self.parts.get(place)
         if part is None:
             part = self.parts[place] = Numbered(self._numbers.take(place, writer))
-            self._numbers.unused(place, part.first)
+            self._numbers.used(place, part.first, 0)
         return self._numbers.fields(part.first)
 
     def enter(self, writers: Iterable[Writer]) -> None:
@@ -156,15 +134,3 @@ class Numbering:
         self._numbers.take(place, writer)
         part.write(writer, packer, stored)
         self._numbers.used(place, part.next, 0)
-
-
-def _store_rest(writer: Writer, encoded: memoryview, stored: Stored, max_timestamp: int) -> int:
-    with writer.gate():
-        writer.assign_epoch_locked(None)
-        end = writer.log_end_offset
-        try:
-            _, last, _ = producer_append.append_locked(writer, encoded, Origin.CLIENT)
-            return last
-        finally:
-            if writer.log_end_offset > end:
-                stored.add(end, writer.log_end_offset - 1, max_timestamp)

@@ -11,6 +11,7 @@ from kstore.base import arguments
 from kstore.errors import KStoreError, LogClosedError, StorageError, UnknownTopicOrPartitionError
 from kstore.files.topic_files import MAX_PARTITIONS
 from kstore.log.log import Log, writer_of
+from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import Logs
@@ -86,13 +87,13 @@ class Routes:
         """The log of a partition."""
         return self._logs.log(self._metadata.catalog.find(topic, partition))
 
-    def open(self, route: Route, number: int) -> Log:
-        """The log of a partition, opened if it is not open; the route has its writer from then on."""
+    def open(self, route: Route, number: int) -> tuple[Log, Writer]:
+        """The log of a partition, opened if it is not open, and its writer, which the route has from then on."""
         log = self._logs.log(route.entries.get(number) or self._metadata.catalog.find(route.topic, number))
         writer = writer_of(log)
         if route.writers[number] is not writer:
             route.attach(number, writer)
-        return log
+        return log, writer
 
     def reason(self, topic: str, error: BaseException) -> BaseException:
         """What an append to a topic raises in place of this error; the route is found again by the next append."""

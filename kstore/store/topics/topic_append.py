@@ -20,7 +20,6 @@ from kstore.log.append_columns import MAX_THREADS
 from kstore.log.appended import Stored, with_appended
 from kstore.log.batch_packer import NO_PRODUCER, ProducerFields
 from kstore.log.batch_pipeline import OrderedWork, Pipeline
-from kstore.log.log import writer_of
 from kstore.log.segments._producer_state import Origin
 from kstore.log.writing import producer_append
 from kstore.log.writing.writer import Writer
@@ -95,9 +94,7 @@ class Load:
         if again is not None and again._numbering is not None and numbering is not None:
             self._now_ms = again._now_ms
             self._stored = {number: copy(stored) for number, stored in again._stored.items()}
-            self._writers = {
-                number: writer_of(routes.open(self._route, number)) for _, number in again._numbering.parts
-            }
+            self._writers = {number: routes.open(self._route, number)[1] for _, number in again._numbering.parts}
             numbering.resume(again._numbering, self._writers)
 
     def run(self, rows: Records | ColumnArguments) -> dict[int, AppendInfo]:
@@ -134,7 +131,8 @@ class Load:
 
     def _packer(self, work: OrderedWork, packs_compressed: bool, number: int) -> Packer:
         """Make a packer for a partition that gets its first row."""
-        writer = self._writers[number] = writer_of(self._routes.open(self._route, number))
+        _, writer = self._routes.open(self._route, number)
+        self._writers[number] = writer
         stored = self._stored.setdefault(number, Stored(self._caution))
         store: Callable[[Writer, Packer, Stored], object] = batch_packer.store
         producer = NO_PRODUCER
@@ -238,8 +236,7 @@ class TopicAppender(NumberingAppender):
             partition = routes.partition(topic, partition)
         place, producer, number = (topic, partition), NO_PRODUCER, 0
         try:
-            log = routes.open(route, partition)  # another one, if a caller has closed it
-            writer = writer_of(log)
+            log, writer = routes.open(route, partition)  # others, if a caller has closed the log
             config = writer.config
             if numbers is not None:
                 expected_offset = batch_packer.checked_expectation(expected_offset)
