@@ -120,12 +120,9 @@ def packer(
     """Make a packer to the log's rules; a `draft` is not stored: its batches may have any size and have no checksum."""
     config = writer.config
     limit = min(config.max_message_bytes, config.effective_segment_bytes)
-    if batch_bytes is None:
-        batch_bytes = min(DEFAULT_BATCH_BYTES, limit)
-    else:
-        batch_bytes = min(arguments.integer("batch_bytes", batch_bytes, low=1), limit)
+    filled = DEFAULT_BATCH_BYTES if batch_bytes is None else arguments.integer("batch_bytes", batch_bytes, low=1)
     return Packer(
-        batch_bytes,
+        min(filled, limit),
         INT_MAX if draft else limit,
         codec,
         config.compression_level if config.compression_type != "producer" else None,
@@ -173,22 +170,22 @@ def store(
     leader_epoch: int | None = None,
     numbered: bool = False,
     expected_offset: int | None = None,
+    skip: int = 0,
 ) -> tuple[int, int]:
     """Append a packer's batches; (first offset, last offset). What is in the log is in `stored`, also when it raises.
 
     `numbered` batches are compared with what the log knows of their producer: one that it has is not stored again. With
-    an `expected_offset` it must be where it was expected.
+    an `expected_offset` it must be where it was expected. The batches in the first `skip` bytes are left out.
     """
-    if 0 < packer.max_timestamp < cautions.LIKE_SECONDS_BELOW and not writer.appender.warned:
-        stored.caution.say(packer.max_timestamp)
-        writer.appender.warned = True
+    if 0 < packer.max_timestamp < cautions.LIKE_SECONDS_BELOW:
+        warn_of_seconds(writer, stored, packer.max_timestamp)
     writer.housekeeping.before_append()
     with writer.gate():
         if not (numbered and expected_offset is not None and _has_at(writer, packer, expected_offset)):
             refuse_unexpected_locked(writer, expected_offset)
         writer.assign_epoch_locked(leader_epoch)
         first = end = writer.log_end_offset
-        with packer.buffer as batches:
+        with packer.buffer as encoded, encoded[skip:] as batches:
             try:
                 if numbered:
                     first, last, _ = producer_append.append_locked(writer, batches, Origin.CLIENT)
@@ -208,6 +205,13 @@ def store(
                     stored.add(end, end + count - 1, _max_timestamp(batches, end, count))
                 raise
     return first, last
+
+
+def warn_of_seconds(writer: Writer, stored: Stored, timestamp: int) -> None:
+    """Warn of a timestamp that looks like seconds, once for the log, and for the call."""
+    if not writer.appender.warned:
+        stored.caution.say(timestamp)
+        writer.appender.warned = True
 
 
 def _has_at(writer: Writer, packer: Packer, offset: int) -> bool:

@@ -7,15 +7,17 @@ those before its batch are in the log, as the error's `appended` says.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from kstore.base import arguments
 from kstore.columns import _column_encoder
 from kstore.columns.column_input import ColumnInput
 from kstore.errors import RecordTooLargeError
-from kstore.log.appended import with_appended
+from kstore.log import batch_packer
+from kstore.log.appended import Stored, with_appended
 from kstore.log.batch_packer import LOAD_BYTES, PACK_BYTES, AppendOptions, too_large
-from kstore.log.batch_pipeline import BatchPipeline, OrderedWork
+from kstore.log.batch_pipeline import OrderedWork, Pipeline
 from kstore.log.writing.writer import Writer
 from kstore.types import AppendInfo
 
@@ -35,15 +37,24 @@ def append_columns(writer: Writer, columns: GivenColumns, options: AppendOptions
     """Append a record for each row; see `Log.append_columns`."""
     work = OrderedWork(arguments.integer("threads", threads, 1, MAX_THREADS))
     rows_of_columns = ColumnInput(*columns, now_ms := writer.now())
-    pipeline = BatchPipeline(
+    stored = Stored()
+    pipeline = Pipeline(
         writer,
         work,
+        lambda packer: batch_packer.store(
+            writer,
+            packer,
+            stored,
+            leader_epoch=options.leader_epoch,
+            numbered=options.producer.producer_id >= 0,
+            expected_offset=options.expected_offset,
+        ),
+        partial(batch_packer.warn_of_seconds, writer, stored),
         codec=options.codec,
         batch_bytes=options.batch_bytes,
         now_ms=now_ms,
-        leader_epoch=options.leader_epoch,
-        expected_offset=options.expected_offset,
         producer=options.producer,
+        single=options.expected_offset is not None,
     )
     work.send_rest = pipeline.send
     limit_bytes = LOAD_BYTES if options.codec == 0 and work.threads == 1 else PACK_BYTES
@@ -54,8 +65,10 @@ def append_columns(writer: Writer, columns: GivenColumns, options: AppendOptions
                     pipeline.send()
             _column_encoder.close(pipeline.packer)
     except RecordTooLargeError as error:
-        raise with_appended(too_large(writer.config, error), pipeline.appended, writer.directory) from None
+        raise with_appended(
+            too_large(writer.config, error), stored.info(writer.config, now_ms), writer.directory
+        ) from None
     except BaseException as error:
-        with_appended(error, pipeline.appended, writer.directory)
+        with_appended(error, stored.info(writer.config, now_ms), writer.directory)
         raise
-    return pipeline.appended
+    return stored.info(writer.config, now_ms)

@@ -64,15 +64,10 @@ class _StagedPipeline(Pipeline):
         now_ms: int,
         caution: TimestampCaution,
     ) -> None:
-        super().__init__(segments.config, work, codec=codec, batch_bytes=batch_bytes, now_ms=now_ms)
+        super().__init__(segments, work, self._append, caution.say, codec=codec, batch_bytes=batch_bytes, now_ms=now_ms)
         self.segments = segments
-        self._caution = caution
         self.count = 0
         self.memory = 0
-
-    def warn_of_seconds(self, timestamp: int) -> None:
-        """Warn once for the task attempt."""
-        self._caution.say(timestamp)
 
     def measure(self) -> int:
         """Measure the memory that the batches take now; returns the growth since the last time."""
@@ -97,12 +92,11 @@ class _StagedPipeline(Pipeline):
         _column_encoder.close(self.packer)
         self.send()
 
-    def store(self, packer: Packer) -> None:
-        """Append the packer's batches to the segments, and empty it."""
+    def _append(self, packer: Packer) -> None:
+        """Append the packer's batches to the segments."""
         self.count += packer.batches
         with packer.buffer as batches:
             self.segments.append(batches)
-        packer.clear()
 
 
 @dataclass(slots=True)

@@ -42,10 +42,9 @@ from kstore.store.table import Table, TopicTables
 from kstore.store.topic_record import TopicFile
 from kstore.store.topics import _topic_append
 from kstore.store.topics._consume import ConsumerRecord
-from kstore.store.topics.idempotent import NumberedAppender
+from kstore.store.topics.append_source import ColumnArguments, Records
 from kstore.store.topics.route_cache import Routes
 from kstore.store.topics.topic_append import AppendOptions, TopicAppender
-from kstore.store.topics.topic_append_columns import ColumnAppender, ColumnArguments
 from kstore.store.topics.topic_reader import ColumnOptions, TopicRead, TopicReader
 from kstore.types import AppendInfo, CompactionStats, RecordMetadata
 
@@ -155,15 +154,13 @@ class Store(Closing):
         self._metadata, self._logs = metadata, logs
         self._topic_file = topic_file = TopicFile(metadata, logs)
         self._routes = routes = Routes(metadata, logs, opening.seed)
-        self._appender = TopicAppender(metadata.catalog, logs, routes)
-        self._columns = ColumnAppender(logs, routes)
+        self._appender = appender = TopicAppender(metadata.catalog, logs, routes)
         self._reader = TopicReader(metadata, logs)
         self._tables = TopicTables(metadata, logs)
         internal = InternalTopics(metadata, logs, topic_file)
         self._groups = groups = GroupCoordinator(metadata, logs, internal, self._reader)
         self._transactions = transactions = TransactionCoordinator(metadata, logs, internal)
-        numbered = NumberedAppender(metadata.catalog, logs, routes)
-        self._producers = Producers(metadata, TransactionParts(transactions, groups, numbered, logs))
+        self._producers = Producers(metadata, TransactionParts(transactions, groups, appender, logs))
         self._administration = administration = Administration(metadata, logs, topic_file, routes, groups, transactions)
         self._loads = BulkLoads(metadata, logs, administration, opening.staging_dir)
         self._leadership = Leadership(metadata, logs, administration, groups, transactions)
@@ -373,7 +370,7 @@ class Store(Closing):
         `UnknownTopicOrPartitionError`. Appends of other threads may come between any two batches.
         """
         options = AppendOptions(partition, compression, batch_bytes, sync, seed)
-        return self._appender.append_many(topic, records, options)
+        return self._appender.append_many(topic, Records(records), options)
 
     def append_columns(
         self,
@@ -397,9 +394,9 @@ class Store(Closing):
         the exception says which, as in `append_many`. Raises what `Log.append_columns` raises, and
         `UnknownTopicOrPartitionError`. Appends of other threads may come between any two batches.
         """
-        columns = ColumnArguments(values, keys, timestamps, headers)
+        columns = ColumnArguments(values, keys, timestamps, headers, threads)
         options = AppendOptions(partition, compression, batch_bytes, sync, seed)
-        return self._columns.append(topic, columns, options, threads)
+        return self._appender.append_many(topic, columns, options)
 
     @overload
     def producer(self) -> Producer: ...

@@ -1,14 +1,15 @@
 """One log takes in what was staged for it: files by renaming them, or their batches by appending them.
 
-`PartitionShare` is what one partition gets of a load, with the offsets that it was given. Owns the steps on one log;
-each may be done again after a crash, and `adopt` decides when. The hardest rule: no other record is ever written over:
-the file that stands where a staged file is to go is empty, or is that same file.
+`PartitionShare` is what one partition gets of a load, with the offsets that it was given. Each step on a log may
+be done again after a crash. Invariant: no other record is ever written over: the file that stands where a staged file
+is to go is empty, or is that same file.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -47,15 +48,16 @@ class StagedSegment:
     @property
     def paths(self) -> tuple[str, str, str]:
         """The staged files: the log, the offset index, the time index."""
-        base = self.staged_base
-        log, index, times = names.log_name(base), names.index_name(base), names.time_index_name(base)
-        return f"{self.directory}/{log}", f"{self.directory}/{index}", f"{self.directory}/{times}"
+        return _files(self.directory, self.staged_base)
 
     def targets(self, directory: str) -> tuple[str, str, str]:
         """Where the files go in a partition's directory."""
-        base = self.base_offset
-        log, index, times = names.log_name(base), names.index_name(base), names.time_index_name(base)
-        return f"{directory}/{log}", f"{directory}/{index}", f"{directory}/{times}"
+        return _files(directory, self.base_offset)
+
+
+def _files(directory: str, base: int) -> tuple[str, str, str]:
+    log, index, times = names.log_name(base), names.index_name(base), names.time_index_name(base)
+    return f"{directory}/{log}", f"{directory}/{index}", f"{directory}/{times}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +102,11 @@ def look_at(directory: str, staged_base: int, size_bytes: int) -> StagedSegment:
     Raises `StorageError` if it is not there or of another size, and `CorruptRecordError`.
     """
     path = f"{directory}/{names.log_name(staged_base)}"
-    file = LogFile(path)
-    try:
+    with closing(LogFile(path)) as file:
         size = file.size()
         if size != size_bytes:
             raise StorageError(errno.EIO, f"the staged file has {size} bytes, and its manifest says {size_bytes}", path)
         next_offset, _, crc = rebase(file.fd, size_bytes, 0, 0, write=False, path=path)
-    finally:
-        file.close()
     return StagedSegment(directory, staged_base, size_bytes, 0, next_offset, crc)
 
 
@@ -142,8 +141,7 @@ def _place(staged: StagedSegment, segment: Segment) -> int:
 def _append_locked(writer: Writer, share: PartitionShare, start_offset: int) -> None:
     """Append the share's batches from `start_offset` on, where the log ends, and flush."""
     for staged in share.segments:
-        file = LogFile(staged.paths[0])
-        try:
+        with closing(LogFile(staged.paths[0])) as file:
             at = staged.base_offset
             for piece, _ in file.pieces(0, staged.bytes, piece_bytes=1 << 20):
                 batches = bytearray(piece)
@@ -153,8 +151,6 @@ def _append_locked(writer: Writer, share: PartitionShare, start_offset: int) -> 
                     position += header.size_of(batches, position)
                 if position < len(batches):
                     writer.append_locked(batches[position:] if position else batches)
-        finally:
-            file.close()
     writer.housekeeping.flush()
 
 
@@ -186,8 +182,7 @@ def _find_missing(log: Log, share: PartitionShare) -> int:
     for staged in share.segments:
         if not fs.exists(staged.paths[0]):
             raise gone(staged)
-        file = LogFile(staged.paths[0])
-        try:
+        with closing(LogFile(staged.paths[0])) as file:
             at = staged.base_offset
             for piece, _ in file.pieces(0, staged.bytes):
                 position = 0
@@ -195,8 +190,6 @@ def _find_missing(log: Log, share: PartitionShare) -> int:
                     ours[at] = header.CRC.of(piece, position)
                     at += header.records_of(piece, position)
                     position += header.size_of(piece, position)
-        finally:
-            file.close()
     first, last = share.offsets
     next_offset = max(first, log.log_start_offset)
     for batch in log.read_batches(next_offset):
@@ -255,12 +248,9 @@ def gone(staged: StagedSegment) -> StorageError:
 def _patch(staged: StagedSegment, leader_epoch: int) -> None:
     """Give a staged file's batches their offsets, durably; its indexes count from its base, and stay as they are."""
     path = staged.paths[0]
-    file = LogFile(path, write=True)
-    try:
+    with closing(LogFile(path, write=True)) as file:
         rebase(file.fd, staged.bytes, staged.base_offset, leader_epoch, path=path)
         fs.fdatasync(file.fd)  # no size changes
-    finally:
-        file.close()
 
 
 def can_be_renamed(staged: StagedSegment, directory: str) -> bool:
@@ -303,8 +293,7 @@ def _move(source: str, target: str) -> None:
         if error.errno != errno.EXDEV:
             raise
         copy = target + names.DELETED
-        file = LogFile(source)
-        try:
+        with closing(LogFile(source)) as file:
             fs.unlink(copy)
             fd = fs.open(copy, new=True)
             try:
@@ -315,8 +304,6 @@ def _move(source: str, target: str) -> None:
                 fs.fsync(fd)
             finally:
                 fs.close(fd)
-        finally:
-            file.close()
         fs.rename(copy, target)
 
 
@@ -327,8 +314,7 @@ def _is_the_same(staged: StagedSegment, target: str, least_bytes: int = header.H
     """
     if not fs.exists(target):
         return False
-    file = LogFile(target)
-    try:
+    with closing(LogFile(target)) as file:
         first = file.read(0, header.HEADER_BYTES)
         return (
             len(first) == header.HEADER_BYTES
@@ -336,8 +322,6 @@ def _is_the_same(staged: StagedSegment, target: str, least_bytes: int = header.H
             and header.BASE_OFFSET.of(first) == staged.base_offset
             and header.CRC.of(first) == staged.first_crc
         )
-    finally:
-        file.close()
 
 
 def _refuse_unless_next(share: PartitionShare, staged: StagedSegment) -> None:
@@ -370,11 +354,8 @@ def _bases(directory: str) -> list[int]:
 
 def _is_blank(path: str) -> bool:
     """Whether a log has no batch; zeros are a file that was made in advance."""
-    file = LogFile(path)
-    try:
+    with closing(LogFile(path)) as file:
         return not any(file.read(0, header.HEADER_BYTES))
-    finally:
-        file.close()
 
 
 def _end_of(directory: str, base: int) -> int:
@@ -382,8 +363,7 @@ def _end_of(directory: str, base: int) -> int:
 
     Reads from the last batch that the offset index names. Zeros at the end are a file that was made in advance.
     """
-    segment = Segment(directory, base, max_index_bytes=0, writable=False)
-    try:
+    with closing(Segment(directory, base, max_index_bytes=0, writable=False)) as segment:
         file = segment.file
         size = file.size()
         position, least = segment.start(segment.offset_index.last[0], size)
@@ -391,5 +371,3 @@ def _end_of(directory: str, base: int) -> int:
         if any(file.read(batches.end_position, header.HEADER_BYTES)):
             raise CorruptRecordError(batches.reason, path=segment.path, position=batches.end_position)
         return base if batches.next_offset is None else int(batches.next_offset)
-    finally:
-        segment.close()

@@ -14,10 +14,10 @@ from kstore.log.log import Log
 from kstore.log.writing._appender import Appender
 from kstore.store.coordinator.groups import GroupCoordinator
 from kstore.store.coordinator.producer import TransactionalProducer
-from kstore.store.coordinator.transaction_log import TransactionEntry
 from kstore.store.coordinator.transactions import TransactionCoordinator
 from kstore.store.read_only_logs import Logs
-from kstore.store.topics.idempotent import NumberedAppender, SequenceNumbers
+from kstore.store.topics.idempotent import SequenceNumbers
+from kstore.store.topics.topic_append import TopicAppender
 from kstore.types import Headers, RecordMetadata
 
 VERSION: Final[int]
@@ -94,11 +94,7 @@ class RecordTransaction:
     @property
     def _groups(self) -> GroupCoordinator: ...
     @property
-    def _owner(self) -> ReferenceType[object] | None: ...
-    @property
-    def _entry(self) -> TransactionEntry: ...
-    @property
-    def _appender(self) -> NumberedAppender: ...
+    def _appender(self) -> TopicAppender: ...
     @property
     def _numbers(self) -> SequenceNumbers: ...
     @property

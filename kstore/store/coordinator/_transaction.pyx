@@ -328,7 +328,7 @@ def append(RecordTransaction self not None, topic: str, value: ReadableBuffer | 
     self._take()
     try:
         self._refuse_if_over()
-        return self._appender._append(
+        return self._appender._append_numbered(
             self._numbers, self._enter, topic, value, key, partition, timestamp, headers, expected_offset)
     finally:
         self._give()

@@ -1,6 +1,6 @@
 """Producers: `Producer` numbers its batches, `TransactionalProducer` writes to several partitions as one.
 
-`topics.numbered` appends with sequence numbers, `transactions` is the coordinator. The hardest rule: after an error a
+`topics.idempotent` gives records sequence numbers, `transactions` is the coordinator. Invariant: after an error a
 repeated call stores no record twice and leaves out none that is missing: the log is asked.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -32,9 +32,9 @@ from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import Logs
 from kstore.store.topics._consume import ConsumerRecord
 from kstore.store.topics._idempotent import RecordProducer, SequenceLock, append_at_once
-from kstore.store.topics.idempotent import NumberedAppender, SequenceNumbers
-from kstore.store.topics.topic_append import AppendOptions
-from kstore.store.topics.topic_append_columns import ColumnArguments
+from kstore.store.topics.append_source import ColumnArguments, Records
+from kstore.store.topics.idempotent import SequenceNumbers
+from kstore.store.topics.topic_append import AppendOptions, TopicAppender
 from kstore.types import RecordMetadata
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class Producer(RecordProducer, Closing):
     transaction, with the position it commits, says where to go on.
     """
 
-    _appender: NumberedAppender
+    _appender: TopicAppender
     _numbers: SequenceNumbers
 
-    def __init__(self, appender: NumberedAppender) -> None:
+    def __init__(self, appender: TopicAppender) -> None:
         self._appender = appender
         self._closed = False
         self._opened_in = 0
@@ -151,7 +151,9 @@ class Producer(RecordProducer, Closing):
                     (_, chosen), _ = attempt.known
                     appended = self._stored(*attempt.known)
                 if appended is None:
-                    appended = self._appender.append(self._numbers, None, topic, value, key, chosen, timestamp, headers)
+                    appended = self._appender.append_numbered(
+                        self._numbers, None, topic, value, key, chosen, timestamp, headers
+                    )
                 if sync:
                     self._appender.log(topic, appended.partition).flush()
                 return appended
@@ -178,7 +180,7 @@ class Producer(RecordProducer, Closing):
         identity = records if isinstance(records, list | tuple) else object()
         attempt = _Attempt(("append_many", topic, identity, partition, compression, batch_bytes, seed))
         options = AppendOptions(partition, compression, batch_bytes, sync, seed)
-        return self._load(attempt, partial(self._appender.load, self._numbers, topic), options, records)
+        return self._load(attempt, topic, options, Records(records))
 
     def append_columns(
         self,
@@ -202,16 +204,15 @@ class Producer(RecordProducer, Closing):
         (one without a length) cannot be given again. After a call that raised, and before the next, all rows are
         encoded once more to compare them; a call that did not raise costs nothing more.
         """
-        columns = ColumnArguments(values, keys, timestamps, headers)
+        columns = ColumnArguments(values, keys, timestamps, headers, threads)
         attempt = _Attempt(("append_columns", topic, columns, partition, compression, batch_bytes, seed))
         options = AppendOptions(partition, compression, batch_bytes, sync, seed)
-        begin = partial(self._appender.load_columns, self._numbers, topic, threads=threads)
-        return self._load(attempt, begin, options, columns)
+        return self._load(attempt, topic, options, columns)
 
     def _load(
-        self, attempt: _Attempt, begin: Callable[..., Any], options: AppendOptions, records: Any
+        self, attempt: _Attempt, topic: str, options: AppendOptions, rows: Records | ColumnArguments
     ) -> dict[int, AppendInfo]:
-        """Run the load that `begin` makes, one with what an attempt at the same call has stored, if there was one."""
+        """Append rows, without what an attempt at the same call has stored, if there was one."""
         seed, load = options.seed, None
         try:
             with self._lock:
@@ -219,9 +220,8 @@ class Producer(RecordProducer, Closing):
                 seed, before = (secrets.randbits(32) if seed is None else seed, None)
                 if attempt.known is not None:
                     seed, before = attempt.known
-                load = begin(options=options._replace(seed=seed), again=before)
-                appended: dict[int, AppendInfo] = load.run(records, options.sync)
-                return appended
+                load = self._appender.load(topic, options._replace(seed=seed), self._numbers, again=before)
+                return load.run(rows)
         except BaseException:
             self._keep(attempt, None if load is None else (seed, load))
             raise
@@ -423,9 +423,9 @@ class Transaction(RecordTransaction):
             options = AppendOptions(partition, compression, batch_bytes, False, seed)
             # The entry's lock is not held while records are made: the timeout and the next producer need it.
             load = self._appender.load(
-                self._numbers, topic, options, enter=self._check_and_enter, lock=self._entry.lock
+                topic, options, self._numbers, enter=self._check_and_enter, lock=self._entry.lock
             )
-            return load.run(records, False)
+            return load.run(Records(records))
 
     def append_columns(
         self,
@@ -445,10 +445,10 @@ class Transaction(RecordTransaction):
         with self._producer._lock:
             with self._entry.lock:
                 self._check()
-            columns = ColumnArguments(values, keys, timestamps, headers)
+            columns = ColumnArguments(values, keys, timestamps, headers, threads)
             options = AppendOptions(partition, compression, batch_bytes, False, seed)
-            load = self._appender.load_columns(self._numbers, topic, options, threads, enter=self._enter_locked)
-            return load.run(columns, False)
+            load = self._appender.load(topic, options, self._numbers, enter=self._enter_locked)
+            return load.run(columns)
 
     def _enter_locked(self, places: Iterable[Place]) -> None:
         with self._entry.lock:
@@ -540,7 +540,7 @@ class TransactionParts(NamedTuple):
 
     coordinator: TransactionCoordinator
     groups: GroupCoordinator
-    appender: NumberedAppender
+    appender: TopicAppender
     logs: Logs
 
 

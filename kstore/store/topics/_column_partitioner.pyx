@@ -43,8 +43,6 @@ cdef class ColumnSplitter(BaseSplitter):
     """Packs rows for all partitions of a topic; its packers have no codec."""
 
     cdef PyObject **_borrowed          # the packers, without counting references; NULL without a row
-    cdef int64_t _finished             # bytes, in all packers
-    cdef int64_t _held                 # with open batches
     cdef int32_t _sticky               # the router's, while a call lasts
     cdef int64_t _added
 
@@ -84,7 +82,7 @@ cdef class ColumnSplitter(BaseSplitter):
         cdef int code
         self._enter()
         try:
-            self._look_around()
+            self._count()
             self._sticky, self._added = self._router._sticky, self._router._added
             while True:
                 with nogil:
@@ -104,20 +102,6 @@ cdef class ColumnSplitter(BaseSplitter):
             self._to = self._placed = 0
             self._router._sticky, self._router._added = self._sticky, self._added
             self._busy = False
-
-    def close(self) -> None:
-        """Finish all open batches."""
-        self._enter()
-        try:
-            self._close_all()
-        finally:
-            self._busy = False
-
-    @property
-    def ready(self) -> list[tuple[int, Packer]]:
-        """(partition, packer) of each partition with finished batches, which the caller takes away."""
-        return [(partition, packer) for partition, packer in enumerate(self._packers)
-                if packer is not None and (<Packer> packer).finished]
 
     # ---- With the GIL.
 
@@ -155,36 +139,6 @@ cdef class ColumnSplitter(BaseSplitter):
             self._placed += 1
         else:
             rows.fail(Packer(1, 1, now_ms=0), code)
-        return 0
-
-    cdef int _close_all(self) except -1:
-        for packer in self._packers:
-            if packer is not None:
-                (<Packer> packer).close_batch()
-        return 0
-
-    cdef int _drop_all(self) except -1:
-        for packer in self._packers:
-            if packer is not None:
-                (<Packer> packer).drop_open()
-        return 0
-
-    cdef int _look_around(self) except -1:
-        """Count what the packers hold, and give memory back if it is much more than that."""
-        cdef Packer packer
-        cdef int64_t reserved = 0
-        self._finished = self._held = 0
-        for packer in self._packers:
-            if packer is not None:
-                if packer._exports:
-                    raise BufferError("a view of a packer's buffer is alive")
-                self._finished += packer.finished
-                self._held += packer._used
-                reserved += packer._capacity
-        if reserved > 2 * self._max_bytes:
-            for packer in self._packers:
-                if packer is not None:
-                    (<Packer> packer).shrink()
         return 0
 
     # ---- Without the GIL.

@@ -5,7 +5,7 @@ cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kstore.log.writing._appender cimport Appender
-from kstore.store.topics._topic_append cimport Route, RoutedAppender
+from kstore.store.topics._topic_append cimport RecordAppender, Route
 
 
 @cython.final
@@ -37,6 +37,6 @@ cdef class Sequences:
                          object timestamp, int64_t *stamp) except? -99
 
 
-cdef class NumberingAppender(RoutedAppender):
-    cdef object _append(self, Sequences numbers, object enter, object topic, object value, object key,
-                        object partition, object timestamp, object headers, object expected_offset)
+cdef class NumberingAppender(RecordAppender):
+    cdef object _append_numbered(self, Sequences numbers, object enter, object topic, object value, object key,
+                                 object partition, object timestamp, object headers, object expected_offset)

@@ -9,7 +9,7 @@ from _typeshed import ReadableBuffer
 from typing_extensions import disjoint_base
 
 from kstore.log.writing.writer import Writer
-from kstore.store.topics._topic_append import Route, RoutedAppender
+from kstore.store.topics._topic_append import RecordAppender, Route
 from kstore.types import Headers, RecordMetadata
 
 _Place: TypeAlias = tuple[str, int]
@@ -65,9 +65,10 @@ class Sequences:
         that is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
         """
 
-class NumberingAppender(RoutedAppender):
-    """Appends numbered records one by one. Whoever derives from it has `append_slowly` and `reason`."""
-    def append(
+class NumberingAppender(RecordAppender):
+    """Appends records one by one, also numbered ones."""
+
+    def append_numbered(
         self,
         numbers: Sequences,
         enter: Callable[[list[_Place]], None] | None,
@@ -85,7 +86,7 @@ class NumberingAppender(RoutedAppender):
 class RecordProducer:
     """What `append_at_once` asks of a producer, where C finds it at once."""
 
-    _appender: RoutedAppender
+    _appender: RecordAppender
     _numbers: Sequences
     _failed: Any
     _running: Any

@@ -12,7 +12,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kstore.log.segments._producer_state cimport ProducerTable
 from kstore.log.writing._appender cimport SLOW, Stamp
-from kstore.store.topics._topic_append cimport Route, RoutedAppender, new_metadata
+from kstore.store.topics._topic_append cimport RecordAppender, Route, new_metadata
 
 import threading
 
@@ -136,18 +136,18 @@ cdef class Sequences:
         return offset
 
 
-cdef class NumberingAppender(RoutedAppender):
-    """Appends numbered records one by one. Whoever derives from it has `append_slowly` and `reason`."""
+cdef class NumberingAppender(RecordAppender):
+    """Appends records one by one, also numbered ones."""
 
-    def append(self, Sequences numbers not None, enter: Callable[[list[_Place]], None] | None, topic: str,
-               value: ReadableBuffer | None, key: ReadableBuffer | None, partition: int | None,
-               timestamp: int | datetime | None, headers: Headers | None,
-               expected_offset: int | None = None) -> RecordMetadata:
+    def append_numbered(self, Sequences numbers not None, enter: Callable[[list[_Place]], None] | None, topic: str,
+                        value: ReadableBuffer | None, key: ReadableBuffer | None, partition: int | None,
+                        timestamp: int | datetime | None, headers: Headers | None,
+                        expected_offset: int | None = None) -> RecordMetadata:
         """Append one record, numbered, once `enter` has its partition. Raises what `Store.append` and the log raise."""
-        return self._append(numbers, enter, topic, value, key, partition, timestamp, headers, expected_offset)
+        return self._append_numbered(numbers, enter, topic, value, key, partition, timestamp, headers, expected_offset)
 
-    cdef object _append(self, Sequences numbers, object enter, object topic, object value, object key,
-                        object partition, object timestamp, object headers, object expected_offset):
+    cdef object _append_numbered(self, Sequences numbers, object enter, object topic, object value, object key,
+                                 object partition, object timestamp, object headers, object expected_offset):
         cdef Route route = None
         cdef PartitionSequence sequence
         cdef int64_t offset, stamp = 0
@@ -171,13 +171,11 @@ cdef class NumberingAppender(RoutedAppender):
                         sequence.attach(writer)
                     offset = numbers._append(sequence, None, place, value, key, timestamp, &stamp)
                 except (StorageError, LogClosedError) as error:
-                    reason = self.reason(topic, error)
-                    if reason is not error:
-                        raise reason from None
-                    raise
+                    raise self.reason(topic, error)
                 if offset >= 0:
                     return new_metadata(numbers._metadata, topic, partition, offset, stamp)
-        return self.append_slowly(numbers, enter, topic, value, key, partition, timestamp, headers, expected_offset)
+        return self.append_slowly(
+            numbers, enter, topic, value, key, partition, timestamp, headers, False, expected_offset)
 
 
 cdef class RecordProducer:
@@ -197,7 +195,7 @@ def append_at_once(RecordProducer producer not None, list taken not None: list[A
     to note then that the record is in the log.
     """
     cdef Sequences numbers
-    cdef Route route = (<RoutedAppender?> producer._appender)._current(topic)
+    cdef Route route = (<RecordAppender?> producer._appender)._current(topic)
     if route is None:
         return partition
     numbers = <Sequences?> producer._numbers

@@ -28,5 +28,10 @@ cdef class BaseSplitter:
     cdef int32_t _only                 # the partition of every record; -1: as routed
     cdef list _packers                 # by partition, None without a record
     cdef bint _busy
+    cdef int64_t _finished             # bytes, in all packers
+    cdef int64_t _held                 # with open batches
 
     cdef int _enter(self) except -1
+    cdef int _close_all(self) except -1
+    cdef int _drop_all(self) except -1
+    cdef int _count(self) except -1

@@ -52,6 +52,11 @@ class BaseSplitter:
         sticky_bytes: int,
         partition: int | None = None,
     ) -> None: ...
+    @property
+    def ready(self) -> list[tuple[int, Packer]]:
+        """(partition, packer) of each partition with finished batches, which the caller takes away."""
+    def close(self) -> None:
+        """Finish all open batches."""
 
 @final
 class Splitter(BaseSplitter):
@@ -65,8 +70,3 @@ class Splitter(BaseSplitter):
         Takes and raises what `Packer.pack` does, records counted over all partitions. What was ready is to be taken
         away first. A refused record drops every open batch; the finished ones stay `ready`.
         """
-    @property
-    def ready(self) -> list[tuple[int, Packer]]:
-        """(partition, packer) of each partition with finished batches; give each to `taken` when they are stored."""
-    def taken(self, partition: int) -> None:
-        """Forget the finished batches of a partition, and give memory back if there is too much of it."""

@@ -160,10 +160,54 @@ cdef class BaseSplitter:
             raise ValueError(f"partition {partition} of a topic with {router.partitions}")
         self._packers = [None] * router.partitions
 
+    def close(self):
+        """Finish all open batches."""
+        self._enter()
+        try:
+            self._close_all()
+        finally:
+            self._busy = False
+
+    @property
+    def ready(self):
+        """(partition, packer) of each partition with finished batches, which the caller takes away."""
+        return [(partition, packer) for partition, packer in enumerate(self._packers)
+                if packer is not None and (<Packer> packer).finished]
+
     cdef int _enter(self) except -1:
         if self._busy:
             raise RuntimeError("this splitter is at work: it was called from another thread, or from a record's code")
         self._busy = True
+        return 0
+
+    cdef int _close_all(self) except -1:
+        for packer in self._packers:
+            if packer is not None:
+                (<Packer> packer).close_batch()
+        return 0
+
+    cdef int _drop_all(self) except -1:
+        for packer in self._packers:
+            if packer is not None:
+                (<Packer> packer).drop_open()
+        return 0
+
+    cdef int _count(self) except -1:
+        """Count what the packers hold, and give memory back if it is much more than that."""
+        cdef Packer packer
+        cdef int64_t reserved = 0
+        self._finished = self._held = 0
+        for packer in self._packers:
+            if packer is not None:
+                if packer._exports:
+                    raise BufferError("a view of a packer's buffer is alive")
+                self._finished += packer.finished
+                self._held += packer._used
+                reserved += packer._capacity
+        if reserved > 2 * self._max_bytes:
+            for packer in self._packers:
+                if packer is not None:
+                    (<Packer> packer).shrink()
         return 0
 
 
@@ -171,12 +215,8 @@ cdef class BaseSplitter:
 cdef class Splitter(BaseSplitter):
     """Packs one iterable's records for all partitions of a topic."""
 
-    cdef list _ready                   # partitions with finished batches
     cdef readonly int64_t records
     """Records taken in."""
-    cdef int64_t _finished             # bytes, in all packers
-    cdef int64_t _held                 # with open batches
-    cdef int64_t _reserved             # with room to grow
     # A closed batch that is too large once compressed names its record: numbers of those in each open batch.
     cdef int64_t **_numbers
     cdef int32_t *_room
@@ -187,9 +227,6 @@ cdef class Splitter(BaseSplitter):
     cdef ks_bytes _keys[HASHED_AHEAD]
     cdef int32_t _places[HASHED_AHEAD]
     cdef int _ahead_at, _ahead_count   # those in between are not packed yet
-
-    def __cinit__(self, *args, **kwargs):
-        self._ready = []
 
     def __dealloc__(self):
         self._drop_ahead()
@@ -208,8 +245,10 @@ cdef class Splitter(BaseSplitter):
         """
         if iter(iterator) is not iterator:
             raise TypeError(f"{type(iterator).__name__} is no iterator: wrap it in iter(...)")
-        if self._finished and not self._busy:
-            raise RuntimeError(f"{self._finished} bytes of finished batches have not been taken away")
+        if not self._busy:
+            self._count()
+            if self._finished:
+                raise RuntimeError(f"{self._finished} bytes of finished batches have not been taken away")
         self._enter()
         try:
             self._pack_ahead(False)               # what the last call has left
@@ -244,24 +283,6 @@ cdef class Splitter(BaseSplitter):
         finally:
             self._busy = False
 
-    @property
-    def ready(self) -> list[tuple[int, Packer]]:
-        """(partition, packer) of each partition with finished batches; give each to `taken` when they are stored."""
-        return [(partition, self._packers[partition]) for partition in self._ready]
-
-    def taken(self, int32_t partition) -> None:
-        """Forget the finished batches of a partition, and give memory back if there is too much of it."""
-        cdef Packer packer = self._packers[partition]
-        cdef Py_ssize_t capacity = packer._capacity
-        cdef Py_ssize_t finished = packer.finished
-        packer.clear()
-        self._ready.remove(partition)
-        self._finished -= finished
-        self._held -= finished
-        if self._reserved > 2 * self._max_bytes:
-            packer.shrink()
-            self._reserved += packer._capacity - capacity
-
     cdef Packer _packer(self, int32_t partition):
         """The partition's packer, made now if need be: that may open a log, or fail."""
         cdef Packer packer = self._make(partition)
@@ -269,7 +290,6 @@ cdef class Splitter(BaseSplitter):
             self._make_room_for_numbers()
         if self._packers[partition] is None:          # else the code that makes packers called us
             self._packers[partition] = packer
-            self._reserved += packer._capacity
         return self._packers[partition]
 
     cdef int _make_room_for_numbers(self) except -1:
@@ -408,16 +428,15 @@ cdef class Splitter(BaseSplitter):
         """Pack a record for which the packer has more to do than to write it."""
         cdef Py_ssize_t used = packer._used
         cdef Py_ssize_t finished = packer.finished
-        cdef Py_ssize_t capacity = packer._capacity
         packer.records = self.records
         packer._append(key, key_size, value, value_size, packer.now_ms, NO_HEADERS, 1)
-        return self._account(packer, used, finished, capacity, key_size < 0)
+        return self._account(packer, used, finished, key_size < 0)
 
     cdef int _add(self, object key, object value, object timestamp, object headers) except -1:
         """One record of any form: the record's own code may run in here."""
         cdef Packer packer
         cdef int32_t partition = self._only
-        cdef Py_ssize_t used, finished, capacity
+        cdef Py_ssize_t used, finished
         if self._ahead_count:
             self._pack_ahead(True)
         if key is not None and type(key) is not bytes:
@@ -434,24 +453,19 @@ cdef class Splitter(BaseSplitter):
         packer = <Packer> self._packers[partition]
         packer.enter()
         try:
-            used, finished, capacity = packer._used, packer.finished, packer._capacity
+            used, finished = packer._used, packer.finished
             packer.records = self.records
             packer.add(value, key, timestamp, headers)
         finally:
             packer.leave()
-        self._account(packer, used, finished, capacity, key is None)
+        self._account(packer, used, finished, key is None)
         return 0
 
-    cdef inline int _account(self, Packer packer, Py_ssize_t used, Py_ssize_t finished, Py_ssize_t capacity,
-                             bint keyless) except -1:
+    cdef inline int _account(self, Packer packer, Py_ssize_t used, Py_ssize_t finished, bint keyless) except -1:
         """Count one record that was packed; the sizes are those before it."""
         self.records += 1
         self._held += packer._used - used
-        self._reserved += packer._capacity - capacity
-        if packer.finished != finished:
-            self._finished += packer.finished - finished
-            if finished == 0:
-                self._ready.append(self._current)
+        self._finished += packer.finished - finished
         if keyless and self._only < 0:
             # The first one of a batch brings the batch's header along.
             self._router.add(packer._used - packer.finished - (0 if packer._count == 1 else used - finished),
@@ -488,36 +502,8 @@ cdef class Splitter(BaseSplitter):
 
     cdef int _close_all(self) except -1:
         cdef Packer packer
-        cdef Py_ssize_t used, finished, capacity
-        cdef int32_t partition
-        for partition in range(self._router.partitions):
-            if self._packers[partition] is None:
-                continue
-            packer = <Packer> self._packers[partition]
-            if packer._count == 0:
-                continue
-            used, finished, capacity = packer._used, packer.finished, packer._capacity
-            self._current = partition
-            packer.records = self.records
-            packer.close_batch()
-            self._held += packer._used - used
-            self._reserved += packer._capacity - capacity
-            self._finished += packer.finished - finished
-            if finished == 0:
-                self._ready.append(partition)
-        return 0
-
-    cdef int _drop_all(self) except -1:
-        """Drop the open batches, and count anew what is there."""
-        cdef Packer packer
-        self._finished = self._held = self._reserved = 0
-        self._ready = []
-        for partition, packer in enumerate(self._packers):
+        for self._current, packer in enumerate(self._packers):
             if packer is not None:
-                packer.drop_open()
-                self._finished += packer.finished
-                self._held += packer.finished
-                self._reserved += packer._capacity
-                if packer.finished:
-                    self._ready.append(partition)
+                packer.records = self.records
+                packer.close_batch()
         return 0

@@ -13,12 +13,14 @@ cdef class Route:
     cdef list appenders                # of the writers, with the same numbers
 
 
-cdef class RoutedAppender:
+cdef class RecordAppender:
     cdef object _catalog
     cdef dict _by_topic
 
     # The topic's route, None if none is known or its partitions are others by now.
     cdef Route _current(self, object topic)
+    cdef object _append(self, object topic, object value, object key, object partition, object timestamp,
+                        object headers, object sync, object expected_offset)
 
 
 # A `RecordMetadata`, which is what `type` has to be.

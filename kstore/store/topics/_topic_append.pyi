@@ -30,14 +30,13 @@ class Route:
         """Append to the log of this writer from now on."""
 
 @disjoint_base
-class RoutedAppender:
-    """The routes of a store's topics, and the catalog, which says whether they hold."""
-    def __init__(self, catalog: Catalog, by_topic: dict[str, Route]) -> None: ...
-    def current_route(self, topic: str) -> Route | None:
-        """The topic's route, if one is known and its partitions are still the same."""
+class RecordAppender:
+    """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`.
 
-class RecordAppender(RoutedAppender):
-    """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`."""
+    It knows the routes of a store's topics, and the catalog, which says whether they hold.
+    """
+
+    def __init__(self, catalog: Catalog, by_topic: dict[str, Route]) -> None: ...
     def append(
         self,
         topic: str,

@@ -58,16 +58,15 @@ cdef class Route:
         self.appenders[number] = appender
 
 
-cdef class RoutedAppender:
-    """The routes of a store's topics, and the catalog, which says whether they hold."""
+cdef class RecordAppender:
+    """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`.
+
+    It knows the routes of a store's topics, and the catalog, which says whether they hold.
+    """
 
     def __init__(self, catalog: Catalog, dict by_topic not None: dict[str, Route]):
         self._catalog = catalog
         self._by_topic = by_topic
-
-    def current_route(self, topic: str) -> Route | None:
-        """The topic's route, if one is known and its partitions are still the same."""
-        return self._current(topic)
 
     cdef Route _current(self, object topic):
         found = self._by_topic.get(topic)
@@ -75,9 +74,6 @@ cdef class RoutedAppender:
             return <Route> found
         return None
 
-
-cdef class RecordAppender(RoutedAppender):
-    """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`."""
 
     def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer | None, partition: int | None,
                timestamp: int | datetime | None, headers: Headers | None, sync: bool,
@@ -104,13 +100,10 @@ cdef class RecordAppender(RoutedAppender):
                     try:
                         offset = appender._append(value, key, timestamp, headers, expected_offset, &stamp)
                     except (StorageError, LogClosedError) as error:
-                        reason = self.reason(topic, error)
-                        if reason is not error:
-                            raise reason from None
-                        raise
+                        raise self.reason(topic, error)
                     if offset >= 0:
                         return new_metadata(METADATA, topic, partition, offset, stamp)
-        return self.append_slowly(topic, value, key, partition, timestamp, headers, sync, expected_offset)
+        return self.append_slowly(None, None, topic, value, key, partition, timestamp, headers, sync, expected_offset)
 
 
 @cython.binding(True)                    # a method of a class of Python

@@ -13,8 +13,8 @@ from kstore.log.async_stream import Stream
 from kstore.log.reading.view import View
 from kstore.log.writing.writer import Writer
 from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
-from kstore.store.topics.topic_follow import FollowedRead
-from kstore.store.topics.topic_reader import TopicPass, TopicRead, TopicReader
+from kstore.store.topics.topic_follow import FollowedRead, TopicPass
+from kstore.store.topics.topic_reader import TopicRead, TopicReader
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class TopicSource:
     is_over = False
 
     def __init__(self, passes: list[TopicPass]) -> None:
-        self._followed: list[tuple[TopicPass, FollowedRead]] = [(each, each.followed(None)) for each in passes]
+        self._followed: list[tuple[TopicPass, FollowedRead]] = [(each, FollowedRead(each, None)) for each in passes]
 
     @property
     def _views(self) -> list[View]:

@@ -88,12 +88,13 @@ class Routes:
         """The log of a partition."""
         return self._logs.log(self._metadata.catalog.find(topic, partition))
 
-    def writer(self, route: Route, number: int) -> Writer:
-        """The writer of a partition's log, opened if it is not open."""
-        entry = route.entries.get(number) or self._metadata.catalog.find(route.topic, number)
-        writer = HostedLog(self._logs.log(entry)).writer
-        route.attach(number, writer)
-        return writer
+    def open(self, route: Route, number: int) -> tuple[Log, Writer]:
+        """The log of a partition, opened if it is not open, and its writer, which the route has from then on."""
+        log = self._logs.log(route.entries.get(number) or self._metadata.catalog.find(route.topic, number))
+        writer = HostedLog(log).writer
+        if route.writers[number] is not writer:
+            route.attach(number, writer)
+        return log, writer
 
     def reason(self, topic: str, error: BaseException) -> BaseException:
         """What an append to a topic raises in place of this error; the route is found again by the next append."""
@@ -101,7 +102,9 @@ class Routes:
             self.forget(topic)  # the next append looks which partitions are still in service
         elif isinstance(error, LogClosedError):
             self.forget(topic)
-            return self._closed_or_deleted(topic, error)
+            reason = self._closed_or_deleted(topic, error)
+            reason.__suppress_context__ = reason is not error or error.__suppress_context__
+            return reason
         return error
 
     def _closed_or_deleted(self, topic: str, error: LogClosedError) -> KStoreError:

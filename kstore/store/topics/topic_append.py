@@ -1,11 +1,14 @@
-"""`TopicAppender`: records go to the partitions of a topic, each batch through its log (`log.batch_packer`).
+"""`TopicAppender`: records go to the partitions of a topic, each batch through the gate of its log.
 
-The hardest rule: a call that ends with an exception says in it what it stored before, partition by partition.
+Invariant: a call that ends with an exception says in it what it stored before, partition by partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.base import arguments, times
@@ -14,12 +17,20 @@ from kstore.config.cautions import TimestampCaution
 from kstore.errors import KStoreError, LogClosedError, RecordTooLargeError, StorageError
 from kstore.log import batch_packer
 from kstore.log.appended import Stored, with_appended
-from kstore.log.hosted_log import HostedLog
+from kstore.log.batch_packer import NO_PRODUCER, ProducerFields
+from kstore.log.batch_pipeline import OrderedWork, Pipeline
+from kstore.log.column_append import MAX_THREADS
+from kstore.log.segments._producer_state import Origin
+from kstore.log.writing import producer_append
 from kstore.log.writing.writer import Writer
 from kstore.store.catalog import Catalog
 from kstore.store.read_only_logs import Logs
-from kstore.store.topics._partitioner import Router, Splitter
-from kstore.store.topics._topic_append import RecordAppender, Route
+from kstore.store.topics._column_partitioner import ColumnSplitter
+from kstore.store.topics._idempotent import NumberingAppender
+from kstore.store.topics._partitioner import Splitter
+from kstore.store.topics._topic_append import Route
+from kstore.store.topics.append_source import ColumnArguments, Records
+from kstore.store.topics.idempotent import Enter, Numbering, SequenceNumbers
 from kstore.store.topics.route_cache import Routes
 from kstore.types import AppendInfo, RecordMetadata
 
@@ -33,6 +44,10 @@ if TYPE_CHECKING:
 READY_BYTES = 1 << 20  # what append_many encodes, over all partitions, before it writes
 OPEN_BYTES = 64 << 20  # what append_many holds at the most, however many partitions it fills at once
 
+_CLIENT = int(Origin.CLIENT)
+_AS_GIVEN = ("producer", "uncompressed")
+_AT_APPEND = "LogAppendTime"
+
 
 class AppendOptions(NamedTuple):
     """What a caller of `append_many` or `append_columns` says beside the records."""
@@ -44,128 +59,163 @@ class AppendOptions(NamedTuple):
     seed: int | None = None
 
 
-class TopicCall:
-    """One call that appends to a topic: its partitions, its router, how far it fills batches, and its time."""
-
-    __slots__ = ("batch_bytes", "compression", "now_ms", "partition", "route", "router", "routes", "topic")
-
-    def __init__(self, routes: Routes, topic: str, options: AppendOptions) -> None:
-        self.routes = routes
-        self.topic = topic
-        self.compression = options.compression
-        self.route: Route = routes.find(topic)
-        partition = options.partition
-        self.partition = None if partition is None else routes.partition(topic, partition)
-        router = self.route.router
-        if options.seed is not None:
-            router = routes.router(topic, self.route.entries, arguments.whole("seed", options.seed))
-        self.router: Router = router
-        filled_at_once = 1 if partition is not None else len(self.route.entries)
-        self.batch_bytes = batch_packer.batch_bytes_of(routes.config_of(topic), options.batch_bytes, filled_at_once)
-        self.now_ms = self.route.now()
-
-    def writer(self, number: int) -> Writer:
-        """The writer of a partition's log, opened if it is not open."""
-        return self.routes.writer(self.route, number)
-
-    def flush(self, partitions: Iterable[int]) -> None:
-        """Sync the logs of these partitions."""
-        for number in partitions:
-            self.routes.log(self.topic, number).flush()
-
-    def reason(self, error: BaseException, appended: dict[int, AppendInfo]) -> BaseException:
-        """What the call raises in place of this error; it says what was stored."""
-        return with_appended(self.routes.reason(self.topic, error), appended, f"topic {self.topic}")
-
-
 class Load:
-    """One call of `append_many`: the packers it makes, and what it has stored by now."""
+    """One call of `append_many` or `append_columns`: the pipelines that it makes, and what it has stored by now.
 
-    def __init__(self, call: TopicCall) -> None:
-        self.call = call
-        self.now_ms = call.now_ms
-        self.writers: dict[int, Writer] = {}
-        self.stored: dict[int, Stored] = {}
+    With a `numbering` its batches have a producer's numbers. `again` is the load of an earlier attempt at the same
+    call: the records that it has stored are left out.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        topic: str,
+        options: AppendOptions,
+        numbering: Numbering | None = None,
+        again: Load | None = None,
+    ) -> None:
+        self._routes = routes
+        self._topic = topic
+        self._options = options
+        self._numbering = numbering
+        self._route: Route = routes.find(topic)
+        partition = options.partition
+        self._partition = None if partition is None else routes.partition(topic, partition)
+        self._router = self._route.router
+        if options.seed is not None:
+            self._router = routes.router(topic, self._route.entries, arguments.whole("seed", options.seed))
+        filled_at_once = 1 if partition is not None else len(self._route.entries)
+        self._batch_bytes = batch_packer.batch_bytes_of(routes.config_of(topic), options.batch_bytes, filled_at_once)
+        self._now_ms = self._route.now()
         self._caution = TimestampCaution()
+        self._writers: dict[int, Writer] = {}
+        self._stored: dict[int, Stored] = {}
+        self._pipelines: dict[int, Pipeline] = {}
+        if again is not None and again._numbering is not None and numbering is not None:
+            self._now_ms = again._now_ms
+            self._stored = {number: copy(stored) for number, stored in again._stored.items()}
+            self._writers = {number: routes.open(self._route, number)[1] for _, number in again._numbering.parts}
+            numbering.resume(again._numbering, self._writers)
 
-    def run(self, records: Iterable[Any], sync: bool) -> dict[int, AppendInfo]:
-        """Append an iterable of records; what each partition got."""
-        call = self.call
-        iterator = arguments.iterator("records", records)
-        splitter = Splitter(
-            call.router,
-            self.packer,
+    def run(self, rows: Records | ColumnArguments) -> dict[int, AppendInfo]:
+        """Append a record for each of these rows; what each partition got."""
+        work = OrderedWork(arguments.integer("threads", rows.threads, 1, MAX_THREADS))
+        blocks = rows.blocks(self._now_ms)
+        splitter: Any = rows.splitter(
+            self._router,
+            partial(self._packer, work, rows.packs_compressed),
             limit_bytes=READY_BYTES,
             max_bytes=OPEN_BYTES,
-            sticky_bytes=call.batch_bytes,
-            partition=call.partition,
+            sticky_bytes=self._batch_bytes,
+            partition=self._partition,
         )
+        send = work.send_rest = partial(self._send, work, splitter)
         try:
-            more = True
-            while more:
-                try:
-                    more = splitter.pack(iterator)
-                except RecordTooLargeError as error:
-                    raise self.too_large(error) from None
-                finally:
-                    self.store(splitter)
-            if sync:
-                call.flush(self.appended)
+            with work:
+                for block in blocks:
+                    while splitter.pack(block):
+                        send()
+                splitter.close()
+            if self._options.sync:
+                for number in self.appended:
+                    self._routes.log(self._topic, number).flush()
         except BaseException as error:
-            reason = call.reason(error, self.appended)
+            named = self._too_large(error) if isinstance(error, RecordTooLargeError) else error
+            reason = with_appended(self._routes.reason(self._topic, named), self.appended, f"topic {self._topic}")
             if reason is not error:
                 raise reason from None
             raise
+        finally:
+            self._pipelines.clear()
         return self.appended
 
-    def packer(self, number: int) -> Packer:
-        """Make a packer for a partition that gets its first record."""
-        writer = self.writers[number] = self.call.writer(number)
-        return self._make(number, writer)
+    def _packer(self, work: OrderedWork, packs_compressed: bool, number: int) -> Packer:
+        """Make a packer for a partition that gets its first row."""
+        _, writer = self._routes.open(self._route, number)
+        self._writers[number] = writer
+        stored = self._stored.setdefault(number, Stored(self._caution))
+        store: Callable[[Writer, Packer, Stored], object] = batch_packer.store
+        producer = NO_PRODUCER
+        if self._numbering is not None:
+            store, producer = self._numbering.store, self._numbering.begin(writer)
+        pipeline = self._pipelines[number] = Pipeline(
+            writer,
+            work,
+            lambda packer: store(writer, packer, stored),
+            partial(batch_packer.warn_of_seconds, writer, stored),
+            codec=batch_packer.codec_of(writer.config, self._options.compression),
+            batch_bytes=self._batch_bytes,
+            now_ms=self._now_ms,
+            producer=producer,
+            packs_compressed=packs_compressed,
+        )
+        return pipeline.packer
 
-    def _make(self, number: int, writer: Writer) -> Packer:
-        call = self.call
-        codec = batch_packer.codec_of(writer.config, call.compression)
-        return batch_packer.packer(writer, codec, call.batch_bytes, self.now_ms)
-
-    def _write(self, number: int, writer: Writer, packer: Packer, stored: Stored) -> None:
-        batch_packer.store(writer, packer, stored)
-
-    def store(self, splitter: Splitter) -> None:
-        """Append the batches that are ready, partition by partition."""
-        for number, packer in splitter.ready:
-            stored = self.stored.get(number)
-            if stored is None:
-                stored = self.stored[number] = Stored(self._caution)
-            self._write(number, self.writers[number], packer, stored)
-            splitter.taken(number)
+    def _send(self, work: OrderedWork, splitter: Splitter | ColumnSplitter) -> None:
+        """Send the batches that are ready to their logs, partition by partition."""
+        ready = [number for number, _ in splitter.ready]
+        numbering = self._numbering
+        if numbering is None or not ready:
+            for number in ready:
+                self._pipelines[number].send()
+            return
+        with numbering.lock:
+            work.guard(partial(numbering.enter, [self._writers[number] for number in ready]))
+            for number in ready:
+                self._pipelines[number].send()
 
     @property
     def appended(self) -> dict[int, AppendInfo]:
         """What each partition has got, in their order."""
         return {
-            number: stored.info(self.writers[number].config, self.now_ms)
-            for number, stored in sorted(self.stored.items())
+            number: stored.info(self._writers[number].config, self._now_ms)
+            for number, stored in sorted(self._stored.items())
             if stored.last >= 0
         }
 
-    def too_large(self, error: RecordTooLargeError) -> KStoreError:
+    def _too_large(self, error: RecordTooLargeError) -> KStoreError:
         """The refusal of a record, named after the limit that binds."""
-        writer = next(iter(self.writers.values()), None)
+        writer = next(iter(self._writers.values()), None)
         return error if writer is None else batch_packer.too_large(writer.config, error)
 
 
-class TopicAppender(RecordAppender):
-    """Appends records to the topics of a store. Thread-safe."""
+def _append_one(
+    writer: Writer,
+    value: ReadableBuffer | None,
+    key: ReadableBuffer | None,
+    timestamp: int,
+    fields: ProducerFields,
+    expected_offset: int | None,
+) -> int:
+    """Append one plain record, numbered, when there is more to do than to write it; its offset."""
+    writer.housekeeping.before_append()
+    batch = writer.appender.encode(value, key, timestamp, *fields)
+    with writer.gate():
+        batch_packer.refuse_unexpected_locked(writer, expected_offset)
+        writer.assign_epoch_locked(None)
+        offset, _, _ = producer_append.append_one_locked(writer, memoryview(batch), _CLIENT, None)
+        writer.published()
+        return offset
+
+
+class TopicAppender(NumberingAppender):
+    """Appends records and columns to the topics of a store, with a producer's numbers or without.
+
+    Thread-safe; each `SequenceNumbers` is one thread's.
+    """
 
     def __init__(self, catalog: Catalog, logs: Logs, routes: Routes) -> None:
         super().__init__(catalog, routes.by_topic)
-        self._catalog = catalog
         self._logs = logs
         self._routes = routes
+        self.forget_route = routes.forget
+        self.log = routes.log
+        self.reason = routes.reason
 
     def append_slowly(
         self,
+        numbers: SequenceNumbers | None,
+        enter: Enter | None,
         topic: str,
         value: ReadableBuffer | None,
         key: ReadableBuffer | None,
@@ -175,48 +225,69 @@ class TopicAppender(RecordAppender):
         sync: bool,
         expected_offset: int | None,
     ) -> RecordMetadata:
-        """Append one record where there is more to do than to write it."""
+        """Append one record, numbered if there are `numbers`, where there is more to do than to write it."""
         routes = self._routes
-        try:
-            route = routes.by_topic[topic]
-            if route.entries is not self._catalog.by_topic.get(topic):
-                route = routes.find(topic)
-        except (KeyError, TypeError):
-            route = routes.find(topic)
+        route = routes.find(topic)
         if partition is None:
             if expected_offset is not None:
                 raise ValueError("expected_offset needs a partition: offsets are those of one log")
             partition = route.router.route(key, value)
         elif type(partition) is not int or not 0 <= partition < len(route.writers):
             partition = routes.partition(topic, partition)
+        place, producer, number = (topic, partition), NO_PRODUCER, 0
         try:
-            log = self._logs.log(route.entries.get(partition) or self._catalog.find(topic, partition))
-            writer = HostedLog(log).writer
-            if route.writers[partition] is not writer:
-                route.attach(partition, writer)  # the first, or another one, if its caller has closed the log
-            if writer.config.message_timestamp_type == "LogAppendTime":
-                record = (key, value, timestamp, headers)
-                info = log.append_many([record], atomic=True, sync=sync, expected_offset=expected_offset)
-                return RecordMetadata(topic, partition, info.last_offset, info.log_append_time)
-            if timestamp is None:
-                timestamp = route.now()
-            elif type(timestamp) is not int:
-                timestamp = times.milliseconds("timestamp", timestamp)
-            offset = log.append(
-                value, key, timestamp=timestamp, headers=headers, sync=sync, expected_offset=expected_offset
-            )
+            log, writer = routes.open(route, partition)  # others, if a caller has closed the log
+            config = writer.config
+            if numbers is not None:
+                expected_offset = batch_packer.checked_expectation(expected_offset)
+                if enter is not None and place not in numbers.entered:
+                    enter([place])
+                sequence = numbers.partition(place)
+                if sequence.writer is not writer:
+                    sequence.attach(writer)
+                number = numbers.take(place, writer)
+                producer = numbers.fields(number)
+            stamped_here = config.message_timestamp_type == _AT_APPEND
+            stamp: Any = timestamp
+            if numbers is not None or not stamped_here:
+                stamp = route.now() if timestamp is None else times.milliseconds("timestamp", timestamp)
+            if numbers is not None and headers is None and not stamped_here and config.compression_type in _AS_GIVEN:
+                offset = _append_one(writer, value, key, stamp, producer, expected_offset)
+            elif stamped_here or numbers is not None:
+                info = log.append_many(
+                    [(key, value, stamp, headers)],
+                    atomic=True,
+                    sync=sync,
+                    expected_offset=expected_offset,
+                    **producer._asdict(),
+                )
+                offset = info.last_offset
+                if info.log_append_time >= 0:
+                    stamp = info.log_append_time
+            else:
+                offset = log.append(
+                    value, key, timestamp=stamp, headers=headers, sync=sync, expected_offset=expected_offset
+                )
         except (StorageError, LogClosedError) as error:
-            reason = self.reason(topic, error)
-            if reason is not error:
-                raise reason from None
-            raise
-        return RecordMetadata(topic, partition, offset, timestamp)
+            raise self.reason(topic, error)  # noqa: B904
+        if numbers is not None:
+            numbers.used(place, number, 1)
+        return RecordMetadata(topic, partition, offset, stamp)
 
-    def reason(self, topic: str, error: BaseException) -> BaseException:
-        """What an append raises in place of this error; see `Routes.reason`."""
-        return self._routes.reason(topic, error)
-
-    def append_many(self, topic: str, records: Iterable[Any], options: AppendOptions) -> dict[int, AppendInfo]:
-        """Append an iterable of records; see `Store.append_many`."""
+    def append_many(self, topic: str, rows: Records | ColumnArguments, options: AppendOptions) -> dict[int, AppendInfo]:
+        """Append a record for each row; see `Store.append_many` and `Store.append_columns`."""
         self._logs.leading().stand_in()
-        return Load(TopicCall(self._routes, topic, options)).run(records, options.sync)
+        return Load(self._routes, topic, options).run(rows)
+
+    def load(
+        self,
+        topic: str,
+        options: AppendOptions,
+        numbers: SequenceNumbers,
+        *,
+        enter: Enter | None = None,
+        lock: AbstractContextManager[object] | None = None,
+        again: Load | None = None,
+    ) -> Load:
+        """Begin a call of `append_many` or `append_columns`, numbered; `enter` and `lock` are as in `Numbering`."""
+        return Load(self._routes, topic, options, Numbering(numbers, enter, lock), again)

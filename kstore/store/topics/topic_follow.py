@@ -1,7 +1,7 @@
 """Following a topic, look by look: what has come since the last look is read; without anything new it is waited for.
 
 In one process the logs wake the waiting reader. Across processes it polls, with pauses that follow what a look costs.
-The hardest rule: a follower that waits costs next to nothing.
+Invariant: a follower that waits costs next to nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from kstore._core import Record, RecordIterator
 from kstore.errors import KStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kstore.log.async_source import watching
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.reading.followed_log import FollowedLog
@@ -67,6 +68,34 @@ class TopicView:
     def deleted(self) -> UnknownTopicOrPartitionError:
         """The error for a topic that was deleted while it was read."""
         return UnknownTopicOrPartitionError(f"topic {self.topic} has been deleted while it was read")
+
+
+class TopicPass(NamedTuple):
+    """One pass over a topic that has begun: its partitions, and the iterators of those that are being read."""
+
+    view: TopicView
+    entries: Mapping[int, Entry]
+    numbers: list[int]
+    start: Start
+    started: dict[int, RecordIterator]
+    by_timestamp: bool
+    all_partitions: bool
+    durable: bool
+
+    def rounds(self) -> Iterator[Round]:
+        """What is there: all partitions at once by timestamp, else one after the other."""
+        started, start, entries = self.started, self.start, self.entries
+        if self.by_timestamp:
+            return iter([[*started.items()]])
+        return ([(number, started[number] if number in started else start(entries[number]))] for number in self.numbers)
+
+    def records(self, rounds: Iterable[Round]) -> ConsumerIterator:
+        """The records of these rounds."""
+        return ConsumerIterator(self.view.topic, rounds, by_timestamp=self.by_timestamp, explain=self.explain)
+
+    def explain(self, error: Exception) -> Exception:
+        """Why the topic cannot be read, made of an error of one of its logs."""
+        return self.view.explained(self.entries, error)
 
 
 class FollowedPartition(FollowedLog):
@@ -151,30 +180,20 @@ class TopicFollower:
 class FollowedRead:
     """A `Store.read` that follows: what comes to the partitions, look by look. Belongs to one thread at a time."""
 
-    def __init__(
-        self,
-        view: TopicView,
-        partitions: Mapping[int, Entry],
-        start: Start,
-        *,
-        all_partitions: bool,
-        timeout: float | None,
-        durable: bool,
-    ) -> None:
-        self._view = view
-        self._partitions = partitions
-        self._all_partitions = all_partitions
-        self._start = start
+    def __init__(self, begun: TopicPass, timeout: float | None) -> None:
+        self._view = begun.view
+        self._partitions = begun.entries
+        self._begun = begun
         self._timeout = timeout
-        self._durable = durable
         self._followed: list[FollowedPartition] = []
+        self.add(begun.numbers, begun.started.get)
 
     def add(self, numbers: Iterable[int], started: Callable[[int], RecordIterator | None]) -> None:
         """Follow these partitions too; `started` gives the iterators of those that are being read already."""
         for number in numbers:
             entry = self._partitions[number]
             log = self._view.logs.log(entry)
-            self._followed.append(FollowedPartition(log, entry, started(number), self._durable))
+            self._followed.append(FollowedPartition(log, entry, started(number), self._begun.durable))
 
     @property
     def views(self) -> list[View]:
@@ -188,7 +207,7 @@ class FollowedRead:
         return [
             (followed.entry.partition, records)
             for followed in self._followed
-            if (records := followed.look(partial(self._start, followed.entry))) is not None
+            if (records := followed.look(partial(self._begun.start, followed.entry))) is not None
         ]
 
     def rounds(self) -> Iterator[Round]:
@@ -217,8 +236,10 @@ class FollowedRead:
         if any(partitions.get(followed.entry.partition) is not followed.entry for followed in self._followed):
             raise self._view.deleted()
         earlier, self._partitions = self._partitions, partitions
-        if self._all_partitions:
-            self.add(sorted(partitions.keys() - earlier.keys()), lambda number: self._start(partitions[number], True))
+        if self._begun.all_partitions:
+            self.add(
+                sorted(partitions.keys() - earlier.keys()), lambda number: self._begun.start(partitions[number], True)
+            )
 
     def has_news(self) -> bool:
         """Whether there is anything to look at."""
@@ -226,19 +247,12 @@ class FollowedRead:
 
     def _wait(self, deadline: float) -> bool:
         """Wait for news; False at the deadline."""
-        writers = [view for view in self.views if isinstance(view, Writer)]
-        if len(writers) == len(self._followed):
-            return self._wait_to_be_woken(writers, deadline)
-        return self._poll(deadline)
+        is_woken = all(isinstance(view, Writer) for view in self.views)
+        return self._wait_to_be_woken(deadline) if is_woken else self._poll(deadline)
 
-    def _wait_to_be_woken(self, writers: Iterable[Writer], deadline: float) -> bool:
+    def _wait_to_be_woken(self, deadline: float) -> bool:
         wakes: SimpleQueue[None] = SimpleQueue()
-        wake = partial(wakes.put, None)
-        watched: list[Writer] = []
-        try:
-            for writer in writers:
-                watched.append(writer)
-                writer.waiters.watch(wake)
+        with watching(self.views, partial(wakes.put, None)):
             while not self.has_news():
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -246,9 +260,6 @@ class FollowedRead:
                 with suppress(Empty):
                     wakes.get(timeout=min(left, NEWS_SECONDS))
             return True
-        finally:
-            for writer in watched:
-                writer.waiters.unwatch(wake)
 
     def _poll(self, deadline: float) -> bool:
         pause = FIRST_PAUSE

@@ -16,8 +16,8 @@ from kstore.log.reading.read_options import Isolation, OnLag, check_on_lag
 from kstore.store.catalog import Entry
 from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import Logs
-from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
-from kstore.store.topics.topic_follow import FollowedRead, FollowOptions, Round, Start, TopicFollower, TopicView
+from kstore.store.topics._consume import ConsumerRecord
+from kstore.store.topics.topic_follow import FollowedRead, FollowOptions, TopicFollower, TopicPass, TopicView
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -60,50 +60,6 @@ class _Parts(NamedTuple):
     starts: dict[int, int]
 
 
-class TopicPass:
-    """One pass over a topic that has begun: its partitions, and the iterators of those that are being read."""
-
-    def __init__(
-        self, view: TopicView, wanted: TopicRead, parts: _Parts, start: Start, started: dict[int, RecordIterator]
-    ) -> None:
-        self._view = view
-        self._wanted = wanted
-        self._entries, self._numbers, _ = parts
-        self._start = start
-        self._started = started
-        self._by_timestamp = wanted.merge == "timestamp"
-
-    def rounds(self) -> Iterator[Round]:
-        """What is there: all partitions at once by timestamp, else one after the other."""
-        started, start, entries = self._started, self._start, self._entries
-        if self._by_timestamp:
-            return iter([[*started.items()]])
-        return (
-            [(number, started[number] if number in started else start(entries[number]))] for number in self._numbers
-        )
-
-    def followed(self, timeout: float | None) -> FollowedRead:
-        """The same pass, going on with what comes."""
-        followed = FollowedRead(
-            self._view,
-            self._entries,
-            self._start,
-            all_partitions=self._wanted.partitions is None,
-            timeout=timeout,
-            durable=self._wanted.durable,
-        )
-        followed.add(self._numbers, self._started.get)
-        return followed
-
-    def records(self, rounds: Iterable[Round]) -> ConsumerIterator:
-        """The records of these rounds."""
-        return ConsumerIterator(self._view.topic, rounds, by_timestamp=self._by_timestamp, explain=self.explain)
-
-    def explain(self, error: Exception) -> Exception:
-        """Why the topic cannot be read, made of an error of one of its logs."""
-        return self._view.explained(self._entries, error)
-
-
 class TopicReader:
     """Reads the topics of a store. Thread-safe; one iterator belongs to one thread at a time."""
 
@@ -119,14 +75,14 @@ class TopicReader:
         """Iterate over the records of a topic; see `Store.read`."""
         timeout = arguments.seconds("timeout", wanted.timeout)
         begun = self.begin(topic, wanted)
-        return begun.records(begun.followed(timeout).rounds() if wanted.follow else begun.rounds())
+        return begun.records(FollowedRead(begun, timeout).rounds() if wanted.follow else begun.rounds())
 
     def begin(self, topic: str, wanted: TopicRead) -> TopicPass:
         """Begin to read a topic: what can be refused is refused here."""
         if wanted.merge not in ("partition", "timestamp"):
             raise ValueError(f"merge is {wanted.merge!r}; 'partition' and 'timestamp' are allowed")
         check_on_lag(wanted.on_lag)
-        parts = entries, numbers, starts = self._parts(topic, wanted)
+        entries, numbers, starts = self._parts(topic, wanted)
 
         def start(entry: Entry, is_new: bool = False) -> RecordIterator:
             records = self._logs.log(entry).read(
@@ -142,7 +98,16 @@ class TopicReader:
         # Without an offset a log starts where it starts.
         at_once = numbers if wanted.merge == "timestamp" else sorted(starts)
         started = {number: start(entries[number]) for number in at_once}
-        return TopicPass(TopicView(self._metadata, self._logs, topic), wanted, parts, start, started)
+        return TopicPass(
+            TopicView(self._metadata, self._logs, topic),
+            entries,
+            numbers,
+            start,
+            started,
+            by_timestamp=wanted.merge == "timestamp",
+            all_partitions=wanted.partitions is None,
+            durable=wanted.durable,
+        )
 
     def read_columns(self, topic: str, wanted: TopicRead, options: ColumnOptions) -> Iterator[tuple[int, Columns]]:
         """Iterate over the records of a topic as columns; see `Store.read_columns`."""

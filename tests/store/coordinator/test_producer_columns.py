@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
+from kstore.store.topics.append_source import ColumnArguments
 from kstore.store.topics.idempotent import Numbered
-from kstore.store.topics.topic_append_columns import ColumnArguments
 
 VALUES = [b"%d" % n * (n % 90 + 1) for n in range(400)]
 KEYS = [b"%d" % (n % 7) for n in range(400)]

@@ -20,7 +20,8 @@ from kstore.log.segments.producer_state import ProducerState
 from kstore.log.writing import producer_append
 from kstore.log.writing.writer import Writer
 from kstore.store.coordinator import _transaction
-from kstore.store.topics.idempotent import NumberedAppender, NumberedLoad, SequenceNumbers
+from kstore.store.topics.idempotent import Numbering, SequenceNumbers
+from kstore.store.topics.topic_append import Load, TopicAppender
 from kstore.store.topics.topic_follow import TopicFollower
 from tests.conftest import ManualClock
 from tests.support.interrupts import Interrupted
@@ -321,7 +322,7 @@ def test_a_buffer_filled_anew_is_another_record(store: kstore.Store, monkeypatch
     with store.producer() as producer:
         for buffer in (value, key, header):
             with monkeypatch.context() as patch:
-                interrupt(patch, NumberedAppender, "append", after=True)
+                interrupt(patch, TopicAppender, "append_numbered", after=True)
                 with pytest.raises(Interrupted):
                     producer.append("t", value, key, partition=0, headers=[("a", header)])
             before = store.log("t", 0).log_end_offset
@@ -341,7 +342,7 @@ def test_a_list_filled_anew_holds_other_records(
     records: list[Any] = [b"a", (None, value, None, headers)]
     with store.producer() as producer:
         with monkeypatch.context() as patch:
-            interrupt(patch, NumberedLoad, "_write", after=True)
+            interrupt(patch, Numbering, "store", after=True)
             with pytest.raises(Interrupted):
                 producer.append_many("t", records)
         if within == "list":
@@ -384,7 +385,7 @@ def test_a_retry_that_could_not_ask_the_log_may_be_repeated(
                 producer.append("t", b"once")
 
         with monkeypatch.context() as patch:
-            interrupt(patch, *((NumberedLoad, "run") if many else (NumberedAppender, "append")), after=True)
+            interrupt(patch, *((Load, "run") if many else (TopicAppender, "append_numbered")), after=True)
             with pytest.raises(Interrupted):
                 act()
         with monkeypatch.context() as patch:
@@ -401,9 +402,9 @@ def test_a_retry_of_many_that_is_broken_off_knows_of_every_partition(
     """The second try meets one partition alone; the third has to leave out what all of them have."""
     records = [(b"%d" % (n % 7), b"%d" % n * 3000) for n in range(300)]
     with store.producer() as producer:
-        for name, at in (("_write", 7), ("_make", 1)):
+        for name, at in (("store", 7), ("begin", 1)):
             with monkeypatch.context() as patch:
-                interrupt(patch, NumberedLoad, name, at=at)
+                interrupt(patch, Numbering, name, at=at)
                 with pytest.raises(Interrupted):
                     producer.append_many("t", records, batch_bytes=50_000)
         producer.append_many("t", records, batch_bytes=50_000)
@@ -414,7 +415,7 @@ def test_a_retry_of_many_tells_where_its_own_records_are(store: kstore.Store, mo
     with store.producer() as producer:
         producer.append_many("t", [b"before"] * 3, partition=0)
         with monkeypatch.context() as patch:
-            interrupt(patch, NumberedLoad, "_write", after=True)
+            interrupt(patch, Numbering, "store", after=True)
             with pytest.raises(Interrupted):
                 producer.append_many("t", [b"a", b"b"], partition=0)
         info = producer.append_many("t", [b"a", b"b"], partition=0)[0]
@@ -676,7 +677,7 @@ def test_a_producer_that_looks_itself_up_does_not_look_at_all_others(
     monkeypatch.setattr(ProducerState, "infos", all_of_them)
     with store.producer() as producer:
         with monkeypatch.context() as patch:
-            interrupt(patch, NumberedAppender, "append", after=True)
+            interrupt(patch, TopicAppender, "append_numbered", after=True)
             with pytest.raises(Interrupted):
                 producer.append("t", b"once", partition=0)
         producer.append("t", b"once", partition=0)

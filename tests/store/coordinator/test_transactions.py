@@ -22,8 +22,9 @@ from kstore.store.coordinator import _transaction
 from kstore.store.coordinator.transaction_log import FIRST_PRODUCER_ID, draw_producer_id
 from kstore.store.manager import LogManager
 from kstore.store.partition_directories import PartitionDirectories
-from kstore.store.topics import idempotent as producerwrites
+from kstore.store.topics import topic_append as producerwrites
 from kstore.store.topics._partitioner import partition_of
+from kstore.store.topics.append_source import Records
 from kstore.store.topics.idempotent import SequenceNumbers
 from kstore.store.topics.topic_append import AppendOptions
 from tests.conftest import ManualClock
@@ -850,7 +851,7 @@ def test_numbers_go_on_at_0_behind_the_last(root: Path) -> None:
         numbers.used(("t", 0), 2**31 - 3, 1)
         for count in (1, 3, 1):
             appender = store._producers._parts.appender
-            appender.load(numbers, "t", AppendOptions(partition=0, seed=1)).run([b"x"] * count, False)
+            appender.load("t", AppendOptions(partition=0, seed=1), numbers).run(Records([b"x"] * count))
         assert batches_of(store) == [(0, 2**31 - 2, 1), (0, 2**31 - 1, 3), (0, 2, 1)]
 
 

@@ -186,7 +186,7 @@ def test_a_record_waits_while_the_numbers_are_held(store: kstore.Store) -> None:
         many.start()
         begun.wait(60)
         taken: list[object] = [None]
-        route = producer._appender.current_route("t")
+        route = producer._appender._routes.find("t")
         assert producer._numbers.append(taken, route, "t", 0, b"one", None, None) == 0  # where it is to go
         assert taken == [None]
         one = threading.Thread(target=lambda: producer.append("t", b"one", partition=0))

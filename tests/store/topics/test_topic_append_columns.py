@@ -76,7 +76,7 @@ def one_by_one(records: list[Record], partitions: int, options: dict[str, Any]) 
             more = splitter.pack(iterator)
             for number, packer in splitter.ready:
                 found[number] = found.get(number, b"") + bytes(packer.buffer)
-                splitter.taken(number)
+                packer.clear()
     return found
 
 

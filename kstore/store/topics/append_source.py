@@ -1,0 +1,85 @@
+"""What is appended to a topic: `Records`, or the rows of columns.
+
+Invariant: each partition gets the same batches of the same records from both, with the same seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from typing import Any
+
+from kstore.base import arguments
+from kstore.base.numbers import INT_MAX
+from kstore.codec._pack import Packer
+from kstore.columns import _column_encoder
+from kstore.columns.column_input import ColumnInput
+from kstore.log.batch_packer import PACK_BYTES
+from kstore.store.topics._column_partitioner import ColumnSplitter
+from kstore.store.topics._partitioner import Splitter
+
+
+class Records:
+    """An iterable of records."""
+
+    splitter = Splitter
+    packs_compressed = True
+    threads = 1
+
+    def __init__(self, records: Iterable[Any]) -> None:
+        self._records = records
+
+    def blocks(self, now_ms: int) -> list[Iterator[Any]]:
+        """What the splitter packs: the records, by one iterator."""
+        return [arguments.iterator("records", self._records)]
+
+
+class ColumnArguments:
+    """The columns of one call, as its caller gave them, and how many threads compress them."""
+
+    splitter = ColumnSplitter
+    packs_compressed = False
+
+    def __init__(
+        self, values: Any, keys: Any = None, timestamps: Any = None, headers: Any = None, threads: int = 1
+    ) -> None:
+        self._columns = values, keys, timestamps, headers
+        self.threads = threads
+
+    def blocks(self, now_ms: int) -> ColumnInput:
+        """What the splitter packs: rows of all columns."""
+        return ColumnInput(*self._columns, now_ms)
+
+    def digest(self) -> object:
+        """A hash of the rows, equal for equal rows; an object that equals no other, where they can be read only once.
+
+        Where a row is refused, it covers the rows before it and the refusal.
+        """
+        if not all(map(_is_repeatable, self._columns)):
+            return object()
+        found = sha256()
+        packer = Packer(1, INT_MAX, now_ms=_NO_TIME)  # each record is a batch, so that no row is with a refused one
+        try:
+            for rows in self.blocks(_NO_TIME):
+                while _column_encoder.pack(packer, rows, PACK_BYTES):
+                    _hash(found, packer)
+            _column_encoder.close(packer)
+        except Exception as error:
+            found.update(f"{type(error).__name__}: {error}".encode(errors="surrogatepass"))
+        _hash(found, packer)
+        return found.digest()
+
+
+_NO_TIME = -2  # in place of the time of an append: no record can be given this one
+
+
+def _is_repeatable(column: Any) -> bool:
+    """Whether a column gives its rows again; a stream of Arrow data without a length does not."""
+    is_stream = hasattr(column, "__arrow_c_stream__") and not hasattr(column, "__arrow_c_array__")
+    return not is_stream or hasattr(column, "__len__")
+
+
+def _hash(found: Any, packer: Packer) -> None:
+    with packer.buffer as encoded:
+        found.update(encoded)
+    packer.clear()
