@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import kstore
-from tests.support.copycommands import batches, content
+from tests.support.copycommands import batches, content, facts_until
 from tests.support.copycommands import run as run
 from tests.support.copycommands import source as source
 
@@ -81,14 +81,6 @@ def following(source: Path, backup: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*command, "--show-every", "50ms"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-
-
-def facts_until(process: subprocess.Popen[str], wanted: Callable[[dict[str, Any]], bool]) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if wanted(json.loads(line)):
-            return
-    raise AssertionError(f"it ended: {process.stderr.read() if process.stderr else ''}")
 
 
 def backed_up(facts: dict[str, Any]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import kstore
-from tests.support.copycommands import content
+from tests.support.copycommands import content, facts_until
 from tests.support.copycommands import run as run
 from tests.support.copycommands import source as source
 
@@ -116,14 +116,6 @@ def following(*arguments: object) -> subprocess.Popen[str]:
 
 def ends(facts: dict[str, Any]) -> dict[str, int]:
     return {name: part["log_end_offset"] for name, part in facts["partitions"].items() if "log_end_offset" in part}
-
-
-def facts_until(process: subprocess.Popen[str], wanted: Callable[[dict[str, Any]], bool]) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if wanted(json.loads(line)):
-            return
-    raise AssertionError(f"it ended: {process.stderr.read() if process.stderr else ''}")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,35 +17,17 @@ from kstore.files.index_file import IndexFile, OffsetIndex, TimeIndex
 from tests.support.indexfiles import (
     BASE,
     FULL_BYTES,
-    active,
     bytes_of,
     contents,
     fill,
     packed,
+    refuse,
     reopened,
 )
+from tests.support.indexfiles import offsets as offsets
+from tests.support.indexfiles import times as times
 
 INT_MAX = 2**31 - 1
-
-
-@pytest.fixture
-def offsets(tmp_path: Path) -> Iterator[OffsetIndex]:
-    """An active index of 30 slots (OffsetIndexTest)."""
-    index = active(tmp_path, OffsetIndex)
-    yield index
-    index.close()
-
-
-@pytest.fixture
-def times(tmp_path: Path) -> Iterator[TimeIndex]:
-    """An active time index of 30 slots (TimeIndexTest)."""
-    index = active(tmp_path, TimeIndex)
-    yield index
-    index.close()
-
-
-def refuse(*_: object, **__: object) -> Any:
-    raise AssertionError("the file was touched")
 
 
 # ---- geometry ----

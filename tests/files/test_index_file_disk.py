@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,40 +21,22 @@ from kstore.files.index_file import COPY_BYTES, OffsetIndex, TimeIndex
 from tests.support.indexfiles import (
     BASE,
     FULL_BYTES,
-    active,
     bytes_of,
     contents,
     maps,
     open_descriptors,
     packed,
+    refuse,
     reopened,
 )
+from tests.support.indexfiles import offsets as offsets
+from tests.support.indexfiles import times as times
 from tests.support.meeting import Line
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 
 
-@pytest.fixture
-def offsets(tmp_path: Path) -> Iterator[OffsetIndex]:
-    """An active index of 30 slots (OffsetIndexTest)."""
-    index = active(tmp_path, OffsetIndex)
-    yield index
-    index.close()
-
-
-@pytest.fixture
-def times(tmp_path: Path) -> Iterator[TimeIndex]:
-    """An active time index of 30 slots (TimeIndexTest)."""
-    index = active(tmp_path, TimeIndex)
-    yield index
-    index.close()
-
-
 # ---- when the file is touched ----
-
-
-def refuse(*_: object, **__: object) -> Any:
-    raise AssertionError("the file was touched")
 
 
 def test_making_an_index_touches_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

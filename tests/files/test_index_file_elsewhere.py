@@ -25,7 +25,6 @@ from tests.support.indexfiles import (
     BASE,
     FULL_BYTES,
     Pair,
-    active,
     bytes_of,
     contents,
     fill,
@@ -33,16 +32,9 @@ from tests.support.indexfiles import (
     open_descriptors,
     reopened,
 )
+from tests.support.indexfiles import offsets as offsets
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-
-
-@pytest.fixture
-def offsets(tmp_path: Path) -> Iterator[OffsetIndex]:
-    """An active index of 30 slots (OffsetIndexTest)."""
-    index = active(tmp_path, OffsetIndex)
-    yield index
-    index.close()
 
 
 # ---- another process's file ----

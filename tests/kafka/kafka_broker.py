@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.kafka.kafka_jvm import JavaSide, Row, command, why_missing
+from tests.kafka.kafka_jvm import JavaSide, Row, base64_of, command, why_missing
 from tests.support.ports import free_ports
 
 CLASS_PATH = "broker-classpath.txt"
@@ -195,8 +195,8 @@ class Cluster:
         records = []
         for row in rows:
             key, value, timestamp, headers = (list(row) + [None] * 4)[:4]
-            pairs = [[name, _base64(data)] for name, data in headers or ()]
-            records.append({"key": _base64(key), "value": _base64(value), "timestamp": timestamp, "headers": pairs})
+            pairs = [[name, base64_of(data)] for name, data in headers or ()]
+            records.append({"key": base64_of(key), "value": base64_of(value), "timestamp": timestamp, "headers": pairs})
         config = how.pop("config", {})
         name = how.pop("name", f"{self.address} {sorted(config.items())}")
         request = {"topic": topic, "partition": partition, "records": records, "config": config, "name": name, **how}
@@ -234,10 +234,6 @@ def _consumed(line: Mapping[str, Any]) -> Consumed:
     headers = tuple((name, _bytes(data)) for name, data in line["headers"])
     key, value = _bytes(line["key"]), _bytes(line["value"])
     return Consumed(line["offset"], line["timestamp"], key, value, headers, line["leader_epoch"])
-
-
-def _base64(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode("ascii")
 
 
 def _bytes(text: str | None) -> bytes | None:

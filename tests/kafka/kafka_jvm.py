@@ -191,7 +191,9 @@ class Kafka(JavaSide):
 
     def murmur2(self, keys: Sequence[bytes]) -> list[tuple[int, int]]:
         """The hash of each key by Kafka's `Utils`, and the partition of 50 by its `BuiltInPartitioner`."""
-        return [(number, partition) for number, partition in self.call("murmur2", keys=[_base64(key) for key in keys])]
+        return [
+            (number, partition) for number, partition in self.call("murmur2", keys=[base64_of(key) for key in keys])
+        ]
 
     def dump(self, *args: object) -> Dumped:
         """Run the dump tool with these arguments, on a copy: it opens indexes for writing, makes a missing one
@@ -214,11 +216,11 @@ class KafkaLog:
 
     def append_as_leader(self, data: bytes, *, leader_epoch: int = 0, **how: Any) -> dict[str, Any]:
         """`how`: origin ("client", "coordinator"), transaction_version, verify with the producer's fields, raise."""
-        answer: dict[str, Any] = self.call("append_leader", data=_base64(data), leader_epoch=leader_epoch, **how)
+        answer: dict[str, Any] = self.call("append_leader", data=base64_of(data), leader_epoch=leader_epoch, **how)
         return answer
 
     def append_as_follower(self, data: bytes, *, leader_epoch: int = 2**31 - 1, **how: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = self.call("append_follower", data=_base64(data), leader_epoch=leader_epoch, **how)
+        answer: dict[str, Any] = self.call("append_follower", data=base64_of(data), leader_epoch=leader_epoch, **how)
         return answer
 
     def append(self, *rows: Row, leader_epoch: int = 0, **header: Any) -> dict[str, Any]:
@@ -264,16 +266,16 @@ def _batch(rows: Sequence[Row], header: Mapping[str, Any]) -> dict[str, Any]:
     records = []
     for row in rows:
         timestamp, key, value, headers, offset = (list(row) + [None] * 5)[:5]
-        record = {"timestamp": timestamp, "key": _base64(key), "value": _base64(value)}
+        record = {"timestamp": timestamp, "key": base64_of(key), "value": base64_of(value)}
         if headers:
-            record["headers"] = [[name, _base64(data)] for name, data in headers]
+            record["headers"] = [[name, base64_of(data)] for name, data in headers]
         if offset is not None:
             record["offset"] = offset
         records.append(record)
     return {"records": records, **header}
 
 
-def _base64(data: bytes | None) -> str | None:
+def base64_of(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode("ascii")
 
 

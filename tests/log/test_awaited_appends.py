@@ -17,6 +17,7 @@ from kstore.disk import fs
 from kstore.errors import LogClosedError, OffsetOutOfRangeError, StorageError, UnexpectedOffsetError
 from kstore.log.writing.housekeeping import Housekeeping
 from tests.support.cancelling import at_every_await, outcome
+from tests.support.parking import values
 
 
 @pytest.fixture
@@ -36,10 +37,6 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(fs, "fdatasync", sync)
     monkeypatch.setattr(fs, "fsync", sync)
     return threads
-
-
-def values(log: kstore.Log) -> list[bytes | None]:
-    return [record.value for record in log.read()]
 
 
 def test_an_append_gives_its_offset_and_takes_what_a_plain_one_takes(log: kstore.Log) -> None:

@@ -23,14 +23,8 @@ from kstore.log.segments.segment import Segment
 from kstore.log.writing import _sync_turn
 from kstore.log.writing._sync_turn import Turn
 from tests.conftest import ManualClock
+from tests.support.meeting import wait_until
 from tests.support.parking import writer_of
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.0005)
 
 
 class HeldDisk:

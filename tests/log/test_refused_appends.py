@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,11 @@ import kstore
 from kstore.log.writing import _appender
 from tests.conftest import ManualClock
 from tests.support.faultfs import FaultFS
+from tests.support.parking import no_hook_stays as no_hook_stays
 from tests.support.parking import writer_of
 
 ABOVE = 20
 NOW = ManualClock().now
-
-
-@pytest.fixture(autouse=True)
-def no_hook_stays() -> Iterator[None]:
-    yield
-    _appender.set_pwrite_hook(None)
 
 
 def batch(base_offset: int, *, epoch: int, value: bytes = b"x" * 50, **numbers: Any) -> bytes:

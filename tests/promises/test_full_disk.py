@@ -23,12 +23,9 @@ from kstore.log.writing import _appender
 from kstore.log.writing.housekeepers import RETRY_SECONDS, ThreadHousekeeper
 from tests.conftest import ManualClock
 from tests.support.faultfs import FaultFS
+from tests.support.parking import values
 
 REFUSED = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def values(log: kstore.Log) -> list[bytes | None]:
-    return [record.value for record in log.read()]
 
 
 def check(log: kstore.Log, expected: list[bytes]) -> None:

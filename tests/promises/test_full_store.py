@@ -24,6 +24,7 @@ from kstore.disk import fs
 from kstore.files import checkpoint
 from tests.conftest import ManualClock
 from tests.support.faultfs import FaultFS
+from tests.support.parking import values
 
 MINUTE = 60_000
 SMALL: dict[str, Any] = {"segment_bytes": 60_000, "segment_index_bytes": 4096, "background": False}
@@ -31,10 +32,6 @@ SMALL: dict[str, Any] = {"segment_bytes": 60_000, "segment_index_bytes": 4096, "
 
 def opened(paths: Path | list[Path], clock: ManualClock, **settings: Any) -> kstore.Store:
     return kstore.Store.open(paths, clock=clock, **{**SMALL, **settings})
-
-
-def values(log: kstore.Log) -> list[bytes | None]:
-    return [record.value for record in log.read()]
 
 
 def fill(log: kstore.Log, clock: ManualClock) -> list[bytes]:

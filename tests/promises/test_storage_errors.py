@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,8 @@ import kstore
 from kstore.log.writing import _appender
 from tests.conftest import ManualClock
 from tests.support.faultfs import FaultFS
+from tests.support.parking import no_hook_stays as no_hook_stays
 from tests.support.parking import park, values, writer_of
-
-
-@pytest.fixture(autouse=True)
-def no_hook_stays() -> Iterator[None]:
-    yield
-    _appender.set_pwrite_hook(None)
 
 
 def hearing(log: kstore.Log) -> list[kstore.StorageError]:

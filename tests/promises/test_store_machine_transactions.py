@@ -25,6 +25,7 @@ from kstore.store.coordinator import producer as producers
 from kstore.store.coordinator.transaction_log import FIRST_PRODUCER_ID
 from tests.promises.test_store_machine import DAY, STORE, World
 from tests.promises.test_store_machine import no_warnings as no_warnings
+from tests.store.coordinator.test_transactions import Death
 
 Place = tuple[str, int]
 COMMITTED = "read_committed"
@@ -33,10 +34,6 @@ GROUP = "group"
 TIMEOUT = 60_000
 LOOKS_EVERY = 10_000
 WEEKS = 20 * DAY
-
-
-class Death(BaseException):
-    """The process is gone."""
 
 
 class Gap(Exception):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import kstore
+import kstore.spark
 from tests.conftest import ManualClock
 
 LONG_MAX = 2**63 - 1

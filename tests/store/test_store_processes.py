@@ -47,13 +47,6 @@ def puppet(root: Path) -> Iterator[Callable[..., Puppet]]:
         each.__exit__()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.002)
-
-
 def fill(log: kstore.Log, count: int, value: bytes = b"x" * 100) -> None:
     for _ in range(count):
         log.append(value)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import random
 import struct
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -493,3 +495,17 @@ def swap(old: HandMade, new: HandMade, directory: Path, *, index_interval: int =
         for path in sorted(directory.glob("*.deleted")):
             path.unlink()
             yield f"{path.name} is unlinked"
+
+
+def drawn(seed: int, batches: int, passes: int) -> tuple[random.Random, HandMade]:
+    rng = random.Random(seed)
+    made = fresh(rng, batches)
+    for _ in range(passes):
+        made = cleaned(made, rng)
+    return rng, made
+
+
+@contextmanager
+def a_root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)

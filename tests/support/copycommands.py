@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +56,11 @@ def batches(root: Path) -> dict[str, bytes]:
     for path in sorted(root.glob("*/*.log")):
         logs[path.parent.name] = logs.get(path.parent.name, b"") + path.read_bytes()
     return logs
+
+
+def facts_until(process: subprocess.Popen[str], wanted: Callable[[dict[str, Any]], bool]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if wanted(json.loads(line)):
+            return
+    raise AssertionError(f"it ended: {process.stderr.read() if process.stderr else ''}")

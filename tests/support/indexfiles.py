@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from kstore.files.index_file import IndexFile, OffsetIndex, TimeIndex
 
@@ -65,3 +68,23 @@ def open_descriptors(path: Path | str) -> int:
         except FileNotFoundError:
             continue
     return found
+
+
+@pytest.fixture
+def offsets(tmp_path: Path) -> Iterator[OffsetIndex]:
+    """An active index of 30 slots (OffsetIndexTest)."""
+    index = active(tmp_path, OffsetIndex)
+    yield index
+    index.close()
+
+
+def refuse(*_: object, **__: object) -> Any:
+    raise AssertionError("the file was touched")
+
+
+@pytest.fixture
+def times(tmp_path: Path) -> Iterator[TimeIndex]:
+    """An active time index of 30 slots (TimeIndexTest)."""
+    index = active(tmp_path, TimeIndex)
+    yield index
+    index.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,3 +104,10 @@ def meet(
         error.add_note(f"at line {line}, {stopped.place}")
         raise
     return stopped.place, answer, answers[0]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.0005)

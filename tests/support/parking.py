@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import kstore
+from kstore.log.writing import _appender
 from kstore.log.writing.writer import Writer
 
 
@@ -43,3 +47,9 @@ def tree(directory: Path) -> dict[str, bytes]:
 
 def tree_without_directories(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(root.iterdir()) if path.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def no_hook_stays() -> Iterator[None]:
+    yield
+    _appender.set_pwrite_hook(None)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import kstore
 from kstore.codec import header
 from kstore.tools.check.repair import plan_repair
@@ -84,3 +86,13 @@ def batch_positions(data: bytes) -> list[int]:
         found.append(position)
         position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
     return found
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    return make_log(tmp_path)
+
+
+@pytest.fixture
+def pristine(log_path: Path) -> Callable[[], Path]:
+    return make_pristine(log_path)

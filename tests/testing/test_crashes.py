@@ -11,6 +11,7 @@ import kstore
 from kstore.disk import fs
 from kstore.testing import Crash, Crashes, ManualClock
 from kstore.testing.recorder import Recorder
+from tests.support.parking import values
 
 
 @pytest.fixture
@@ -33,10 +34,6 @@ def damage(log: kstore.Log) -> None:
     data = bytearray(path.read_bytes())
     data[65] ^= 1
     path.write_bytes(data)
-
-
-def values(log: kstore.Log) -> list[bytes | None]:
-    return [record.value for record in log.read()]
 
 
 def test_after_each_crash_of_each_kind_all_flushed_records_are_there(crashes: Crashes) -> None:

@@ -25,7 +25,9 @@ from tests.conftest import ManualClock
 from tests.golden import goldensets
 from tests.kafka.kafka_jvm import Kafka
 from tests.support.faultfs import KEPT, LOST, FaultFS
-from tests.support.verifying import batch_positions, errors, flip, logs, make_log, make_pristine, write
+from tests.support.verifying import batch_positions, errors, flip, logs, write
+from tests.support.verifying import log_path as log_path
+from tests.support.verifying import pristine as pristine
 
 HEADER_BYTES = 61
 OUTSIDE_CRC = range(17)
@@ -34,16 +36,6 @@ OUTSIDE_CRC = range(17)
 @pytest.fixture(autouse=True)
 def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fs, "_full_sync", lambda fd: None)
-
-
-@pytest.fixture
-def log_path(tmp_path: Path) -> Path:
-    return make_log(tmp_path)
-
-
-@pytest.fixture
-def pristine(log_path: Path) -> Callable[[], Path]:
-    return make_pristine(log_path)
 
 
 def records(path: Path) -> list[tuple[int, bytes | None]]:

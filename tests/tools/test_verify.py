@@ -30,26 +30,16 @@ from tests.support.verifying import (
     errors,
     flip,
     logs,
-    make_log,
-    make_pristine,
     unsound,
     write,
 )
+from tests.support.verifying import log_path as log_path
+from tests.support.verifying import pristine as pristine
 
 # Sets, or directories of sets, that hold damage on purpose.
 DAMAGED = {"crash-damaged/before", "damaged-files"}
 HEADER_BYTES = 61
 CRC_COVERS_FROM = 21
-
-
-@pytest.fixture
-def log_path(tmp_path: Path) -> Path:
-    return make_log(tmp_path)
-
-
-@pytest.fixture
-def pristine(log_path: Path) -> Callable[[], Path]:
-    return make_pristine(log_path)
 
 
 # What is in order

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import kstore
+from tests.conftest import ManualClock
 
 EMPTY_SNAPSHOT = bytes.fromhex("000148674bc700000000")  # FORMAT 10: version 1, CRC-32C, no entries
 
@@ -41,3 +44,11 @@ def abandon(log: kstore.Log) -> None:
     assert log._writer is not None
     log._writer.abandon()
     log._unlock()
+
+
+@pytest.fixture
+def log40(partition: Path, clock: ManualClock) -> kstore.Log:
+    """LogSegmentTest's segment: it begins at 40 and is empty."""
+    log = kstore.Log.open(partition, clock=clock)
+    log.truncate_fully_and_start_at(40)
+    return log

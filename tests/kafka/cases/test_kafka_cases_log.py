@@ -19,19 +19,12 @@ from kstore.log.segments.segment import Segment
 from kstore.log.writing._appender import Appender, Code
 from tests.conftest import ManualClock
 from tests.kafka.cases.kafka_cases import bases, batch, epochs, fetched, offsets
+from tests.kafka.cases.kafka_cases import log40 as log40
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
 FULL_INDEX, FULL_TIME_INDEX = 10_485_760, 10_485_756
 INT_MAX = 2**31 - 1
-
-
-@pytest.fixture
-def log40(partition: Path, clock: ManualClock) -> kstore.Log:
-    """LogSegmentTest's segment: it begins at 40 and is empty."""
-    log = kstore.Log.open(partition, clock=clock)
-    log.truncate_fully_and_start_at(40)
-    return log
 
 
 # One segment

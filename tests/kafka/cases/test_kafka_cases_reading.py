@@ -14,16 +14,9 @@ import kstore
 from kstore.log.segments import time_search
 from tests.conftest import ManualClock
 from tests.kafka.cases.kafka_cases import batch, fetched, offsets
+from tests.kafka.cases.kafka_cases import log40 as log40
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
-
-
-@pytest.fixture
-def log40(partition: Path, clock: ManualClock) -> kstore.Log:
-    """LogSegmentTest's segment: it begins at 40 and is empty."""
-    log = kstore.Log.open(partition, clock=clock)
-    log.truncate_fully_and_start_at(40)
-    return log
 
 
 def test_reading_an_empty_segment_gives_nothing(log40: kstore.Log) -> None:

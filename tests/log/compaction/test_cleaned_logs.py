@@ -7,10 +7,6 @@ passes and Kafka's are held against the same readers elsewhere.
 from __future__ import annotations
 
 import contextlib
-import random
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,19 +20,13 @@ from kstore.log.segments import time_search
 from kstore.log.segments.segment import Segment
 from kstore.tools.check.verify import verify
 from tests.conftest import ManualClock, examples
-from tests.support.compacted import NOW, HandMade, SegmentFiles, Stored, cleaned, fresh, write
+from tests.support.compacted import NOW, HandMade, SegmentFiles, Stored, a_root, drawn, write
 from tests.support.reference import Rec
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 4096, "index_interval_bytes": 200, "cleanup_policy": "compact"}
 COMMITTED: Literal["read_committed"] = "read_committed"
-
-
-@contextmanager
-def a_root() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
 
 
 def opened(path: Path, mode: Literal["a", "r"]) -> kstore.Log:
@@ -105,14 +95,6 @@ def compare_times(log: kstore.Log, made: HandMade) -> None:
         assert (None if found is None else (found.timestamp, found.offset)) == made.offset_for_timestamp(timestamp)
     greatest = log.max_timestamp()
     assert (None if greatest is None else (greatest.timestamp, greatest.offset)) == made.max_timestamp()
-
-
-def drawn(seed: int, batches: int, passes: int) -> tuple[random.Random, HandMade]:
-    rng = random.Random(seed)
-    made = fresh(rng, batches)
-    for _ in range(passes):
-        made = cleaned(made, rng)
-    return rng, made
 
 
 a_log = given(st.integers(0, 2**32), st.integers(1, 14), st.integers(1, 3))

@@ -19,19 +19,11 @@ from hypothesis import strategies as st
 import kstore
 from kstore import cli
 from tests.conftest import examples
-from tests.support.compacted import NOW, HandMade, SegmentFiles, cleaned, fresh, write
+from tests.support.compacted import NOW, HandMade, SegmentFiles, drawn, fresh, write
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
 a_log = given(st.integers(0, 2**32), st.integers(1, 14), st.integers(1, 3))
-
-
-def drawn(seed: int, batches: int, passes: int) -> tuple[random.Random, HandMade]:
-    rng = random.Random(seed)
-    made = fresh(rng, batches)
-    for _ in range(passes):
-        made = cleaned(made, rng)
-    return rng, made
 
 
 @contextlib.contextmanager

@@ -7,9 +7,7 @@ logs of one process, which share nothing.
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,11 @@ from hypothesis import strategies as st
 
 import kstore
 from tests.conftest import ManualClock, examples
-from tests.support.compacted import HandMade, cleaned, fresh, read_back, swap, write
+from tests.support.compacted import HandMade, a_root, cleaned, fresh, read_back, swap, write
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
 Pair = tuple[int, bytes | None]
-
-
-@contextmanager
-def a_root() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
 
 
 def pairs(records: Any) -> list[Pair]:
