@@ -257,7 +257,7 @@ cdef class RecordTransaction:
     cdef readonly object _owner  # type: ReferenceType[object] | None
     cdef readonly IdSteps _entry  # type: TransactionEntry
     cdef StepLock _lock
-    cdef readonly NumberingAppender _appender  # type: NumberedAppender
+    cdef readonly NumberingAppender _appender  # type: TopicAppender
     cdef readonly Sequences _numbers  # type: SequenceNumbers
     cdef readonly bint _sync
     cdef public bint ended
