@@ -1,6 +1,6 @@
 """The command line `kstore`: finds the subcommand, imports its module alone, and prints an error as one line.
 
-Each subcommand is a module in `commands` or a room of it, with `run(arguments) -> exit code`. argparse parses the
+Each subcommand is a module of `commands`, with `run(arguments) -> exit code`. argparse parses the
 arguments: it comes with Python, and no other library starts faster. Exit codes: 0 for success, 2 for a command line
 that cannot be understood, 130 after Ctrl-C, 1 for everything else.
 """

@@ -7,6 +7,7 @@ directory.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,13 +16,23 @@ from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitionError
 from kstore.files import names
-from kstore.files.topic_files import read_topics
+from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
 from kstore.store.catalog import Entry, look
 
 if TYPE_CHECKING:
     from kstore.log.log import Log
 
-__all__ = ["Place", "find", "find_topic", "first_offset", "log_bytes", "note_on_broker", "overrides", "refuse_empty"]
+__all__ = [
+    "Place",
+    "find",
+    "find_topic",
+    "first_offset",
+    "kept_settings",
+    "log_bytes",
+    "note_on_broker",
+    "overrides",
+    "refuse_empty",
+]
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,12 @@ def overrides(root: str, topic: str) -> LogConfig:
     """The configuration of a topic: the defaults, and the settings that a store at `root` keeps for it."""
     record = read_topics([root]).find(topic)
     return LogConfig() if record is None else LogConfig().for_topic(record.config)
+
+
+def kept_settings(root: str, topic: str, topic_id: uuid.UUID | None = None) -> Mapping[str, str]:
+    """The settings that a store at `root` keeps for a topic, else those that a broker's topic brings along."""
+    record = read_topics([root]).find(topic, topic_id)
+    return inherited_config(topic, cleaned_topics([root])) if record is None else record.config
 
 
 def note_on_broker(paths: Iterable[str], given: Mapping[str, str] | None, setting: str, default: str) -> str | None:

@@ -19,6 +19,7 @@ from kstore.errors import KStoreError
 
 __all__ = [
     "columns",
+    "complain",
     "count",
     "failures",
     "guarded",
@@ -159,12 +160,18 @@ class OfPartition(Protocol):
     def error(self) -> KStoreError | None: ...
 
 
-def failures(program: str, results: Iterable[OfPartition]) -> int:
-    """Print each partition's error to standard error; the program's exit status."""
-    failed = [result for result in results if result.error is not None]
-    for result in failed:
-        print(escaped(f"{program}: {result.topic}-{result.partition}: {result.error}"), file=sys.stderr)
-    return 1 if failed else 0
+def failures(command: str, results: Iterable[OfPartition]) -> int:
+    """Print each partition's error to standard error; the command's exit code."""
+    return complain(command, [f"{each.topic}-{each.partition}: {each.error}" for each in results if each.error])
+
+
+def complain(command: str, failures: Iterable[str]) -> int:
+    """Print each failure to standard error; the exit code that they make."""
+    code = 0
+    for failure in failures:
+        print(escaped(f"kstore {command}: {failure}"), file=sys.stderr)
+        code = 1
+    return code
 
 
 def in_one_line(error: KStoreError | OSError) -> str:

@@ -1,4 +1,4 @@
-"""The calls that export metrics. The rest of the room is imported on use, with the library that it needs."""
+"""The calls that export metrics. The other modules are imported on use, with the library that it needs."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kstore.base import optional
 from kstore.metrics.exported_sources import Exported, Labelled
@@ -38,8 +39,8 @@ class Instruments:
                 self._make(meter.create_observable_counter, family, family.name, family.ucum, _value)
             else:
                 create = meter.create_observable_counter
-                self._make(create, family, f"{family.name}.count", "1", _count)
-                self._make(create, family, f"{family.name}.sum", family.ucum, _sum)
+                self._make(create, family, f"{family.name}.count", "1", partial(_member, "count"))
+                self._make(create, family, f"{family.name}.sum", family.ucum, partial(_member, "sum"))
                 self._make(create, family, f"{family.name}.bucket", "1", _buckets)
 
     def _make(self, create: Any, family: Family, name: str, unit: str, observe: Callable[..., Iterable[Any]]) -> None:
@@ -68,12 +69,8 @@ def _value(each: Labelled) -> Iterable[tuple[float, dict[str, str]]]:
     return [(int(value) if isinstance(value, bool) else value, each.labels)]
 
 
-def _count(each: Labelled) -> Iterable[tuple[float, dict[str, str]]]:
-    return [(cast("HistogramStats", each.sample.value)["count"], each.labels)]
-
-
-def _sum(each: Labelled) -> Iterable[tuple[float, dict[str, str]]]:
-    return [(cast("HistogramStats", each.sample.value)["sum"], each.labels)]
+def _member(name: Literal["count", "sum"], each: Labelled) -> Iterable[tuple[float, dict[str, str]]]:
+    return [(cast("HistogramStats", each.sample.value)[name], each.labels)]
 
 
 def _buckets(each: Labelled) -> Iterable[tuple[float, dict[str, str]]]:

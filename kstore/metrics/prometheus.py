@@ -59,11 +59,8 @@ def export(source: Source, registry: Any, labels: Mapping[str, str] | None) -> N
     """See `kstore.export_to_prometheus`."""
     library = optional.prometheus_client("export_to_prometheus")
     registry = library.REGISTRY if registry is None else registry
-    collector = _collectors.get(registry)
-    if collector is None:
-        collector = Collector(library)
-        collector.exported.add(source, labels)
+    collector = _collectors.get(registry) or Collector(library)
+    collector.exported.add(source, labels)
+    if registry not in _collectors:
         registry.register(collector)
         _collectors[registry] = collector
-    else:
-        collector.exported.add(source, labels)

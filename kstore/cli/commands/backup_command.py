@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> int:
     facts, code = _follow(parsed, given) if parsed.follow else (_once(parsed, given), 0)
     failures = [f"{name}: {why}" for name, why in facts["unknown"].items()]
     failures += [facts["failure"]] if facts["failure"] else []
-    return code or copy_messages.complain("backup", failures)
+    return code or output.complain("backup", failures)
 
 
 def _times(parsed: argparse.Namespace) -> dict[str, Any]:

@@ -1,27 +1,19 @@
-"""What the commands of copies say beside their tables: their failures, and what kstore's loggers say meanwhile."""
+"""What kstore's loggers say while a command of copies shows its table."""
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from kstore.base.terminal import escaped
+from kstore.cli import output
 
-__all__ = ["complain", "told", "warnings"]
-
-
-def complain(command: str, failures: list[str]) -> int:
-    """Print each failure, and give the exit code that they make."""
-    for failure in failures:
-        print(escaped(f"kstore {command}: {failure}"), file=sys.stderr)
-    return 1 if failures else 0
+__all__ = ["told", "warnings"]
 
 
 def warnings(command: str) -> AbstractContextManager[None]:
     """Print warnings in the block; errors are not shown: the command tells them at its end."""
-    return told(lambda text: complain(command, [f"warning: {text}"]), below=logging.ERROR)
+    return told(lambda text: output.complain(command, [f"warning: {text}"]), below=logging.ERROR)
 
 
 @contextmanager

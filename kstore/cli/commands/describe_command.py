@@ -20,7 +20,6 @@ from kstore.disk import fs
 from kstore.errors import CorruptRecordError, KStoreError, StorageError
 from kstore.files import checkpoint, load_files
 from kstore.files.follower_file import read_role
-from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
@@ -174,9 +173,8 @@ def _clean_part(log: Log, entry: Entry) -> dict[str, int | None]:
     """How far a partition is compacted; None where nothing says that it is."""
     with suppress(StorageError):  # of these files, which the log's records do not depend on
         line = checkpoint.read_offsets(entry.root, checkpoint.CLEANER_OFFSETS).get(entry.key)
-        record = read_topics([entry.root]).find(entry.topic)
-        config = inherited_config(entry.topic, cleaned_topics([entry.root])) if record is None else record.config
-        if line is not None or LogConfig().for_topic(config).compacts:
+        settings = command_paths.kept_settings(entry.root, entry.topic)
+        if line is not None or LogConfig().for_topic(settings).compacts:
             dirtiness = survey(HostedLog(log).view, log.config, 0, line, lag=False)
             return {"first_dirty_offset": dirtiness.first_dirty_offset, "clean_bytes": dirtiness.clean_bytes}
     return {"first_dirty_offset": None, "clean_bytes": None}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, command_times, output
 from kstore.errors import KStoreError
 from kstore.log.log import Log
@@ -46,8 +43,7 @@ def run(arguments: list[str]) -> int:
         except KStoreError as error:
             if place.partition is not None:
                 raise
-            print(escaped(f"kstore offsets: {entry.topic}-{entry.partition}: {error}"), file=sys.stderr)
-            code = 1
+            code = output.complain("offsets", [f"{entry.topic}-{entry.partition}: {error}"])
             continue
         if parsed.json:
             output.json_line(

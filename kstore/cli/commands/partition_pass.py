@@ -14,11 +14,10 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from kstore.base.terminal import escaped
-from kstore.cli import command_options, output
+from kstore.cli import command_options, command_paths, output
 from kstore.config.log_config import LogConfig
 from kstore.errors import KStoreError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, names
-from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
 from kstore.log.log import Log
 from kstore.store import catalog
 from kstore.store.store import Store
@@ -106,12 +105,11 @@ class PartitionPass(Generic[T]):
         return passed_over
 
     def _of_directory(self, directory: str) -> Result[T]:
-        topic = names.parse_partition_name(os.path.basename(directory)).topic
+        root, name = os.path.split(directory)
+        topic = names.parse_partition_name(name).topic
         metadata = checkpoint.read_partition_metadata(directory)
-        roots = [os.path.dirname(directory)]
-        record = read_topics(roots).find(topic, None if metadata is None else metadata.topic_id)
-        overrides = inherited_config(topic, cleaned_topics(roots)) if record is None else record.config
-        config = LogConfig.resolve(self._given).for_topic(overrides)
+        kept = command_paths.kept_settings(root, topic, None if metadata is None else metadata.topic_id)
+        config = LogConfig.resolve(self._given).for_topic(kept)
         with Log.open(directory, self._mode, config=config, **self._how) as log:
             return self._result(log)
 
@@ -153,4 +151,4 @@ class PartitionPass(Generic[T]):
             if note is not None:
                 print(output.painted(escaped(note), "yellow"))
             show()
-        return output.failures(f"kstore {command}", self.results)
+        return output.failures(command, self.results)

@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> int:
     """Run the subcommand and give its exit code: 1 if a partition could not be copied."""
     parsed = _parser().parse_args(arguments)
     facts, code = _follow(parsed) if parsed.follow else (_once(parsed), 0)
-    return code or copy_messages.complain("replicate", _failures(facts))
+    return code or output.complain("replicate", _failures(facts))
 
 
 def _start(parsed: argparse.Namespace) -> Replication:

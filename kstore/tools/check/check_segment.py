@@ -1,8 +1,8 @@
 """Checks the files of one segment: what is wrong with them, where, and by which rule.
 
-Reads the `.log` once, and compares each batch with its neighbours and each index entry with the batches; `partition`
-checks what lies between segments. Maps no file, since a broker may own the files and cut them. Invariant: files
-that Kafka or kstore leave in good order are never called wrong, however odd they look; odd and legal is a note.
+Reads the `.log` once, and compares each batch with its neighbours and each index entry with the batches;
+`check_partition` checks what lies between segments. Maps no file, since a broker may own the files and cut them.
+Invariant: files that Kafka or kstore leave in good order are never called wrong; what is odd and legal is a note.
 """
 
 from __future__ import annotations

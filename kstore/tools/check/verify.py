@@ -1,7 +1,8 @@
 """Checks data directories, partitions and single files without changing a byte: paths to findings.
 
-`partition` checks a partition's directory, `root` the files of a data directory that belong to no partition. Takes no
-lock, so that a directory in use can be checked; what looks wrong while a writer changes it is checked again (`looks`).
+`check_partition` checks a partition's directory, `check_root` the files of a data directory that belong to no
+partition. No lock is taken, so that a directory in use can be checked; what looks wrong then is checked again
+(`recheck`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ else:
 
 __all__ = [
     "LEAST", "MOST", "PartitionFiles", "Report", "SegmentFiles", "Span", "Stretch", "follow", "partition_files",
-    "stretches",
+    "sound_offsets", "stretches",
 ]  # fmt: skip
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
@@ -237,10 +237,7 @@ class _Finder:
 
     def _offsets(self) -> OffsetEntries:
         if self._index is None:
-            path = self._files.paths.get(names.OFFSET_INDEX)
-            data = _whole(path, OFFSET_ENTRY_BYTES) if path is not None and fs.exists(path) else b""
-            self._index = OffsetEntries(data, self._files.base_offset)
-            self._index.entries = self._index.sound_entries()
+            self._index = sound_offsets(self._files)
         return self._index
 
     def _is_there(self, position: int, least: int, most: int) -> bool:
@@ -252,6 +249,15 @@ class _Finder:
         what = f"an entry names position {position} of the log, where no sound batch of that offset begins"
         self._report(self._files.paths[names.OFFSET_INDEX], None, what)
         return False
+
+
+def sound_offsets(files: SegmentFiles) -> OffsetEntries:
+    """The sound entries of a segment's offset index; none without one."""
+    path = files.paths.get(names.OFFSET_INDEX)
+    data = _whole(path, OFFSET_ENTRY_BYTES) if path is not None and fs.exists(path) else b""
+    index = OffsetEntries(data, files.base_offset)
+    index.entries = index.sound_entries()
+    return index
 
 
 def _last_bytes(path: str, count: int) -> bytes | None:

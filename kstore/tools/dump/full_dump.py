@@ -22,7 +22,7 @@ from kstore.tools.check import recheck
 from kstore.tools.dump._dump import LogJson, LogText
 from kstore.tools.dump.batch_walk import LogWalk
 from kstore.tools.dump.dump_options import Decode, DumpOptions, base_offset_of, decoder_of, int_option
-from kstore.tools.dump.dump_ranges import LEAST, Report, SegmentFiles, Span, Stretch, stretches
+from kstore.tools.dump.dump_ranges import LEAST, Report, SegmentFiles, Span, Stretch, sound_offsets, stretches
 from kstore.tools.dump.index_dump import whole_entries
 from kstore.tools.dump.kafka_dump import snapshot_line, txn_index_line
 from kstore.tools.dump.record_contents import Contents, json_line, json_members, octets, reason_of
@@ -316,20 +316,15 @@ class _Entries:
         self._complaints = 0
         self._fd: int | None = None
         self._size = 0
-        self._index = OffsetEntries(b"", stretch.files.base_offset)
         if size % entry_bytes:
             self.complain(size - size % entry_bytes, f"{size} bytes, which is no multiple of {entry_bytes}")
 
     def __enter__(self) -> _Entries:
-        log, index = self._files.paths.get(names.LOG), self._files.paths.get(names.OFFSET_INDEX)
+        log = self._files.paths.get(names.LOG)
         if log is not None and fs.exists(log):
             self._fd = fs.open(log)
             self._size = fs.size(self._fd)
-        if index is not None and fs.exists(index):
-            data = fs.read_file(index)
-            whole = data[: len(data) - len(data) % OFFSET_ENTRY_BYTES]
-            self._index = OffsetEntries(whole, self._files.base_offset)
-            self._index.entries = self._index.sound_entries()
+        self._index = sound_offsets(self._files)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kstore.base.closing import Closing
 from kstore.codec import header
 from kstore.disk import fs
 from kstore.errors import CorruptIndexError, CorruptRecordError
@@ -33,7 +33,7 @@ class _Batch(NamedTuple):
     head: bytes
 
 
-class LogWindow:
+class LogWindow(Closing):
     """Walks the batches of a `.log` file from any position. Not thread-safe."""
 
     def __init__(self, path: str) -> None:
@@ -114,15 +114,6 @@ class TimeFindings:
     not_found: list[tuple[int, int]] = field(default_factory=list)
 
 
-@contextmanager
-def _log(path: str) -> Iterator[LogWindow]:
-    log = LogWindow(path)
-    try:
-        yield log
-    finally:
-        log.close()
-
-
 def whole_entries(kind: type[OffsetEntries | TimeEntries], data: bytes, base_offset: int = 0) -> list[tuple[int, int]]:
     """The whole entries in an index file, in their order; bytes after the last of them do not count."""
     size = OFFSET_ENTRY_BYTES if kind is OffsetEntries else TIME_ENTRY_BYTES
@@ -142,7 +133,7 @@ def dump_index(
 
     Raises `CorruptIndexError` if the broker's check fails, `CorruptRecordError` if an entry points at no batch.
     """
-    with _log(log_path) as log:
+    with LogWindow(log_path) as log:
         data = fs.read_file(path, follow=True)
         entries = whole_entries(OffsetEntries, data)
         if not entries:
@@ -195,7 +186,7 @@ def dump_time_index(
 
     Raises `CorruptIndexError` if the broker's check fails, `CorruptRecordError` if the log cannot be read there.
     """
-    with _log(log_path) as log:
+    with LogWindow(log_path) as log:
         index = fs.read_file(index_path, follow=True)
         positions = whole_entries(OffsetEntries, index)
         data = fs.read_file(path, follow=True)
