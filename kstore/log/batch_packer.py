@@ -71,7 +71,6 @@ def append_options(
     expected_offset: int | None,
     leader_epoch: int | None,
     producer: ProducerFields,
-    *,
     atomic: bool,
 ) -> AppendOptions:
     """Check what a caller says of an append to a log with this configuration."""

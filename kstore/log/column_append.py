@@ -8,9 +8,7 @@ those before its batch are in the log, as the error's `appended` says.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
 
-from kstore.base import arguments
 from kstore.columns import _column_encoder
 from kstore.columns.column_input import ColumnInput
 from kstore.errors import RecordTooLargeError
@@ -24,19 +22,11 @@ from kstore.types import AppendInfo
 MAX_THREADS = 256
 
 
-class GivenColumns(NamedTuple):
-    """The columns that a caller gives."""
-
-    values: Any
-    keys: Any
-    timestamps: Any
-    headers: Any
-
-
-def append_columns(writer: Writer, columns: GivenColumns, options: AppendOptions, threads: int) -> AppendInfo:
+def append_columns(
+    writer: Writer, columns: ColumnInput, now_ms: int, options: AppendOptions, threads: int
+) -> AppendInfo:
     """Append a record for each row; see `Log.append_columns`."""
-    work = OrderedWork(arguments.integer("threads", threads, 1, MAX_THREADS))
-    rows_of_columns = ColumnInput(*columns, now_ms := writer.now())
+    work = OrderedWork(threads)
     stored = Stored()
     pipeline = Pipeline(
         writer,
@@ -60,7 +50,7 @@ def append_columns(writer: Writer, columns: GivenColumns, options: AppendOptions
     limit_bytes = LOAD_BYTES if options.codec == 0 and work.threads == 1 else PACK_BYTES
     try:
         with work:
-            for rows in rows_of_columns:
+            for rows in columns:
                 while _column_encoder.pack(pipeline.packer, rows, limit_bytes):
                     pipeline.send()
             _column_encoder.close(pipeline.packer)

@@ -22,6 +22,7 @@ from kstore.base.stats import LogStats
 from kstore.codec._compression import ZSTD_OF_COLUMNS
 from kstore.columns._columns import Columns
 from kstore.columns._latest_offsets import new_secret
+from kstore.columns.column_input import ColumnInput
 from kstore.config import cautions
 from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
@@ -39,7 +40,7 @@ from kstore.files import follower_file, names
 from kstore.log import _append, column_append, encoded_append
 from kstore.log.appended import with_appended
 from kstore.log.batch_packer import append_options, check_epoch, producer_fields
-from kstore.log.column_append import GivenColumns
+from kstore.log.column_append import MAX_THREADS
 from kstore.log.column_reads import (
     ArrowStreams,
     Layout,
@@ -321,7 +322,7 @@ class Log(Closing):
         writer = self._leading()
         producer = producer_fields(producer_id, producer_epoch, base_sequence, transactional)
         options = append_options(
-            writer.config, compression, batch_bytes, expected_offset, leader_epoch, producer, atomic=atomic
+            writer.config, compression, batch_bytes, expected_offset, leader_epoch, producer, atomic
         )
         appended = append_records(writer, records, options)
         return self._synced(appended) if sync else appended
@@ -370,10 +371,11 @@ class Log(Closing):
             expected_offset,
             leader_epoch,
             producer,
-            atomic=expected_offset is not None,
+            expected_offset is not None,
         )
-        given = GivenColumns(values, keys, timestamps, headers)
-        appended = column_append.append_columns(writer, given, options, threads)
+        threads = arguments.integer("threads", threads, 1, MAX_THREADS)
+        rows = ColumnInput(values, keys, timestamps, headers, now_ms := writer.now())
+        appended = column_append.append_columns(writer, rows, now_ms, options, threads)
         return self._synced(appended) if sync else appended
 
     def append_batch(
