@@ -1,7 +1,7 @@
 """`store.table()`: the newest record of each key of a topic, from the tables of its partitions.
 
-The work is in `log.log_table`; here the partitions are put together. The hardest rule: every partition is a table of its
-own, so that the answer does not change when a tombstone is cleaned.
+The work is in `log.log_table`; here the partitions are put together. Invariant: every partition is a table of its own,
+so that the answer does not change when a tombstone is cleaned.
 """
 
 from __future__ import annotations
