@@ -55,7 +55,7 @@ LOG_DIRTY = Family(
 LOG_FAILED = Family("kstore.log.failed", "gauge", "", PLACE, "1 where a partition cannot be written.")
 
 STORE_TOPICS = Family("kstore.store.topics", "gauge", "{topic}", (), "Topics.")
-STORE_PARTITIONS = Family("kstore.store.partition_directories", "gauge", "{partition}", (), "Partitions, open or not.")
+STORE_PARTITIONS = Family("kstore.store.partitions", "gauge", "{partition}", (), "Partitions, open or not.")
 STORE_OPEN_LOGS = Family("kstore.store.open_logs", "gauge", "{partition}", (), "Partitions that are open.")
 STORE_FOLLOWER = Family("kstore.store.follower", "gauge", "", (), "1 for a follower, 0 for a leader.")
 STORE_FAILURES = Family("kstore.store.failures", "gauge", "", (), "Things that housekeeping could not do.")
