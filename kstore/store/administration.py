@@ -1,7 +1,7 @@
 """`Administration`: topics are created, extended, deleted and configured.
 
-The hardest rule: what is being created or deleted is written into the file of topics first, so that an opening after a
-crash can finish it.
+Invariant: what is being created or deleted is written into the file of topics first, so that an opening after a crash
+can finish it.
 """
 
 from __future__ import annotations
@@ -112,8 +112,7 @@ class Administration:
         check_known(named, TOPIC_NAMES)
         resolved = self._metadata.config.for_topic(overrides)
         resolved.check_for_writing()
-        texts = resolved.to_kafka()
-        return {name: text for name, text in texts.items() if name in overrides}
+        return {name: text for name, text in resolved.to_kafka().items() if name in overrides}
 
     # Topics.
 
@@ -144,11 +143,8 @@ class Administration:
             if exist_ok and other == topic:
                 return self._existing(topic, partitions, config or {}, topic_id)
             if other is not None:
-                raise TopicExistsError(
-                    f"topic {topic} exists"
-                    if other == topic
-                    else f"topic {topic} differs from {other} in '.' and '_' alone"
-                )
+                how = "exists" if other == topic else f"differs from {other} in '.' and '_' alone"
+                raise TopicExistsError(f"topic {topic} {how}")
             if manager.disks.any_offline and topic in metadata.table.topics:
                 raise TopicExistsError(f"topic {topic} exists, or is not wholly deleted, where a directory is offline")
             overrides = self._checked(config or {}, config or {})

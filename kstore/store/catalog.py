@@ -1,8 +1,8 @@
 """What is in the directories of a store: topics, their partitions, and what is on its way out.
 
-Owns the reading of directory names and the entries that the store hangs its open logs on; opens no log. The hardest
-rule: what is no partition is passed over with a warning, never touched, and never keeps the rest from being used
-(Kafka refuses to start; see compatibility.md).
+Owns the reading of directory names and the entries that the store hangs its open logs on; opens no log. Invariant: what
+is no partition is passed over with a warning, never touched, and never keeps the rest from being used (Kafka refuses to
+start; see compatibility.md).
 """
 
 from __future__ import annotations

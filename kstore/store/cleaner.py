@@ -1,7 +1,7 @@
 """`Cleaner`: which logs of a store are cleaned and when, as Kafka's cleaner threads choose (SEMANTICS 7.1 to 7.6).
 
-Selects the dirtiest log, has `log.compaction` clean it, and runs retention on the logs whose policy has `compact`. The
-hardest rule: a pass holds up nothing else. In the background it has threads of its own, and closing the store ends it
+Selects the dirtiest log, has `log.compaction` clean it, and runs retention on the logs whose policy has `compact`.
+Invariant: a pass holds up nothing else. In the background it has threads of its own, and closing the store ends it
 within one chunk of a file.
 """
 
@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kstore.base._histogram import Histogram
@@ -52,11 +52,11 @@ class Host(Protocol):
 
     disks: Disks
     broker: BrokerConfig
+    failures: dict[str, str]
 
     def now(self) -> int: ...
     def log(self, entry: Entry) -> Log: ...
     def note(self, name: str, error: Exception) -> bool: ...
-    def forget_failure(self, name: str) -> None: ...
     def retain(self, is_wanted: Callable[[Entry], bool]) -> None: ...
 
 
@@ -86,13 +86,7 @@ class Cleaner:
     pass, and holds up no other.
     """
 
-    def __init__(
-        self,
-        metadata: Metadata,
-        host: Host,
-        *,
-        clock: Callable[[], int] | None,
-    ) -> None:
+    def __init__(self, metadata: Metadata, host: Host, *, clock: Callable[[], int] | None) -> None:
         """`host` is held weakly. `clock` is that of the store, None for the system's."""
         broker = host.broker
         self.threads = broker.log_cleaner_threads if broker.log_cleaner_enable else 0
@@ -255,7 +249,9 @@ class Cleaner:
         """Clean a log; whether its first dirty offset has moved."""
         entry, log, dirtiness = selected
         try:
-            self._drop_lines(host, entry.root)
+            # The next writing of the cleaner's checkpoint drops the partitions that are not here (SEMANTICS 7.7).
+            hosted = {each.key for each in self._metadata.catalog.entries() if each.root == entry.root}
+            host.disks.directories[entry.root].keep_first_dirty(hosted)
             config = self._metadata.config_of(entry.topic)
             limits = self.limits(config.max_message_bytes)
             begun = time.perf_counter()
@@ -267,7 +263,7 @@ class Cleaner:
             self._failed(host, entry, error)
             return False
         self.seconds.observe(time.perf_counter() - begun)
-        host.forget_failure(_name(entry))
+        host.failures.pop(_name(entry), None)
         logger.info(
             "%s: cleaned from offset %d to %d: %d of %d records stay, %d of %d bytes",
             entry.path,
@@ -282,17 +278,9 @@ class Cleaner:
 
     def _failed(self, host: Host, entry: Entry, error: Exception) -> None:
         if is_deleted(entry):
-            host.forget_failure(_name(entry))
+            host.failures.pop(_name(entry), None)
         elif host.note(_name(entry), error):
             logger.error("%s: not cleaned: %s", entry.path, error, exc_info=not isinstance(error, KStoreError))
-
-    def _drop_lines(self, host: Host, root: str) -> None:
-        """Have the next writing of the cleaner's checkpoint drop the partitions that are not in the directory
-        (SEMANTICS 7.7)."""
-        hosted: Container[tuple[str, int]] = {
-            entry.key for entry in self._metadata.catalog.entries() if entry.root == root
-        }
-        host.disks.directories[root].keep_first_dirty(hosted)
 
     def limits(self, max_message_bytes: int) -> CleanerLimits:
         """The memory of one thread for a log with this `max.message.bytes`."""
@@ -302,10 +290,6 @@ class Cleaner:
         """Be told of bytes that were read or written: sleep where they are too many, abort where the store closes."""
         if not self._stopping:
             self._throttle(count)
-        self.refuse_if_stopping()
-
-    def refuse_if_stopping(self) -> None:
-        """Raise `CleaningAbortedError` when the store is being closed."""
         if self._stopping:
             raise CleaningAbortedError("the store is being closed")
 

@@ -1,6 +1,6 @@
 """`Throttle`: bounds how many bytes a second the cleaner's threads read and write together (SEMANTICS 7.27).
 
-The hardest rule: it holds its own lock and no other, so that only cleaning threads ever wait for it.
+Invariant: it holds its own lock and no other, so that only cleaning threads ever wait for it.
 """
 
 from __future__ import annotations

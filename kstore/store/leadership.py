@@ -1,25 +1,8 @@
 """`Leadership`: a store as a follower, how a replicator changes it, and how it becomes a leader.
 
 A store whose directories have a role file (`files.follower_file`) is a follower: clients read it, and every change of
-theirs raises `NotLeaderError`. The replicator changes it through `follower_of(store)`:
-
-    follower = follower_of(store)            # ReplicationError for a leader
-    with follower.changing(): ...            # the store becomes no leader inside; ReplicationError for a leader
-    follower.role                            # FollowerRole(source, topics)
-    follower.copy_topic("orders", topic_id, count=3, numbers=[0, 1, 2], config={"segment.bytes": "1048576"})
-    follower.delete_topic("orders")
-    partition = follower.partition("orders", 0)
-    partition.log                            # the open `Log`: marks, reads
-    partition.epochs                         # the `LeaderEpochCache`: latest, find_end_offset(epoch, log_end_offset)
-    partition.append(batches, leader_epoch=None)
-    partition.truncate_to(offset)
-    partition.truncate_fully_and_start_at(offset, log_start_offset=None)
-    partition.move_log_start(offset)         # up, never down; offset <= log end offset
-    partition.mark_high_watermark(offset)    # of the leader; its line in the checkpoint is min(that, own end)
-
-`copy_topic` makes a topic or brings it to these settings, and makes the partitions of `numbers` that are missing; a
-topic of another id is an `InconsistentTopicIdError`. The hardest rule: a crash at any step of `become_leader` leaves a
-follower, or a leader that has its new epochs.
+theirs raises `NotLeaderError`. The replicator changes it through `follower_of(store)`. Invariant: a crash at any step
+of `become_leader` leaves a follower, or a leader that has its new epochs.
 """
 
 from __future__ import annotations
@@ -145,18 +128,13 @@ class Follower:
         return self._logs.writing().log(self._metadata.catalog.find(topic, partition))
 
     def copy_topic(
-        self,
-        topic: str,
-        topic_id: uuid.UUID,
-        *,
-        count: int,
-        numbers: Iterable[int],
-        config: Mapping[str, object],
+        self, topic: str, topic_id: uuid.UUID, *, count: int, numbers: Iterable[int], config: Mapping[str, object]
     ) -> None:
-        """Make a topic, or bring it to `count` partitions, those of `numbers` here, and to the settings of `config`.
+        """Make a topic, or bring it to `count` partitions, and to the settings of `config`.
 
-        `config` has the topic's own settings under Kafka's names; others that it had are gone. Durable when this
-        returns. Raises `InconsistentTopicIdError`, `TopicExistsError`, `ConfigError`, `StorageError`.
+        Those of `numbers` that are missing here are made. `config` has the topic's own settings under Kafka's names;
+        others that it had are gone. Durable when this returns. Raises `InconsistentTopicIdError`, `TopicExistsError`,
+        `ConfigError`, `StorageError`.
         """
         self.check()
         self._administration.copy_topic(topic, topic_id, count, numbers, config)
@@ -203,18 +181,12 @@ class Leadership:
         if self._metadata.role is not None:
             return
         broker = self._metadata.broker
+        abort_ms = broker.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        expire_ms = broker.transaction_remove_expired_transaction_cleanup_interval_ms
         for name, task, every_ms in (
             ("offsets", self._groups.expire_offsets, broker.offsets_retention_check_interval_ms),
-            (
-                "transactions",
-                self._transactions.abort_timed_out,
-                broker.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            ),
-            (
-                "transactional ids",
-                self._transactions.expire_ids,
-                broker.transaction_remove_expired_transaction_cleanup_interval_ms,
-            ),
+            ("transactions", self._transactions.abort_timed_out, abort_ms),
+            ("transactional ids", self._transactions.expire_ids, expire_ms),
         ):
             manager.scheduler.every(name, weak_method(task), every_ms, every_ms)
 

@@ -1,7 +1,7 @@
 """`Disks`: the log directories of a store that writes, locked, in service or offline.
 
-Owns the set of `LogDirectory` objects. It leaves what is in a directory to `partitions` and `manager`. The hardest
-rule: a directory whose disk has failed goes out of service alone, and the others go on (SEMANTICS 13.9).
+Owns the set of `LogDirectory` objects. It leaves what is in a directory to `partitions` and `manager`. Invariant: a
+directory whose disk has failed goes out of service alone, and the others go on (SEMANTICS 13.9).
 """
 
 from __future__ import annotations

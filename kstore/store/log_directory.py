@@ -1,8 +1,8 @@
 """One log directory of a store that writes: its lock, its checkpoint files, and the housekeeper of its logs.
 
 The lines of the checkpoint files are kept in memory, since no other process writes them while the store holds the
-directory, and go to the disk in one write for all logs (SEMANTICS 12.7, 13.4). The hardest rule: a directory whose disk
-has failed is written to no more: no checkpoint, no marker of a clean shutdown (SEMANTICS 13.9).
+directory, and go to the disk in one write for all logs (SEMANTICS 12.7, 13.4). Invariant: a directory whose disk has
+failed is written to no more: no checkpoint, no marker of a clean shutdown (SEMANTICS 13.9).
 """
 
 from __future__ import annotations

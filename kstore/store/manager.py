@@ -2,8 +2,8 @@
 
 A log is opened when it is first needed. After a crash the logs that were not closed cleanly are recovered at once, in
 parallel (SEMANTICS 8.2). One scheduler does retention, flushes, checkpoints and deletions with Kafka's periods
-(SEMANTICS 13.4), and the cleaner has threads of its own. The hardest rule: a directory gets the marker of a clean
-shutdown only if every log in it was closed cleanly (SEMANTICS 13.5).
+(SEMANTICS 13.4), and the cleaner has threads of its own. Invariant: a directory gets the marker of a clean shutdown
+only if every log in it was closed cleanly (SEMANTICS 13.5).
 """
 
 from __future__ import annotations
@@ -22,13 +22,7 @@ from kstore.base.helpers import PATIENCE_S, with_helpers
 from kstore.base.numbers import NEVER
 from kstore.base.weak import weak_method
 from kstore.disk import fs
-from kstore.errors import (
-    CorruptRecordError,
-    KStoreError,
-    LogClosedError,
-    StorageError,
-    UnknownTopicOrPartitionError,
-)
+from kstore.errors import CorruptRecordError, KStoreError, LogClosedError, StorageError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, names
 from kstore.files.follower_file import FollowerRole
 from kstore.log.hosted_log import HostedLog
@@ -377,10 +371,6 @@ class LogManager:
         text = f"{type(error).__name__}: {error}"
         before, self.failures[name] = self.failures.get(name), text
         return before != text
-
-    def forget_failure(self, name: str) -> None:
-        """Forget what `note` has kept."""
-        self.failures.pop(name, None)
 
     @staticmethod
     def _has_leftovers(entry: Entry) -> bool:

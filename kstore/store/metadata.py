@@ -1,7 +1,7 @@
 """What a store knows of its topics: their partitions, the file of topics, and the settings that hold for each.
 
-The hardest rule: settings and a partition count belong to a topic's id, so those of a former topic of the same name do
-not count.
+Invariant: settings and a partition count belong to a topic's id, so those of a former topic of the same name do not
+count.
 """
 
 from __future__ import annotations

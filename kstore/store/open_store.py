@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kstore.config import cautions
@@ -61,7 +61,9 @@ def open_directories(
     config = LogConfig.resolve(opening.config, of_logs)
     broker = BrokerConfig.resolve(opening.config).replace(**of_broker)
     if mode == "r":
-        _refuse_missing(paths)
+        for path in paths:
+            if not fs.exists(path):
+                raise fs.MissingFileError(2, "no such log directory; mode 'r' creates nothing", path)
         watched = WatchedMetadata(paths, config, broker)
         assemble(watched, LogReaders(watched), opening)
         return
@@ -80,12 +82,6 @@ def open_directories(
         metadata.close()
         manager.abandon()
         raise
-
-
-def _refuse_missing(paths: Sequence[str]) -> None:
-    for path in paths:
-        if not fs.exists(path):
-            raise fs.MissingFileError(2, "no such log directory; mode 'r' creates nothing", path)
 
 
 def _load(metadata: Metadata, manager: LogManager) -> None:

@@ -1,7 +1,7 @@
 """`PartitionDirectories`: the directories of partitions are made, renamed as deleted, and removed later.
 
-It changes names in the log directories, and opens no log: the manager has closed what is deleted here. The hardest
-rule: each change is durable before the caller goes on, and may be repeated after a crash or an interrupt.
+It changes names in the log directories, and opens no log: the manager has closed what is deleted here. Invariant: each
+change is durable before the caller goes on, and may be repeated after a crash or an interrupt.
 """
 
 from __future__ import annotations

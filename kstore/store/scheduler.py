@@ -1,8 +1,8 @@
 """Tasks with periods, run by a clock that is passed in (SEMANTICS 13.4).
 
 Owns the times and the one thread; callers bring the tasks. `run_due` runs every task that is due, in the calling
-thread; the background thread does the same. The hardest rule: a clock may jump. A task never waits longer from now than
-its period, and a leap forward runs it once.
+thread; the background thread does the same. Invariant: a clock may jump. A task never waits longer from now than its
+period, and a leap forward runs it once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Consumer`: the records of topics from where a group left off, and how far they were read.
 
-`topics.follow` reads; this decides where to begin and what to commit. The hardest rule: a position moves when its
-record is handed out, never before, and holds only for the log that the record was read from.
+`topics.follow` reads; this decides where to begin and what to commit. Invariant: a position moves when its record is
+handed out, never before, and holds only for the log that the record was read from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kstore.store.topics.topic_follow import FollowOptions, TopicFollower
 
 if TYPE_CHECKING:
     from kstore.log.log import Log
-    from kstore.log.reading.read_options import Isolation
+    from kstore.log.reading.read_options import Isolation, OnLag
     from kstore.store.topics.topic_reader import TopicReader
 
 logger = logging.getLogger("kstore")
@@ -239,7 +239,8 @@ class Consumer(Closing):
 
         After the deletion of a topic that was made again this begins with the new one.
         """
-        options = FollowOptions(self._options.merge == "timestamp", self._options.isolation, self._on_lag)
+        on_lag: OnLag = "start" if self._options.auto_offset_reset == "earliest" else "raise"
+        options = FollowOptions(self._options.merge == "timestamp", self._options.isolation, on_lag)
         followers = {topic: self._reader.follow(topic, options) for topic in self.topics}
         # After the followers, which know the topics' ids: a position in a former topic of that name is none.
         ids = {topic: follower.topic_id for topic, follower in followers.items()}
@@ -286,43 +287,32 @@ class Consumer(Closing):
         """Begin to read the partitions of a topic that are new."""
         follower = self._followers[topic]
         for number in follower.new:
-            place = (topic, number)
-            offset = self._committed_start(place)
-            if offset is None:
-                offset = self._reset(place)
-                if self._options.auto_offset_reset == "latest":
-                    self._read[place] = offset
+            offset = self._start_of((topic, number))
             follower.begin(number, offset)
-            self._positions[place] = offset
+            self._positions[topic, number] = offset
 
-    def _committed_start(self, place: Place) -> int | None:
-        """The committed position of a partition; None without one in its log."""
-        log = self._reader.log(*place)
+    def _start_of(self, place: Place) -> int:
+        """Where a partition begins: at its committed position, else as `auto_offset_reset` says."""
+        log, reset = self._reader.log(*place), self._options.auto_offset_reset
+        start, end = log.log_start_offset, log.log_end_offset
         offset = self._committed.get(place)
         if offset is not None:
-            if log.log_start_offset <= offset <= log.log_end_offset:
+            if start <= offset <= end:
                 return int(offset)
-            logger.warning(
-                "group %s: %s-%d: position %d is outside of the log, which has %d to %d",
-                self.group,
-                *place,
-                offset,
-                log.log_start_offset,
-                log.log_end_offset,
-            )
-        return None
-
-    def _reset(self, place: Place) -> int:
-        log = self._reader.log(*place)
-        if self._options.auto_offset_reset == "none":
-            if (offset := self._committed.get(place)) is not None:
-                _check_range(log, offset)
-            raise OffsetOutOfRangeError(
-                f"group {self.group} has no position in {log.topic}-{log.partition}, and auto_offset_reset is 'none'",
-                log_start_offset=log.log_start_offset,
-                log_end_offset=log.log_end_offset,
-            )
-        return log.log_start_offset if self._options.auto_offset_reset == "earliest" else log.log_end_offset
+            what = "group %s: %s-%d: position %d is outside of the log, which has %d to %d"
+            logger.warning(what, self.group, *place, offset, start, end)
+        if reset == "earliest":
+            return start
+        if reset == "latest":
+            self._read[place] = end
+            return end
+        if offset is not None:
+            _check_range(log, offset)
+        raise OffsetOutOfRangeError(
+            f"group {self.group} has no position in {log.topic}-{log.partition}, and auto_offset_reset is 'none'",
+            log_start_offset=start,
+            log_end_offset=end,
+        )
 
     # Reading.
 
@@ -331,10 +321,6 @@ class Consumer(Closing):
         self._followers[topic].check()
         self._meet(topic)
         return self._followers[topic].coming()
-
-    @property
-    def _on_lag(self) -> Literal["raise", "start"]:
-        return "start" if self._options.auto_offset_reset == "earliest" else "raise"
 
     # The end.
 

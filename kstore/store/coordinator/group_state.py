@@ -2,7 +2,7 @@
 
 Owns the replay and the rules of expiry (Kafka's OffsetMetadataManager and its groups); writes nothing. A replay begins
 with the newest record of each key up to the last stable offset, so its time goes by the number of keys and not by that
-of commits. Positions that were committed in a transaction wait for its marker. The hardest rule: of two commits of one
+of commits. Positions that were committed in a transaction wait for its marker. Invariant: of two commits of one
 position, or a commit and a deletion, the one at the higher offset holds, whenever the marker of either came.
 """
 

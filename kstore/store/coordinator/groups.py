@@ -153,15 +153,13 @@ class GroupCoordinator:
     def consumer(self, options: ConsumerOptions, reader: TopicReader | None = None) -> Consumer:
         """Read topics on behalf of a group of this store; see `Store.consumer`. `reader` has another store's topics."""
         check_group(options.group)
-        try:
-            if reader is None:
+        if reader is not None:
+            self._logs.leading()
+        else:
+            try:
                 self._logs.writing()
-            else:
-                self._logs.leading()
-        except ReadOnlyError as error:
-            if reader is not None:
-                raise
-            raise ReadOnlyError(f"{error}, or give positions=, a store for what the group commits") from None
+            except ReadOnlyError as error:
+                raise ReadOnlyError(f"{error}, or give positions=, a store for what the group commits") from None
         consumer = Consumer(reader or self._reader, self, options)
         self._consumers.add(consumer)
         return consumer

@@ -1,8 +1,8 @@
 """`InternalTopics`: `__consumer_offsets` and `__transaction_state`, and which partition a name belongs to.
 
-A partition's directory is created when something is first written there. The hardest rule: the number of partitions is
-decided once, when the topic is first written, and kept in the file of topics; otherwise a name would be looked for in
-another partition.
+A partition's directory is created when something is first written there. Invariant: the number of partitions is decided
+once, when the topic is first written, and kept in the file of topics; otherwise a name would be looked for in another
+partition.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Producers: `Producer` numbers its batches, `TransactionalProducer` writes to several partitions as one.
 
-`topics.idempotent` gives records sequence numbers, `transactions` is the coordinator. Invariant: after an error a
+`topics.idempotent` appends with sequence numbers, `transactions` is the coordinator. Invariant: after an error a
 repeated call stores no record twice and leaves out none that is missing: the log is asked.
 """
 
@@ -27,7 +27,7 @@ from kstore.store.coordinator._transaction import RecordTransaction, StepLock
 from kstore.store.coordinator.consumer import Positions
 from kstore.store.coordinator.groups import GroupCoordinator
 from kstore.store.coordinator.transaction_log import draw_producer_id
-from kstore.store.coordinator.transactions import TransactionCoordinator, check_timeout, check_transactional_id, fenced
+from kstore.store.coordinator.transactions import TransactionCoordinator, check_transactional_id, fenced
 from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import Logs
 from kstore.store.topics._consume import ConsumerRecord
@@ -107,40 +107,13 @@ class Producer(RecordProducer, Closing):
                     return appended  # type: ignore[return-value]
                 chosen = appended  # type: ignore[assignment]
             except BaseException as error:  # also an interrupt that comes between the step and this line
-                self._broke_off(error, taken[0], topic, value, key, partition, timestamp)
+                if isinstance(error, StorageError):
+                    self._appender.forget_route(topic)
+                if (stored := taken[0]) is not None:  # the record is in the log
+                    call = ("append", topic, value, key, partition, timestamp, None)
+                    with self._lock:
+                        self._running, self._failed = stored, _Attempt(_frozen(call), stored)
                 raise
-        return self._append(topic, value, key, partition, chosen, timestamp, headers, sync)
-
-    def _broke_off(
-        self,
-        error: BaseException,
-        taken: tuple[Place, int] | None,
-        topic: str,
-        value: ReadableBuffer | None,
-        key: ReadableBuffer | None,
-        partition: int | None,
-        timestamp: int | datetime | None,
-    ) -> None:
-        """Note what an `append` that raised has stored: with `taken`, the record is in the log."""
-        if isinstance(error, StorageError):
-            self._appender.forget_route(topic)
-        if taken is not None:
-            call = ("append", topic, value, key, partition, timestamp, None)
-            with self._lock:
-                self._running, self._failed = taken, _Attempt(_frozen(call), taken)
-
-    def _append(
-        self,
-        topic: str,
-        value: ReadableBuffer | None,
-        key: ReadableBuffer | None,
-        partition: int | None,
-        chosen: int | None,
-        timestamp: int | datetime | None,
-        headers: Headers | None,
-        sync: bool,
-    ) -> RecordMetadata:
-        """Append one record under the lock, to the `chosen` partition of a call that asked for `partition`."""
         headers = None if headers is None else arguments.header_pairs(headers)
         attempt = _Attempt(("append", topic, value, key, partition, timestamp, headers))
         try:
@@ -348,11 +321,8 @@ class TransactionalProducer(Closing):
                 )
             state = self._entry.state
             assert state is not None
-            if state.status not in _COMPLETE:
-                if state.status.is_prepared:  # a marker could not be written
-                    self._parts.coordinator.complete(self._entry, only_open=True)
-                elif state.status == Status.ONGOING:  # it failed before it was decided
-                    self._parts.coordinator.end(self._entry, commit=False, sync=False)
+            if state.status not in _COMPLETE:  # a marker could not be written, or it failed before it was decided
+                self._parts.coordinator.settle(self._entry)
                 state = self._entry.state
                 assert state is not None
             numbers = SequenceNumbers(state.producer_id, state.producer_epoch, transactional=True)
@@ -557,5 +527,6 @@ class Producers:
         if transactional_id is None:
             return Producer(self._parts.appender)
         check_transactional_id(transactional_id)
-        timeout_ms = check_timeout(transaction_timeout_ms, self._metadata.broker.transaction_max_timeout_ms)
+        most_ms = max(self._metadata.broker.transaction_max_timeout_ms, 1)
+        timeout_ms = arguments.integer("transaction_timeout_ms", transaction_timeout_ms, 1, most_ms)
         return TransactionalProducer(self._parts, transactional_id, timeout_ms)

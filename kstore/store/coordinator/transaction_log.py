@@ -1,8 +1,8 @@
 """The records of `__transaction_state` for each transactional id, and the store's entry for one.
 
-A partition is read once, when the store is opened or the id is first needed: no other process writes it while the
-store has the lock, and from then on the entries are what it says. The hardest rule: an entry's state is what its log
-holds; it changes when the record is in, and not before.
+A partition is read once, when the store is opened or the id is first needed: no other process writes it while the store
+has the lock, and from then on the entries are what it says. Invariant: an entry's state is what its log holds; it
+changes when the record is in, and not before.
 """
 
 from __future__ import annotations

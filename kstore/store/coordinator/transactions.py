@@ -2,8 +2,8 @@
 
 Each step is a record of `__transaction_state`, in the order and with the contents of Kafka's transaction version 2:
 Ongoing with every new partition before anything is written there, then PrepareCommit or PrepareAbort with an epoch that
-is one higher, the markers in all partitions, CompleteCommit or CompleteAbort. The hardest rule: once a Prepare is
-written, the transaction ends that way, by this process or a later opening; before that it is aborted.
+is one higher, the markers in all partitions, CompleteCommit or CompleteAbort. Invariant: once a Prepare is written, the
+transaction ends that way, by this process or a later opening; before that it is aborted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from errno import EIO
 from typing import TypeVar
 
-from kstore.base import arguments
 from kstore.codec.coordinator import transaction_records
 from kstore.codec.coordinator.transaction_records import Status, TransactionState
 from kstore.disk import fs
@@ -161,18 +160,13 @@ class TransactionCoordinator:
             state = entry.state
             if state is None or state.producer_epoch >= epoch or state.status.is_prepared:
                 return
-            logger.warning(
-                "transaction of %s: its epoch was %d, its logs know %d",
-                entry.transactional_id,
-                state.producer_epoch,
-                epoch,
-            )
+            what = "transaction of %s: its epoch was %d, its logs know %d"
+            logger.warning(what, entry.transactional_id, state.producer_epoch, epoch)
             try:
                 # A commit that is complete must not seem to be one of this epoch (`was_committed`).
                 status = Status.EMPTY if state.status.is_complete else state.status
                 entry.write(state._replace(producer_epoch=epoch, status=status))
-                if state.status == _ONGOING:
-                    self.end(entry, commit=False, sync=False, fence=True)
+                self.settle(entry, fence=True)
             except KStoreError as error:
                 logger.error("transaction of %s: its epoch stays: %s", entry.transactional_id, error)
 
@@ -200,33 +194,25 @@ class TransactionCoordinator:
 
     def _begin_locked(self, entry: TransactionEntry, timeout_ms: int, owner: object) -> None:
         entry.owner = None  # also when a step below raises
-        if entry.state is not None and entry.state.status.is_prepared:
-            self.complete(entry, only_open=True)
-        if entry.state is not None and entry.state.status == Status.ONGOING:
-            self.end(entry, commit=False, sync=False, fence=True)
+        self.settle(entry, fence=True)
         state = entry.state
         now_ms = self._logs.writing().now()
-        if state is None:
-            producer_id = previous = draw_producer_id()
-            epoch, version = 0, 0
+        if state is None or state.producer_epoch >= LAST_EPOCH - 1:
+            producer_id, epoch = draw_producer_id(), 0
         else:
-            previous, version = state.producer_id, state.client_version
-            if state.producer_epoch >= LAST_EPOCH - 1:
-                producer_id, epoch = draw_producer_id(), 0
-            else:
-                producer_id, epoch = state.producer_id, state.producer_epoch + 1
-        entry.write(
-            TransactionState(
-                producer_id,
-                epoch,
-                timeout_ms,
-                Status.EMPTY,
-                last_update_ms=now_ms,
-                previous_producer_id=previous,
-                client_version=version,
-            )
-        )
+            producer_id, epoch = state.producer_id, state.producer_epoch + 1
+        begun = TransactionState(producer_id, epoch, timeout_ms, Status.EMPTY, last_update_ms=now_ms)
+        previous, version = (producer_id, 0) if state is None else (state.producer_id, state.client_version)
+        entry.write(begun._replace(previous_producer_id=previous, client_version=version))
         entry.owner = weakref.ref(owner)
+
+    def settle(self, entry: TransactionEntry, *, fence: bool = False) -> None:
+        """Complete the transaction of an id if it is decided; abort it if it is ongoing."""
+        status = None if entry.state is None else entry.state.status
+        if status is _ONGOING:
+            self.end(entry, commit=False, sync=False, fence=fence)
+        elif status is not None and status.is_prepared:
+            self.complete(entry, only_open=True)
 
     def end(self, entry: TransactionEntry, *, commit: bool, sync: bool, fence: bool = False) -> None:
         """Decide a transaction that is ongoing, then do it everywhere.
@@ -328,18 +314,14 @@ class TransactionCoordinator:
             with entry.lock:
                 state = entry.state
                 try:
-                    if state is not None and state.status.is_prepared:
-                        self.complete(entry, only_open=True)
-                    elif state is not None and _is_over(state, now_ms):
+                    if state is not None and _is_over(state, now_ms):
                         if name not in manager.failures:  # else it is tried again
-                            logger.warning(
-                                "%s: aborted, it is open for %d ms and its timeout is %d",
-                                name,
-                                now_ms - state.start_ms,
-                                state.timeout_ms,
-                            )
+                            what = "%s: aborted, it is open for %d ms and its timeout is %d"
+                            logger.warning(what, name, now_ms - state.start_ms, state.timeout_ms)
                         entry.owner = None
-                        self.end(entry, commit=False, sync=False, fence=True)
+                        self.settle(entry, fence=True)
+                    elif state is not None and state.status.is_prepared:
+                        self.settle(entry)
                     manager.failures.pop(name, None)
                 except LogClosedError:
                     return
@@ -369,11 +351,6 @@ def check_transactional_id(transactional_id: object) -> str:
         raise ValueError("transactional_id is empty; without one leave it out")
     transaction_records.transaction_key(transactional_id)
     return transactional_id
-
-
-def check_timeout(timeout_ms: int, most_ms: int) -> int:
-    """Take a transaction's timeout, up to `transaction.max.timeout.ms`."""
-    return arguments.integer("transaction_timeout_ms", timeout_ms, 1, max(most_ms, 1))
 
 
 def fenced(entry: TransactionEntry) -> InvalidProducerEpochError:
