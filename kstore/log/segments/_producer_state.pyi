@@ -6,6 +6,8 @@ from typing import final
 
 from _typeshed import ReadableBuffer
 
+from kstore.log.segments._last_stable_offset import OpenTransactions
+
 class Origin(IntEnum):
     CLIENT = 0
     COORDINATOR = 1

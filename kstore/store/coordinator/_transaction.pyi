@@ -14,6 +14,7 @@ from kstore.log.log import Log
 from kstore.log.writing._appender import Appender
 from kstore.store.coordinator.groups import GroupCoordinator
 from kstore.store.coordinator.producer import TransactionalProducer
+from kstore.store.coordinator.transaction_log import TransactionEntry
 from kstore.store.coordinator.transactions import TransactionCoordinator
 from kstore.store.read_only_logs import Logs
 from kstore.store.topics.idempotent import SequenceNumbers
@@ -93,6 +94,10 @@ class RecordTransaction:
     def _coordinator(self) -> TransactionCoordinator: ...
     @property
     def _groups(self) -> GroupCoordinator: ...
+    @property
+    def _owner(self) -> ReferenceType[object] | None: ...
+    @property
+    def _entry(self) -> TransactionEntry: ...
     @property
     def _appender(self) -> TopicAppender: ...
     @property

@@ -8,7 +8,6 @@ from kstore.store.topics._partitioner import BaseSplitter
 @final
 class ColumnSplitter(BaseSplitter):
     """Packs rows for all partitions of a topic; its packers have no codec."""
-
     def pack(self, rows: Rows) -> bool:
         """Pack rows until enough batches are `ready`; False once all rows are in.
 

@@ -10,6 +10,7 @@ from typing_extensions import disjoint_base
 
 from kstore.log.writing.writer import Writer
 from kstore.store.topics._topic_append import RecordAppender, Route
+from kstore.store.topics.topic_append import TopicAppender
 from kstore.types import Headers, RecordMetadata
 
 _Place: TypeAlias = tuple[str, int]
@@ -67,7 +68,6 @@ class Sequences:
 
 class NumberingAppender(RecordAppender):
     """Appends records one by one, also numbered ones."""
-
     def append_numbered(
         self,
         numbers: Sequences,
@@ -86,7 +86,7 @@ class NumberingAppender(RecordAppender):
 class RecordProducer:
     """What `append_at_once` asks of a producer, where C finds it at once."""
 
-    _appender: RecordAppender
+    _appender: TopicAppender
     _numbers: Sequences
     _failed: Any
     _running: Any

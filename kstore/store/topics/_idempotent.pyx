@@ -181,7 +181,7 @@ cdef class NumberingAppender(RecordAppender):
 cdef class RecordProducer:
     """What `append_at_once` asks of a producer, where C finds it at once."""
 
-    cdef public object _appender  # type: RoutedAppender
+    cdef public object _appender  # type: TopicAppender
     cdef public object _numbers  # type: Sequences
     cdef public object _failed, _running  # type: Any  # the last attempt, if it raised; the attempt that began last
 

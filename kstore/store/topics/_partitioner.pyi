@@ -52,11 +52,11 @@ class BaseSplitter:
         sticky_bytes: int,
         partition: int | None = None,
     ) -> None: ...
+    def close(self) -> None:
+        """Finish all open batches."""
     @property
     def ready(self) -> list[tuple[int, Packer]]:
         """(partition, packer) of each partition with finished batches, which the caller takes away."""
-    def close(self) -> None:
-        """Finish all open batches."""
 
 @final
 class Splitter(BaseSplitter):

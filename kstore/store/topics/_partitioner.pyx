@@ -160,7 +160,7 @@ cdef class BaseSplitter:
             raise ValueError(f"partition {partition} of a topic with {router.partitions}")
         self._packers = [None] * router.partitions
 
-    def close(self):
+    def close(self) -> None:
         """Finish all open batches."""
         self._enter()
         try:
@@ -169,7 +169,7 @@ cdef class BaseSplitter:
             self._busy = False
 
     @property
-    def ready(self):
+    def ready(self) -> list[tuple[int, Packer]]:
         """(partition, packer) of each partition with finished batches, which the caller takes away."""
         return [(partition, packer) for partition, packer in enumerate(self._packers)
                 if packer is not None and (<Packer> packer).finished]

@@ -35,7 +35,6 @@ class RecordAppender:
 
     It knows the routes of a store's topics, and the catalog, which says whether they hold.
     """
-
     def __init__(self, catalog: Catalog, by_topic: dict[str, Route]) -> None: ...
     def append(
         self,
