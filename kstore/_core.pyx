@@ -1,8 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The decoder: record batches of any format as `Record`s and `RecordBatch`es.
 
-Owns the reading half of the codec; `_pack` writes batches, `_scan` and `_search` walk files, `_wire.pxd` and `record.h` hold what
-they share. Hardest rule: any bytes whatever give records or a `CorruptRecordError`, in bounded time and memory.
+Invariant: any bytes give records or a `CorruptRecordError`, in bounded time and memory.
 """
 
 cimport cython
@@ -790,6 +789,15 @@ cdef class _Walk:
             self._forget_batch()
         return 0
 
+    cdef int _outlive(self, error) except -1:
+        """Raise the error, unless what feeds the iterator has other chunks to go on with."""
+        if self._recheck is None:
+            raise error
+        self._ask_guard(error)
+        if self._done:
+            raise error
+        return 0
+
     cdef int _forget_batch(self) except -1:
         return 0
 
@@ -998,11 +1006,7 @@ cdef class RecordIterator(_Walk):
         try:
             self._fail(reason, self._batch)
         except CorruptRecordError as error:
-            if self._recheck is None:
-                raise
-            self._ask_guard(error)
-            if self._done:             # no other chunks to go on with
-                raise
+            self._outlive(error)
         return 0
 
     cdef bint _open_batch(self) except -1:
@@ -1010,11 +1014,7 @@ cdef class RecordIterator(_Walk):
         try:
             return self._open_next_batch()
         except CorruptRecordError as error:
-            if self._recheck is None:
-                raise
-            self._ask_guard(error)
-            if self._done:             # no other chunks to go on with
-                raise
+            self._outlive(error)
             return True
 
     cdef bint _open_next_batch(self) except -1:
@@ -1101,11 +1101,7 @@ cdef class BatchIterator(_Walk):
                 try:
                     size = self._next_frame()
                 except CorruptRecordError as error:
-                    if self._recheck is None:
-                        raise
-                    self._ask_guard(error)
-                    if self._done:     # no other chunks to go on with
-                        raise
+                    self._outlive(error)
                     continue
                 if self._guard.version == self._seen:
                     break

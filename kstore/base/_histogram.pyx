@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """`Histogram`: how long or how large what happens beside a system call is, counted in ranges.
 
-Compiled, so that an observation is one step under the GIL: no lock, and no count is lost between threads. The hardest
-rule: nothing that happens once for each append is observed.
+Compiled, so that an observation is one step under the GIL. Invariant: nothing that happens once for each append is
+observed.
 """
 
 cimport cython

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Whole batches in memory: where they end, whether they follow one another, and a leader's check of their records.
 
-The hardest rule: the bytes come from others, so no size and no count of theirs is used before it is checked.
+Invariant: the bytes come from others, so no size and no count of theirs is used before it is checked.
 """
 
 cimport cython

@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Decompression and compression in C, for modules that do it without the GIL; and the libraries whose functions it takes.
+"""Decompression and compression in C, without the GIL; and the libraries whose functions it takes.
 
-`setup.py` compiles unpack.c and compress.c, which hold these functions, into this module alone. What they leave alone,
-damaged data above all, is for `compression`. Hardest rule: both agree on every payload.
+`setup.py` compiles unpack.c and compress.c into this module alone. What they leave alone, damaged data above all, is
+for `compression`. Invariant: both agree on every payload.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE

@@ -1,9 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Records that others have sent, in bulk and without the GIL: messages of formats 0 and 1 checked, and written anew as v2.
+"""Records that others have sent, in bulk and without the GIL: old messages checked, and written anew as v2.
 
-A few kilobytes of a wrapper may decompress to millions of messages, so nothing here takes a Python object for each. What
-a wrapper is, and when a batch is written anew, is left to `legacy` and `validation`; a `Packer` makes the batch. The
-hardest rule: the order of the checks, because it says which error a caller sees (SEMANTICS 1.16 to 1.18).
+A few kilobytes of a wrapper may decompress to millions of messages, so nothing here takes a Python object for each.
+Invariant: the order of the checks, because it says which error a caller sees (SEMANTICS 1.16 to 1.18).
 """
 
 cimport cython

@@ -1,9 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The encoder: records of the forms that users write, packed into v2 record batches.
 
-Owns the writing half of the codec. A batch has base offset 0 and leader epoch -1 until a log gives it others; no CRC
-covers these two. Hardest rule: taking a record runs the user's code (iterators, buffers), which may
-do anything; a packer that is busy refuses to be entered again.
+A batch has base offset 0 and leader epoch -1 until a log gives it others; no CRC covers these two. Invariant: taking a
+record runs the user's code (iterators, buffers), so a packer that is busy refuses to be entered again.
 """
 
 cimport cython

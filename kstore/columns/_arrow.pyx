@@ -1,9 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Columns of other libraries, read without a copy: Arrow data by its C interfaces, strided buffers, lists of bytes.
 
-Owns the checks that a column gets once, when it comes in: types, lengths, missing buffers. gather.h checks the offset,
-view or index of each row when it reads the row. Hardest rule: no memory outside of the buffers that the structures name
-is read, whatever else they say. They do not say how large a buffer of bytes is: there the last offset is trusted.
+Types, lengths and missing buffers are checked once, when a column comes in; gather.h checks each row. Invariant: no
+memory outside of the buffers that the structures name is read. The last offset of a buffer of bytes is trusted.
 """
 
 cimport cython

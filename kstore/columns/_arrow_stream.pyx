@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """An iterator of `Columns` as an Arrow stream, through which `pyarrow`, `polars`, `duckdb` and `pandas` read a log.
 
-An engine calls the stream from any thread, one call at a time, and without the GIL. Hardest rule: an exception of the
+An engine calls the stream from any thread, one call at a time, and without the GIL. Invariant: an exception of the
 iterator becomes an errno and a message, and no Python object is used once the interpreter is shutting down.
 """
 

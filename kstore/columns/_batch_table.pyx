@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """One row for each batch, from the headers alone: `Log.batch_table`.
 
-The walk is in batchtable.h, without the GIL. Hardest rule: the batch iterator decides about a frame that is not sound,
-so that a table and the batches never differ.
+The walk is in batchtable.h, without the GIL. Invariant: the batch iterator decides about a frame that is not sound, so
+that a table and the batches never differ.
 """
 
 cimport cython

@@ -1,8 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The encoder for columns: their rows go into a `Packer`'s batches, without the GIL and without an object for each.
 
-The packer decides when a batch is full and which records are refused; it also appends every row that is not plain.
-Hardest rule: the batches are byte for byte those that the packer makes of the same records one by one.
+Invariant: the batches are byte for byte those that the packer makes of the same records one by one.
 """
 
 cimport cython

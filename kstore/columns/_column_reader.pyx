@@ -1,9 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Reading columns: from the batches of files, or of a buffer, to `Columns`.
 
-c/columns decodes, without the GIL unless there is little to do; this module tells it where to read, and reads the batches that it leaves alone.
-Hardest rule: bytes that are not a sound v2 batch are read by `_core`'s record reader, so that columns and records never
-judge differently.
+c/columns decodes; this module tells it where to read. Invariant: bytes that are not a sound v2 batch are read by
+`_core`'s record reader, so that columns and records never judge differently.
 """
 
 cimport cython
@@ -49,6 +48,7 @@ cdef enum:
     FEW_BYTES = 262144      # of a file, or
     FEW_ROWS = 1000         # that are read with the GIL held, as held.h says
 
+cdef dict STOPS = {KS_AT_END: "end", KS_FULL: "full", KS_PAST: "past", KS_LEFT_ALONE: "alone"}
 cdef tuple FIXED = _columns.FIXED
 cdef dict FIXED_NUMBERS = {name: number for number, (name, _, _) in enumerate(FIXED)}
 cdef dict LAYOUTS = _columns.LAYOUTS
@@ -365,14 +365,8 @@ cdef class Reader:
             else:
                 with nogil:
                     stop = ks_read_threaded(r, self.threads)
-            if stop == KS_AT_END:
-                return "end"
-            if stop == KS_FULL:
-                return "full"
-            if stop == KS_PAST:
-                return "past"
-            if stop == KS_LEFT_ALONE:
-                return "alone"
+            if stop in STOPS:
+                return STOPS[stop]
             if stop == KS_FAILED_READ:
                 raise StorageError(r.error, (<bytes> strerror(r.error)).decode(errors="replace"), self.path)
             if stop == KS_OUT_OF_MEMORY:
@@ -465,11 +459,9 @@ cdef class Reader:
 
     cdef int64_t _size_of(self, Record record) except -1:
         """The approximate size of a record in a v2 batch."""
-        cdef int64_t size = 20
-        size += 0 if record.key is None else len(record.key)
-        size += 0 if record.value is None else len(record.value)
+        cdef int64_t size = 20 + len(record.key or b"") + len(record.value or b"")
         for name, data in record.headers:
-            size += len(name) + (0 if data is None else len(data)) + 10
+            size += len(name) + len(data or b"") + 10
         return size
 
     cdef int _append(self, const ks_batch *b, Record record, int64_t encoded) except -1:

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Columns as results: what `Log.read_columns` gives, and how other libraries take it.
 
-Columns lie in counted blocks of memory (blocks.h) that NumPy arrays and Arrow arrays share. Hardest rule: a block lives
+Columns lie in counted blocks of memory (blocks.h) that NumPy arrays and Arrow arrays share. Invariant: a block lives
 until the last of them has gone, on whatever thread and in whatever order they go.
 """
 

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Several `Columns` as one: the rows of each after those of the one before, perhaps with the partition of each.
 
-Hardest rule: what is one part stays where it is, and is shared; only what comes from several parts is copied.
+What is one part is shared; only what comes from several parts is copied.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t

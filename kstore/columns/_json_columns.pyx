@@ -1,9 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Columns as JSON: an object for each row, without a Python object for it.
 
-Owns the text: which bytes are escaped, how bytes that are no UTF-8 are written, where a number stays a number. `_arrow`
-and gather.h check the columns. Hardest rule: any bytes in the columns give one line for each row, with one JSON object
-in UTF-8.
+Invariant: any bytes in the columns give one line for each row, with one JSON object in UTF-8.
 """
 
 cimport cython

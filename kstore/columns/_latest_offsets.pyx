@@ -1,8 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The offset of each key's newest record, from columns of keys.
+"""The offset of each key's newest record, from columns of keys; c/columns/latest.c does the work, without the GIL.
 
-The work is done in c/columns/latest.c, without the GIL. Hardest rule: a key is known by 96 bits of a hash with a secret of
-this process; whoever finds a record by it compares the key itself.
+A key is known by 96 bits of a hash with a secret of this process; whoever finds a record by it compares the key itself.
 """
 
 cimport cython

@@ -1,9 +1,5 @@
 # cython: language_level=3
-"""What c/columns declares, for the modules of this room, and the functions of the one module that it is compiled into.
-
-Structures and inline functions come from the headers. A function whose body is in a `.c` file is called through this
-module.
-"""
+"""What c/columns declares, and pointers to its functions in the one module that it is compiled into."""
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
@@ -85,7 +81,7 @@ cdef extern from "columns/decode.h" nogil:
         int8_t transactional
 
 cdef extern from "columns/reader.h" nogil:
-    enum:
+    enum ks_stop:
         KS_AT_END
         KS_FULL
         KS_PAST
@@ -164,53 +160,54 @@ cdef extern from "columns/batchtable.h" nogil:
 
 
 # Memory.
-cdef ks_block *ks_block_new(size_t size) noexcept nogil
-cdef ks_block *ks_block_of(const void *data, size_t size, void (*release)(void *) noexcept nogil,
-                           void *owner) noexcept nogil
-cdef ks_block *ks_block_hold(ks_block *block) noexcept nogil
-cdef void ks_block_drop(ks_block *block) noexcept nogil
-cdef void ks_vec_drop(ks_vec *v) noexcept nogil
-cdef void ks_pool_shrink(size_t limit) noexcept nogil
-cdef void ks_pool_use(int64_t *live, int64_t *idle_bytes) noexcept nogil
+cdef ks_block *(*ks_block_new)(size_t size) noexcept nogil
+cdef ks_block *(*ks_block_of)(const void *data, size_t size, void (*release)(void *) noexcept nogil,
+                              void *owner) noexcept nogil
+cdef ks_block *(*ks_block_hold)(ks_block *block) noexcept nogil
+cdef void (*ks_block_drop)(ks_block *block) noexcept nogil
+cdef void (*ks_vec_drop)(ks_vec *v) noexcept nogil
+cdef void (*ks_pool_shrink)(size_t limit) noexcept nogil
+cdef void (*ks_pool_use)(int64_t *live, int64_t *idle_bytes) noexcept nogil
 
 # Arrow arrays and schemas.
-cdef int ks_make_array(ArrowArray *out, int64_t length, int64_t nulls, int64_t buffers, int64_t children) noexcept nogil
-cdef void ks_set_buffer(ArrowArray *array, int64_t i, const void *p, ks_block *block) noexcept nogil
-cdef int ks_make_schema(ArrowSchema *out, const char *format, const char *name, int64_t flags,
-                        int64_t children) noexcept nogil
+cdef int (*ks_make_array)(ArrowArray *out, int64_t length, int64_t nulls, int64_t buffers,
+                          int64_t children) noexcept nogil
+cdef void (*ks_set_buffer)(ArrowArray *array, int64_t i, const void *p, ks_block *block) noexcept nogil
+cdef int (*ks_make_schema)(ArrowSchema *out, const char *format, const char *name, int64_t flags,
+                           int64_t children) noexcept nogil
 
 # Rows under construction.
-cdef void ks_rows_like(ks_rows *rows, const ks_rows *of, int measured) noexcept nogil
-cdef void ks_rows_clear(ks_rows *rows, int keep_memory) noexcept nogil
-cdef void ks_rows_finish(ks_rows *rows) noexcept nogil
-cdef ks_mark ks_rows_mark(const ks_rows *rows) noexcept nogil
-cdef void ks_rows_back(ks_rows *rows, const ks_mark *mark) noexcept nogil
-cdef int ks_append_header(ks_rows *out, const uint8_t *key, int32_t key_size, const uint8_t *value,
-                          int32_t value_size) noexcept nogil
-cdef int ks_append_row(ks_rows *out, const ks_batch *b, int64_t offset, int64_t timestamp, const uint8_t *key,
-                       int32_t key_size, const uint8_t *value, int32_t value_size, ks_block *block,
-                       int64_t bytes) noexcept nogil
+cdef void (*ks_rows_like)(ks_rows *rows, const ks_rows *of, int measured) noexcept nogil
+cdef void (*ks_rows_clear)(ks_rows *rows, int keep_memory) noexcept nogil
+cdef void (*ks_rows_finish)(ks_rows *rows) noexcept nogil
+cdef ks_mark (*ks_rows_mark)(const ks_rows *rows) noexcept nogil
+cdef void (*ks_rows_back)(ks_rows *rows, const ks_mark *mark) noexcept nogil
+cdef int (*ks_append_header)(ks_rows *out, const uint8_t *key, int32_t key_size, const uint8_t *value,
+                             int32_t value_size) noexcept nogil
+cdef int (*ks_append_row)(ks_rows *out, const ks_batch *b, int64_t offset, int64_t timestamp, const uint8_t *key,
+                          int32_t key_size, const uint8_t *value, int32_t value_size, ks_block *block,
+                          int64_t bytes) noexcept nogil
 
 # Batches of a file as rows.
-cdef int ks_read_threaded(ks_reader *r, int threads) noexcept nogil
-cdef const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n) noexcept nogil
-cdef void ks_used_up(ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil
-cdef void ks_window_close(ks_reader *r) noexcept nogil
-cdef void ks_describe(const uint8_t *p, ks_batch *b) noexcept nogil
-cdef int64_t ks_kept_between(ks_reader *r, int64_t base, int64_t last) noexcept nogil
-cdef uint8_t *ks_decompressed_room(ks_reader *r, size_t used, size_t size) noexcept nogil
-cdef void ks_chunks_forget(ks_chunks *a) noexcept nogil
-cdef void ks_chunks_drop(ks_chunks *a) noexcept nogil
-cdef int ks_take_chunk(ks_reader *r, ks_chunks *a) noexcept nogil
-cdef int ks_read_chunks(ks_reader *r, ks_chunks *a, int threads) noexcept nogil
-cdef void ks_sample(ks_reader *r) noexcept nogil
-cdef int ks_wants_borders(const ks_reader *r, const ks_chunks *a) noexcept nogil
+cdef ks_stop (*ks_read_threaded)(ks_reader *r, int threads) noexcept nogil
+cdef const uint8_t *(*ks_look)(ks_reader *r, int64_t position, size_t n) noexcept nogil
+cdef void (*ks_used_up)(ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil
+cdef void (*ks_window_close)(ks_reader *r) noexcept nogil
+cdef void (*ks_describe)(const uint8_t *p, ks_batch *b) noexcept nogil
+cdef int64_t (*ks_kept_between)(ks_reader *r, int64_t base, int64_t last) noexcept nogil
+cdef uint8_t *(*ks_decompressed_room)(ks_reader *r, size_t used, size_t size) noexcept nogil
+cdef void (*ks_chunks_forget)(ks_chunks *a) noexcept nogil
+cdef void (*ks_chunks_drop)(ks_chunks *a) noexcept nogil
+cdef int (*ks_take_chunk)(ks_reader *r, ks_chunks *a) noexcept nogil
+cdef int (*ks_read_chunks)(ks_reader *r, ks_chunks *a, int threads) noexcept nogil
+cdef void (*ks_sample)(ks_reader *r) noexcept nogil
+cdef int (*ks_wants_borders)(const ks_reader *r, const ks_chunks *a) noexcept nogil
 
 # Headers of batches as rows.
-cdef int ks_read_header(const uint8_t *p, int64_t n, int64_t left, ks_header *h) noexcept nogil
-cdef int ks_take_header(ks_reader *r, ks_vec *rows, int64_t *n, ks_header *h, int64_t segment,
-                        const uint8_t *p) noexcept nogil
-cdef int ks_read_headers_threaded(ks_reader *r, ks_headers_memory *m, ks_vec *rows, int64_t *n, int64_t segment,
-                                  const int64_t *borders, int64_t count, int threads) noexcept nogil
-cdef void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at,
-                        size_t width) noexcept nogil
+cdef int (*ks_read_header)(const uint8_t *p, int64_t n, int64_t left, ks_header *h) noexcept nogil
+cdef ks_stop (*ks_take_header)(ks_reader *r, ks_vec *rows, int64_t *n, ks_header *h, int64_t segment,
+                           const uint8_t *p) noexcept nogil
+cdef ks_stop (*ks_read_headers_threaded)(ks_reader *r, ks_headers_memory *m, ks_vec *rows, int64_t *n, int64_t segment,
+                                     const int64_t *borders, int64_t count, int threads) noexcept nogil
+cdef void (*ks_pick_field)(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at,
+                           size_t width) noexcept nogil
