@@ -1,4 +1,4 @@
-"""Decompression and compression in C, for modules that do it without the GIL; and the libraries whose functions it takes."""
+"""Decompression and compression in C, without the GIL; and the libraries whose functions it takes."""
 
 from typing import Final
 

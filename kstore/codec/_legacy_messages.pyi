@@ -1,4 +1,4 @@
-"""Records that others have sent, in bulk and without the GIL: messages of formats 0 and 1 checked, and written anew as v2."""
+"""Records that others have sent, in bulk and without the GIL: old messages checked, and written anew as v2."""
 
 from typing import final
 

@@ -1,4 +1,4 @@
-"""The offset of each key's newest record, from columns of keys."""
+"""The offset of each key's newest record, from columns of keys; c/columns/latest.c does the work, without the GIL."""
 
 from collections.abc import Iterable
 from typing import Final, Self, final
