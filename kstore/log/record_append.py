@@ -57,10 +57,12 @@ def append_record(
 
 def append_records(writer: Writer, records: Iterable[Any], options: AppendOptions) -> AppendInfo:
     """Append an iterable of records in batches; see `Log.append_many`."""
-    codec, batch_bytes, expected_offset, leader_epoch, producer, atomic = options
+    producer = options.producer
     numbered = producer.producer_id >= 0
     now_ms = writer.now()
-    packer = batch_packer.packer(writer, codec, batch_bytes, now_ms, single=atomic, producer=producer)
+    packer = batch_packer.packer(
+        writer, options.codec, options.batch_bytes, now_ms, single=options.atomic, producer=producer
+    )
     iterator = arguments.iterator("records", records)
     stored = Stored()
     more = True
@@ -76,9 +78,9 @@ def append_records(writer: Writer, records: Iterable[Any], options: AppendOption
                         writer,
                         packer,
                         stored,
-                        leader_epoch=leader_epoch,
+                        leader_epoch=options.leader_epoch,
                         numbered=numbered,
-                        expected_offset=expected_offset,
+                        expected_offset=options.expected_offset,
                     )
                     packer.clear()
     except BaseException as error:
