@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from kstore._core import Record, RecordIterator
 from kstore.log.async_stream import Stream
@@ -11,22 +11,7 @@ from kstore.log.reading.followed_log import FollowedLog
 from kstore.log.reading.log_reader import iterate_records
 from kstore.log.reading.read_options import ReadOptions
 from kstore.log.reading.view import View
-from kstore.log.writing.writer import Writer
-
-
-@contextmanager
-def watching(views: Sequence[View], ring: Callable[[], None]) -> Iterator[None]:
-    """Have the writers among the logs call `ring` when these have grown or changed otherwise."""
-    watched: list[Writer] = []
-    try:
-        for view in views:
-            if isinstance(view, Writer):
-                watched.append(view)
-                view.waiters.watch(ring)
-        yield
-    finally:
-        for view in watched:
-            view.waiters.unwatch(ring)
+from kstore.log.writing.writer import Writer, watching
 
 
 class LogSource:

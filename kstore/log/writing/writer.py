@@ -11,8 +11,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from errno import EIO
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from kstore.errors import CorruptRecordError, KStoreError, StorageError, closed,
 from kstore.files import gap_files
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.reading.transaction_replay import aborted_between, open_transactions
-from kstore.log.reading.view import ReadPiece, SegmentList
+from kstore.log.reading.view import ReadPiece, SegmentList, View
 from kstore.log.segments.recovery import Loaded
 from kstore.log.segments.segment import Segment, create_files, new_segment
 from kstore.log.writing import active_segment
@@ -613,3 +613,18 @@ class Writer:
         self.appender.busy = True
         self.appender.detach()
         self.wake()
+
+
+@contextmanager
+def watching(views: Sequence[View], ring: Callable[[], None]) -> Iterator[None]:
+    """Have the writers among the logs call `ring` when these have grown or changed otherwise."""
+    watched: list[Writer] = []
+    try:
+        for view in views:
+            if isinstance(view, Writer):
+                watched.append(view)
+                view.waiters.watch(ring)
+        yield
+    finally:
+        for view in watched:
+            view.waiters.unwatch(ring)

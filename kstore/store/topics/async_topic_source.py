@@ -8,10 +8,9 @@ from typing import TypeVar
 
 from kstore.base import arguments
 from kstore.errors import KStoreError
-from kstore.log.async_source import watching
 from kstore.log.async_stream import Stream
 from kstore.log.reading.view import View
-from kstore.log.writing.writer import Writer
+from kstore.log.writing.writer import Writer, watching
 from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
 from kstore.store.topics.topic_follow import FollowedRead, TopicPass
 from kstore.store.topics.topic_reader import TopicRead, TopicReader

@@ -17,14 +17,13 @@ from typing import NamedTuple, Protocol
 
 from kstore._core import Record, RecordIterator
 from kstore.errors import KStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from kstore.log.async_source import watching
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.reading.followed_log import FollowedLog
 from kstore.log.reading.read_only_view import FIRST_PAUSE, LONGEST_PAUSE
 from kstore.log.reading.read_options import Isolation, OnLag
 from kstore.log.reading.view import View
-from kstore.log.writing.writer import Writer
+from kstore.log.writing.writer import Writer, watching
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.metadata import Metadata, id_on_disk
 from kstore.store.read_only_logs import Logs
