@@ -114,19 +114,18 @@ class Pipeline:
         now_ms: int,
         producer: ProducerFields = NO_PRODUCER,
         single: bool = False,
-        packs_compressed: bool = False,
     ) -> None:
-        """`store` stores the batches of a packer, which is then emptied. With `packs_compressed` the packer compresses.
+        """`store` stores the batches of a packer, which is then emptied.
 
         `warn` is called in the calling thread with a timestamp that looks like seconds, before that is stored.
         """
         config = log.config
         self._log, self._work, self._store, self._warn = log, work, store, warn
         self._codec = codec
-        self._compresses = codec != 0 and not packs_compressed
+        self._compresses = codec != 0
         self._level = config.compression_level if config.compression_type != "producer" else None
         self._batch_bytes, self._now_ms, self._producer, self._single = batch_bytes, now_ms, producer, single
-        self.packer = self._packer(codec if packs_compressed else 0, self._compresses)
+        self.packer = self._packer(0, draft=self._compresses)
         self.compressed: Packer | None = None
         self._storing = 0
 

@@ -48,6 +48,8 @@ _CLIENT = int(Origin.CLIENT)
 _AS_GIVEN = ("producer", "uncompressed")
 _AT_APPEND = "LogAppendTime"
 
+_Store = Callable[[Writer, Packer, Stored], object]
+
 
 class AppendOptions(NamedTuple):
     """What a caller of `append_many` or `append_columns` says beside the records."""
@@ -90,7 +92,7 @@ class Load:
         self._caution = TimestampCaution()
         self._writers: dict[int, Writer] = {}
         self._stored: dict[int, Stored] = {}
-        self._pipelines: dict[int, Pipeline] = {}
+        self._sends: dict[int, Callable[[], None]] = {}  # each partition's finished batches go to its log
         if again is not None and again._numbering is not None and numbering is not None:
             self._now_ms = again._now_ms
             self._stored = {number: copy(stored) for number, stored in again._stored.items()}
@@ -126,7 +128,7 @@ class Load:
                 raise reason from None
             raise
         finally:
-            self._pipelines.clear()
+            self._sends.clear()
         return self.appended
 
     def _packer(self, work: OrderedWork, packs_compressed: bool, number: int) -> Packer:
@@ -134,21 +136,26 @@ class Load:
         _, writer = self._routes.open(self._route, number)
         self._writers[number] = writer
         stored = self._stored.setdefault(number, Stored(self._caution))
-        store: Callable[[Writer, Packer, Stored], object] = batch_packer.store
+        store: _Store = batch_packer.store
         producer = NO_PRODUCER
         if self._numbering is not None:
             store, producer = self._numbering.store, self._numbering.begin(writer)
-        pipeline = self._pipelines[number] = Pipeline(
+        codec = batch_packer.codec_of(writer.config, self._options.compression)
+        if packs_compressed:
+            packer = batch_packer.packer(writer, codec, self._batch_bytes, self._now_ms, producer=producer)
+            self._sends[number] = partial(_store_now, work, store, writer, packer, stored)
+            return packer
+        pipeline = Pipeline(
             writer,
             work,
             lambda packer: store(writer, packer, stored),
             partial(batch_packer.warn_of_seconds, writer, stored),
-            codec=batch_packer.codec_of(writer.config, self._options.compression),
+            codec=codec,
             batch_bytes=self._batch_bytes,
             now_ms=self._now_ms,
             producer=producer,
-            packs_compressed=packs_compressed,
         )
+        self._sends[number] = pipeline.send
         return pipeline.packer
 
     def _send(self, work: OrderedWork, splitter: Splitter | ColumnSplitter) -> None:
@@ -157,12 +164,12 @@ class Load:
         numbering = self._numbering
         if numbering is None or not ready:
             for number in ready:
-                self._pipelines[number].send()
+                self._sends[number]()
             return
         with numbering.lock:
             work.guard(partial(numbering.enter, [self._writers[number] for number in ready]))
             for number in ready:
-                self._pipelines[number].send()
+                self._sends[number]()
 
     @property
     def appended(self) -> dict[int, AppendInfo]:
@@ -177,6 +184,13 @@ class Load:
         """The refusal of a record, named after the limit that binds."""
         writer = next(iter(self._writers.values()), None)
         return error if writer is None else batch_packer.too_large(writer.config, error)
+
+
+def _store_now(work: OrderedWork, store: _Store, writer: Writer, packer: Packer, stored: Stored) -> None:
+    work.broken = True  # unless all of it is done
+    store(writer, packer, stored)
+    packer.clear()
+    work.broken = False
 
 
 def _append_one(
