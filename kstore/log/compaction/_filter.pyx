@@ -1,8 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The second pass of a cleaning, batch by batch: what stays as it is, what goes, and what is written anew.
 
-`_newest_records` knows which records are superseded, `_cleaned_transactions` which batches are aborted. Invariant: a
-batch that is written anew keeps its offsets, its producer's fields and its records' contents, and was sound before.
+`c/cleaned.c` decides which records of a v2 batch stay. `_newest_records` knows which records are superseded,
+`_cleaned_transactions` which batches are aborted. Invariant: a batch that is written anew keeps its offsets, its
+producer's fields and its records' contents, and was sound before.
 """
 
 cimport cython

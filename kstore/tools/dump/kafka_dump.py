@@ -1,7 +1,7 @@
 """The text of Kafka's dump tool for the files of a partition directory, and its last summary (docs/rules/dump.md).
 
-Invariant: the output equals that of Kafka's tool, and ends where Kafka's ends, so that two dumps can be compared with
-`diff`. No file is opened for writing.
+`_dump.pyx` makes the lines of batches and records. Invariant: the output equals that of Kafka's tool, and ends where
+Kafka's ends, so that two dumps can be compared with `diff`.
 """
 
 from __future__ import annotations
