@@ -1,7 +1,7 @@
 """When a new segment is started: the limits of a segment, without I/O (SEMANTICS 2.2).
 
-`limits` turns a configuration and a segment into thresholds; `_should_roll` in `log/writing/_appender.pyx` compares them
-with each append.
+`limits` turns a configuration and a segment into thresholds; `_should_roll` in `log/writing/_appender.pyx` compares
+them with each append.
 """
 
 from __future__ import annotations
