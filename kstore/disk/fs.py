@@ -13,7 +13,6 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kstore.disk import _cached, _copy_range
@@ -78,13 +77,24 @@ def open(
     return open_regular(path, flags, follow=follow)
 
 
-@contextlib.contextmanager
-def closing(fd: int) -> Iterator[int]:
-    """Close a descriptor at the end of the block."""
-    try:
-        yield fd
-    finally:
+class closing:  # used as a function is, like `contextlib.closing`
+    """Close a descriptor at the end of the block, or when an interrupt has kept the block from beginning."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *exception: object) -> None:
+        fd, self._fd = self._fd, -1
         close(fd)
+
+    def __del__(self) -> None:
+        if (fd := getattr(self, "_fd", -1)) >= 0:
+            os.close(fd)
 
 
 def close(fd: int) -> None:

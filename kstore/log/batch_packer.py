@@ -72,7 +72,6 @@ def append_options(
     batch_bytes: int | None,
     expected_offset: int | None,
     leader_epoch: int | None,
-    producer: ProducerFields,
     atomic: bool,
 ) -> AppendOptions:
     """Check what a caller says of an append to a log with this configuration."""
@@ -83,7 +82,7 @@ def append_options(
         expected_offset = checked_expectation(expected_offset)
         if not atomic:
             raise ValueError("expected_offset needs atomic=True: other appends may come between several batches")
-    return AppendOptions(codec, batch_bytes, expected_offset, leader_epoch, producer, atomic)
+    return AppendOptions(codec, batch_bytes, expected_offset, leader_epoch, atomic=atomic)
 
 
 def codec_of(config: LogConfig, named: str | None) -> int:

@@ -7,6 +7,7 @@ those before its batch are in the log, as the error's `appended` says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from kstore.columns import _column_encoder
@@ -23,9 +24,14 @@ MAX_THREADS = 256
 
 
 def append_columns(
-    writer: Writer, columns: ColumnInput, now_ms: int, options: AppendOptions, threads: int
+    writer: Writer,
+    columns: ColumnInput,
+    now_ms: int,
+    options: AppendOptions,
+    threads: int,
+    flush: Callable[[], None] | None,
 ) -> AppendInfo:
-    """Append a record for each row; see `Log.append_columns`."""
+    """Append a record for each row, and call `flush` then; see `Log.append_columns`."""
     work = OrderedWork(threads)
     stored = Stored()
     pipeline = Pipeline(
@@ -54,6 +60,8 @@ def append_columns(
                 while _column_encoder.pack(pipeline.packer, rows, limit_bytes):
                     pipeline.send()
             _column_encoder.close(pipeline.packer)
+        if flush is not None:
+            flush()
     except RecordTooLargeError as error:
         raise with_appended(
             too_large(writer.config, error), stored.info(writer.config, now_ms), writer.directory

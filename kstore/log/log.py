@@ -38,7 +38,6 @@ from kstore.errors import (
 )
 from kstore.files import follower_file, names
 from kstore.log import _append, column_append, encoded_append
-from kstore.log.appended import with_appended
 from kstore.log.batch_packer import append_options, check_epoch, producer_fields
 from kstore.log.column_append import MAX_THREADS
 from kstore.log.column_reads import (
@@ -320,12 +319,9 @@ class Log(Closing):
         also `OutOfOrderSequenceError`, `InvalidProducerEpochError`, `InvalidTxnStateError`.
         """
         writer = self._leading()
-        producer = producer_fields(producer_id, producer_epoch, base_sequence, transactional)
-        options = append_options(
-            writer.config, compression, batch_bytes, expected_offset, leader_epoch, producer, atomic
-        )
-        appended = append_records(writer, records, options)
-        return self._synced(appended) if sync else appended
+        options = append_options(writer.config, compression, batch_bytes, expected_offset, leader_epoch, atomic)
+        options.producer = producer_fields(producer_id, producer_epoch, base_sequence, transactional)
+        return append_records(writer, records, options, self.flush if sync else None)
 
     def append_columns(
         self,
@@ -363,20 +359,12 @@ class Log(Closing):
         not taken; errors name the row. Every exception says what is stored, as in `append_many`.
         """
         writer = self._leading()
-        producer = producer_fields(producer_id, producer_epoch, base_sequence, transactional)
-        options = append_options(
-            writer.config,
-            compression,
-            batch_bytes,
-            expected_offset,
-            leader_epoch,
-            producer,
-            expected_offset is not None,
-        )
+        atomic = expected_offset is not None
+        options = append_options(writer.config, compression, batch_bytes, expected_offset, leader_epoch, atomic)
         threads = arguments.integer("threads", threads, 1, MAX_THREADS)
         rows = ColumnInput(values, keys, timestamps, headers, now_ms := writer.now())
-        appended = column_append.append_columns(writer, rows, now_ms, options, threads)
-        return self._synced(appended) if sync else appended
+        options.producer = producer_fields(producer_id, producer_epoch, base_sequence, transactional)
+        return column_append.append_columns(writer, rows, now_ms, options, threads, self.flush if sync else None)
 
     def append_batch(
         self,
@@ -971,14 +959,6 @@ class Log(Closing):
         writer = self._writable()
         writer.append_epochs.refuse_follower()
         return writer
-
-    def _synced(self, appended: AppendInfo) -> AppendInfo:
-        try:
-            self.flush()
-        except BaseException as error:
-            with_appended(error, appended, self.path)
-            raise
-        return appended
 
     def _refuse_append(self, *_: object) -> NoReturn:
         raise self._not_writable()

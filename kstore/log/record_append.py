@@ -6,7 +6,7 @@ raises leaves the log as it was, or its exception says what it has stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kstore.base import arguments
@@ -55,8 +55,10 @@ def append_record(
     return offset
 
 
-def append_records(writer: Writer, records: Iterable[Any], options: AppendOptions) -> AppendInfo:
-    """Append an iterable of records in batches; see `Log.append_many`."""
+def append_records(
+    writer: Writer, records: Iterable[Any], options: AppendOptions, flush: Callable[[], None] | None = None
+) -> AppendInfo:
+    """Append an iterable of records in batches, and call `flush` then; see `Log.append_many`."""
     producer = options.producer
     numbered = producer.producer_id >= 0
     now_ms = writer.now()
@@ -83,6 +85,8 @@ def append_records(writer: Writer, records: Iterable[Any], options: AppendOption
                         expected_offset=options.expected_offset,
                     )
                     packer.clear()
+        if flush is not None:
+            flush()
     except BaseException as error:
         with_appended(error, stored.info(writer.config, now_ms), writer.directory)
         raise

@@ -299,8 +299,14 @@ class Consumer(Closing):
         if offset is not None:
             if start <= offset <= end:
                 return int(offset)
-            what = "group %s: %s-%d: position %d is outside of the log, which has %d to %d"
-            logger.warning(what, self.group, *place, offset, start, end)
+            logger.warning(
+                "group %s: %s-%d: position %d is outside of the log, which has %d to %d",
+                self.group,
+                *place,
+                offset,
+                start,
+                end,
+            )
         if reset == "earliest":
             return start
         if reset == "latest":

@@ -160,8 +160,12 @@ class TransactionCoordinator:
             state = entry.state
             if state is None or state.producer_epoch >= epoch or state.status.is_prepared:
                 return
-            what = "transaction of %s: its epoch was %d, its logs know %d"
-            logger.warning(what, entry.transactional_id, state.producer_epoch, epoch)
+            logger.warning(
+                "transaction of %s: its epoch was %d, its logs know %d",
+                entry.transactional_id,
+                state.producer_epoch,
+                epoch,
+            )
             try:
                 # A commit that is complete must not seem to be one of this epoch (`was_committed`).
                 status = Status.EMPTY if state.status.is_complete else state.status
@@ -316,8 +320,12 @@ class TransactionCoordinator:
                 try:
                     if state is not None and _is_over(state, now_ms):
                         if name not in manager.failures:  # else it is tried again
-                            what = "%s: aborted, it is open for %d ms and its timeout is %d"
-                            logger.warning(what, name, now_ms - state.start_ms, state.timeout_ms)
+                            logger.warning(
+                                "%s: aborted, it is open for %d ms and its timeout is %d",
+                                name,
+                                now_ms - state.start_ms,
+                                state.timeout_ms,
+                            )
                         entry.owner = None
                         self.settle(entry, fence=True)
                     elif state is not None and state.status.is_prepared:

@@ -117,7 +117,7 @@ cdef class ColumnSplitter(BaseSplitter):
             packer = self._make(self._current)
             if packer._codec:
                 raise ValueError("a packer for columns has no codec: batches are compressed when they are finished")
-            self._packers[self._current] = packer
+            self._keep(self._current, packer)
             self._borrowed[self._current] = <PyObject *> packer
         elif code == MORE_ROOM:
             packer = self._packers[self._current]

@@ -3,6 +3,8 @@
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
+from kstore.codec._pack cimport Packer
+
 
 cdef class Router:
     cdef readonly int32_t partitions
@@ -27,11 +29,13 @@ cdef class BaseSplitter:
     cdef int64_t _sticky_bytes
     cdef int32_t _only                 # the partition of every record; -1: as routed
     cdef list _packers                 # by partition, None without a record
+    cdef list _made                    # the partitions that have one, in order
     cdef bint _busy
     cdef int64_t _finished             # bytes, in all packers
     cdef int64_t _held                 # with open batches
 
     cdef int _enter(self) except -1
+    cdef int _keep(self, int32_t partition, Packer packer) except -1
     cdef int _close_all(self) except -1
     cdef int _drop_all(self) except -1
     cdef int _count(self) except -1

@@ -23,6 +23,7 @@ from kstore.columns._arrow cimport ks_bytes
 from kstore.codec._pack cimport Packer, put_plain
 
 import secrets
+from bisect import insort
 
 from kstore.errors import RecordTooLargeError
 
@@ -159,6 +160,7 @@ cdef class BaseSplitter:
         if self._only >= router.partitions:
             raise ValueError(f"partition {partition} of a topic with {router.partitions}")
         self._packers = [None] * router.partitions
+        self._made = []
 
     def close(self) -> None:
         """Finish all open batches."""
@@ -171,8 +173,8 @@ cdef class BaseSplitter:
     @property
     def ready(self) -> list[tuple[int, Packer]]:
         """(partition, packer) of each partition with finished batches, which the caller takes away."""
-        return [(partition, packer) for partition, packer in enumerate(self._packers)
-                if packer is not None and (<Packer> packer).finished]
+        return [(partition, self._packers[partition]) for partition in self._made
+                if (<Packer> self._packers[partition]).finished]
 
     cdef int _enter(self) except -1:
         if self._busy:
@@ -180,16 +182,19 @@ cdef class BaseSplitter:
         self._busy = True
         return 0
 
+    cdef int _keep(self, int32_t partition, Packer packer) except -1:
+        self._packers[partition] = packer
+        insort(self._made, partition)
+        return 0
+
     cdef int _close_all(self) except -1:
-        for packer in self._packers:
-            if packer is not None:
-                (<Packer> packer).close_batch()
+        for partition in self._made:
+            (<Packer> self._packers[partition]).close_batch()
         return 0
 
     cdef int _drop_all(self) except -1:
-        for packer in self._packers:
-            if packer is not None:
-                (<Packer> packer).drop_open()
+        for partition in self._made:
+            (<Packer> self._packers[partition]).drop_open()
         return 0
 
     cdef int _count(self) except -1:
@@ -197,17 +202,16 @@ cdef class BaseSplitter:
         cdef Packer packer
         cdef int64_t reserved = 0
         self._finished = self._held = 0
-        for packer in self._packers:
-            if packer is not None:
-                if packer._exports:
-                    raise BufferError("a view of a packer's buffer is alive")
-                self._finished += packer.finished
-                self._held += packer._used
-                reserved += packer._capacity
+        for partition in self._made:
+            packer = self._packers[partition]
+            if packer._exports:
+                raise BufferError("a view of a packer's buffer is alive")
+            self._finished += packer.finished
+            self._held += packer._used
+            reserved += packer._capacity
         if reserved > 2 * self._max_bytes:
-            for packer in self._packers:
-                if packer is not None:
-                    (<Packer> packer).shrink()
+            for partition in self._made:
+                (<Packer> self._packers[partition]).shrink()
         return 0
 
 
@@ -289,7 +293,7 @@ cdef class Splitter(BaseSplitter):
         if packer._codec != 0 and self._numbers == NULL:
             self._make_room_for_numbers()
         if self._packers[partition] is None:          # else the code that makes packers called us
-            self._packers[partition] = packer
+            self._keep(partition, packer)
         return self._packers[partition]
 
     cdef int _make_room_for_numbers(self) except -1:
@@ -502,8 +506,8 @@ cdef class Splitter(BaseSplitter):
 
     cdef int _close_all(self) except -1:
         cdef Packer packer
-        for self._current, packer in enumerate(self._packers):
-            if packer is not None:
-                packer.records = self.records
-                packer.close_batch()
+        for self._current in self._made:
+            packer = self._packers[self._current]
+            packer.records = self.records
+            packer.close_batch()
         return 0
