@@ -48,7 +48,7 @@ help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
 	@echo 'make demo-spark the flights through a Spark DataFrame into 16 partitions, and back'
 	@echo 'make test      lint, types, stubs, every test (at most $(TEST_MINUTES) minutes)'
-	@echo 'make bench     the speed tables, with peers, written into docs/performance.md; under 15 minutes'
+	@echo 'make bench     the speed tables, with peers, written into bench/results; under 15 minutes'
 	@echo 'make bench-all the other tables (of both: BENCH="-k append" for a part, which is printed only)'
 	@echo 'make instructions  instructions of the hot paths beside the known ones (needs valgrind)'
 	@echo 'make soak      the tests with new random choices for $(HOURS) hours, and a report'
@@ -110,9 +110,9 @@ docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_names.py
 	$(BIN)/python docs/make_layers.py
 
-# The tables of docs/performance.md: those of `make bench` in less than 15 minutes on two quiet processors, the rest by
-# make bench-all. Each run is of one scale, and bench/tables.py writes its tables with what is known of the machine. With
-# BENCH=... a part is measured and printed, and the page stays. What failed does not keep the rest out of the page.
+# bench/results: `make bench` takes less than 15 minutes on two quiet processors, make bench-all measures the other
+# questions. bench/tables.py writes the tables and those of docs/. With BENCH=... a part is measured and printed, and no file
+# changes. A question that fails does not keep the others out of the results.
 TABLES = kafka log index recovery columns_in columns users verify crc32c store transactions
 ALL    = $(filter-out $(TABLES),$(patsubst bench/bench_%.py,%,$(wildcard bench/bench_*.py)))
 SCALE ?= 0.25

@@ -1,14 +1,16 @@
-"""Writes the tables of docs/performance.md from what a run has measured: `python bench/tables.py build/bench.json`.
+"""Write the results of a run into bench/results and the pages of docs/: `python bench/tables.py build/bench.json`.
 
-`make bench` and `make bench-all` do it at their end. A run's tables stand between two comments that name its file, and
-are replaced as a whole: no figure in them is written by hand, and none stays from another run. Above them stand the
-machine, the time, the commit, the scale, the threads and how busy the machine was. Another page may have the table of
-one file of bench/ between two comments that name that file.
+`make bench` and `make bench-all` call it. A run replaces its file in bench/results as a whole: the machine, the date,
+the commit, the scale, the load, and a table for each file of bench/. Pages show parts of these files. Between
+`<!-- bench_x.py: begin -->` and `<!-- bench_x.py: end -->` stands the table of that file. Below a comment
+`<!-- rows of bench: ... -->`, which lists questions, one in a line, stands one row for each of them.
+Invariant: no figure is written by hand.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import sys
 from collections.abc import Iterator
@@ -18,12 +20,10 @@ from typing import Any
 from common import Question, Result, shown, verdicts
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "performance.md"
+RESULTS = Path(__file__).parent / "results"
 BOUND = "bound: "
-HEAD = (
-    "question", "contestant", "median", "best", "spread", "a round: records or calls, size", "its time by kstore's",
-    "asked for",
-)  # fmt: skip
+RATIO = "time / kstore's time"
+HEAD = ("question", "contestant", "median", "best", "spread", "records or calls of a round, size", RATIO, "target")
 
 
 def results(run: dict[str, Any]) -> list[tuple[str, Result]]:
@@ -46,16 +46,16 @@ def about(run: dict[str, Any]) -> Iterator[str]:
     yield (
         f"Machine: {of['machine']}; {of['processors']} processors, {of['memory_gib']} GiB of memory. Measured on "
         f"{of['date']} with kstore at commit {of['commit']} of {of['commit_date']}, by `{of['command']}` in "
-        f"{of['minutes']} minutes, with KSTORE_BENCH_SCALE={of['scale']:g}. Programs that waited for a processor: "
+        f"{of['minutes']} minutes, with KSTORE_BENCH_SCALE={of['scale']:g}. Load of the machine: "
         f"{of['load_before']} before the run, {of['load_after']} at its end, the run itself included."
     )
     yield ""
     yield (
-        f"Threads: one, unless a row or its question says otherwise; `read_columns` and its like have {of['threads']} "
-        "where none are named. "
-        "Median and best of the rounds; the spread is the slowest round less the fastest, by the median."
+        f"One thread, unless a row or its question says otherwise; reads of columns use {of['threads']} threads by "
+        "default. Median and best are those of the rounds. The spread is the slowest round minus the fastest, divided "
+        "by the median."
     )
-    for what, named in (("Failed, and so not in the tables", of["failed"]), ("Left out", of["skipped"])):
+    for what, named in (("Failed, and not in the tables", of["failed"]), ("Skipped", of["skipped"])):
         if named:
             yield from ("", f"{what}: {'; '.join(named)}.")
 
@@ -63,26 +63,26 @@ def about(run: dict[str, Any]) -> Iterator[str]:
 def tables(run: dict[str, Any]) -> Iterator[str]:
     """The table of each file below its name."""
     for file, lines in by_file(run).items():
-        yield from ("", f"### `bench/{file}`", "", *lines)
+        yield from ("", f"## `bench/{file}`", "", *lines)
 
 
 def missed(run: dict[str, Any]) -> Iterator[str]:
-    """What was asked for and not reached, and how far the bound of the question comes, where it has one."""
+    """The targets that were missed, and how close the bound of the question comes, if it has one."""
     lines = [line for answers in by_question(run).values() if (line := missed_row([one for _, one in answers]))]
     if lines:
-        yield from ("", "### Asked for, and missed", "")
+        yield from ("", "## Missed targets", "")
         yield (
-            "The share of what was asked is that of rates. A bound does only what its question cannot leave out: where "
-            "it comes to less than 1 of what was asked, the machine forbids that. Of several bounds the one that does "
-            "most counts."
+            "Shares are shares of rates. A bound is a program that does only what its question requires. If it reaches "
+            "less than 1 of the target, no program reaches the target on this machine. Of several bounds, the one that "
+            "does the most work counts."
         )
         yield ""
-        head = ("question", "asked for", "kstore, of it", "bound, of it", "kstore, of the bound", "bound")
+        head = ("question", "target", "kstore / target", "bound / target", "kstore / bound", "bound")
         yield from (f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *lines))
 
 
 def missed_row(contestants: list[Result]) -> tuple[str, ...] | None:
-    """A question's row among those that are missed; the hardest of what it asks for counts."""
+    """The row of a question that misses a target; of several missed targets the highest counts."""
     ours = next(filter(is_ours, contestants), None)
     failed = [] if ours is None else [one for one in verdicts(ours, contestants) if not one.is_met]
     if ours is None or not failed:
@@ -107,7 +107,7 @@ def by_question(run: dict[str, Any]) -> dict[str, list[tuple[str, Result]]]:
 
 
 def by_file(run: dict[str, Any]) -> dict[str, list[str]]:
-    """A table for each file; a question that several files ask is where kstore answers it."""
+    """The table of each file. A question that several files ask is in the table of the file with kstore's row."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for answers in by_question(run).values():
         file = next((file for file, one in answers if is_ours(one)), answers[0][0])
@@ -116,7 +116,7 @@ def by_file(run: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def table(lines: list[tuple[str, ...]]) -> list[str]:
-    """The lines of a table, without the columns that say nothing."""
+    """The lines of a table, without empty columns."""
     used = [number for number in range(len(HEAD)) if any(line[number] for line in lines)]
     shown_lines = [[line[number] for number in used] for line in (HEAD, ("---",) * len(HEAD), *lines)]
     return [f"| {' | '.join(cells)} |" for cells in shown_lines]
@@ -146,28 +146,72 @@ def rows(contestants: list[Result]) -> Iterator[tuple[str, ...]]:
         question = ""
 
 
-def written(page: str, name: str, lines: list[str]) -> str:
-    """The page with the lines between the comments of that run."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    before, found, rest = page.partition(begin)
-    _, also, after = rest.partition(end)
-    if not found or not also:
-        raise SystemExit(f"no page has a place for {name}: {begin} and {end}")
-    return before + "\n".join([begin, "", *lines, "", end]) + after
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def table_of(file: str) -> list[str]:
+    """The table of a file of bench/ and the line that says which run it is from."""
+    for path in sorted(RESULTS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        _, found, after = text.partition(f"## `bench/{file}`\n\n")
+        if found:
+            date = re.search(r"Measured on (.*?) with", text)
+            link = f"[`make {path.stem}`](../bench/results/{path.name})"
+            return [f"From the run of {link} on {date[1] if date else ''}:", "", *after.split("\n\n")[0].splitlines()]
+    raise SystemExit(f"no results of {file}")
+
+
+def row_of(question: str, run: str) -> str:
+    """One row for a question: kstore's median, and for each other contestant its time divided by kstore's."""
+    ours, others, at = "", [], None
+    for line in (RESULTS / f"{run}.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| question | contestant |"):
+            head = cells_of(line)
+        elif line.startswith("| **"):
+            at = without_threads(cells_of(line)[0].strip("*"))
+        elif not line.startswith("|  |"):
+            at = None
+        if at == without_threads(question):
+            cells = dict(zip(head, cells_of(line), strict=False))
+            if cells["contestant"] == "kstore":
+                ours = cells["median"]
+            elif ratio := cells.get(RATIO, "").rstrip("x"):
+                others.append(f"{cells['contestant']} {ratio}")
+    if not ours:
+        raise SystemExit(f"{run} has no question {question!r}")
+    return f"| {question} | {ours} | {'; '.join(others)} |"
+
+
+def without_threads(question: str) -> str:
+    """A question without the number of threads, which depends on the machine."""
+    return re.sub(r"\d+ threads", "threads", question)
+
+
+def refreshed(page: str) -> str:
+    """A page with its tables and rows as bench/results has them now."""
+
+    def table_between(found: re.Match[str]) -> str:
+        return "\n".join([found[1], "", *table_of(found[2]), "", found[3]])
+
+    def rows_below(found: re.Match[str]) -> str:
+        lines = [row_of(question, found[2]) for question in found[3].strip().splitlines()]
+        return "\n".join([found[1], "| | kstore | time of others / kstore's time |", "|---|---|---|", *lines, "", ""])
+
+    page = re.sub(r"(<!-- (bench_\w+\.py): begin -->).*?(<!-- \2: end -->)", table_between, page, flags=re.DOTALL)
+    return re.sub(r"(<!-- rows of ([\w-]+):\n(.*?)-->\n)\n(?:\|[^\n]*\n)*\n?", rows_below, page, flags=re.DOTALL)
 
 
 def main(path: Path) -> None:
     run = json.loads(path.read_text())
-    lines = [*about(run), *missed(run), *tables(run)]
-    PAGE.write_text(written(PAGE.read_text(), path.stem, lines))
-    print(f"the tables of {path} are in {PAGE}")
-    of = run["run"]
-    source = f"From the run of `{of['command']}` on {of['date']} that [performance.md](performance.md) tells of:"
+    lines = [f"# Results of `make {path.stem}`", "", *about(run), *missed(run), *tables(run)]
+    (RESULTS / f"{path.stem}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"the results of {path} are in {RESULTS / path.stem}.md")
     for page in DOCS.glob("*.md"):
-        for file, table in by_file(run).items():
-            if f"<!-- {file}: begin -->" in (text := page.read_text()):
-                page.write_text(written(text, file, [source, "", *table]))
-                print(f"that of {file} is in {page}")
+        text = page.read_text(encoding="utf-8")
+        if (new := refreshed(text)) != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"and in {page}")
 
 
 if __name__ == "__main__":

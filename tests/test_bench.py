@@ -1,4 +1,4 @@
-"""What bench/ writes and compares by itself: the tables of docs/performance.md, and counts of instructions."""
+"""What bench/ writes and compares by itself: bench/results, the tables of docs/, and counts of instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-PAGE = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
+BENCH = REPOSITORY / "bench"
 
 
 def module_of_bench(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -55,10 +55,10 @@ def test_a_table_says_medians_best_spread_real_sizes_and_whether_limits_were_kep
     asked = "met: at least 2 M/s; met: 3.00 times peer, at least 2"
     assert f"| **how fast?** | kstore | 3.00 M/s | 3.00 M/s | 50% | 3,000,000, 300.0 MB |  | {asked} |" in lines
     assert "|  | peer | 1.00 M/s | 1.00 M/s | 10% | 3,000,000, 300.0 MB | 3.00x |  |" in lines
-    assert "### `bench/bench_log.py`" in lines
-    assert "### `bench/bench_kafka.py`" not in lines
+    assert "## `bench/bench_log.py`" in lines
+    assert "## `bench/bench_kafka.py`" not in lines
     assert any("commit abc of 2025-12-31" in line and "KSTORE_BENCH_SCALE=0.25" in line for line in tables.about(RUN))
-    assert "Left out: no cargo." in list(tables.about(RUN))
+    assert "Skipped: no cargo." in list(tables.about(RUN))
 
 
 def test_what_is_missed_is_told_with_its_share_of_what_was_asked_and_of_the_bound(
@@ -74,39 +74,70 @@ def test_what_is_missed_is_told_with_its_share_of_what_was_asked_and_of_the_boun
     assert f"| how fast? | {asked} | 0.60 |  |  |  |" in list(tables.missed(run))
 
 
-def test_the_tables_of_a_run_take_the_place_of_those_before_and_of_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tables = module_of_bench("tables", monkeypatch)
-    once = tables.written(PAGE, "bench", ["| old |"])
-    again = tables.written(once, "bench", ["| new |"])
-    assert "| new |" in again
-    assert "| old |" not in again
-    before, after = "<!-- bench: begin -->", "<!-- bench: end -->"
-    assert again.partition(before)[0] == PAGE.partition(before)[0]
-    assert again.partition(after)[2] == PAGE.partition(after)[2]
-    with pytest.raises(SystemExit, match="no page has a place for another"):
-        tables.written(PAGE, "another", [])
+PAGE = """above
+<!-- bench_log.py: begin -->
+old
+<!-- bench_log.py: end -->
+<!-- rows of bench:
+how fast?
+-->
+
+| old |
+
+below
+"""
+SHOWN = """above
+<!-- bench_log.py: begin -->
+
+From the run of [`make bench`](../bench/results/bench.md) on 1 January 2026, 00:00 UTC:
+
+TABLE
+
+<!-- bench_log.py: end -->
+<!-- rows of bench:
+how fast?
+-->
+
+| | kstore | time of others / kstore's time |
+|---|---|---|
+| how fast? | 3.00 M/s | peer 3.00 |
+
+below
+"""
 
 
-def test_a_page_that_names_a_file_of_bench_gets_its_table_and_keeps_the_rest(
+def test_a_run_replaces_its_results_and_the_parts_of_pages_that_show_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = module_of_bench("tables", monkeypatch)
-    run, guide, page = tmp_path / "bench.json", tmp_path / "guide.md", tmp_path / "performance.md"
+    monkeypatch.setattr(tables, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "results").mkdir()
+    page, run, results = tmp_path / "docs" / "page.md", tmp_path / "bench.json", tmp_path / "results" / "bench.md"
+    page.write_text(PAGE)
+    results.write_text("old")
     run.write_text(json.dumps(RUN))
-    guide.write_text("above\n<!-- bench_log.py: begin -->\nold\n<!-- bench_log.py: end -->\nbelow\n")
-    page.write_text("<!-- bench: begin -->\nold\n<!-- bench: end -->\n")
-    monkeypatch.setattr(tables, "DOCS", tmp_path)
-    monkeypatch.setattr(tables, "PAGE", page)
-    tables.main(run)
-    text = guide.read_text()
-    assert text.startswith("above\n<!-- bench_log.py: begin -->\n")
-    assert text.endswith("<!-- bench_log.py: end -->\nbelow\n")
-    assert "| **how fast?** | kstore |" in text
-    assert "`make bench` on 1 January 2026" in text
-    assert "old" not in text
-    assert "| **how fast?** | kstore |" in page.read_text()
+    for _ in range(2):
+        tables.main(run)
+        table = "\n".join(tables.by_file(RUN)["bench_log.py"])
+        assert page.read_text() == SHOWN.replace("TABLE", table)
+        assert results.read_text().startswith("# Results of `make bench`\n\nMachine: a processor; 2 processors")
+        assert f"## `bench/bench_log.py`\n\n{table}\n" in results.read_text()
+
+
+def test_a_page_that_asks_for_what_no_run_has_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = module_of_bench("tables", monkeypatch)
+    with pytest.raises(SystemExit, match="bench has no question 'how slow"):
+        tables.refreshed("<!-- rows of bench:\nhow slow?\n-->\n\n")
+    with pytest.raises(SystemExit, match=r"no results of bench_none\.py"):
+        tables.refreshed("<!-- bench_none.py: begin --><!-- bench_none.py: end -->")
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_a_page_shows_the_figures_of_the_results(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = module_of_bench("tables", monkeypatch)
+    assert tables.refreshed(path.read_text(encoding="utf-8")) == path.read_text(encoding="utf-8")
 
 
 def test_a_path_that_takes_4_percent_more_is_named_and_one_that_takes_2_is_not(
@@ -119,12 +150,11 @@ def test_a_path_that_takes_4_percent_more_is_named_and_one_that_takes_2_is_not(
     assert len(lines) == 5
 
 
-def test_each_row_that_the_page_names_is_in_its_tables() -> None:
-    """Once a run has been written into it; how many threads the rows have is the machine's."""
-    section = re.sub(
-        r"\d+ threads", "threads", PAGE.partition("<!-- bench: begin -->")[2].partition("<!-- bench: end -->")[0]
-    )
-    rows = set(re.findall(r"^\| \*\*(.+?)\*\* \|", section, re.MULTILINE))
-    named = re.findall(r"\brow \"([^\"]+)\"", re.sub(r"\d+ threads", "threads", " ".join(PAGE.split())))
+def test_each_row_that_the_notes_name_is_in_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = module_of_bench("tables", monkeypatch)
+    results = "".join(path.read_text(encoding="utf-8") for path in (BENCH / "results").glob("*.md"))
+    rows = set(re.findall(r"^\| \*\*(.+?)\*\* \|", tables.without_threads(results), re.MULTILINE))
+    notes = tables.without_threads(" ".join((BENCH / "NOTES.md").read_text(encoding="utf-8").split()))
+    named = re.findall(r"\brow \"([^\"]+)\"", notes)
     assert len(named) >= 8
-    assert rows == set() or set(named) - rows == set()
+    assert set(named) - rows == set()
