@@ -27,7 +27,7 @@ TESTING = REPOSITORY / "docs" / "testing.md"  # its examples are tests
 GUIDE, COOKBOOK = REPOSITORY / "docs" / "guide.md", REPOSITORY / "docs" / "cookbook.md"  # test_guide.py runs theirs
 DOCUMENTS = [
     *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md")),
-    REPOSITORY / "bench" / "NOTES.md",
+    *(REPOSITORY / name for name in ("bench/NOTES.md", "tests/testcases.md")),
     *sorted((REPOSITORY / "docs").glob("*.md")),
 ]
 RULES = sorted((REPOSITORY / "docs" / "rules").glob("*.md"))

@@ -1,4 +1,4 @@
-"""docs/testcases.md: every case is counted once, and every test that is said to hold one exists."""
+"""tests/testcases.md: every case is counted once, and every test that is said to hold one exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.test_docs import REPOSITORY, table_after, text_of
 
-PAGE = REPOSITORY / "docs" / "testcases.md"
+PAGE = REPOSITORY / "tests" / "testcases.md"
 CASES = 681
 CITATION = re.compile(r"\b([A-Z]\w+Test)\.(\w+)")
 

@@ -1,6 +1,6 @@
 """Cases of Kafka's own suites about the fetcher threads of followers: what is truncated, started anew and copied.
 
-Each test cites the case that it rebuilds; `docs/testcases.md` says for every case who holds it. A batch is given as
+Each test cites the case that it rebuilds; `tests/testcases.md` says which test holds each case. A batch is given as
 (base offset, leader epoch, value), as the suites do.
 """
 

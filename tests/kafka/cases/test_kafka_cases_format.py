@@ -1,6 +1,6 @@
 """Cases of Kafka's own suites about bytes in memory and in a file: batches, records, old formats, varints.
 
-Each test cites the case that it rebuilds; `docs/testcases.md` says for every case who holds it (FORMAT 2 to 6).
+Each test cites the case that it rebuilds; `tests/testcases.md` says which test holds each case (FORMAT 2 to 6).
 """
 
 from __future__ import annotations

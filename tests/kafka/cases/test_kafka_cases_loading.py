@@ -1,6 +1,6 @@
 """Cases of Kafka's own suites about opening a log: clean and not, damaged, with leftovers, with snapshots astray.
 
-Each test cites the case that it rebuilds; `docs/testcases.md` says for every case who holds it (SEMANTICS 8). What
+Each test cites the case that it rebuilds; `tests/testcases.md` says which test holds each case (SEMANTICS 8). What
 makes an opening unclean is what is in the checkpoint of the recovery points: `recover_from` writes it.
 """
 

@@ -1,6 +1,6 @@
 """Cases of Kafka's own suites about a log that is open: segments, rolls, cuts, epochs.
 
-Each test cites the case that it rebuilds; `docs/testcases.md` says for every case who holds it. Kafka's fixtures use
+Each test cites the case that it rebuilds; `tests/testcases.md` says which test holds each case. Kafka's fixtures use
 old formats and its own sizes here and there: what is asserted is the behaviour, in format 2 (SEMANTICS 1 to 3, 10).
 """
 

@@ -1,6 +1,6 @@
 """Cases of Kafka's own suites about producers: their state, its snapshots, transactions and the index of aborted ones.
 
-Each test cites the case that it rebuilds; `docs/testcases.md` says for every case who holds it. test_producers.py has
+Each test cites the case that it rebuilds; `tests/testcases.md` says which test holds each case. test_producers.py has
 the others (SEMANTICS 9).
 """
 

@@ -1,6 +1,6 @@
 """Cases of Kafka's own suites about reading an open log: by offset, in gaps, up to the end; and by timestamp.
 
-Each test cites the case that it rebuilds; `docs/testcases.md` says for every case who holds it (SEMANTICS 4, 5).
+Each test cites the case that it rebuilds; `tests/testcases.md` says which test holds each case (SEMANTICS 4, 5).
 """
 
 from __future__ import annotations

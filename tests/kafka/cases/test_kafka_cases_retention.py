@@ -1,6 +1,6 @@
 """Cases of Kafka's own suites about retention: which segments go, what goes with them, what a broker's task does.
 
-Each test cites the case that it rebuilds; `docs/testcases.md` says for every case who holds it. The high watermark of
+Each test cites the case that it rebuilds; `tests/testcases.md` says which test holds each case. The high watermark of
 a log with one replica is its end: cases about a lower one are held by the pure decision (SEMANTICS 6).
 """
 
