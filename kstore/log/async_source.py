@@ -28,11 +28,9 @@ class LogSource:
         self.is_over = False
 
     def has_news(self) -> bool:
-        """Return whether the log has grown or otherwise changed since the last `look`."""
         return self._followed.has_news()
 
     def look(self) -> Sequence[RecordIterator]:
-        """Return the records that were appended since the last call."""
         records = self._followed.look()
         if records is None:
             return ()
@@ -46,7 +44,6 @@ class LogSource:
         return (records,)
 
     def watched(self, ring: Callable[[], None]) -> AbstractContextManager[None]:
-        """Return a context manager in which the writer calls `ring` after a change, if it is in this process."""
         return watching((self._view,), ring)
 
 

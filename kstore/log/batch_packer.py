@@ -143,13 +143,11 @@ def packer(
 
 
 def check_epoch(leader_epoch: int | None) -> None:
-    """Raise `ValueError` or `TypeError` for an invalid leader epoch."""
     if leader_epoch is not None:
         arguments.integer("leader_epoch", leader_epoch, 0, INT_MAX)
 
 
 def checked_expectation(expected_offset: int | None) -> int | None:
-    """Check the offset that a conditional append expects."""
     return None if expected_offset is None else arguments.integer("expected_offset", expected_offset, 0, LONG_MAX)
 
 

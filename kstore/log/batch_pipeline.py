@@ -90,7 +90,6 @@ class OrderedWork:
         return self._spares.pop() if self._spares else Packer(1, 1, now_ms=0)
 
     def give_back(self, spare: Packer) -> None:
-        """Take back an empty packer for later use."""
         if len(self._spares) <= 4 * self.threads:
             self._spares.append(spare)
 
@@ -115,10 +114,7 @@ class Pipeline:
         producer: ProducerFields = NO_PRODUCER,
         single: bool = False,
     ) -> None:
-        """`store` is called with a packer to store its batches; the packer is then emptied.
-
-        `warn` is called in the calling thread with a timestamp that looks like seconds, before the batch is stored.
-        """
+        """`store` stores a packer's batches; `warn` is called before, with a timestamp that looks like seconds."""
         config = log.config
         self._log, self._work, self._store, self._warn = log, work, store, warn
         self._codec = codec

@@ -136,7 +136,6 @@ class ArrowStreams:
     _end: weakref.ref[_End] | None = None
 
     def schema(self) -> object:
-        """Return the default schema of `stream` as a PyCapsule."""
         return _columns.schema_capsule(_columns.fields_of(_columns.DEFAULT_COLUMNS, "binary"))
 
     def stream(self, view: View, requested_schema: object, owner: object) -> object:

@@ -66,7 +66,6 @@ class ColumnSource:
         return reader.finish()
 
     def _fill(self) -> None:
-        """Read until the chunk is full or no record is left."""
         while True:
             error = None
             self._reader.mark()
@@ -175,7 +174,6 @@ class ColumnSource:
         self._reader.open(self._file.fd, position, segment.path, segment.base_offset, least, self._file)
 
     def _leave_out(self, segment: Segment) -> None:
-        """Have the reader leave out the aborted transactions of a segment."""
         self._filter = self._log_reader.aborted_in(segment, self._reader.next_offset, self._end)
         self._reader.leave_out(self._filter)
 

@@ -30,10 +30,7 @@ def append_encoded(
     leader_epoch: int | None,
     transaction_version: int,
 ) -> AppendInfo:
-    """Append one encoded batch or raise why it is refused; see `Log.append_batch`.
-
-    Called if the appender's fast path did not append the batch.
-    """
+    """Append one encoded batch that the appender's fast path did not append, or raise; see `Log.append_batch`."""
     if origin not in ("client", "coordinator"):
         raise ValueError(f"origin is {origin!r}; 'client' and 'coordinator' are allowed")
     arguments.integer("transaction_version", transaction_version, 0, 2)

@@ -82,7 +82,6 @@ class HostedLog:
 
     @property
     def view(self) -> Writer | ReadOnlyView:
-        """The log's `View`."""
         return self.log._view
 
     @property

@@ -35,10 +35,7 @@ def append_record(
     leader_epoch: int | None,
     expected_offset: int | None,
 ) -> int:
-    """Append one record if more is to be done than to write it; see `Log.append`.
-
-    For example a roll, compression, due housekeeping, or headers of an unusual type.
-    """
+    """Append one record that needs a roll, compression, housekeeping, or unusual headers; see `Log.append`."""
     writer.housekeeping.before_append()
     batch_packer.check_epoch(leader_epoch)
     expected_offset = batch_packer.checked_expectation(expected_offset)

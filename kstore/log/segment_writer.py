@@ -1,7 +1,7 @@
 """Writes batches into segments for a bulk load, outside of any log; each segment has three files.
 
-They are byte for byte the files of a `Log` with the same configuration after a clean close. The files that only an open
-log needs are not written: producer snapshots, leader epochs, checkpoints, locks.
+They are byte for byte the files of a `Log` with the same configuration after a clean close, without the files that only
+an open log needs.
 """
 
 from __future__ import annotations
@@ -133,17 +133,14 @@ class SegmentWriter:
     # `openfiles.Holder`
 
     def holds(self) -> int:
-        """Return the number of descriptors that the active segment is written through."""
         return active_segment.DESCRIPTORS if self._appender.attached else 0
 
     def was_used(self) -> bool:
-        """Return whether batches were appended since the last call."""
         end, seen = self._appender.next_offset, self._seen_end
         self._seen_end = end
         return end > seen
 
     def let_go(self) -> None:
-        """Park the active segment, unless batches are being appended."""
         self._gate.attempt(self._park_locked)
 
     def _park_locked(self) -> None:
