@@ -51,7 +51,7 @@ class _Flusher:
         self._is_busy = False  # a sync is under way or scheduled
 
     def next_sync(self) -> loops.Future[None]:
-        """Return a future that is done when the next sync to start has ended."""
+        """Return a future for the end of the next sync that starts."""
         future: loops.Future[None] = self._loop.create_future()
         self._waiting.append(future)
         if not self._is_busy:

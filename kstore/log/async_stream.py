@@ -51,7 +51,7 @@ class Source(Protocol[T_co]):
 
     @property
     def longest_wait(self) -> float | None:
-        """The most seconds between two polls although the source is woken; None for no limit."""
+        """How many seconds may pass between two polls of a woken source; None for no limit."""
 
     @property
     def is_over(self) -> bool:

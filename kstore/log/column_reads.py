@@ -1,4 +1,4 @@
-"""Reads of a log by columns: chunks as `Columns`, the log as an Arrow stream, one row per batch."""
+"""Reads a log by columns: as chunks (`Columns`), as an Arrow stream, or as a table with a row for each batch."""
 
 from __future__ import annotations
 

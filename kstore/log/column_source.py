@@ -210,7 +210,7 @@ class ColumnSource:
         parts = min((pause - position) // TABLE_PART_BYTES, TABLE_PARTS, index.entries)
         if parts < 2:
             return []
-        with suppress(IndexError):  # the index has been cut meanwhile
+        with suppress(IndexError):  # the index was cut during the read
             return [index.entry(slot * index.entries // parts)[1] for slot in range(parts)]
         return []
 
@@ -240,7 +240,7 @@ class ColumnSource:
                 if not borders[-1] < following <= pause:
                     break
                 borders.append(following)
-        except IndexError:  # the index has been cut meanwhile
+        except IndexError:  # the index was cut during the read
             return []
         return borders
 

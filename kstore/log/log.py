@@ -283,7 +283,7 @@ class Log(Closing):
 
     @property
     def failed(self) -> StorageError | None:
-        """The error because of which the log refuses writes; None if it accepts them."""
+        """The error that made the log refuse writes; None if it accepts them."""
         failure = None if self._writer is None else self._writer.failure
         return None if failure is None else as_storage_error(failure, self.path)
 
@@ -301,7 +301,7 @@ class Log(Closing):
         if view is None or view.closed:
             state = "closed"
         else:
-            with suppress(KStoreError):  # if the directory is gone, say: show the last known offsets
+            with suppress(KStoreError):  # the directory may be gone: show the last known offsets
                 self._marks()
             state = f"[{view.log_start_offset}, {view.log_end_offset})"
         return f"<kstore.Log {self.topic}-{self.partition} {state} mode={self.mode!r} at {self.path!r}>"
@@ -330,7 +330,7 @@ class Log(Closing):
         base_sequence: int = -1,
         transactional: bool = False,
     ) -> AppendInfo:
-        """Append an iterable of records in as few batches as possible.
+        """Append an iterable of records, packed into batches.
 
         Each batch is one leader append by Kafka's rules. If a record is refused, or the iterable raises, the batches
         before it remain in the log, unless `atomic`. Every exception that this call raises then says which records were
@@ -1194,7 +1194,7 @@ class Log(Closing):
         return self._survey()[0]
 
     def retention_outlook(self) -> Outlook | None:
-        """Say why `apply_retention` would keep the oldest segment that it would keep, and when it is deleted.
+        """Say why the oldest segment that `apply_retention` would keep is kept, and when it will be deleted.
 
         Returns:
             The explanation and the time; None if `apply_retention` would delete all segments.

@@ -19,7 +19,7 @@ from kstore.log.writing import active_segment
 from kstore.log.writing._appender import Appender, Code
 from kstore.log.writing._log_gate import Gate
 
-WRITE_BACK_BYTES = 1 << 20  # after each so many appended bytes, have the system start to write the file to the disk
+WRITE_BACK_BYTES = 1 << 20  # after this many appended bytes the system starts to write the file to the disk
 
 
 class WrittenSegment(NamedTuple):

@@ -137,7 +137,7 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
 def _aborted_for(
     view: View, segments: SegmentList, segment: Segment, offset: int, position: int, next_offset: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the aborted transactions in the bytes from `offset` up to `position`, possibly more (SEMANTICS 4.11).
+    """Return the aborted transactions that matter to a reader of the bytes up to `position`, or more (SEMANTICS 4.11).
 
     The whole batches in these bytes end at `next_offset`; an index entry with a lower offset is wrong and not used.
     """

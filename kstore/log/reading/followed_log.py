@@ -14,7 +14,7 @@ from kstore.log.reading.view import View, out_of_range
 
 
 class FollowedLog:
-    """A log that is followed, and its end at the last `look`. Not thread-safe; for one thread or task at a time."""
+    """A log that is followed, and its end at the last `look`. For one thread or task at a time."""
 
     __slots__ = ("durable", "end_offset", "records", "version", "view")
 

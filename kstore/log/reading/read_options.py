@@ -17,8 +17,8 @@ class ReadOptions(NamedTuple):
     offset: int | None = None  # None: the log start, or the offset of `start_timestamp`
     end_offset: int | None = None  # None: the log end at the start of the pass; no end if `follow`
     start_timestamp: int | None = None  # start at the first record at or after it
-    committed: bool = False  # no batch of an open or aborted transaction
-    durable: bool = False  # only what was flushed
+    committed: bool = False  # only committed records
+    durable: bool = False  # only flushed records
     follow: bool = False  # wait for more at the end
     timeout: float | None = None  # a follower ends after this many seconds without a new record
     skip_deleted: bool = False  # continue at the log start if it has overtaken the reader

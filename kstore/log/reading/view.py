@@ -50,7 +50,7 @@ class SegmentList:
     def ending_in(self, segment: Segment, *, replaces: bool = False) -> SegmentList:
         """Return the list with one more segment, or with its last segment replaced.
 
-        Copies the tuples, as a log of very many segments rolls, too.
+        Copies the tuples instead of building them again: a log may have very many segments.
         """
         made = SegmentList([])
         end = len(self.items) - replaces
@@ -60,7 +60,7 @@ class SegmentList:
         return made
 
     def note_maxima(self, noted: array[int], found: list[int]) -> None:
-        """Add the greatest timestamps of one or more further segments to `noted`, the old `maxima`."""
+        """Set `maxima` to `noted`, its value at the start of a search, extended by those of further segments."""
         so_far = accumulate(found, max, initial=noted[-1] if noted else found[0])
         self.maxima = noted + array("q", islice(so_far, 1, None))
 
@@ -122,7 +122,7 @@ class View(Protocol):
         """
 
     def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions in `[start_offset, end_offset)`, ordered by their ends (SEMANTICS 4.11)."""
+        """Return the aborted transactions that reach into `[start_offset, end_offset)`, by ends (SEMANTICS 4.11)."""
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """Return (first offset, producer id) of each open transaction."""
