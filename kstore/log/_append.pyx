@@ -20,7 +20,7 @@ def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None
            expected_offset: int | None = None, leader_epoch: int | None = None) -> int:
     """Append one record in its own batch and return its offset.
 
-    If this call raises, the log is unchanged.
+    If this call raises, the log is unchanged. But if the sync of `sync=True` fails, the record is in the log.
 
     Args:
         value: The record's value; None is a tombstone.

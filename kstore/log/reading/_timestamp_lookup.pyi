@@ -8,11 +8,10 @@ from typing_extensions import disjoint_base
 from kstore.log.reading.view import View
 from kstore.types import TimestampOffset
 
-def offset_for_timestamp(log: Any, timestamp: int | datetime) -> TimestampOffset | None:
+def offset_for_timestamp(self: Any, timestamp: int | datetime) -> TimestampOffset | None:
     """Find the lowest offset whose timestamp is at or after `timestamp`.
 
     Args:
-        log: The log.
         timestamp: Milliseconds since the epoch, or a `datetime` with a time zone, rounded down to the millisecond as
             in an append.
 

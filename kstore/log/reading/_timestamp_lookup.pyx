@@ -38,11 +38,10 @@ from kstore.types import TimestampOffset
 
 
 @cython.binding(True)                    # a method of a class of Python
-def offset_for_timestamp(log, timestamp: int | datetime) -> TimestampOffset | None:
+def offset_for_timestamp(self, timestamp: int | datetime) -> TimestampOffset | None:
     """Find the lowest offset whose timestamp is at or after `timestamp`.
 
     Args:
-        log: The log.
         timestamp: Milliseconds since the epoch, or a `datetime` with a time zone, rounded down to the millisecond as
             in an append.
 
@@ -56,7 +55,7 @@ def offset_for_timestamp(log, timestamp: int | datetime) -> TimestampOffset | No
         >>> log.offset_for_timestamp(datetime(2026, 11, 28, tzinfo=timezone.utc)).offset
         42
     """
-    return first_at(log._view, timestamp)
+    return first_at(self._view, timestamp)
 
 
 cdef class ActiveEnd:
