@@ -1,6 +1,6 @@
 """`Store`: directories of logs, laid out as a broker's `log.dirs`.
 
-All public methods stand here: they check arguments and call the part that does the work. `Store._assemble` makes the
+`Store` has all public methods: they check arguments and call the part that does the work. `Store._assemble` makes the
 parts. asyncio is imported when the first asynchronous method is called.
 """
 
@@ -68,17 +68,18 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 class Store(Closing):
-    """Topics and their partitions in one or more log directories. Open it with `Store.open`.
+    """Topics and their partitions in one or more log directories, opened with `Store.open`.
 
-    Any method may be called from any thread. In a forked child the store is closed; a store that only reads can be
-    pickled and opens again where it is unpickled.
+    A store that only reads (mode "r") can be pickled; unpickling opens it again. In a forked child the store is closed.
+
+    Thread-safe: any method may be called from any thread.
     """
 
     mode: str
     """How the store was opened: "a" (create or append) or "r" (read only)."""
 
     paths: tuple[str, ...]
-    """The log directories, as absolute paths without links."""
+    """The log directories, as absolute paths without symbolic links."""
 
     _arguments: dict[str, Any]
     _turns: Turns | None = None
@@ -104,29 +105,45 @@ class Store(Closing):
         staging_dir: str | os.PathLike[str] | None = None,
         **settings: Unpack[StoreSettings],
     ) -> Self:
-        """Open the log directories at `paths`: one, or several as a broker's `log.dirs`.
+        """Open the log directories at `paths`.
 
-        Mode "a" makes what is missing, locks the directories, and recovers the logs that no clean shutdown left in
-        order, several at a time; `progress(done, total)` is called as it goes. All others are opened when they are
-        first needed. Mode "r" takes no lock and never changes a byte; any number of processes may do it while the
-        store is written.
+        Mode "a" creates what is missing, locks the directories, and recovers the logs that no clean shutdown left in
+        order, several at a time. All other logs are opened when they are first needed. Mode "r" takes no lock and never
+        changes a byte; any number of processes may open the store with it, also while another process writes the store.
 
-        `config` (a `LogConfig`, a mapping with Kafka's names, the path of a `server.properties`) and `settings`
-        (`segment_bytes=...`, `log_retention_check_interval_ms=...`) hold for every topic that has no setting of its
-        own; they are not stored. `clock` gives milliseconds since the epoch and stands in for the system's. With
-        `background=False` retention, compaction, flushes, checkpoints and deletions wait for `run_housekeeping`. With a
-        `seed` appends without a key go to the same partitions again in a repeated run.
+        Args:
+            paths: One log directory, or several as in a broker's `log.dirs`.
+            mode: "a" (create or append) or "r" (read only).
+            config: The settings of every topic that has none of its own: a `LogConfig`, a mapping with Kafka's names,
+                or the path of a `server.properties`. They are not stored.
+            clock: Returns milliseconds since the epoch; replaces the system's clock.
+            background: Whether background threads run retention, compaction, flushes, checkpoints and deletions. If
+                false, these wait for `run_housekeeping`.
+            progress: Called as `progress(done, total)` with numbers of logs while logs are recovered.
+            seed: With the same seed, a repeated run appends its records without a key to the same partitions.
+            max_open_files: How many files the process keeps open for later use, those of idle logs and index maps
+                included, however many partitions and segments there are. By default half of what the system allows the
+                process, and at most 8192. This is a limit of the process: the last one given holds.
+            staging_dir: The directory in which Spark's tasks were told to stage, if that is not beside the log
+                directories. An opening finishes an interrupted bulk load from there or from beside the log directories,
+                and from no other directory that the load's record may name.
+            **settings: Settings as keywords, such as `segment_bytes` or `log_retention_check_interval_ms`; they
+                override `config`.
 
-        However many partitions and segments there are, the process keeps at most `max_open_files` of them open for
-        later, idle logs and index maps included; by default half of what the system allows it, and 8192 at most. It is
-        the whole process's limit: the last one given counts.
+        Raises:
+            LogLockedError: If a broker, another store or a single log has locked a directory.
+            ConfigError: If a setting is unknown or out of range, or if a path is the directory of a partition, not a
+                log directory.
+            StorageError: If no directory can be used, or if a restore into one is not finished. If only some of several
+                directories cannot be used, these are offline (see `stats`).
 
-        `staging_dir` is where Spark's tasks were told to stage, if that is not beside the directories. A bulk load
-        that a crash left undone is finished out of there, and out of no other directory that its record may name.
-
-        Raises `LogLockedError` while a broker, another store or a lone log has a directory, `ConfigError` (also for the
-        directory of a partition, which is no log directory), and `StorageError` when no directory can be used (one of
-        several that cannot is offline, see `stats`), and where a restore is not finished.
+        Example:
+            >>> with Store.open("data", segment_bytes=1 << 20) as store:
+            ...     topic_id = store.create_topic("orders", partitions=3)
+            ...     place = store.append("orders", b"value", key=b"key")
+            ...     values = [record.value for record in store.read("orders")]
+            >>> values
+            [b'value']
         """
         if mode not in ("a", "r"):
             raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
@@ -150,7 +167,7 @@ class Store(Closing):
         return store
 
     def _assemble(self, metadata: Metadata, logs: LogManager | LogReaders, opening: Opening) -> Recovering:
-        """Make the parts of the store, each of those that it needs."""
+        """Create the parts of the store, and give each the parts that it needs."""
         self._metadata, self._logs = metadata, logs
         self._topic_file = topic_file = TopicFile(metadata, logs)
         self._routes = routes = Routes(metadata, logs, opening.seed)
@@ -167,19 +184,22 @@ class Store(Closing):
         return Recovering(administration, self._loads, self._leadership)
 
     def close(self) -> None:
-        """Close every log as a broker's clean shutdown does, write the checkpoints, give the locks back. Idempotent.
+        """Close every log as a broker's clean shutdown does, write the checkpoints, and release the locks. Idempotent.
 
-        Everything appended is on the disk when this returns. Raises `StorageError` when that failed; the store is
-        closed all the same, and the next opening recovers. One that an interrupt has ended may be called again.
+        All appended data is on the disk when this returns. If an interrupt ends the call, it may be called again.
+
+        Raises:
+            StorageError: If closing a log or writing a checkpoint fails. The store is closed all the same, and the next
+                opening recovers it.
         """
         metadata, logs = self._metadata, self._logs
         if isinstance(logs, LogManager) and not metadata.closed:
-            logs.stop()  # before any lock is taken and the store is closed: a task that runs may need both
-        with self._loads.loading, metadata.changing:  # a load that is decided is finished first
+            logs.stop()  # before a lock is taken and the store is closed: a running task may need the lock and the store
+        with self._loads.loading, metadata.changing:  # a decided load is finished first
             if not metadata.closed:
                 self._topic_file.write_waiting()
                 metadata.close()
-            logs.close()  # also of a close that an interrupt has ended: it closes what is still open
+            logs.close()  # also after an interrupted close: closes the logs that are still open
 
     @property
     def closed(self) -> bool:
@@ -203,7 +223,7 @@ class Store(Closing):
             raise TypeError("a store that is open for writing cannot be pickled: it holds the directories' locks")
         return _reopen, (self.paths, self._arguments)
 
-    # What there is.
+    # Topics and partitions.
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -211,18 +231,50 @@ class Store(Closing):
         return self._metadata.current().topics
 
     def partitions(self, topic: str) -> tuple[int, ...]:
-        """The numbers of a topic's partitions that are here; `UnknownTopicOrPartitionError`."""
+        """Return the numbers of a topic's partitions that are in this store.
+
+        Args:
+            topic: The topic.
+
+        Returns:
+            The numbers, sorted.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic.
+        """
         return tuple(self._metadata.current().partitions(topic))
 
     def log(self, topic: str, partition: int) -> Log:
-        """The log of one partition, which stays the store's: it is opened once, and closed with the store.
+        """Return the log of one partition.
 
-        Raises `UnknownTopicOrPartitionError`, and what keeps the log from being opened; the others work.
+        The log belongs to the store: it is opened once, and closed with the store.
+
+        Args:
+            topic: The topic.
+            partition: The number of the partition.
+
+        Returns:
+            The open log.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic or partition.
+            KStoreError: If the log cannot be opened: the error that prevents it. The other logs work.
         """
         return self._reader.log(topic, partition)
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
-        """A topic's id, as its partitions' `partition.metadata` says; None for one from before there were ids."""
+        """Return a topic's id.
+
+        Args:
+            topic: The topic.
+
+        Returns:
+            The id in the `partition.metadata` of the topic's partitions; None if the topic is older than Kafka's topic
+            ids.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic.
+        """
         self._metadata.current().partitions(topic)
         return self._metadata.topic_id(topic)
 
@@ -234,22 +286,46 @@ class Store(Closing):
         return self._metadata.config
 
     def topic_config(self, topic: str) -> LogConfig:
-        """The settings that hold for a topic: its own over the store's over the defaults (SEMANTICS 13.11).
+        """Return the settings in force for a topic: its own over the store's over the defaults (SEMANTICS 13.11).
 
-        Raises `UnknownTopicOrPartitionError`.
+        Args:
+            topic: The topic.
+
+        Returns:
+            The settings.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic.
         """
         return self._metadata.config_of(topic)
 
     def update_topic_config(self, topic: str, config: Mapping[str, object]) -> None:
-        """Change settings of one topic, under Kafka's topic names; None takes a setting back to the store's.
+        """Change some settings of one topic.
 
-        They are stored, and hold from now on where they do in Kafka (SEMANTICS 13.13). Raises `ConfigError` and
-        `UnknownTopicOrPartitionError`; nothing has changed then.
+        The settings are stored. They take effect when they do in Kafka (SEMANTICS 13.13). If this raises, nothing has
+        changed.
+
+        Args:
+            topic: The topic.
+            config: The settings to change, under Kafka's topic names. None removes a setting, so that the store's holds
+                again.
+
+        Raises:
+            ConfigError: If a setting is unknown or out of range.
+            UnknownTopicOrPartitionError: If there is no such topic.
         """
         self._administration.update_topic_config(topic, config)
 
     def update_config(self, config: ConfigSource = None, **settings: Unpack[LogSettings]) -> None:
-        """Change the store's settings for this opening; topics keep their own (SEMANTICS 13.11)."""
+        """Change the store's settings until it is closed; topics keep their own (SEMANTICS 13.11).
+
+        Args:
+            config: The settings to change, in one of the forms that `open` takes.
+            **settings: Settings as keywords; they override `config`.
+
+        Raises:
+            ConfigError: If a setting is unknown or out of range.
+        """
         refuse_unknown(Store.update_config, settings, LogConfig)
         self._administration.update_config(config, settings)
 
@@ -265,51 +341,89 @@ class Store(Closing):
         exist_ok: bool = False,
         **settings: Unpack[LogSettings],
     ) -> uuid.UUID:
-        """Make a topic of so many partitions, with settings of its own; its id.
+        """Create a topic and return its id.
 
-        Each partition gets a directory with `partition.metadata`; the files of its log come with its first use.
+        Each partition gets a directory with a `partition.metadata` file; the files of its log are created with its
+        first use.
 
-        `config` has settings under Kafka's topic names (`{"segment.bytes": 16384}`), `settings` has them as keywords
-        (`segment_bytes=16384`); a keyword wins.
+        The topic is durable when this returns. If this raises, it has created no topic. After a crash during the call
+        the next opening finishes it.
 
-        With `exist_ok` a topic that is there already is left as it is, if it has so many partitions, if the settings
-        that are given are those in force for it, and if it has the `topic_id` that is given (else
-        `InconsistentTopicIdError`). `TopicExistsError` says what differs.
+        Args:
+            topic: The topic's name.
+            partitions: How many partitions the topic has.
+            config: Settings of the topic under Kafka's topic names, such as `{"segment.bytes": 16384}`.
+            topic_id: The id, as a `UUID` or in Kafka's text form (22 characters of URL-safe base64); a new one by
+                default.
+            exist_ok: Accept an existing topic, and leave it as it is, if it has this number of partitions, if the given
+                settings are in force for it, and if it has the given `topic_id`.
+            **settings: The same settings as keywords, such as `segment_bytes=16384`; they override `config`.
 
-        Durable when this returns; after a crash in between, the next opening finishes it. Raises `InvalidTopicError`,
-        `TopicExistsError` (also for a name that differs from another in `.` and `_` alone, as Kafka does),
-        `ConfigError`, `StorageError`; there is no such topic then.
+        Returns:
+            The topic's id.
+
+        Raises:
+            InvalidTopicError: If Kafka forbids the name.
+            TopicExistsError: If the topic exists, or another one whose name differs in `.` and `_` alone, as in Kafka.
+                With `exist_ok` the message says how the existing topic differs.
+            InconsistentTopicIdError: If `exist_ok` is set and the existing topic has another id.
+            ConfigError: If a setting is unknown or out of range.
+            StorageError: If the disk fails.
         """
         refuse_unknown(Store.create_topic, settings, LogConfig)
         return self._administration.create_topic(topic, partitions, config, topic_id, settings, exist_ok=exist_ok)
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Give a topic partitions up to `total`; keys go elsewhere from then on, as in Kafka.
+        """Add partitions to a topic, up to `total`.
 
-        Raises `ValueError` unless there will be more than there are.
+        From then on a key may go to another partition than before, as in Kafka.
+
+        Args:
+            topic: The topic.
+            total: How many partitions the topic has afterwards.
+
+        Raises:
+            ValueError: If `total` is not greater than the present number of partitions.
+            UnknownTopicOrPartitionError: If there is no such topic.
         """
         self._administration.add_partitions(topic, total)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic: its directories are renamed at once, and removed after `file.delete.delay.ms`
-        (SEMANTICS 6.16).
+        """Delete a topic.
 
-        Readers of this process get `LogClosedError`. What a crash, or a directory that is offline, leaves of it is
-        deleted by the next opening that can; until then the name is not free. `__transaction_state` goes only while no
-        transactional id is in use: `InvalidTxnStateError` otherwise.
+        Its directories are renamed immediately, and removed after `file.delete.delay.ms` (SEMANTICS 6.16). Readers in
+        this process get `LogClosedError`. If a crash, or a directory that is offline, leaves a part of the topic, the
+        next opening that can deletes it; until then the name is in use.
 
-        On a full disk the directories are removed at once. Where there is not even room to write down what is being
-        deleted, a crash of the machine meanwhile may leave some of the topic's partitions.
+        On a full disk the directories are removed immediately. If there is not even space to record the deletion, a
+        crash of the machine during the call may leave some of the topic's partitions.
+
+        Args:
+            topic: The topic.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic.
+            InvalidTxnStateError: If the topic is `__transaction_state` and a transactional id is in use.
         """
         self._administration.delete_topic(topic)
 
     # Appending.
 
     def partition_for(self, topic: str, key: ReadableBuffer) -> int:
-        """The number of the partition that `append` sends a key to: Kafka's default partitioner (murmur2).
+        """Return the partition that `append` sends a key to, by Kafka's default partitioner (murmur2).
 
-        It changes when the topic gets more partitions. A `TypeError` for no key.
-        Raises `UnknownTopicOrPartitionError`. Works in mode "r", too.
+        The answer changes when the topic gets more partitions. Works in mode "r", too.
+
+        Args:
+            topic: The topic.
+            key: The key.
+
+        Returns:
+            The number of the partition.
+
+        Raises:
+            TypeError: If the key is None.
+            UnknownTopicOrPartitionError: If there is no such topic.
         """
         return self._routes.partition_for(topic, key)
 
@@ -327,10 +441,26 @@ class Store(Closing):
         sync: bool = False,
         expected_offset: int | None = None,
     ) -> RecordMetadata:
-        """Append one record as `append` does; where it went, and its timestamp there.
+        """Append one record as `append` does, without blocking the event loop for a sync.
 
-        Where it is written, what `sync=True` waits for, and what a cancelled call has appended is as in
-        `Log.aappend`. Raises what `append` raises, and `RuntimeError` without an asyncio event loop.
+        The write, the wait with `sync=True` and a cancelled call behave as in `Log.aappend`.
+
+        Args:
+            topic: The topic.
+            value: The record's value; None is a tombstone.
+            key: The record's key.
+            partition: The partition to append to; by default the partitioner chooses one, as in `append`.
+            timestamp: Milliseconds since the epoch, or a `datetime` with a time zone; now by default.
+            headers: The record's headers.
+            sync: Whether to wait until the record is on the disk.
+            expected_offset: Append only if the record gets this offset. Needs a `partition`.
+
+        Returns:
+            The record's partition, offset and timestamp.
+
+        Raises:
+            KStoreError: The errors of `append`.
+            RuntimeError: If no asyncio event loop is running.
         """
         turns = self._turns or self._begin_awaiting()
         if turns.is_over():
@@ -357,17 +487,36 @@ class Store(Closing):
         batch_bytes: int | None = None,
         seed: int | None = None,
     ) -> dict[int, AppendInfo]:
-        """Append an iterable of what `Log.append_many` takes, or of `ConsumerRecord`s; what each partition got.
+        """Append an iterable of records.
 
-        Records go where `append` would send them, but those without a key stick to a partition for `batch_bytes`, and
-        with a `seed` they go there again in a repeated call. Each partition's batches are filled up to `batch_bytes`
-        (by default between 64 KiB and 1 MiB, so that the batches of all partitions take 8 MiB); they are closed early
-        where all that are open would take more than 64 MiB. `compression` and `sync` are as in `Log.append_many`.
+        Records go where `append` would send them, but those without a key go to one partition for `batch_bytes`, then
+        to another. Appends of other threads may come between any two batches.
 
-        When a record is refused, or the iterable raises, the batches finished before it stay. Every exception that
-        leaves here then says which, in `appended`, in the form of the result, and, if it is not one of kstore's, in a
-        note. Raises what `Log.append_many` raises, a record's number being that in the iterable, and
-        `UnknownTopicOrPartitionError`. Appends of other threads may come between any two batches.
+        If a record is refused, or the iterable raises, the batches finished before it remain. Every exception that this
+        raises says in `appended` which they are, in the form of the result, and also in a note if it is not an
+        exception of kstore's.
+
+        Args:
+            topic: The topic.
+            records: Values, `(key, value)` or `(key, value, timestamp, headers)` tuples, `Record`s or
+                `ConsumerRecord`s.
+            partition: The partition for all records; by default the partitioner chooses one for each.
+            compression: The codec of this call, if the topic's `compression.type` is "producer".
+            sync: Whether all records are on the disk when this returns.
+            batch_bytes: Batches are filled up to this size. By default it is between 64 KiB and 1 MiB, chosen so that
+                the batches of all partitions take 8 MiB. Batches are closed early when all open ones would take more
+                than 64 MiB.
+            seed: With the same seed, a repeated call sends records without a key to the same partitions.
+
+        Returns:
+            For each partition that got records, what was appended there.
+
+        Raises:
+            KStoreError: The errors of `Log.append_many`; they name a record by its number in the iterable.
+            UnknownTopicOrPartitionError: If there is no such topic or partition.
+
+        Example:
+            >>> appended = store.append_many("orders", [(b"key", b"value"), (b"key", b"newer value")], sync=True)
         """
         options = AppendOptions(partition, compression, batch_bytes, sync, seed)
         return self._appender.append_many(topic, Records(records), options)
@@ -387,12 +536,31 @@ class Store(Closing):
         threads: int = 1,
         seed: int | None = None,
     ) -> dict[int, AppendInfo]:
-        """Append a record for each row of `values`; what each partition got.
+        """Append a record for each row of `values`.
 
-        Columns are what `Log.append_columns` takes, `threads` what it does with them; rows go where `append_many`
-        sends the same records, in the same batches. When a row is refused, the batches finished before it stay, and
-        the exception says which, as in `append_many`. Raises what `Log.append_columns` raises, and
-        `UnknownTopicOrPartitionError`. Appends of other threads may come between any two batches.
+        Rows go where `append_many` sends the same records, in the same batches. If a row is refused, the batches
+        finished before it remain, and the exception says which, as in `append_many`. Appends of other threads may come
+        between any two batches.
+
+        Args:
+            topic: The topic.
+            values: The values, or all columns at the same time, in a form that `Log.append_columns` takes.
+            keys: The column of keys.
+            timestamps: The column of timestamps, or one timestamp for all rows.
+            headers: The column of headers.
+            partition: The partition for all rows; by default the partitioner chooses one for each.
+            compression: The codec of this call, if the topic's `compression.type` is "producer".
+            sync: Whether all records are on the disk when this returns.
+            batch_bytes: The size up to which batches are filled, as in `append_many`.
+            threads: How many threads compress batches, as in `Log.append_columns`.
+            seed: With the same seed, a repeated call sends rows without a key to the same partitions.
+
+        Returns:
+            For each partition that got records, what was appended there.
+
+        Raises:
+            KStoreError: The errors of `Log.append_columns`.
+            UnknownTopicOrPartitionError: If there is no such topic or partition.
         """
         columns = ColumnArguments(values, keys, timestamps, headers, threads)
         options = AppendOptions(partition, compression, batch_bytes, sync, seed)
@@ -406,11 +574,26 @@ class Store(Closing):
     def producer(
         self, *, transactional_id: str | None = None, transaction_timeout_ms: int = TIMEOUT_MS
     ) -> Producer | TransactionalProducer:
-        """Make a producer: one that numbers its batches, or, with a `transactional_id`, one that writes transactions.
+        """Create a producer: an idempotent one, or one that writes transactions if a `transactional_id` is given.
 
-        For an id another producer may have: it is fenced, and what it left open is aborted. A transaction that stays
-        open for `transaction_timeout_ms` is aborted by the housekeeping, and its producer fenced. Raises `ValueError`
-        for an empty id or a timeout above `transaction.max.timeout.ms`.
+        If another producer has the transactional id, it is fenced, and its open transaction is aborted. A transaction
+        that stays open for `transaction_timeout_ms` is aborted by the housekeeping, and its producer is fenced.
+
+        Args:
+            transactional_id: The id under which the producer writes transactions; None for an idempotent producer.
+            transaction_timeout_ms: How long a transaction may be open, in milliseconds.
+
+        Returns:
+            A `TransactionalProducer` if a `transactional_id` is given, otherwise a `Producer`.
+
+        Raises:
+            ValueError: If the id is empty, or the timeout exceeds `transaction.max.timeout.ms`.
+
+        Example:
+            >>> with store.producer(transactional_id="copier") as producer:
+            ...     with producer.transaction() as txn:
+            ...         place = txn.append("orders", b"value", key=b"key")
+            ...         txn.commit_offsets("copiers", {("orders", 0): 1})
         """
         return self._producers.producer(transactional_id, transaction_timeout_ms)
 
@@ -430,23 +613,49 @@ class Store(Closing):
         durable: bool = False,
         on_lag: OnLag = "raise",
     ) -> Iterator[ConsumerRecord]:
-        """Iterate over the records of a topic, or of some of its `partitions`.
+        """Iterate over the records of a topic, or of some of its partitions.
 
-        Each partition is read from its offset in `offsets`, else from its first record at or after `start_timestamp`,
-        else from its log start. `merge="partition"` reads one after the other, in the order of their numbers, each up
-        to where it ends when its turn comes. `merge="timestamp"` takes all at once, up to where they end now, and
-        always gives the record with the least timestamp among the partitions' next ones, of the lower partition where
-        they are equal: sorted by time where each partition is, and never out of a partition's own order. Of each
-        partition one record is then read ahead, which a deletion or truncation no longer takes back.
+        `offsets` and `start_timestamp` say where each partition starts; without them it is read from its log start.
 
-        `follow` goes on with what comes, and ends after `timeout` seconds without a new record. It goes by looks: all
-        that is there at one look is given, in the order above, before anything that comes later, so that a record
-        with a lower timestamp may follow; without `partitions` new ones are read from their start, which is noticed
-        within a tenth of a second, as is the deletion of the topic.
+        With `merge="partition"` the partitions are read one after the other in the order of their numbers, each up to
+        its end at the time when its turn comes. With `merge="timestamp"` all partitions are read together, up to their
+        present ends: the next record is always the one with the least timestamp among the next records of all
+        partitions, and that of the lower partition if timestamps are equal. So the result is sorted by time if each
+        partition is, and never changes the order within a partition. One record of each partition is then read ahead; a
+        later deletion or truncation does not remove it from the result.
 
-        `durable` and `on_lag` are as in `Log.read`. Raises `UnknownTopicOrPartitionError`, also when the topic is
-        deleted meanwhile, and what `Log.read` raises: at once for what is wrong with the arguments or the offsets
-        given, from the iterator for the rest. One iterator belongs to one thread at a time.
+        With `follow` the iterator continues with new records. It looks for new records again and again; all records
+        found at one time are returned, in the order above, before any found later, so a record with a lower timestamp
+        may follow. Unless `partitions` is given, new partitions are read from their start. New partitions and the
+        deletion of the topic are noticed within a tenth of a second.
+
+        One iterator belongs to one thread at a time.
+
+        Args:
+            topic: The topic.
+            partitions: The partitions to read; all by default.
+            offsets: For some partitions, the offset to start at.
+            start_timestamp: Start each partition at its first record at or after this time: milliseconds since the
+                epoch, or a `datetime` with a time zone. Not allowed together with `offsets`.
+            merge: The order of the partitions' records: "partition" or "timestamp".
+            isolation: "read_uncommitted" or "read_committed", as in `Log.read`.
+            follow: Whether to wait for new records at the end.
+            timeout: With `follow`, end after this many seconds without a new record; never by default.
+            durable: Read only records that survive a crash of the machine, as in `Log.read`.
+            on_lag: What to do about records that were deleted before they were read, as in `Log.read`.
+
+        Returns:
+            An iterator of the records.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic or partition; from the iterator if the topic is
+                deleted.
+            KStoreError: The errors of `Log.read`. Errors in the arguments or in the given offsets are raised by the
+                call, others by the iterator.
+
+        Example:
+            >>> for record in store.read("orders", offsets={0: 100}):
+            ...     print(record.partition, record.offset, record.value)
         """
         wanted = TopicRead(partitions, offsets, start_timestamp, merge, isolation, follow, timeout, durable, on_lag)
         return self._reader.read(topic, wanted)
@@ -465,12 +674,30 @@ class Store(Closing):
         durable: bool = False,
         on_lag: OnLag = "raise",
     ) -> Stream[ConsumerRecord]:
-        """Iterate over the records of a topic, or of several, with `async for`; the arguments are those of `read`.
+        """Iterate over the records of one or more topics with `async for`.
 
-        Several topics are read one after the other; with `follow` what comes to any of them is given as it comes.
-        `partitions` and `offsets` are for a single topic. How files are read, how a follower is woken, and what a
-        cancelled `anext` means is as in `Log.aread`; new partitions are noticed within a quarter of a second. Raises as
-        `read` does. One iterator belongs to one task at a time.
+        Several topics are read one after the other; with `follow` the new records of all of them are returned as they
+        come. How files are read, how a following reader is woken, and what a cancelled `anext` does is described in
+        `Log.aread`. New partitions are noticed within a quarter of a second. One iterator belongs to one task at a
+        time.
+
+        Args:
+            topics: A topic, or several.
+            partitions: The partitions to read; all by default. For a single topic only.
+            offsets: For some partitions, the offset to start at. For a single topic only.
+            start_timestamp: Start each partition at its first record at or after this time, as in `read`.
+            merge: The order of the partitions' records, as in `read`.
+            isolation: "read_uncommitted" or "read_committed", as in `Log.read`.
+            follow: Whether to wait for new records at the end.
+            timeout: With `follow`, end after this many seconds without a new record; never by default.
+            durable: Read only records that survive a crash of the machine, as in `Log.read`.
+            on_lag: What to do about records that were deleted before they were read, as in `Log.read`.
+
+        Returns:
+            An asynchronous iterator of the records.
+
+        Raises:
+            KStoreError: The errors of `read`, in the same way.
         """
         from kstore.store.topics.async_topic_source import stream_of
 
@@ -492,11 +719,34 @@ class Store(Closing):
         durable: bool = False,
         threads: int | None = None,
     ) -> Iterator[tuple[int, Columns]]:
-        """Iterate over the records of a topic as columns: `(partition, chunk)`, one partition after the other.
+        """Iterate over the records of a topic as columns, one partition after the other.
 
-        Where each partition starts is as in `read`, up to where it ends when its turn comes; what a chunk is, and the
-        other arguments, are as in `Log.iter_columns`. Raises as `read` does: at once for what is wrong with the
-        arguments or the offsets given, from the iterator for the rest. One iterator belongs to one thread at a time.
+        Each partition starts where `read` starts it, and is read up to its end at the time when its turn comes. One
+        iterator belongs to one thread at a time.
+
+        Args:
+            topic: The topic.
+            partitions: The partitions to read; all by default.
+            offsets: For some partitions, the offset to start at.
+            start_timestamp: Start each partition at its first record at or after this time, as in `read`.
+            max_records: The most records of a chunk, as in `Log.iter_columns`.
+            max_bytes: The most bytes of a chunk, as in `Log.iter_columns`.
+            columns: The names of the columns; by default offset, timestamp, key and value.
+            layout: How keys and values lie in memory, as in `Log.read_columns`.
+            isolation: "read_uncommitted" or "read_committed", as in `Log.read`.
+            durable: Read only records that survive a crash of the machine, as in `Log.read`.
+            threads: How many threads read, as in `Log.iter_columns`.
+
+        Returns:
+            An iterator of `(partition, chunk)` pairs. A chunk is what `Log.iter_columns` returns.
+
+        Raises:
+            KStoreError: The errors of `read`. Errors in the arguments or in the given offsets are raised by the call,
+                others by the iterator.
+
+        Example:
+            >>> for partition, chunk in store.read_columns("orders", columns=["offset", "value"]):
+            ...     print(partition, len(chunk), chunk.next_offset)
         """
         wanted = TopicRead(partitions, offsets, start_timestamp)
         options = ColumnOptions(max_records, max_bytes, columns, layout, isolation, durable, threads)
@@ -517,11 +767,17 @@ class Store(Closing):
         durable: bool = False,
         threads: int | None = None,
     ) -> AsyncIterator[tuple[int, Columns]]:
-        """Iterate over the records of a topic as columns with `async for`: `(partition, chunk)`.
+        """Iterate over the records of a topic as columns with `async for`.
 
-        The arguments and the chunks are those of `read_columns`. Each chunk is made by a thread of the loop's executor,
-        when it is asked for and not before, but for those that other `threads` read ahead. A cancelled `anext` loses
-        none: the next one gives it. Raises as `read_columns` does. One iterator belongs to one task at a time.
+        Takes the arguments of `read_columns`, and returns the same chunks. A thread of the loop's executor makes each
+        chunk when it is asked for, not before; only what other `threads` read ahead is made earlier. A cancelled
+        `anext` loses no chunk: the next `anext` returns it. One iterator belongs to one task at a time.
+
+        Returns:
+            An asynchronous iterator of `(partition, chunk)` pairs.
+
+        Raises:
+            KStoreError: The errors of `read_columns`, in the same way.
         """
         from kstore.log.async_stream import InThread, Stream
 
@@ -530,17 +786,31 @@ class Store(Closing):
         return Stream([InThread(self._reader.read_columns(topic, wanted, options))])
 
     def table(self, topic: str, *, as_of: datetime | Mapping[int, int] | None = None) -> Table:
-        """Read the newest record of each key of a topic, with nothing rewritten: its partitions' `Log.latest` as one.
+        """Read the newest record of each key of a topic, without rewriting anything.
 
-        Every partition is a table of its own, as compaction cleans each by itself: a tombstone deletes its key in its
-        own partition alone. A key lives in one partition as a rule. Where it lives in several, as after a change of
-        the partitioner or of the number of partitions, the record with the later timestamp is given, that of the
-        higher partition where they are equal.
+        The result joins the tables of the partitions (see `Log.latest`). Every partition is a table of its own, as
+        compaction cleans each on its own: a tombstone deletes its key in its own partition only. Usually a key is in
+        one partition. If it is in several, such as after a change of the partitioner or of the number of partitions,
+        the table has the record with the latest timestamp, and that of the higher partition if timestamps are equal.
 
-        `as_of` is a time (a `datetime` with a time zone), or an offset for each of some partitions
-        (`{0: 1000, 1: 2000}`), the others being read to their ends; what these mean is said in `Log.latest`. The
-        partitions are read side by side, each as it is when its turn comes. Raises `UnknownTopicOrPartitionError` and
-        what `Log.latest` raises.
+        The partitions are read in parallel, each as it is when its turn comes.
+
+        Args:
+            topic: The topic.
+            as_of: Read an earlier state: a time (a `datetime` with a time zone), or an offset for each of some
+                partitions (`{0: 1000, 1: 2000}`); the others are read to their ends. `Log.latest` says what these mean.
+
+        Returns:
+            The table.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic or partition.
+            ValueError: If `as_of` is a time without a zone.
+            KStoreError: The errors of `Log.latest`.
+
+        Example:
+            >>> table = store.table("orders")
+            >>> newest = table[b"key"].value
         """
         return self._tables.read(topic, as_of)
 
@@ -549,32 +819,59 @@ class Store(Closing):
     def commit_offsets(
         self, group: str, offsets: Mapping[Place, int], metadata: str = "", *, sync: bool = False
     ) -> None:
-        """Write down where a group goes on: for each `(topic, partition)` the offset of the next record to read.
+        """Commit a group's positions: for each partition the offset of the next record to read.
 
-        All of a call is one batch of `__consumer_offsets`, as a broker writes it (several beyond half of
-        `max.message.bytes`); with `sync=True` it is on the disk when this returns. The topic need not be in this
-        store. Raises `ValueError` for a group without a name, a negative offset, or `metadata` longer than
-        `offset.metadata.max.bytes`, and what `Log.append_batch` raises.
+        All positions of a call are one batch of `__consumer_offsets`, as a broker writes it, or several if they take
+        more than half of `max.message.bytes`. The topics need not be in this store.
+
+        Args:
+            group: The group's name.
+            offsets: The offsets by `(topic, partition)`.
+            metadata: A text that is stored with each position.
+            sync: Whether the positions are on the disk when this returns.
+
+        Raises:
+            ValueError: If the group's name is empty, an offset is negative, or `metadata` is longer than
+                `offset.metadata.max.bytes`.
+            KStoreError: The errors of `Log.append_batch`.
         """
         self._groups.commit(Positions(group, offsets, metadata), sync=sync)
 
     def committed_offsets(self, group: str) -> dict[Place, CommittedOffset]:
-        """Where a group goes on, by `(topic, partition)`: numbers, each with its metadata; empty for an unknown group.
+        """Return a group's committed positions.
 
-        What a transaction commits is there from its end on. A position in a topic that was made anew since counts as
-        none. Raises `CorruptRecordError` for records that are no group's.
+        Positions that a transaction has committed are included once the transaction has ended. A position in a topic
+        that was deleted and created again since is left out.
+
+        Args:
+            group: The group's name.
+
+        Returns:
+            The positions by `(topic, partition)`: each is an offset with the other fields of its commit. Empty for an
+            unknown group.
+
+        Raises:
+            CorruptRecordError: If `__consumer_offsets` has records that are not a group's.
         """
         return self._groups.committed_offsets(group)
 
     def delete_offsets(self, group: str, partitions: Iterable[Place] | None = None) -> None:
-        """Forget a group's positions, or those of some `(topic, partition)`s; with the last one goes the group.
+        """Delete a group's positions, or some of them; the group is deleted with its last one.
 
-        What open transactions have committed so far is forgotten, too (Kafka's OffsetMetadataManager).
+        Positions that open transactions have written so far are deleted, too (Kafka's OffsetMetadataManager).
+
+        Args:
+            group: The group's name.
+            partitions: The `(topic, partition)` pairs whose positions are deleted; all by default.
         """
         self._groups.delete_offsets(group, partitions)
 
     def groups(self) -> tuple[str, ...]:
-        """The names of the groups that have committed positions, sorted."""
+        """Return the names of the groups that have committed positions.
+
+        Returns:
+            The names, sorted.
+        """
         return self._groups.groups()
 
     @arguments.named
@@ -590,18 +887,38 @@ class Store(Closing):
         timeout: float | None = None,
         positions: Store | None = None,
     ) -> Consumer:
-        """Read topics on behalf of a group: from its committed positions on, all partitions.
+        """Create a consumer that reads topics for a group: all partitions, from the group's committed positions.
 
-        The positions are those of this store, or, with `positions`, of another one, into which `commit` writes them:
-        so may a process read a store that another one writes (mode "r"), and commit to a store of its own (mode "a").
-        A store in mode "r" keeps no positions: `ReadOnlyError`.
+        A store in mode "r" cannot store positions. With `positions` the consumer reads this store, and reads and
+        commits the group's positions in another one: so a process may read a store that another process writes (mode
+        "r"), and commit to a store of its own (mode "a").
 
-        Where nothing is committed, or what was is no longer in the log, `auto_offset_reset` says where to begin:
-        "earliest", "latest", or "none" for an `OffsetOutOfRangeError`. `merge` and `isolation` are as in `read`, for
-        one topic after the other; `follow` goes on with what comes, and ends after `timeout` seconds without a new
-        record. Raises `UnknownTopicOrPartitionError`, also from the iterator when the topic is deleted meanwhile, and
-        `OffsetOutOfRangeError` when records that were read are cut: then `seek` or `seek_to_committed` says where to
-        go on.
+        Args:
+            group: The group's name.
+            topics: A topic, or several, which are read one after the other.
+            auto_offset_reset: Where to start a partition that has no committed position, or whose position is no longer
+                in the log: "earliest", "latest", or "none" to raise.
+            isolation: "read_uncommitted" or "read_committed", as in `read`.
+            merge: The order of the records of one topic's partitions, as in `read`.
+            follow: Whether the iterator waits for new records at the end.
+            timeout: With `follow`, end after this many seconds without a new record; never by default.
+            positions: The store that keeps the group's positions; this one by default.
+
+        Returns:
+            The consumer.
+
+        Raises:
+            ReadOnlyError: If the store for the positions is open with mode "r".
+            UnknownTopicOrPartitionError: If there is no such topic; from the iterator if the topic is deleted.
+            OffsetOutOfRangeError: If `auto_offset_reset` is "none" and a partition has no valid position. From the
+                iterator if records that were read have been truncated: then call `seek` or `seek_to_committed` to
+                continue.
+
+        Example:
+            >>> with store.consumer("billing", "orders") as consumer:
+            ...     for record in consumer:
+            ...         print(record.value)
+            ...     consumer.commit()
         """
         options = ConsumerOptions(group, topics, auto_offset_reset, isolation, merge, follow, timeout)
         if positions is None:
@@ -619,55 +936,77 @@ class Store(Closing):
         rename_bytes: int = RENAME_BYTES,
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> Adopted:
-        """Make what tasks have staged part of the logs, all of it and once; where it went.
+        """Add staged records to the logs: commit a bulk load atomically and exactly once.
 
-        Records get offsets in the order of the manifest's rows. With a `txn` (application, version) a load is left out
-        unless its version is above the last one of that application; without, this same manifest counts once. Durable
-        when this returns, and decided before the first log changes: after a crash the next opening finishes it. Topics
-        that are missing are made, with the partitions that the manifest says. Appends of others wait meanwhile.
+        Records get offsets in the order of the manifest's rows. The load is durable when this returns. It is decided
+        before the first log changes: after a crash the next opening finishes it. Topics that are missing are created
+        with the number of partitions that the manifest says. Other appends wait during the call.
 
-        The manifest may name directories in a staging directory of this store alone: `<root>.kstore-staging`, or
-        `staging_dir`, from now on, where tasks were told to stage there. Any other is a `ConfigError`, and a link on
-        the way is a `StorageError`; nothing is opened or removed then.
+        If this raises, nothing has happened unless the message says that the load is decided. An interrupt is raised
+        when the load is either done or given up; the result of the same call again says which.
 
-        Raises `ValueError` for a manifest that does not fit the topics, `StorageError` where staged files are missing
-        or the disk fails; unless its message says that the load is decided, nothing has happened. An interrupt is
-        raised when the load is either done or given up; the same call again says which.
+        Args:
+            manifest: What the tasks have staged: `Staged` rows, or mappings or Spark rows with their fields.
+            txn: An `(application, version)` pair. The load is skipped unless the version is above the last one
+                committed for that application. Without it, a manifest that was committed before is skipped.
+            rename_bytes: If a partition's staged files have at least this average size, they become segments by a
+                rename; otherwise their records are appended.
+            staging_dir: Where tasks were told to stage, if not in `<root>.kstore-staging`; also holds for later calls.
+                The manifest may name directories in these staging directories only.
+
+        Returns:
+            The offsets that the records got, and whether the load was a duplicate.
+
+        Raises:
+            ValueError: If the manifest does not fit the topics.
+            ConfigError: If the manifest names a directory outside of the staging directories; nothing is opened or
+                removed then.
+            StorageError: If staged files are missing, if a path has a symbolic link (nothing is opened or removed
+                then), or if the disk fails.
         """
         return self._loads.adopt(manifest, txn=txn, rename_bytes=rename_bytes, staging_dir=staging_dir)
 
     # Copies.
 
     def become_leader(self) -> dict[tuple[str, int], int]:
-        """Make a follower a leader, which clients may change; the new leader epoch of each partition, by topic and
-        number.
+        """Make a follower a leader, which clients may write.
 
-        A partition's epoch is one above the newest that it has had, 1 where it had none. It begins at the log end, and
-        batches appended from now on carry it (SEMANTICS 10.24), also after the store is opened again. Transactions that
-        were prepared are completed; those that are open are aborted when they time out. A group's position above the
-        log end is set to it: the records that it had read are lost here. In a store that is a leader each partition
-        begins a new epoch, by which its followers tell its records from those of another leader.
+        A partition's new leader epoch is one above the newest that it has had, or 1. It starts at the log end offset,
+        and batches appended from now on carry it (SEMANTICS 10.24), also after the store is opened again. Prepared
+        transactions are completed; open ones are aborted when they time out. A group's position above the log end
+        offset is set to it: the records that the group had read there are lost. If the store is a leader already, each
+        partition starts a new epoch, by which followers distinguish its records from those of another leader.
 
         The epochs are durable when this returns. After a crash the store is a follower, or a leader with the new
-        epochs; call it again in either case. Raises `StorageError`, also while a directory is offline or a partition
-        cannot be opened; a follower stays one then.
+        epochs; in either case call this again.
+
+        Returns:
+            The new leader epoch of each partition, by topic and number.
+
+        Raises:
+            StorageError: If the disk fails, if a directory is offline, or if a partition cannot be opened. A follower
+                then remains a follower.
         """
         return self._leadership.become_leader()
 
     # Housekeeping.
 
     def flush(self) -> None:
-        """Return once everything appended before the call, in every topic, is on the disk.
+        """Return when all data appended before the call, in every topic, is on the disk.
 
-        Raises the first `StorageError` there was, after the other logs were flushed.
+        Raises:
+            StorageError: If a log cannot be flushed: the first error, raised after the other logs were flushed.
         """
         _flush(self._logs)
 
     async def aflush(self) -> None:
-        """Return once everything appended before the call, in every topic, is on the disk, as `flush` does.
+        """Wait until all data appended before the call, in every topic, is on the disk.
 
-        A thread of the loop's executor does it, once for all tasks that wait at the same time. A cancelled call waits
-        no longer, and changes nothing. Raises what `flush` raises.
+        A thread of the loop's executor flushes, once for all tasks that wait at the same time. A cancelled call stops
+        waiting, and changes nothing else.
+
+        Raises:
+            StorageError: As in `flush`.
         """
         flushers = self._flushers
         if flushers is None:
@@ -677,33 +1016,43 @@ class Store(Closing):
         await flushers.flushed()
 
     def run_housekeeping(self) -> None:
-        """Do what is due by the clock: retention, compaction, flushes, checkpoints, deletions."""
+        """Run the tasks that are due by the clock: retention, compaction, flushes, checkpoints, deletions."""
         self._logs.writing().run_due()
 
     def compact(
         self, topic: str | None = None, *, roll: bool = False, dry_run: bool = False
     ) -> dict[tuple[str, int], CompactionStats]:
-        """Compact the partitions of a topic, or of every topic whose `cleanup.policy` has `compact`, whatever their
-        dirty ratios and lags; what was done to each, by topic and number.
+        """Compact the partitions of a topic or of all topics, whatever their dirty ratios and lags.
 
-        Each is compacted as by `Log.compact`, one after the other, with the memory of one cleaner thread by the store's
-        settings and without a throttle. A dry run writes nothing, and works in mode "r", too. Raises what `Log.compact`
-        raises, once the others are done; `PolicyViolationError` and `UnknownTopicOrPartitionError` for the topic.
+        The partitions are compacted one after the other as by `Log.compact`, with the memory that the store's settings
+        give one cleaner thread, and without a throttle.
+
+        Args:
+            topic: The topic; by default every topic whose `cleanup.policy` has `compact`.
+            roll: Whether to roll the active segments first, so that they are compacted, too.
+            dry_run: Write nothing, and return what would be done. Works in mode "r", too.
+
+        Returns:
+            What was done to each partition, by topic and number.
+
+        Raises:
+            PolicyViolationError: If the topic's `cleanup.policy` does not have `compact`.
+            UnknownTopicOrPartitionError: If there is no such topic.
+            KStoreError: The errors of `Log.compact`: the first one, raised after the other partitions were compacted.
         """
         return compact_store.compact(self._metadata, self._logs, topic, roll=roll, dry_run=dry_run)
 
     def stats(self) -> StoreStats:
-        """Numbers and troubles of the store, for monitoring; text and numbers only, fit for JSON. docs/metrics.md has
-        each key.
+        """Return the store's metrics and current errors, for monitoring.
 
-        `compaction` has the logs that are open and compacted: how large and how dirty they are, when they were last
-        compacted, and why the last compaction failed.
+        docs/metrics.md has each key. `compaction` has the size and the dirtiness of each open log that is compacted,
+        when it was last compacted, and why the last compaction failed. `role` is "follower" or "leader", and `source`
+        has the directories of a follower's leader. `full` has the directories in which the last write found no space,
+        `offline` those that have failed, `refused` the partitions that cannot be written, `failures` the housekeeping
+        tasks that failed; each with the reason. `zstd_of_columns` names the library that decompresses zstd.
 
-        `role` is "follower" or "leader", and `source` has the directories of a follower's leader.
-
-        `full` has the directories in which the last write found no room, `offline` those that have failed, `refused`
-        the partitions that cannot be written, `failures` what housekeeping could not do; each with the reason.
-        `zstd_of_columns` says which library decompresses zstd.
+        Returns:
+            A dictionary with text and numbers only, fit for JSON.
         """
         found = overview_of(self)
         found["compaction"] = store_stats.compaction(self._metadata)
@@ -721,29 +1070,29 @@ def _reopen(paths: tuple[str, ...], arguments: dict[str, Any]) -> Store:
 
 
 def loads_of(store: Store) -> BulkLoads:
-    """The bulk loads of a store, for the code that stages them."""
+    """Return the bulk loads of a store, for the code that stages them."""
     return store._loads
 
 
 def between_transactions(store: Store, look: Callable[[], T]) -> T:
-    """Call `look` while no transaction is half ended, in a store that is open for writing; what it gave.
+    """Call `look` while no transaction is between its decision and its end, and return its result.
 
-    What it looks at, such as the ends of all logs, is as if it had been seen at one moment. It should be quick, since
-    transactions wait for it, and may be called more than once.
+    The store is open for writing. What `look` reads, such as the ends of all logs, is as if it were read at a single
+    time. `look` should be quick, since transactions wait for it, and it may be called more than once.
     """
     return store._transactions.between_ends(look)
 
 
 def overview_of(store: Store) -> StoreStats:
-    """What `Store.stats` says, without the compaction of each log: it costs little however many logs there are."""
+    """Return `Store.stats` without the compaction of each log: cheap however many logs there are."""
     return store_stats.overview(store._metadata, store._logs)
 
 
 def metadata_of(store: Store) -> Metadata:
-    """What a store knows of its topics, for the code that copies them."""
+    """Return the metadata of a store, for the code that copies its topics."""
     return store._metadata
 
 
 def partition_count(store: Store, topic: str) -> int:
-    """How many partitions a topic has, those included that are on a disk that is missing; 0 without a topic."""
+    """Return how many partitions a topic has, those on a missing disk included; 0 without a topic."""
     return store._metadata.partition_count(topic)
