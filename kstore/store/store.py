@@ -194,7 +194,7 @@ class Store(Closing):
         """
         metadata, logs = self._metadata, self._logs
         if isinstance(logs, LogManager) and not metadata.closed:
-            logs.stop()  # before a lock is taken and the store is closed: a running task may need the lock and the store
+            logs.stop()  # before a lock is taken and the store is closed: a running task may need both
         with self._loads.loading, metadata.changing:  # a decided load is finished first
             if not metadata.closed:
                 self._topic_file.write_waiting()
@@ -840,8 +840,8 @@ class Store(Closing):
     def committed_offsets(self, group: str) -> dict[Place, CommittedOffset]:
         """Return a group's committed positions.
 
-        Positions that a transaction has committed are included once the transaction has ended. A position in a topic
-        that was deleted and created again since is left out.
+        Positions written in a transaction are included from its commit on. A position in a topic that was deleted and
+        created again since is left out.
 
         Args:
             group: The group's name.

@@ -1,4 +1,4 @@
-"""Locks that are held together, as many as turn up."""
+"""A set of locks that are held together."""
 
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -8,9 +8,9 @@ from typing_extensions import disjoint_base
 
 @disjoint_base
 class LockSet:
-    """Enters context managers one after the other; the end of its `with` block leaves all of them, the last one first.
+    """Enters context managers one after the other; the end of its `with` block exits all of them, the last one first.
 
-    Those that are entered must be compiled, too. All are left, also when leaving one raises; its error is raised then.
+    The context managers must be compiled, too. All of them are exited even if an exit raises; then its error is raised.
     """
     def enter(self, manager: AbstractContextManager[Any]) -> None:
         """Enter a context manager."""

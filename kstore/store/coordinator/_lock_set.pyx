@@ -1,14 +1,14 @@
-"""Locks that are held together, as many as turn up.
+"""A set of locks that are held together.
 
-Compiled, so that no interrupt (a signal's handler that raises) can come between taking a lock and noting that it is
+Compiled, so that no interrupt (a signal handler that raises) can come between taking a lock and recording that it is
 held: `contextlib.ExitStack` loses the lock there.
 """
 
 
 cdef class LockSet:
-    """Enters context managers one after the other; the end of its `with` block leaves all of them, the last one first.
+    """Enters context managers one after the other; the end of its `with` block exits all of them, the last one first.
 
-    Those that are entered must be compiled, too. All are left, also when leaving one raises; its error is raised then.
+    The context managers must be compiled, too. All of them are exited even if an exit raises; then its error is raised.
     """
 
     cdef list exits

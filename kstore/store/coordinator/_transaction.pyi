@@ -1,4 +1,4 @@
-"""The steps of a transaction, in C: each partition that it goes to, each record, and its end are some of them."""
+"""The steps of a transaction, in C: add a partition, append a record, end the transaction."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -22,18 +22,18 @@ from kstore.store.topics.topic_append import TopicAppender
 from kstore.types import Headers, RecordMetadata
 
 VERSION: Final[int]
-"""Of Kafka's transactions: with each of them the producer's epoch goes up by one."""
+"""The version of Kafka's transactions in which each transaction increments the producer's epoch."""
 LAST_EPOCH: Final[int]
-"""The greatest epoch of a producer id; its last transaction goes on under another id."""
+"""The greatest epoch of a producer id; the next transaction uses another producer id."""
 
 @final
 class StepLock:
-    """A reentrant lock as `threading.RLock`, which C takes and gives back without a call of Python's.
+    """A reentrant lock like `threading.RLock`, which C acquires and releases without calling Python.
 
-    An interrupt ends the wait for it, and comes at no other place. Its fields change under the GIL.
+    An interrupt can end the wait for the lock, and comes at no other place. The fields change under the GIL.
     """
     def renew(self) -> None:
-        """Be free in a child process: the thread that held it may not exist there."""
+        """Free the lock in a child process, where the thread that held it may not exist."""
     def __enter__(self) -> None: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -43,7 +43,7 @@ class StepLock:
 class IdSteps:
     """The state of a transactional id, its log, and its present producer. `lock` guards all of it.
 
-    Whoever derives from it has `_look_back`, for a write that was broken off.
+    A subclass defines `_look_back`, which is called after a write that failed.
     """
     @property
     def transactional_id(self) -> str: ...
@@ -67,27 +67,27 @@ class IdSteps:
         state: TransactionState | None,
     ) -> None: ...
     def now(self) -> int:
-        """Milliseconds since the epoch, by the store's clock; `LogClosedError` once the store is closed."""
+        """Return milliseconds since the epoch, by the store's clock; raise `LogClosedError` if the store is closed."""
     @property
     def coordinator_epoch(self) -> int:
         """The epoch of the coordinator, which is the leader epoch of the id's log."""
     def write(self, state: TransactionState) -> None:
-        """Write a state down; from then on it holds, also when an interrupt comes before this returns."""
+        """Write a state to the log; it holds from then on, even if an interrupt comes before this returns."""
     def remove(self) -> None:
-        """Write a tombstone: nothing is known of the id from then on."""
+        """Write a tombstone, which deletes the state of the id."""
     def add_partitions(self, places: Iterable[tuple[str, int]]) -> None:
-        """Write down that the transaction goes to these partitions too, before anything is written there."""
+        """Add partitions to the transaction, before anything is written there."""
     def decide(self, commit: bool, epoch: int, next_producer_id: int, now_ms: int) -> None:
-        """Write down how the transaction ends, with the epoch of its markers."""
+        """Write the decision how the transaction ends, with the epoch of its markers."""
     def done(self, now_ms: int) -> None:
-        """Write down that the transaction, which was decided, has ended everywhere."""
+        """Write that the decided transaction has ended in all partitions."""
 
 def append_marker(log: Log, state: TransactionState, commit: bool, coordinator_epoch: int, now_ms: int) -> None:
     """Append a marker as `Log.append_marker` does, without checking each argument again."""
 
 @disjoint_base
 class RecordTransaction:
-    """A transaction's records and its end. Whoever derives from it has `_check`, which says why it cannot go on."""
+    """A transaction's records and its end. A subclass defines `_check`, which raises if it cannot continue."""
     @property
     def _producer(self) -> TransactionalProducer: ...
     @property
@@ -107,9 +107,9 @@ class RecordTransaction:
     ended: bool
     def __init__(self, producer: TransactionalProducer, numbers: SequenceNumbers, sync: bool) -> None: ...
     def _enter(self, places: Iterable[tuple[str, int]]) -> None:
-        """Have the coordinator know these partitions."""
+        """Add those of these partitions to the transaction that are not in it."""
     def _finish(self, commit: bool, sync: bool) -> None:
-        """Decide the transaction, and do it everywhere."""
+        """Decide the transaction, and end it in all partitions."""
 
 def append(
     self: RecordTransaction,
@@ -122,4 +122,15 @@ def append(
     headers: Headers | None = None,
     expected_offset: int | None = None,
 ) -> RecordMetadata:
-    """Append one record as `Store.append` does; where it is. The marker of a transaction takes an offset, too."""
+    """Append one record as `Store.append` does. The marker of a transaction takes an offset, too.
+
+    Takes the arguments of `Store.append`, except `sync`.
+
+    Returns:
+        The record's partition, offset and timestamp.
+
+    Raises:
+        InvalidTxnStateError: If the transaction has ended.
+        InvalidProducerEpochError: If the producer has been fenced.
+        KStoreError: The errors of `Store.append`.
+    """

@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False, nonecheck=True
-"""The steps of a transaction, in C: each partition that it goes to, each record, and its end are some of them.
+"""The steps of a transaction, in C: add a partition, append a record, end the transaction.
 
-`IdSteps` writes the states of a transactional id, `RecordTransaction` appends and ends, `StepLock` keeps other threads
-out meanwhile. The hardest rule: a state holds when its record is in the id's log, and not before.
+`IdSteps` writes the states of a transactional id, `RecordTransaction` appends and ends, `StepLock` excludes other
+threads. Invariant: a state holds when its record is in the id's log, not before.
 """
 
 cimport cython
@@ -20,10 +20,10 @@ from kstore.log._append import append_commit
 # stub: from kstore.store.read_only_logs import Logs
 
 VERSION = 2
-"""Of Kafka's transactions: with each of them the producer's epoch goes up by one."""
+"""The version of Kafka's transactions in which each transaction increments the producer's epoch."""
 
 LAST_EPOCH = 2**15 - 1  # type: int
-"""The greatest epoch of a producer id; its last transaction goes on under another id."""
+"""The greatest epoch of a producer id; the next transaction uses another producer id."""
 
 cdef int64_t FEW_LEFT = LAST_EPOCH - 1
 cdef object ONGOING = Status.ONGOING
@@ -65,9 +65,9 @@ cdef extern from "Python.h":
 
 @cython.final
 cdef class StepLock:
-    """A reentrant lock as `threading.RLock`, which C takes and gives back without a call of Python's.
+    """A reentrant lock like `threading.RLock`, which C acquires and releases without calling Python.
 
-    An interrupt ends the wait for it, and comes at no other place. Its fields change under the GIL.
+    An interrupt can end the wait for the lock, and comes at no other place. The fields change under the GIL.
     """
 
     cdef PyThread_type_lock _lock
@@ -82,8 +82,8 @@ cdef class StepLock:
             PyThread_free_lock(self._lock)
 
     def renew(self) -> None:
-        """Be free in a child process: the thread that held it may not exist there."""
-        self._lock = PyThread_allocate_lock()  # the old one is of no use to anyone, and may be locked
+        """Free the lock in a child process, where the thread that held it may not exist."""
+        self._lock = PyThread_allocate_lock()  # nothing uses the old one, which may be locked
         if self._lock == NULL:
             raise MemoryError
         self._depth = 0
@@ -105,7 +105,7 @@ cdef class StepLock:
 
     cdef void give(self) noexcept:
         if self._depth == 0 or self._owner != PyThread_get_thread_ident():
-            return                     # renewed in a child that was forked while this thread held it
+            return                     # renewed in a child process that was forked while this thread held the lock
         self._depth -= 1
         if self._depth == 0:
             PyThread_release_lock(self._lock)
@@ -120,7 +120,7 @@ cdef class StepLock:
 cdef class IdSteps:
     """The state of a transactional id, its log, and its present producer. `lock` guards all of it.
 
-    Whoever derives from it has `_look_back`, for a write that was broken off.
+    A subclass defines `_look_back`, which is called after a write that failed.
     """
 
     cdef readonly str transactional_id
@@ -147,9 +147,9 @@ cdef class IdSteps:
         self.state = state
 
     def now(self) -> int:
-        """Milliseconds since the epoch, by the store's clock; `LogClosedError` once the store is closed."""
+        """Return milliseconds since the epoch, by the store's clock; raise `LogClosedError` if the store is closed."""
         cdef Appender appender = <Appender?> self._appender
-        if appender.busy:  # as it stays when the log is closed
+        if appender.busy:  # it remains busy when the log is closed
             return self._logs.writing().now()
         return appender._now()
 
@@ -159,11 +159,11 @@ cdef class IdSteps:
         return max((<Appender?> self._appender).leader_epoch, 0)
 
     def write(self, state: TransactionState) -> None:
-        """Write a state down; from then on it holds, also when an interrupt comes before this returns."""
+        """Write a state to the log; it holds from then on, even if an interrupt comes before this returns."""
         self._write(state_value(state), state)
 
     def remove(self) -> None:
-        """Write a tombstone: nothing is known of the id from then on."""
+        """Write a tombstone, which deletes the state of the id."""
         self._write(None, None)
 
     cdef int _write(self, object value, object state) except -1:
@@ -176,12 +176,12 @@ cdef class IdSteps:
         return 0
 
     def add_partitions(self, places: Iterable[tuple[str, int]]) -> None:
-        """Write down that the transaction goes to these partitions too, before anything is written there."""
+        """Add partitions to the transaction, before anything is written there."""
         producer_id, epoch, timeout_ms, status, partitions, _, start_ms, _, _, _ = fields(self.state)
         now_ms = self.now()
         if status is not ONGOING:
             start_ms = now_ms
-        else:  # some are known after a write that was broken off behind its record
+        else:  # some may be there: an interrupted write may have written its record
             places = [place for place in places if place not in partitions]
             if not places:
                 return
@@ -189,14 +189,14 @@ cdef class IdSteps:
             producer_id, epoch, timeout_ms, ONGOING, (*partitions, *places), now_ms, start_ms, producer_id, -1, VERSION)))
 
     def decide(self, bint commit, epoch: int, next_producer_id: int, now_ms: int) -> None:
-        """Write down how the transaction ends, with the epoch of its markers."""
+        """Write the decision how the transaction ends, with the epoch of its markers."""
         producer_id, _, timeout_ms, _, partitions, _, start_ms, _, _, _ = fields(self.state)
         self.write(ks_tuple_as(STATE, (
             producer_id, epoch, timeout_ms, PREPARE_COMMIT if commit else PREPARE_ABORT, partitions, now_ms, start_ms,
             producer_id, next_producer_id, VERSION)))
 
     def done(self, now_ms: int) -> None:
-        """Write down that the transaction, which was decided, has ended everywhere."""
+        """Write that the decided transaction has ended in all partitions."""
         producer_id, epoch, timeout_ms, status, _, _, start_ms, _, next_producer_id, version = fields(self.state)
         previous = producer_id
         if next_producer_id != -1:
@@ -206,7 +206,7 @@ cdef class IdSteps:
             start_ms, previous, -1, version)))
 
     cdef bint _end_at_once(self, coordinator, bint commit) except -1:
-        """Decide the transaction, and do it everywhere; False, and nothing is done, where that takes more than appends."""
+        """Decide and end the transaction; return False and do nothing if that takes more than appends to open logs."""
         cdef dict by_topic = coordinator.logs_by_topic
         cdef list logs = []
         cdef dict numbers
@@ -226,7 +226,7 @@ cdef class IdSteps:
         try:
             for log in logs:
                 append_marker(log, state, commit, coordinator_epoch, now_ms)
-        except KStoreError:  # of a topic that was deleted since, or it comes again
+        except KStoreError:  # from a topic that was deleted since; any other error comes again
             coordinator.complete(self, only_open=True)
             return True
         self.done(now_ms)
@@ -234,7 +234,7 @@ cdef class IdSteps:
 
 
 cdef tuple fields(object state):
-    """A `TransactionState` as a tuple, whose items C finds at once."""
+    """Return a `TransactionState` as a tuple, whose items C reads directly."""
     if not isinstance(state, tuple):
         raise TypeError(f"{state!r} is no TransactionState")
     return <tuple> state
@@ -249,7 +249,7 @@ def append_marker(log: Log, state: TransactionState, commit: bool, coordinator_e
 
 
 cdef class RecordTransaction:
-    """A transaction's records and its end. Whoever derives from it has `_check`, which says why it cannot go on."""
+    """A transaction's records and its end. A subclass defines `_check`, which raises if it cannot continue."""
 
     cdef readonly object _producer  # type: TransactionalProducer
     cdef readonly object _coordinator  # type: TransactionCoordinator
@@ -270,7 +270,7 @@ cdef class RecordTransaction:
         self._numbers = numbers
         self._sync = sync
         self._lock = <StepLock?> producer._lock
-        self._producer = producer  # the last: without it nothing of this is used
+        self._producer = producer  # last: nothing uses the transaction without it
 
     cdef int _refuse_if_over(self) except -1:
         if self._entry.owner is not self._owner or self.ended or self._producer._closed:
@@ -278,7 +278,7 @@ cdef class RecordTransaction:
         return 0
 
     def _enter(self, places: Iterable[tuple[str, int]]) -> None:
-        """Have the coordinator know these partitions."""
+        """Add those of these partitions to the transaction that are not in it."""
         cdef set entered = self._numbers.entered
         new = [place for place in places if place not in entered]
         if new:
@@ -287,7 +287,7 @@ cdef class RecordTransaction:
                 entered.add(place)
 
     def _finish(self, bint commit, bint sync) -> None:
-        """Decide the transaction, and do it everywhere."""
+        """Decide the transaction, and end it in all partitions."""
         self._take()
         try:
             self._refuse_if_over()
@@ -323,7 +323,18 @@ def append(RecordTransaction self not None, topic: str, value: ReadableBuffer | 
            key: ReadableBuffer | None = None, *, partition: int | None = None, timestamp: int | datetime | None = None,
            headers: Headers | None = None,
            expected_offset: int | None = None) -> RecordMetadata:
-    """Append one record as `Store.append` does; where it is. The marker of a transaction takes an offset, too."""
+    """Append one record as `Store.append` does. The marker of a transaction takes an offset, too.
+
+    Takes the arguments of `Store.append`, except `sync`.
+
+    Returns:
+        The record's partition, offset and timestamp.
+
+    Raises:
+        InvalidTxnStateError: If the transaction has ended.
+        InvalidProducerEpochError: If the producer has been fenced.
+        KStoreError: The errors of `Store.append`.
+    """
     headers = headers if headers is None else arguments.header_pairs(headers)
     self._take()
     try:

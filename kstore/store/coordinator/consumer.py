@@ -1,7 +1,7 @@
-"""`Consumer`: the records of topics from where a group left off, and how far they were read.
+"""`Consumer`: reads topics for a group from its committed positions, and commits how far it has read.
 
-`topics.follow` reads; this decides where to begin and what to commit. Invariant: a position moves when its record is
-handed out, never before, and holds only for the log that the record was read from.
+`topics.follow` reads; this module decides where to start and what to commit. Invariant: a position moves when its
+record is returned, never before, and is valid only for the log that the record was read from.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ logger = logging.getLogger("kstore")
 OffsetReset = Literal["earliest", "latest", "none"]
 Place = tuple[str, int]
 
-_LONGEST_PAUSE = 0.02  # seconds between looks at several topics
+_LONGEST_PAUSE = 0.02  # seconds between rounds over the topics
 
 
 class Positions(NamedTuple):
-    """What one call commits for a group: offsets by partition, a text, and the ids of topics that the caller knows."""
+    """What one call commits for a group: offsets by partition, a text, and the topic ids that the caller knows."""
 
     group: str
     offsets: Mapping[Place, int]
@@ -44,7 +44,7 @@ class Positions(NamedTuple):
 
 
 class ReadPositions(dict[Place, int]):
-    """The positions of a consumer, with the ids of the topics that they hold for."""
+    """The positions of a consumer, with the ids of their topics."""
 
     topic_ids: Mapping[str, uuid.UUID | None]
 
@@ -59,7 +59,7 @@ class GroupPositions(Protocol):
 
 
 class ConsumerOptions(NamedTuple):
-    """What `Store.consumer` was called with."""
+    """The arguments of `Store.consumer`."""
 
     group: str
     topics: str | Iterable[str]
@@ -71,12 +71,14 @@ class ConsumerOptions(NamedTuple):
 
 
 class Consumer(Closing):
-    """The records of some topics, as an iterator that a group goes on with; made by `Store.consumer`.
+    """An iterator over the records of some topics for a group, created by `Store.consumer`.
 
-    `commit` writes down how far it has read; the group's next consumer reads again what came after that. The iterator
-    ends where the topics end, or, when it follows, when nothing has come for its timeout; iterated again it goes on
-    with what has come since. `poll` gives what is there as a list. Two consumers of one group do not know of each
-    other. Belongs to one thread at a time.
+    The iterator ends at the end of the topics or, if it follows, after its timeout without a new record. Iterating
+    again continues with the records that have arrived since. `poll` returns the available records as a list. `commit`
+    stores how far the records were read; the group's next consumer starts there. Consumers of one group do not know of
+    each other, and do not share its partitions.
+
+    Belongs to one thread at a time.
     """
 
     group: str
@@ -86,7 +88,7 @@ class Consumer(Closing):
     """The topics that are read."""
 
     def __init__(self, reader: TopicReader, coordinator: GroupPositions, options: ConsumerOptions) -> None:
-        """`reader` has the topics, `coordinator` the group's positions, perhaps in another store."""
+        """Read topics with `reader`, and the group's positions from `coordinator`, perhaps of another store."""
         reset, merge, topics = options.auto_offset_reset, options.merge, options.topics
         if reset not in ("earliest", "latest", "none"):
             raise ValueError(f"auto_offset_reset is {reset!r}; 'earliest', 'latest' and 'none' are allowed")
@@ -101,15 +103,15 @@ class Consumer(Closing):
         self._options = options
         self._timeout = arguments.seconds("timeout", options.timeout)
         self._closed = False
-        self._positions: dict[Place, int] = {}  # the next offset to hand out, of every known partition
-        # The same, of those partitions from which a record was handed out, and of those that were begun at their end:
-        # else what comes before the group's first record would be passed over when it begins at the end again.
+        self._positions: dict[Place, int] = {}  # the offset of the next record to return, for every known partition
+        # The same for partitions from which a record was returned or which were started at their end: otherwise records
+        # that arrive before the group reads any would be skipped when it starts at the end again.
         self._read: dict[Place, int] = {}
         self._committed: dict[Place, int] = {}
-        self._lost: dict[Place, OffsetOutOfRangeError] = {}  # why a partition cannot be read on from its position
+        self._lost: dict[Place, OffsetOutOfRangeError] = {}  # why a partition cannot be read at its position
         self._followers: dict[str, TopicFollower] = {}
-        self._records: Iterator[ConsumerRecord] | None = None  # of the look that is being read
-        self._begun = False  # whether the followers stand at the positions
+        self._records: Iterator[ConsumerRecord] | None = None  # of the current round
+        self._begun = False  # whether the followers are at the positions
         self.seek_to_committed()
 
     def __iter__(self) -> Self:
@@ -125,14 +127,27 @@ class Consumer(Closing):
         return record
 
     def poll(self, timeout: float | None = 0, *, max_records: int = 500) -> list[ConsumerRecord]:
-        """Return the records that are there, up to `max_records`; wait up to `timeout` seconds for the first of them.
+        """Return the available records, and wait for the first of them if there are none.
 
-        The list is empty when the time is up; None waits for ever, and 0 not at all. It may be called again and again,
-        whether the consumer follows or not, and beside iterating. All records of the list count as read. Raises what
-        iterating raises; records that were there before the fault are returned first.
+        May be called repeatedly and mixed with iterating, whether the consumer follows or not. All returned records
+        count as read. If an error is found after some records, these are returned first.
 
-        In a thread (`asyncio.to_thread`) give it this `timeout`, and no `asyncio.wait_for` around it: the thread goes
-        on, and its records count as read though nobody gets them (docs/asyncio.md).
+        In a thread (`asyncio.to_thread`), use this `timeout` and no `asyncio.wait_for` around the call: the thread
+        would continue, and its records would count as read though nobody gets them (docs/asyncio.md).
+
+        Args:
+            timeout: How many seconds to wait for the first record; 0 does not wait, None waits forever.
+            max_records: The most records to return.
+
+        Returns:
+            The records; empty if none has arrived in time.
+
+        Raises:
+            KStoreError: The errors of iterating, if there is no record to return.
+
+        Example:
+            >>> for record in consumer.poll(timeout=1.0):
+            ...     print(record.value)
         """
         timeout = arguments.seconds("timeout", timeout)
         max_records = arguments.integer("max_records", max_records, low=1)
@@ -146,14 +161,14 @@ class Consumer(Closing):
         except KStoreError:
             if not records:
                 raise
-        except BaseException:  # an interrupt: the records that were taken are not lost
+        except BaseException:  # an interrupt: the records are returned again later
             self._positions, self._read = before
             self._begin_anew()
             raise
         return records
 
     def _next(self, *, again: bool = False) -> ConsumerRecord | None:
-        """The next record; None where all that was there at this look has been read, and `again` at another one."""
+        """Return the next record of the current round, or None at its end; with `again` start another round there."""
         if self._closed:
             raise LogClosedError(f"the consumer of group {self.group} is closed")
         try:
@@ -177,7 +192,7 @@ class Consumer(Closing):
         return record
 
     def _wait(self, timeout: float | None) -> ConsumerRecord | None:
-        """Wait for the next record; None when the time is up."""
+        """Return the next record, or None if there is none before the timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = FIRST_PAUSE
         while True:
@@ -191,19 +206,20 @@ class Consumer(Closing):
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     def _begin_anew(self) -> None:
-        """Have the next call begin to read at the positions."""
+        """Restart reading at the positions with the next call."""
         self._records, self._begun = None, False
 
-    # How far it came.
+    # Positions.
 
     @property
     def positions(self) -> dict[Place, int]:
-        """The next offset of each partition: what `commit` writes down.
+        """The next offset of each partition from which a record was returned: what `commit` stores.
 
-        A partition of which nothing was read is among them if `auto_offset_reset="latest"` chose where to begin.
+        A partition that `auto_offset_reset="latest"` started at its end is included before any of its records was
+        returned.
 
-        In a transaction give it to `txn.commit_offsets` instead. Raises as `commit` does for a position that does not
-        hold any more.
+        In a transaction pass them to `txn.commit_offsets` instead. Raises the errors of `commit` if a position is no
+        longer valid.
         """
         self._check(self._read)
         positions = ReadPositions(self._read)
@@ -215,17 +231,24 @@ class Consumer(Closing):
         return {topic: follower.topic_id for topic, follower in self._followers.items()}
 
     def commit(self, metadata: str = "", *, sync: bool = False) -> None:
-        """Write down how far the records were read, the one that was handed out last included.
+        """Commit how far the records were read, up to and including the last one returned.
 
-        A partition that was begun at its end, by `auto_offset_reset="latest"`, is written down before anything was read
-        of it: what arrives from then on is the group's, whether a consumer runs or not.
+        The position of a partition that `auto_offset_reset="latest"` started at its end is committed before any record
+        of it was read: the group gets all later records, whether a consumer runs or not.
 
-        What a `poll` returned counts, also where its caller was cancelled meanwhile and did not get it, as by
+        Records that `poll` returned count as read, also if its caller was cancelled before it got them, such as by
         `asyncio.wait_for`.
 
-        With `sync=True` that is on the disk when this returns. Raises what `Store.commit_offsets` raises. Nothing is
-        written when a position does not hold any more: `UnknownTopicOrPartitionError` when the topic that it was read
-        from has been deleted, `OffsetOutOfRangeError` when records before it have been cut.
+        If a position is no longer valid, nothing is committed.
+
+        Args:
+            metadata: A text that is stored with each position.
+            sync: Whether the positions are on the disk when this returns.
+
+        Raises:
+            UnknownTopicOrPartitionError: If the topic that was read has been deleted.
+            OffsetOutOfRangeError: If records before a position have been truncated.
+            KStoreError: The errors of `Store.commit_offsets`.
         """
         if self._closed:
             raise LogClosedError(f"the consumer of group {self.group} is closed")
@@ -235,14 +258,14 @@ class Consumer(Closing):
         self._committed |= moved
 
     def seek_to_committed(self) -> None:
-        """Go back to the positions that are committed now: after a transaction that was aborted, say.
+        """Go back to the group's committed positions, for example after a transaction was aborted.
 
-        After the deletion of a topic that was made again this begins with the new one.
+        If a topic was deleted and created again, reading starts with the new one.
         """
         on_lag: OnLag = "start" if self._options.auto_offset_reset == "earliest" else "raise"
         options = FollowOptions(self._options.merge == "timestamp", self._options.isolation, on_lag)
         followers = {topic: self._reader.follow(topic, options) for topic in self.topics}
-        # After the followers, which know the topics' ids: a position in a former topic of that name is none.
+        # After the followers, which know the topics' ids: a position in a former topic of that name does not count.
         ids = {topic: follower.topic_id for topic, follower in followers.items()}
         committed = self._coordinator.committed_offsets(self.group, ids.get)
         self._begin_anew()
@@ -252,7 +275,18 @@ class Consumer(Closing):
             self._meet(topic)
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on at another offset of one partition; `OffsetOutOfRangeError` outside of its log."""
+        """Continue one partition at another offset.
+
+        Args:
+            topic: The topic.
+            partition: The number of the partition.
+            offset: The offset of the next record to read.
+
+        Raises:
+            OffsetOutOfRangeError: If the offset is outside of the partition's log.
+            UnknownTopicOrPartitionError: If there is no such partition, or its topic has been deleted.
+            ValueError: If the consumer does not read the partition.
+        """
         log = self._reader.log(topic, partition)
         if (topic, partition) not in self._positions:
             raise ValueError(f"the consumer does not read {topic}-{partition}")
@@ -266,7 +300,7 @@ class Consumer(Closing):
         self._positions[topic, partition] = self._read[topic, partition] = offset
 
     def _check(self, positions: Iterable[Place]) -> None:
-        """Raise if one of these positions does not hold any more."""
+        """Raise if one of these positions is no longer valid."""
         for topic, number in positions:
             follower = self._followers[topic]
             follower.check()
@@ -277,14 +311,14 @@ class Consumer(Closing):
                 raise lost
 
     def _go_on(self) -> None:
-        """Begin to read every partition at its position, after a seek or an error."""
+        """Start reading every partition at its position, after a seek or an error."""
         for (topic, number), offset in self._positions.items():
             self._check([(topic, number)])
             self._followers[topic].begin(number, offset)
         self._begun = True
 
     def _meet(self, topic: str) -> None:
-        """Begin to read the partitions of a topic that are new."""
+        """Start reading the new partitions of a topic."""
         follower = self._followers[topic]
         for number in follower.new:
             offset = self._start_of((topic, number))
@@ -292,7 +326,7 @@ class Consumer(Closing):
             self._positions[topic, number] = offset
 
     def _start_of(self, place: Place) -> int:
-        """Where a partition begins: at its committed position, else as `auto_offset_reset` says."""
+        """Return where a partition starts: at its committed position, else as `auto_offset_reset` says."""
         log, reset = self._reader.log(*place), self._options.auto_offset_reset
         start, end = log.log_start_offset, log.log_end_offset
         offset = self._committed.get(place)
@@ -323,20 +357,20 @@ class Consumer(Closing):
     # Reading.
 
     def _look(self, topic: str) -> Iterator[ConsumerRecord]:
-        """What has come of a topic since the last look."""
+        """Return the records of a topic that have arrived since the last round."""
         self._followers[topic].check()
         self._meet(topic)
         return self._followers[topic].coming()
 
-    # The end.
+    # Closing.
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the consumer has been closed."""
         return self._closed
 
     def close(self) -> None:
-        """End it; commits nothing. Idempotent."""
+        """Close the consumer without committing anything. Idempotent."""
         self._closed = True
         self._records = None
 

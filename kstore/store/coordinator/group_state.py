@@ -1,9 +1,9 @@
 """The groups and positions in one partition of `__consumer_offsets`, read from its log up to the end.
 
-Owns the replay and the rules of expiry (Kafka's OffsetMetadataManager and its groups); writes nothing. A replay begins
-with the newest record of each key up to the last stable offset, so its time goes by the number of keys and not by that
-of commits. Positions that were committed in a transaction wait for its marker. Invariant: of two commits of one
-position, or a commit and a deletion, the one at the higher offset holds, whenever the marker of either came.
+Replays the log and says what has expired (Kafka's OffsetMetadataManager and its groups); writes nothing. A replay
+starts with the newest record of each key up to the last stable offset, so its time depends on the number of keys, not
+of commits. Positions written in a transaction wait for its marker. Invariant: of two commits of one position, or a
+commit and a deletion, the one at the higher offset holds, in whatever order their markers came.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Place = tuple[str, int]
 
 
 class Committed(NamedTuple):
-    """A position and the offset of the record that says so."""
+    """A position, and the offset of its record."""
 
     position: Position
     record_offset: int
 
 
 class Expired(NamedTuple):
-    """The expired positions of a group; `whole` if none of the group is left then."""
+    """The expired positions of a group; `whole` if nothing of the group is left without them."""
 
     group: str
     places: list[Place]
@@ -53,7 +53,7 @@ class _Group:
         self.classic: GroupState | None = None
         self.newer = False  # a group of one of the newer protocols
         self.members: set[str] = set()  # of those
-        self.pending = 0  # positions in transactions that are open
+        self.pending = 0  # positions in open transactions
 
     @property
     def is_empty(self) -> bool:
@@ -61,7 +61,7 @@ class _Group:
 
 
 class OffsetsPartition:
-    """The groups of one partition, brought up to the log's end by each question. Any thread may ask.
+    """The groups of one partition. Each query first replays the log up to its end. Thread-safe.
 
     `writing` is held while records are written that depend on the positions.
     """
@@ -70,24 +70,24 @@ class OffsetsPartition:
         self.log = log
         self.writing = threading.RLock()
         self._reading = threading.RLock()
-        self._version = -1  # of the log's guard at the last question
+        self._version = -1  # of the log's guard at the last replay
         self._forget()
 
     def _forget(self) -> None:
         self._next_offset = 0
-        self._last = (-1, 0)  # the base offset and the CRC of the batch that was taken last
+        self._last = (-1, 0)  # the base offset and the CRC of the last replayed batch
         self._groups: dict[str, _Group] = {}
         self._open: dict[int, list[tuple[OffsetKey, Committed]]] = {}  # by producer id
 
     def positions(self, group: str) -> dict[Place, Position]:
-        """The positions of a group, without those in open transactions."""
+        """Return the positions of a group, without those in open transactions."""
         with self._reading:
             self._catch_up()
             state = self._groups.get(group)
             return {} if state is None else {place: stored.position for place, stored in state.positions.items()}
 
     def pending(self) -> list[tuple[str, Place, Position]]:
-        """The commits in open transactions: a group, a place and the position."""
+        """Return the commits in open transactions as (group, place, position)."""
         with self._reading:
             self._catch_up()
             return [
@@ -97,23 +97,23 @@ class OffsetsPartition:
             ]
 
     def has_record(self, group: str) -> bool:
-        """Whether there is a classic group's own record."""
+        """Return whether the log has a record of the group itself, as for a classic group."""
         with self._reading:
             self._catch_up()
             state = self._groups.get(group)
             return state is not None and state.classic is not None
 
     def groups(self) -> list[str]:
-        """The names of the groups that have positions."""
+        """Return the names of the groups that have positions, sorted."""
         with self._reading:
             self._catch_up()
             return sorted(name for name, group in self._groups.items() if group.positions)
 
     def expired(self, now_ms: int, retention_ms: int, in_use: Container[str]) -> Iterator[Expired]:
-        """The expired positions: those of groups without members, by the age of their commit.
+        """Yield the expired positions of groups without members, by the age of their commits.
 
-        Of a classic group whose members have left it is counted from when they did. Groups with members, with an open
-        transaction and those `in_use` keep all.
+        For a classic group whose members have left it, the time counts from then. Groups with members or an open
+        transaction, and those `in_use`, keep all positions.
         """
         with self._reading:
             self._catch_up()
@@ -154,11 +154,11 @@ class OffsetsPartition:
                 self._next_offset, self._last = batch.next_offset, (batch.base_offset, batch.crc)
 
     def _was_cut(self, view: View) -> bool:
-        """Whether records that were taken are no longer in the log, as a follower cuts it: others may stand there."""
+        """Return whether replayed records were truncated, as in a follower: other records may have their offsets."""
         return view.has_overtaken(ReaderPosition(self._next_offset, self._version, *self._last))
 
     def _take_newest(self) -> int:
-        """Take the newest record of each key below the last stable offset; where the replay goes on."""
+        """Replay the newest record of each key below the last stable offset; return the offset to continue at."""
         newest = self.log.latest()
         for record in newest:
             try:
@@ -229,7 +229,7 @@ class OffsetsPartition:
         self._drop_if_empty(key.group)
 
     def _end(self, producer_id: int, key: bytes) -> None:
-        """Apply a marker to the positions that its producer has committed."""
+        """Apply a marker to the positions that its producer wrote."""
         if len(key) < _MARKER_KEY_BYTES:
             raise SchemaError(f"the key of a control record has {len(key)} bytes")
         kind = int.from_bytes(key[2:4], "big")

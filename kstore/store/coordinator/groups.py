@@ -1,7 +1,8 @@
 """`GroupCoordinator`: consumer groups' positions in `__consumer_offsets`, as a broker's coordinator keeps them.
 
-`codec.coordinator.group_records` has the bytes of records, `group_state` what a partition holds. Invariant: a record is
-what a broker of 4.3.0 would have written, so that a broker can go on from it, and kstore from a broker's.
+`codec.coordinator.group_records` encodes the records, `group_state` reads a partition's state. Invariant: every record
+is what a broker of 4.3.0 would have written, so that a broker can continue a group of kstore, and kstore one of a
+broker.
 """
 
 from __future__ import annotations
@@ -33,27 +34,37 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kstore")
 
-RECORD_BYTES = 32  # the most bytes of a record beside its key and value
+RECORD_BYTES = 32  # the most bytes that a record takes besides its key and value
 _MINUTE_MS = 60_000
 
 Place = tuple[str, int]
 
 
 class CommittedOffset(int):
-    """A committed position: the offset to go on from, as a number, and the other fields of the commit."""
+    """A committed position: the offset of the next record to read, as an `int`, with the other fields of the commit.
+
+    Thread-safe: nothing changes it after it is made.
+    """
 
     metadata: str
     """The text that was committed with the offset."""
 
     leader_epoch: int
-    """The leader epoch of the last record that was read; -1 where it is not known."""
+    """The leader epoch of the last record that was read; -1 if unknown."""
 
     commit_timestamp: int
-    """When the position was committed, in milliseconds."""
+    """When the position was committed, in milliseconds since the epoch."""
 
     @classmethod
     def of(cls, position: Position) -> CommittedOffset:
-        """Make one of a record's contents."""
+        """Make one from the contents of a record.
+
+        Args:
+            position: The value of the record.
+
+        Returns:
+            The committed position.
+        """
         committed = cls(position.offset)
         committed.metadata = position.metadata
         committed.leader_epoch = position.leader_epoch
@@ -73,7 +84,7 @@ class GroupCoordinator:
         self._partitions: dict[int, OffsetsPartition] = {}
 
     def commit(self, positions: Positions, *, sync: bool = False) -> None:
-        """Write down where a group goes on; see `Store.commit_offsets`."""
+        """Commit a group's positions; see `Store.commit_offsets`."""
         self._logs.leading()
         positions = self._checked(positions)
         if not positions.offsets:
@@ -89,7 +100,7 @@ class GroupCoordinator:
     def commit_in_transaction(
         self, positions: Positions, numbers: SequenceNumbers, enter: Callable[[list[Place]], None]
     ) -> None:
-        """Write positions down in a transaction; they hold when it is committed."""
+        """Write positions in a transaction; they hold once it is committed."""
         positions = self._checked(positions)
         if not positions.offsets:
             return
@@ -116,7 +127,7 @@ class GroupCoordinator:
     def committed_offsets(
         self, group: str, topic_id: Callable[[str], uuid.UUID | None] | None = None
     ) -> dict[Place, CommittedOffset]:
-        """Where a group goes on; see `Store.committed_offsets`. `topic_id` says the ids of another store's topics."""
+        """Return a group's positions; see `Store.committed_offsets`. `topic_id` knows another store's topics."""
         check_group(group)
         log = self._internal.log(OFFSETS_TOPIC, group)
         if log is None:
@@ -130,7 +141,7 @@ class GroupCoordinator:
         }
 
     def delete_offsets(self, group: str, partitions: Iterable[Place] | None = None) -> None:
-        """Forget a group's positions; see `Store.delete_offsets`."""
+        """Delete a group's positions; see `Store.delete_offsets`."""
         self._logs.leading()
         check_group(group)
         wanted = None if partitions is None else {check_place(place) for place in partitions}
@@ -139,19 +150,19 @@ class GroupCoordinator:
             return
         partition = self._partition_of(log)
         with partition.writing:
-            pending = partition.pending()  # first: a transaction may end between the two looks
+            pending = partition.pending()  # first: a transaction may end between the two calls
             places = {*(place for name, place, _ in pending if name == group), *partition.positions(group)}
             deleted = sorted(places if wanted is None else places & wanted)
             whole = len(deleted) == len(places) and partition.has_record(group)
             self._append_tombstones(log, group, deleted, whole)
 
     def groups(self) -> tuple[str, ...]:
-        """The names of the groups that have committed positions, sorted."""
+        """Return the names of the groups that have committed positions, sorted."""
         logs = self._internal.logs(OFFSETS_TOPIC)
         return tuple(sorted(name for log in logs for name in self._partition_of(log).groups()))
 
     def consumer(self, options: ConsumerOptions, reader: TopicReader | None = None) -> Consumer:
-        """Read topics on behalf of a group of this store; see `Store.consumer`. `reader` has another store's topics."""
+        """Create a consumer; see `Store.consumer`. With `reader` it reads another store's topics."""
         check_group(options.group)
         if reader is not None:
             self._logs.leading()
@@ -192,7 +203,7 @@ class GroupCoordinator:
 
     def _is_of_former_topic(self, topic: str, position: Position, ids: dict[str, uuid.UUID | None]) -> bool:
         if topic not in ids and self._metadata.refusal(topic) is not None:
-            return False  # its id cannot be read, so nobody knows
+            return False  # not known: the topic's id cannot be read
         now = self._id_of(topic, ids)
         return position.topic_id is not None and now is not None and position.topic_id != now
 
@@ -209,7 +220,7 @@ class GroupCoordinator:
         self._append(log, rows, self._logs.writing().now())
 
     def expire_offsets(self) -> None:
-        """Forget the positions that have outlived `offsets.retention.minutes`."""
+        """Delete the positions that are older than `offsets.retention.minutes`."""
         manager = self._logs.writing()
         retention_ms = self._metadata.broker.offsets_retention_minutes * _MINUTE_MS
         in_use = {consumer.group for consumer in self._consumers if not consumer.closed}
@@ -228,13 +239,13 @@ class GroupCoordinator:
                     logger.error("%s: its positions do not expire: %s", log.path, error)
 
     def forget_all(self) -> None:
-        """Read all groups again when they are next needed."""
+        """Drop the state in memory: all groups are read again when they are next needed."""
         self._partitions.clear()
 
     def pull_back(self) -> None:
-        """Set positions above the log end of their partition to it, when another leader takes over.
+        """Set positions above the log end offset of their partition to it, when another leader takes over.
 
-        That leader's records are lost here, and the group has not read those that come at their offsets.
+        The former leader's records between the two are lost here, and the group has not read those that replace them.
         """
         for log in self._internal.logs(OFFSETS_TOPIC):
             try:
@@ -260,16 +271,16 @@ class GroupCoordinator:
         self._append(log, rows, self._logs.writing().now())
 
     def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> None:
-        """Forget all groups' positions in a topic that is deleted; where that fails, their topic id outdates them.
+        """Delete all groups' positions in a topic that is deleted; if that fails, their topic id makes them invalid.
 
-        Those that a transaction has written, and commits later, are forgotten, too. Those in a topic of that name with
-        another id, in another store, stay, and with them all that the group has in the same partition: a tombstone
-        deletes them together.
+        This includes positions that an open transaction has written and may commit later. Positions in another store's
+        topic of that name, which has another id, are kept, and with them all positions of the group in the same
+        partition: a tombstone would delete all of these.
         """
         for log in self._internal.logs(OFFSETS_TOPIC):
             try:
                 partition = self._partition_of(log)
-                found = partition.pending()  # first: a transaction may end between the two looks
+                found = partition.pending()  # first: a transaction may end between the two calls
                 found += [(name, *item) for name in partition.groups() for item in partition.positions(name).items()]
                 forgotten: dict[str, set[Place]] = {}
                 kept: set[tuple[str, Place]] = set()
@@ -288,7 +299,7 @@ class GroupCoordinator:
 def in_batches(
     log: Log, rows: Sequence[tuple[bytes, bytes | None]], now_ms: int
 ) -> Iterator[list[tuple[bytes, bytes | None, int, None]]]:
-    """Records of so many rows as a batch each holds: all of a call in one, unless they take more than half of it."""
+    """Yield the records of these rows in batches: one, unless they take more than half of the largest batch."""
     most = min(log.config.max_message_bytes, log.config.effective_segment_bytes) // 2
     records: list[tuple[bytes, bytes | None, int, None]] = []
     size = 0
@@ -304,7 +315,7 @@ def in_batches(
 
 
 def check_group(group: object) -> None:
-    """Refuse a value that is no group's name."""
+    """Raise if a value is not a group's name."""
     if not isinstance(group, str):
         raise TypeError(f"group must be a str, not {type(group).__name__}")
     if not group:
@@ -313,7 +324,7 @@ def check_group(group: object) -> None:
 
 
 def check_place(place: object) -> Place:
-    """Check a `(topic, partition)`; `TypeError` and `ValueError` for another value."""
+    """Check a `(topic, partition)` pair; raise `TypeError` or `ValueError` for another value."""
     if not isinstance(place, tuple) or len(place) != 2:
         raise TypeError(f"a partition is named by (topic, partition), not by {place!r:.60}")
     topic, number = place
@@ -323,7 +334,7 @@ def check_place(place: object) -> Place:
 
 
 def check_offsets(group: object, offsets: object, metadata: object, most: int) -> dict[Place, int]:
-    """Check the positions to commit; refuse all of them if one is wrong."""
+    """Check the positions to commit; raise if any of them is wrong."""
     check_group(group)
     if not isinstance(offsets, Mapping):
         raise TypeError(f"offsets must be a mapping of (topic, partition) to offsets, not {type(offsets).__name__}")

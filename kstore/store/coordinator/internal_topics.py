@@ -1,8 +1,7 @@
-"""`InternalTopics`: `__consumer_offsets` and `__transaction_state`, and which partition a name belongs to.
+"""`InternalTopics`: the partitions of `__consumer_offsets` and `__transaction_state`, and which one a name belongs to.
 
-A partition's directory is created when something is first written there. Invariant: the number of partitions is decided
-once, when the topic is first written, and kept in the file of topics; otherwise a name would be looked for in another
-partition.
+A partition's directory is created with the first write to it. Invariant: the number of partitions is decided once, when
+the topic is first written, and kept in the file of topics; otherwise a name would be searched in another partition.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 
 SEGMENT_BYTES = 256 << 10
-"""`segment.bytes` of a new internal topic where the broker's settings name none: only closed segments are compacted,
-and an opening reads what is not (`internal-segments` in docs/compatibility.md)."""
+"""`segment.bytes` of a new internal topic unless the broker's settings name one: only closed segments are compacted,
+and an opening reads all that is not compacted (`internal-segments` in docs/compatibility.md).
+"""
 
 
 class InternalTopics:
@@ -35,26 +35,26 @@ class InternalTopics:
         self._topic_file = topic_file
 
     def log(self, topic: str, name: str) -> Log | None:
-        """The log that a group or a transactional id belongs to; None while it does not exist."""
+        """Return the log that a group or a transactional id belongs to; None if it does not exist."""
         partitions = self.partitions(topic)
         entry = partitions.get(partition_of_name(name, self._count(topic, partitions)))
         return None if entry is None else self._logs.log(entry)
 
     def logs(self, topic: str) -> list[Log]:
-        """The logs of an internal topic that exist."""
+        """Return the existing logs of an internal topic."""
         return [self._logs.log(entry) for entry in self.partitions(topic).values()]
 
     def log_to_write(self, topic: str, name: str) -> Log:
-        """The log that a group or a transactional id belongs to, created if it does not exist."""
+        """Return the log that a group or a transactional id belongs to, and create it if it does not exist."""
         return self.log(topic, name) or self._create(topic, name)
 
     def partitions(self, topic: str) -> Mapping[int, Entry]:
-        """The partitions of an internal topic that exist."""
+        """Return the existing partitions of an internal topic."""
         catalog = self._metadata.current()
         return catalog.partitions(topic) if topic in catalog else {}
 
     def _count(self, topic: str, partitions: Mapping[int, Entry]) -> int:
-        """How many partitions the topic has: as recorded, else as the broker's settings say, else as it looks."""
+        """Return the number of partitions: as recorded, else by the broker's settings, else by the directories."""
         record = self._metadata.table.find(topic, id_on_disk(partitions))
         if record is not None:
             return max(record.partitions, *partitions, 1)
@@ -63,7 +63,7 @@ class InternalTopics:
         count: int = getattr(broker, name)
         if not partitions or name in broker.explicit:
             return max(count, max(partitions, default=-1) + 1)
-        numbers = sorted(partitions)  # a broker's: all of its partitions, unless another broker has some
+        numbers = sorted(partitions)  # made by a broker: all partitions, unless another broker has some of them
         return len(numbers) if numbers == list(range(len(numbers))) else max(count, numbers[-1] + 1)
 
     def _create(self, topic: str, name: str) -> Log:
@@ -86,7 +86,7 @@ class InternalTopics:
             return manager.log(metadata.catalog.partitions(topic)[number])
 
     def _broker_config(self, topic: str) -> dict[str, str]:
-        """The settings that a broker gives a new internal topic, with smaller segments."""
+        """Return the settings that a broker gives a new internal topic, with smaller segments."""
         broker = self._metadata.broker
         if topic == OFFSETS_TOPIC:
             name, compression = "offsets_topic_segment_bytes", "producer"

@@ -1,7 +1,7 @@
-"""Producers: `Producer` numbers its batches, `TransactionalProducer` writes to several partitions as one.
+"""Producers: `Producer` numbers its batches, `TransactionalProducer` writes to several partitions atomically.
 
-`topics.idempotent` appends with sequence numbers, `transactions` is the coordinator. Invariant: after an error a
-repeated call stores no record twice and leaves out none that is missing: the log is asked.
+`topics.idempotent` appends with sequence numbers, `transactions` is the coordinator. Invariant: if a call that failed
+is repeated, no record is stored twice, and no missing record is left out: the log is asked what it has.
 """
 
 from __future__ import annotations
@@ -52,12 +52,18 @@ _COMPLETE = Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT, Status.EMPTY
 
 
 class Producer(RecordProducer, Closing):
-    """Appends with numbered batches, made by `Store.producer()`. Safe from any thread.
+    """Appends records with sequence numbers, created by `Store.producer()`.
 
-    A call that raised may be repeated: equal records, given to the same method with equal arguments, are then a
-    retry, and what the first attempt has stored is not stored again. Any other call gives the failed one up. Each
-    producer has an id of its own and knows only what it has appended itself since it was made: across restarts a
-    transaction, with the position it commits, says where to go on.
+    A call that raised may be repeated. If the same method is called next with equal records and equal arguments, the
+    call is a retry, and records that the first attempt has stored are not stored again. Any other call abandons the
+    failed one. Each producer has its own id, and knows only the records that it has appended itself. To continue after
+    a restart use transactions: the position that a transaction commits says where to continue.
+
+    Example:
+        >>> with store.producer() as producer:
+        ...     place = producer.append("orders", b"value", key=b"key", sync=True)
+
+    Thread-safe: any method may be called from any thread.
     """
 
     _appender: TopicAppender
@@ -70,17 +76,17 @@ class Producer(RecordProducer, Closing):
         self._numbers = SequenceNumbers(draw_producer_id(), 0, transactional=False)
         self._lock = SequenceLock(self._numbers)
         self._failed: _Attempt | None = None  # the last attempt, if it raised
-        self._running: object = None  # the attempt that began last
+        self._running: object = None  # the attempt that started last
         fs.register(self)
 
     @property
     def producer_id(self) -> int:
-        """The id under which the logs know it."""
+        """The producer id in the batches of this producer."""
         return self._numbers.producer_id
 
     @property
     def producer_epoch(self) -> int:
-        """Its epoch, 0."""
+        """The producer epoch, always 0."""
         return self._numbers.producer_epoch
 
     def append(
@@ -94,9 +100,23 @@ class Producer(RecordProducer, Closing):
         headers: Headers | None = None,
         sync: bool = False,
     ) -> RecordMetadata:
-        """Append one record as `Store.append` does, once, however often it is retried.
+        """Append one record as `Store.append` does, once however often the call is retried.
 
-        Raises what `Store.append` raises, and `OutOfOrderSequenceError` when the log has lost what it had.
+        Args:
+            topic: The topic.
+            value: The record's value; None is a tombstone.
+            key: The record's key.
+            partition: The partition to append to; by default the partitioner chooses one, as in `Store.append`.
+            timestamp: Milliseconds since the epoch, or a `datetime` with a time zone; now by default.
+            headers: The record's headers.
+            sync: Whether the record is on the disk when this returns.
+
+        Returns:
+            The record's partition, offset and timestamp.
+
+        Raises:
+            OutOfOrderSequenceError: If the log has lost records of this producer.
+            KStoreError: The errors of `Store.append`.
         """
         chosen = partition
         if headers is None and not sync and self._failed is None:
@@ -106,7 +126,7 @@ class Producer(RecordProducer, Closing):
                 if taken[0] is not None:
                     return appended  # type: ignore[return-value]
                 chosen = appended  # type: ignore[assignment]
-            except BaseException as error:  # also an interrupt that comes between the step and this line
+            except BaseException as error:  # also an interrupt right after the append
                 if isinstance(error, StorageError):
                     self._appender.forget_route(topic)
                 if (stored := taken[0]) is not None:  # the record is in the log
@@ -145,10 +165,26 @@ class Producer(RecordProducer, Closing):
         batch_bytes: int | None = None,
         seed: int | None = None,
     ) -> dict[int, AppendInfo]:
-        """Append many records as `Store.append_many` does, each once, however often the call is retried.
+        """Append many records as `Store.append_many` does, each once however often the call is retried.
 
-        A retry gives the same `list` or `tuple`. Any other iterable is a new call when it is given again, since nothing
-        says that it gives the same records.
+        A retry passes the same `list` or `tuple`. With any other iterable a repeated call is a new one, since nothing
+        says that it yields the same records again.
+
+        Args:
+            topic: The topic.
+            records: The records, in a form that `Store.append_many` takes.
+            partition: The partition for all records; by default the partitioner chooses one for each.
+            compression: The codec of this call, if the topic's `compression.type` is "producer".
+            sync: Whether all records are on the disk when this returns.
+            batch_bytes: The size up to which batches are filled, as in `Store.append_many`.
+            seed: With the same seed, a repeated call sends records without a key to the same partitions.
+
+        Returns:
+            For each partition that got records, what was appended there.
+
+        Raises:
+            OutOfOrderSequenceError: If a log has lost records of this producer.
+            KStoreError: The errors of `Store.append_many`.
         """
         identity = records if isinstance(records, list | tuple) else object()
         attempt = _Attempt(("append_many", topic, identity, partition, compression, batch_bytes, seed))
@@ -170,12 +206,32 @@ class Producer(RecordProducer, Closing):
         threads: int = 1,
         seed: int | None = None,
     ) -> dict[int, AppendInfo]:
-        """Append a record for each row of `values` as `Store.append_columns` does, each once, however often the call
-        is retried.
+        """Append a record for each row of `values`, each once however often the call is retried.
 
-        A retry has equal rows, in the same columns or in others. A stream of Arrow data that can be read only once
-        (one without a length) cannot be given again. After a call that raised, and before the next, all rows are
-        encoded once more to compare them; a call that did not raise costs nothing more.
+        Appends as `Store.append_columns` does. A retry passes equal rows, in the same columns or in others. A stream of
+        Arrow data that can be read only once (one without a length) cannot be passed again. After a call that raised,
+        and before the next one, all rows are encoded once more to compare them; a call that did not raise costs nothing
+        extra.
+
+        Args:
+            topic: The topic.
+            values: The values, or all columns at the same time, in a form that `Log.append_columns` takes.
+            keys: The column of keys.
+            timestamps: The column of timestamps, or one timestamp for all rows.
+            headers: The column of headers.
+            partition: The partition for all rows; by default the partitioner chooses one for each.
+            compression: The codec of this call, if the topic's `compression.type` is "producer".
+            sync: Whether all records are on the disk when this returns.
+            batch_bytes: The size up to which batches are filled, as in `Store.append_many`.
+            threads: How many threads compress batches, as in `Log.append_columns`.
+            seed: With the same seed, a repeated call sends rows without a key to the same partitions.
+
+        Returns:
+            For each partition that got records, what was appended there.
+
+        Raises:
+            OutOfOrderSequenceError: If a log has lost records of this producer.
+            KStoreError: The errors of `Store.append_columns`.
         """
         columns = ColumnArguments(values, keys, timestamps, headers, threads)
         attempt = _Attempt(("append_columns", topic, columns, partition, compression, batch_bytes, seed))
@@ -185,7 +241,7 @@ class Producer(RecordProducer, Closing):
     def _load(
         self, attempt: _Attempt, topic: str, options: AppendOptions, rows: Records | ColumnArguments
     ) -> dict[int, AppendInfo]:
-        """Append rows, without what an attempt at the same call has stored, if there was one."""
+        """Append rows, without those that an earlier attempt at the same call has stored."""
         seed, load = options.seed, None
         try:
             with self._lock:
@@ -200,19 +256,19 @@ class Producer(RecordProducer, Closing):
             raise
 
     def _begin(self, attempt: _Attempt) -> None:
-        """Begin an attempt, which then knows of the one before if that was the same call and raised."""
+        """Start an attempt; if the previous one was the same call and raised, take over its state."""
         if self._closed:
             raise closed("the producer", self._opened_in)
         failed = self._failed
         if failed is not None and failed.call == _frozen(attempt.call):
             attempt.known = failed.known
-        # In one step: no interrupt comes between assignments.
+        # One statement, so that no interrupt comes between the assignments.
         self._failed, self._running, self._numbers.taken = None, attempt, None
 
     def _keep(self, attempt: _Attempt, known: Any = None) -> None:
-        """Keep the state of an attempt that was broken off, unless another one has begun since.
+        """Keep the state of a failed attempt, unless another one has started since.
 
-        Also of one whose lock has been given back: an interrupt may come there, too.
+        This includes an attempt that has released the lock: an interrupt may come there, too.
         """
         with self._lock:
             known = known or self._numbers.taken or attempt.known
@@ -220,7 +276,7 @@ class Producer(RecordProducer, Closing):
                 self._failed = _Attempt(_frozen(attempt.call), known)
 
     def _stored(self, place: Place, sequence: int) -> RecordMetadata | None:
-        """Where the record of this number is, if it is in the log."""
+        """Return where the record with this sequence number is, or None if it is not in the log."""
         topic, partition = place
         info = self._numbers.info(HostedLog(self._appender.log(topic, partition)).writer)
         for batch in () if info is None else info.batches:
@@ -231,13 +287,13 @@ class Producer(RecordProducer, Closing):
         return None
 
     def _after_fork(self) -> None:
-        """Be closed in a child process, like the store; the thread that held the lock may not exist there."""
+        """Close the producer in a child process, like the store; the thread that held the lock may not exist."""
         self._lock = SequenceLock(self._numbers)
         self._opened_in = fs.opener()
         self.close()
 
     def close(self) -> None:
-        """End it; there is nothing to wait for. Idempotent."""
+        """Close the producer; there is nothing to wait for. Idempotent."""
         self._closed = True
         self._lock.close()
         self._failed = None
@@ -260,7 +316,7 @@ _DEEPEST = 6  # a call's records, a record, its headers, a header, its value
 
 
 def _frozen(item: Any, depth: int = _DEEPEST) -> Any:
-    """A copy of a call's arguments: the caller may change buffers and lists before the next call."""
+    """Return a copy of a call's arguments: the caller may change buffers and lists before the next call."""
     if item is None or isinstance(item, bytes | str | int | datetime | Record | ConsumerRecord):
         return item
     if isinstance(item, ColumnArguments):
@@ -270,14 +326,21 @@ def _frozen(item: Any, depth: int = _DEEPEST) -> Any:
     try:
         return bytes(memoryview(item))
     except (TypeError, ValueError, NotImplementedError):
-        return object()  # no record can be made of it
+        return object()  # not a valid record
 
 
 class TransactionalProducer(Closing):
-    """Writes transactions under an id that outlives it, made by `Store.producer(transactional_id=...)`.
+    """Writes transactions under an id that outlives the producer, created by `Store.producer(transactional_id=...)`.
 
-    A later producer of the same id fences it: its transaction is aborted, and it can do nothing more. It holds one
-    transaction at a time. Safe from any thread, but threads that share a transaction commit it for each other.
+    A later producer with the same id fences this one: its transaction is aborted, and all of its later calls fail. A
+    producer has one transaction at a time.
+
+    Example:
+        >>> with store.producer(transactional_id="copier") as producer:
+        ...     with producer.transaction() as txn:
+        ...         place = txn.append("orders", b"value", key=b"key")
+
+    Thread-safe, but threads that share a transaction commit it for each other.
     """
 
     def __init__(self, parts: TransactionParts, transactional_id: str, timeout_ms: int) -> None:
@@ -291,26 +354,34 @@ class TransactionalProducer(Closing):
 
     @property
     def transactional_id(self) -> str:
-        """The id."""
+        """The transactional id."""
         return self._entry.transactional_id
 
     @property
     def producer_id(self) -> int:
-        """The producer id that belongs to it now."""
+        """The producer id that the transactional id has now."""
         return -1 if self._entry.state is None else self._entry.state.producer_id
 
     @property
     def producer_epoch(self) -> int:
-        """The epoch of the transaction that is open, or of the next."""
+        """The producer epoch of the open transaction, or of the next one."""
         return -1 if self._entry.state is None else self._entry.state.producer_epoch
 
     def transaction(self, *, sync: bool = False) -> Transaction:
-        """Begin a transaction: `with producer.transaction() as txn:` commits it, or aborts it on an exception.
+        """Start a transaction.
 
-        `async with` does the same in a task of an event loop: a cancellation inside of the block aborts it.
+        `with producer.transaction() as txn:` commits it at the end of the block, or aborts it on an exception. `async
+        with` does the same in a task of an event loop: a cancellation inside the block aborts it.
 
-        With `sync=True` its commit is on the disk when the block ends. Raises `InvalidTxnStateError` while another is
-        open, `InvalidProducerEpochError` for a producer that was fenced.
+        Args:
+            sync: Whether the commit is on the disk when the block ends.
+
+        Returns:
+            The transaction.
+
+        Raises:
+            InvalidTxnStateError: If another transaction of this producer is open.
+            InvalidProducerEpochError: If the producer has been fenced.
         """
         self._parts.logs.leading().stand_in()
         with self._lock, self._entry.lock:
@@ -342,13 +413,13 @@ class TransactionalProducer(Closing):
         return owner is not None and owner() is self
 
     def _after_fork(self) -> None:
-        """Be closed in a child process, like the store; the threads that had the locks may not be there."""
+        """Close the producer in a child process, like the store; the threads that held the locks may not exist."""
         self._lock.renew()
         self._entry.lock.renew()
         self._closed, self._opened_in = True, fs.opener()
 
     def close(self) -> None:
-        """Abort the transaction that is open, and give the id back. Idempotent."""
+        """Abort the open transaction, and release the id. Idempotent."""
         with self._lock, self._entry.lock:
             if self._closed:
                 return
@@ -366,9 +437,11 @@ class TransactionalProducer(Closing):
 
 
 class Transaction(RecordTransaction):
-    """All records between beginning and end: readers of committed records see all of them, or none.
+    """The records between its start and its end: readers of committed records see all of them, or none.
 
-    After an error that leaves here it is still open: abort it, as a `with` block does.
+    If an append raises, the transaction is still open: abort it, as a `with` block does.
+
+    Thread-safe, but threads that share a transaction commit it for each other.
     """
 
     ended: bool
@@ -386,12 +459,29 @@ class Transaction(RecordTransaction):
         batch_bytes: int | None = None,
         seed: int | None = None,
     ) -> dict[int, AppendInfo]:
-        """Append many records as `Store.append_many` does, with its results."""
+        """Append many records as `Store.append_many` does.
+
+        Args:
+            topic: The topic.
+            records: The records, in a form that `Store.append_many` takes.
+            partition: The partition for all records; by default the partitioner chooses one for each.
+            compression: The codec of this call, if the topic's `compression.type` is "producer".
+            batch_bytes: The size up to which batches are filled, as in `Store.append_many`.
+            seed: With the same seed, a repeated call sends records without a key to the same partitions.
+
+        Returns:
+            For each partition that got records, what was appended there.
+
+        Raises:
+            InvalidTxnStateError: If the transaction has ended.
+            InvalidProducerEpochError: If the producer has been fenced.
+            KStoreError: The errors of `Store.append_many`.
+        """
         with self._producer._lock:
             with self._entry.lock:
                 self._check()
             options = AppendOptions(partition, compression, batch_bytes, False, seed)
-            # The entry's lock is not held while records are made: the timeout and the next producer need it.
+            # The entry's lock is not held while records are encoded: the timeout and the next producer need it.
             load = self._appender.load(
                 topic, options, self._numbers, enter=self._check_and_enter, lock=self._entry.lock
             )
@@ -411,7 +501,28 @@ class Transaction(RecordTransaction):
         threads: int = 1,
         seed: int | None = None,
     ) -> dict[int, AppendInfo]:
-        """Append a record for each row of `values` as `Store.append_columns` does, with its results."""
+        """Append a record for each row of `values` as `Store.append_columns` does.
+
+        Args:
+            topic: The topic.
+            values: The values, or all columns at the same time, in a form that `Log.append_columns` takes.
+            keys: The column of keys.
+            timestamps: The column of timestamps, or one timestamp for all rows.
+            headers: The column of headers.
+            partition: The partition for all rows; by default the partitioner chooses one for each.
+            compression: The codec of this call, if the topic's `compression.type` is "producer".
+            batch_bytes: The size up to which batches are filled, as in `Store.append_many`.
+            threads: How many threads compress batches, as in `Log.append_columns`.
+            seed: With the same seed, a repeated call sends rows without a key to the same partitions.
+
+        Returns:
+            For each partition that got records, what was appended there.
+
+        Raises:
+            InvalidTxnStateError: If the transaction has ended.
+            InvalidProducerEpochError: If the producer has been fenced.
+            KStoreError: The errors of `Store.append_columns`.
+        """
         with self._producer._lock:
             with self._entry.lock:
                 self._check()
@@ -425,23 +536,48 @@ class Transaction(RecordTransaction):
             self._check_and_enter(places)
 
     def commit_offsets(self, group: str, offsets: Mapping[Place, int], metadata: str = "") -> None:
-        """Write down where a group goes on, as `Store.commit_offsets` does, if and when this is committed."""
+        """Commit a group's positions as `Store.commit_offsets` does, if and when the transaction is committed.
+
+        Args:
+            group: The group's name.
+            offsets: For each `(topic, partition)` the offset of the next record to read.
+            metadata: A text that is stored with each position.
+
+        Raises:
+            InvalidTxnStateError: If the transaction has ended.
+            InvalidProducerEpochError: If the producer has been fenced.
+            KStoreError: The errors of `Store.commit_offsets`.
+        """
         with self._producer._lock, self._entry.lock:
             self._check()
             self._groups.commit_in_transaction(Positions(group, offsets, metadata), self._numbers, self._enter)
 
     def commit(self, *, sync: bool | None = None) -> None:
-        """Commit: everything written is there for readers of committed records.
+        """Commit the transaction: readers of committed records now see all of its records.
 
-        With `sync=True` all of it and the decision are on the disk before any marker, and the markers when this
-        returns; without, all or nothing holds for the death of the process, not of the machine. When this raises
-        after the decision was written, the commit is completed by the next transaction, the housekeeping or the next
-        opening; before, the transaction is still open.
+        If this raises after the decision was written, the next transaction, the housekeeping or the next opening
+        completes the commit. If it raises before, the transaction is still open.
+
+        Args:
+            sync: If true, all records and the decision are on the disk before any marker, and the markers when this
+                returns. If false, the transaction is atomic if the process dies, but not if the machine does. By
+                default as given to `transaction`.
+
+        Raises:
+            InvalidTxnStateError: If the transaction has ended.
+            InvalidProducerEpochError: If the producer has been fenced.
+            StorageError: If the disk fails.
         """
         self._finish(True, self._sync if sync is None else sync)
 
     def abort(self) -> None:
-        """Abort: nothing of it was ever there for readers of committed records."""
+        """Abort the transaction: readers of committed records never see any of its records.
+
+        Raises:
+            InvalidTxnStateError: If the transaction has ended.
+            InvalidProducerEpochError: If the producer has been fenced.
+            StorageError: If the disk fails.
+        """
         self._finish(False, False)
 
     def _check(self) -> None:
@@ -479,10 +615,10 @@ class Transaction(RecordTransaction):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the block as `with` does; a commit with `sync=True` is made by a thread of the loop's executor.
+        """End the block as `with` does; a thread of the loop's executor makes a commit with `sync=True`.
 
-        A task that is cancelled inside of the block aborts the transaction. One that is cancelled while the commit is
-        made is cancelled when it has been made: then the transaction is committed, and `ended` in any case.
+        A task that is cancelled inside the block aborts the transaction. A task that is cancelled during the commit is
+        cancelled after it: then the transaction is committed, and `ended` in any case.
         """
         if kind is None and self._sync and not self.ended:
             from kstore.base import loops
@@ -492,7 +628,7 @@ class Transaction(RecordTransaction):
             self.__exit__(kind, error, trace)
 
     def _give_up(self) -> None:
-        """Abort if that can be done now; the error that ends the block is the one to raise."""
+        """Abort if that is possible now; the error that ends the block is the one to raise."""
         try:
             self.abort()
         except KStoreError as failure:
@@ -515,14 +651,14 @@ class TransactionParts(NamedTuple):
 
 
 class Producers:
-    """Makes the producers of a store. Thread-safe."""
+    """Creates the producers of a store. Thread-safe."""
 
     def __init__(self, metadata: Metadata, parts: TransactionParts) -> None:
         self._metadata = metadata
         self._parts = parts
 
     def producer(self, transactional_id: str | None, transaction_timeout_ms: int) -> Producer | TransactionalProducer:
-        """Make a producer; see `Store.producer`."""
+        """Create a producer; see `Store.producer`."""
         self._parts.logs.leading().stand_in()
         if transactional_id is None:
             return Producer(self._parts.appender)

@@ -1,8 +1,8 @@
 """The records of `__transaction_state` for each transactional id, and the store's entry for one.
 
 A partition is read once, when the store is opened or the id is first needed: no other process writes it while the store
-has the lock, and from then on the entries are what it says. Invariant: an entry's state is what its log holds; it
-changes when the record is in, and not before.
+has the lock, so from then on the entries are its state. Invariant: an entry's state is what its log holds; it changes
+when the record is in the log, not before.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kstore.store.read_only_logs import Logs
 __all__ = ["FIRST_PRODUCER_ID", "TransactionEntry", "draw_producer_id", "read_states"]
 
 FIRST_PRODUCER_ID = 1 << 62
-"""Where the producer ids of stores begin: brokers allocate theirs from 0 on, in blocks."""
+"""The lowest producer id of a store: brokers allocate theirs from 0 on, in blocks."""
 
 _COMMITS = Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT
 
 
 def draw_producer_id() -> int:
-    """A producer id that no other producer has: one of 2^62, drawn at random."""
+    """Return a producer id that no other producer has: one of 2^62, drawn at random."""
     return FIRST_PRODUCER_ID + secrets.randbelow(FIRST_PRODUCER_ID)
 
 
@@ -43,11 +43,11 @@ class TransactionEntry(IdSteps):
 
     @property
     def is_owned(self) -> bool:
-        """Whether a producer of this process has it."""
+        """Whether a producer of this process has the id."""
         return self.owner is not None and self.owner() is not None
 
     def was_committed(self, producer_id: int, epoch: int) -> bool:
-        """Whether the records tell of a commit whose markers have this epoch."""
+        """Return whether the log has a commit whose markers have this epoch."""
         for record in self.log.read():
             if record.key == self.key and record.value is not None:
                 state = transaction_records.parse_transaction(record.value)
@@ -56,16 +56,16 @@ class TransactionEntry(IdSteps):
         return False
 
     def _look_back(self, state: TransactionState | None) -> None:
-        """Take this state, which was being written when an error came, if its record is in the log."""
+        """Adopt the state that was being written when an error came, if its record is in the log."""
         with suppress(KStoreError):
-            # Other ids may have written to the log meanwhile, this one cannot.
+            # Other ids may have written to the log since; this one cannot have.
             start = max(self._end, self.log.log_start_offset)
             if any(record.key == self.key for record in self.log.read(start)):
                 self.state = state
 
 
 def read_states(log: Log) -> dict[str, TransactionState]:
-    """The last state of each id in one partition; `CorruptRecordError` for what is none."""
+    """Return the last state of each id in one partition; raise `CorruptRecordError` for a record that has none."""
     states = {}
     for key, record in log.latest().items():
         try:
@@ -73,6 +73,6 @@ def read_states(log: Log) -> dict[str, TransactionState]:
             if name is not None and record.value is not None:
                 states[name] = transaction_records.parse_transaction(record.value)
         except SchemaError as error:
-            what = f"{log.path} has a record that tells no transaction, of key {key[:60]!r}: {error}"
+            what = f"{log.path} has a record of no transaction, with key {key[:60]!r}: {error}"
             raise CorruptRecordError(what, path=log.path) from None
     return states

@@ -1,8 +1,8 @@
 """`TransactionCoordinator`: transactional ids and their transactions, as a broker's coordinator keeps them.
 
 Each step is a record of `__transaction_state`, in the order and with the contents of Kafka's transaction version 2:
-Ongoing with every new partition before anything is written there, then PrepareCommit or PrepareAbort with an epoch that
-is one higher, the markers in all partitions, CompleteCommit or CompleteAbort. Invariant: once a Prepare is written, the
+Ongoing with every new partition before anything is written there, then PrepareCommit or PrepareAbort with the next
+epoch, the markers in all partitions, CompleteCommit or CompleteAbort. Invariant: once a Prepare is written, the
 transaction ends that way, by this process or a later opening; before that it is aborted.
 """
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 Place = tuple[str, int]
 
-# Looked up once: a transaction asks several times.
+# Looked up once: every transaction uses them several times.
 _ONGOING = Status.ONGOING
 _PREPARE_COMMIT = Status.PREPARE_COMMIT
 
@@ -66,10 +66,10 @@ class TransactionCoordinator:
         """The entries of the partitions, as the catalog has them."""
         return self._metadata.catalog.by_topic
 
-    # At an opening.
+    # Recovery.
 
     def recover(self) -> None:
-        """Read the ids; end transactions that were decided, or whose record was lost in a crash of the machine."""
+        """Read the ids, then end transactions that were decided, or whose record was lost in a crash of the machine."""
         for number, entry in self._internal.partitions(TRANSACTIONS_TOPIC).items():
             try:
                 self._read_ids(self._logs.log(entry))
@@ -99,9 +99,9 @@ class TransactionCoordinator:
                     logger.error("transaction of %s: not completed: %s", entry.transactional_id, error)
 
     def _end_hanging(self) -> None:
-        """End transactions of stores that no id has: a crash of the machine took the records of the ids.
+        """End transactions of stores that no id has: a crash of the machine lost the records of the ids.
 
-        After a crash the logs that were not closed cleanly are open. A snapshot tells the state of the others.
+        After a crash the logs that were not closed cleanly are open. A snapshot has the state of the others.
         """
         entries_of = {entry.state.producer_id: entry for entry in self.ids.values() if entry.state is not None}
         newest: dict[int, int] = {}
@@ -118,9 +118,9 @@ class TransactionCoordinator:
             self._catch_up(entry, newest.get(producer_id, -1))
 
     def _was_left_open(self, where: Entry) -> bool:
-        """Whether the last close of a log, which was not changed since, left a store's transaction open.
+        """Return whether a log that was not changed since its last close had an open transaction of a store then.
 
-        The end of that transaction may have been written after it, and lost.
+        The end of that transaction may have been written after the close, and lost.
         """
         directory = self._logs.writing().disks.directories[where.root]
         if where.trusted or directory.offline is not None:
@@ -134,7 +134,7 @@ class TransactionCoordinator:
 
     @staticmethod
     def _end_hanging_in(log: Log, entries_of: dict[int, TransactionEntry], newest: dict[int, int]) -> None:
-        """End them in one log; `newest` gets the epochs of all producers of stores."""
+        """End these transactions in one log; add the newest epochs of all stores' producers in it to `newest`."""
         for info in log.producer_states():
             if info.producer_id < FIRST_PRODUCER_ID:
                 continue
@@ -152,9 +152,9 @@ class TransactionCoordinator:
             newest[info.producer_id] = max(epoch, newest.get(info.producer_id, -1))
 
     def _catch_up(self, entry: TransactionEntry, epoch: int) -> None:
-        """A crash of the machine has taken the newest states of an id: its logs would refuse the epochs that it has.
+        """Raise the epoch of an id whose newest states a crash of the machine lost: its logs would refuse older epochs.
 
-        A transaction that the id has as ongoing had ended: its markers that are missing are aborts.
+        A transaction that the id has as ongoing had ended: its missing markers are aborts.
         """
         with entry.lock:
             state = entry.state
@@ -167,7 +167,7 @@ class TransactionCoordinator:
                 epoch,
             )
             try:
-                # A commit that is complete must not seem to be one of this epoch (`was_committed`).
+                # A complete commit must not be mistaken for one of this epoch (`was_committed`).
                 status = Status.EMPTY if state.status.is_complete else state.status
                 entry.write(state._replace(producer_epoch=epoch, status=status))
                 self.settle(entry, fence=True)
@@ -175,7 +175,7 @@ class TransactionCoordinator:
                 logger.error("transaction of %s: its epoch stays: %s", entry.transactional_id, error)
 
     def _entry(self, transactional_id: str) -> TransactionEntry:
-        """The entry of an id, made if there is none."""
+        """Return the entry of an id, and create it if there is none."""
         entry = self.ids.get(transactional_id)
         if entry is None:
             log = self._internal.log_to_write(TRANSACTIONS_TOPIC, transactional_id)
@@ -192,7 +192,7 @@ class TransactionCoordinator:
         while True:
             entry = self._entry(transactional_id)
             with entry.lock:
-                if self.ids.get(transactional_id) is entry:  # it has not expired meanwhile
+                if self.ids.get(transactional_id) is entry:  # it has not expired since
                     self._begin_locked(entry, timeout_ms, owner)
                     return entry
 
@@ -219,9 +219,9 @@ class TransactionCoordinator:
             self.complete(entry, only_open=True)
 
     def end(self, entry: TransactionEntry, *, commit: bool, sync: bool, fence: bool = False) -> None:
-        """Decide a transaction that is ongoing, then do it everywhere.
+        """Decide an ongoing transaction, then write its markers.
 
-        With `sync` what it has written is on the disk before the decision is, and that before any marker.
+        With `sync` the transaction's records are on the disk before its decision, and the decision before any marker.
         """
         state = entry.state
         assert state is not None
@@ -242,9 +242,9 @@ class TransactionCoordinator:
     def complete(
         self, entry: TransactionEntry, *, sync: bool = False, only_open: bool = False, now_ms: int | None = None
     ) -> None:
-        """Write the markers of a transaction that is decided, then that it is done.
+        """Write the markers of a decided transaction, then that it is complete.
 
-        With `only_open` those alone that are missing: an earlier life may have written the others.
+        With `only_open` write only the missing markers: an earlier process may have written the others.
         """
         state = entry.state
         assert state is not None
@@ -263,7 +263,7 @@ class TransactionCoordinator:
         entry.done(entry.now() if sync else now_ms)
 
     def _in_each_log(self, state: TransactionState, step: Callable[[Log], None]) -> None:
-        """Take a step in each log of a transaction; a topic that is deleted, also meanwhile, has nothing to end."""
+        """Call `step` with each log of a transaction; skip a topic that is deleted, even during the call."""
         for topic, number in state.partitions:
             where = self._metadata.catalog.by_topic.get(topic, {}).get(number)
             if where is not None:
@@ -277,12 +277,12 @@ class TransactionCoordinator:
                 raise StorageError(EIO, "the partition may be in a directory that is offline", f"{topic}-{number}")
 
     def between_ends(self, look: Callable[[], T]) -> T:
-        """Call `look` while no transaction is between its decision and its last marker; what it gave.
+        """Call `look` while no transaction is between its decision and its last marker, and return its result.
 
-        The ends of all logs that it takes then belong together: a transaction has ended in all of its partitions
-        below them, with all of its records, or it has not been decided. It is called again if an id came up meanwhile.
+        So the ends of all logs that `look` reads belong together: below them each transaction has ended in all of its
+        partitions, with all of its records, or is undecided. `look` is called again if an id was added during the call.
         """
-        # `_between`: two that take the ids' locks in another order would wait for each other.
+        # `_between`: two callers that take the ids' locks in different orders would deadlock.
         with self._between, LockSet() as held:
             known: set[TransactionEntry] = set()
             while True:
@@ -297,17 +297,17 @@ class TransactionCoordinator:
     # Housekeeping.
 
     def forget_all(self) -> None:
-        """Forget all transactional ids, whose topic is to be deleted; `InvalidTxnStateError` while any is in use."""
+        """Forget all transactional ids, whose topic is to be deleted; raise `InvalidTxnStateError` if any is in use."""
         for entry in list(self.ids.values()):
             if entry.is_owned or (entry.state is not None and not entry.state.status.is_complete):
                 name = entry.transactional_id
                 raise InvalidTxnStateError(f"{name} is in use, or its transaction not done: {TRANSACTIONS_TOPIC} stays")
         self.ids.clear()
-        # They are read again, should the deletion break off.
+        # They are read again if the deletion fails.
         self._unread = {number: KStoreError("deleted") for number in self._internal.partitions(TRANSACTIONS_TOPIC)}
 
     def abort_timed_out(self) -> None:
-        """Abort the transactions that are open longer than their timeout; complete those that could not be before."""
+        """Abort transactions open longer than their timeout; complete those that are decided but incomplete."""
         manager = self._logs.writing()
         now_ms = manager.now()
         for entry in list(self.ids.values()):
@@ -319,7 +319,7 @@ class TransactionCoordinator:
                 state = entry.state
                 try:
                     if state is not None and _is_over(state, now_ms):
-                        if name not in manager.failures:  # else it is tried again
+                        if name not in manager.failures:  # otherwise this is a retry
                             logger.warning(
                                 "%s: aborted, it is open for %d ms and its timeout is %d",
                                 name,
@@ -352,7 +352,7 @@ class TransactionCoordinator:
 
 
 def check_transactional_id(transactional_id: object) -> str:
-    """Refuse a value that is no transactional id."""
+    """Raise if a value is not a transactional id; return it otherwise."""
     if not isinstance(transactional_id, str):
         raise TypeError(f"transactional_id must be a str, not {type(transactional_id).__name__}")
     if not transactional_id:
@@ -362,7 +362,7 @@ def check_transactional_id(transactional_id: object) -> str:
 
 
 def fenced(entry: TransactionEntry) -> InvalidProducerEpochError:
-    """Why a producer may not go on."""
+    """Return the error that says why a producer may not continue."""
     state = entry.state
     return InvalidProducerEpochError(
         f"the producer of {entry.transactional_id} is fenced: another has taken the id since, or its transaction was "
@@ -382,7 +382,7 @@ def _is_over(state: TransactionState, now_ms: int) -> bool:
 
 
 def _is_open(log: Log, state: TransactionState) -> bool:
-    """Whether a transaction that is decided has not ended in a log; one with its marker's epoch came after it."""
+    """Return whether a decided transaction is open in a log; one with its marker's epoch is a later transaction."""
     info = HostedLog(log).writer.producer_info(state.producer_id)
     if info is None or info.current_txn_first_offset < 0:
         return False
@@ -390,7 +390,7 @@ def _is_open(log: Log, state: TransactionState) -> bool:
 
 
 def _is_known(entry: TransactionEntry, log: Log, epoch: int) -> bool:
-    """Whether the transaction of this epoch that is open in a log is the one that its id tells of."""
+    """Return whether the transaction of this epoch that is open in a log is the one in the state of its id."""
     state = entry.state
     if state is None or state.status.is_complete or (log.topic, log.partition) not in state.partitions:
         return False
@@ -398,5 +398,5 @@ def _is_known(entry: TransactionEntry, log: Log, epoch: int) -> bool:
 
 
 def _is_before(epoch: int, decided: TransactionState) -> bool:
-    """Whether a transaction of this epoch is the one that was decided, or an earlier one."""
+    """Return whether a transaction of this epoch is the decided one or an earlier one."""
     return epoch < decided.producer_epoch or epoch == LAST_EPOCH

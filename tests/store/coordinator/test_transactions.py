@@ -683,7 +683,7 @@ def test_records_that_are_no_transactions_refuse_their_ids_alone(root: Path) -> 
         store.log(STATES, 0).append(b"nonsense", transactionrecords.transaction_key("x"))
     with open_store(root) as store:
         names = sorted(["a", "b"], key=lambda name: partition_of_name(name, 2))
-        with pytest.raises(kstore.CorruptRecordError, match="tells no transaction"):
+        with pytest.raises(kstore.CorruptRecordError, match="has a record of no transaction"):
             store.producer(transactional_id=names[0])
         with store.producer(transactional_id=names[1]) as producer, producer.transaction() as txn:
             txn.append("t", b"a")
