@@ -1,8 +1,8 @@
-"""What is in the directories of a store: topics, their partitions, and what is on its way out.
+"""The contents of a store's directories: topics, their partitions, and directories to be removed.
 
-Owns the reading of directory names and the entries that the store hangs its open logs on; opens no log. Invariant: what
-is no partition is passed over with a warning, never touched, and never keeps the rest from being used (Kafka refuses to
-start; see compatibility.md).
+Reads directory names, and makes the entries that hold the store's open logs; opens no log. Invariant: whatever is not a
+partition is skipped with a warning, never touched, and never keeps the rest from being used (Kafka refuses to start;
+see compatibility.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_PARTITIONS = frozenset({"remote-log-index-cache"})
 
 
 class Entry:
-    """One partition of a store: where it is, the log once it is open, or why it cannot be."""
+    """One partition of a store: where it is, and its log if it is open, or why it cannot be opened."""
 
     __slots__ = ("failure", "log", "opening", "partition", "root", "topic", "trusted", "waits")
 
@@ -42,9 +42,9 @@ class Entry:
         self.root = root
         self.log: Log | None = None
         self.failure: KStoreError | None = None
-        self.waits: KStoreError | None = None  # why it could not be opened last time; it is tried again
+        self.waits: KStoreError | None = None  # why the last opening failed; it is retried
         self.opening = threading.Lock()
-        self.trusted = False  # not written since a clean shutdown
+        self.trusted = False  # whether it was not written since a clean shutdown
 
     @property
     def path(self) -> str:
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Topic and number, as the checkpoint files name it."""
+        """Topic and number, as the checkpoint files name the partition."""
         return self.topic, self.partition
 
     def __repr__(self) -> str:
@@ -61,14 +61,14 @@ class Entry:
 
 
 def is_deleted(entry: Entry) -> bool:
-    """Whether a partition has been deleted, with its topic, by this process."""
+    """Return whether this process has deleted a partition with its topic."""
     return isinstance(entry.failure, UnknownTopicOrPartitionError)
 
 
 def is_half_made(entry: Entry) -> bool:
-    """Whether a process that makes a partition may not have written all of it yet, its topic's id among it.
+    """Return whether another process may not have finished making a partition, for instance its topic id.
 
-    Its directory has changed in the last second, or has just gone.
+    This is so if its directory has changed in the last second, or has just been removed.
     """
     try:
         return time.time_ns() - fs.stat(entry.path).st_mtime_ns < _MAKING_NS
@@ -78,7 +78,7 @@ def is_half_made(entry: Entry) -> bool:
 
 @dataclass(slots=True)
 class Listing:
-    """The content of the directories: partitions, those to be removed, other names, and partitions in two places."""
+    """The contents of the directories: partitions, those to be removed, other names, and partitions in two places."""
 
     entries: list[Entry] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)  # paths of `-delete` directories
@@ -89,8 +89,8 @@ class Listing:
 def look(roots: Iterable[str]) -> Listing:
     """List the partition directories of each root (SEMANTICS 8.2).
 
-    The metadata topic is the broker's and no log of ours. A partition in two roots is given once, and both are named.
-    A symbolic link is passed over, wherever it leads: what is behind it lies in no directory that the caller named.
+    The metadata topic is the broker's, and left out. A partition in two roots is listed once, and both roots are named.
+    A symbolic link is skipped wherever it leads: its target is in no directory that the caller named.
     """
     listing = Listing()
     seen: dict[tuple[str, int], Entry] = {}
@@ -131,11 +131,11 @@ class Catalog:
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.by_topic: dict[str, dict[int, Entry]] = {}
-        self._by_metric: dict[str, list[str]] = {}  # topics whose names metrics cannot tell apart
+        self._by_metric: dict[str, list[str]] = {}  # topics whose names metrics cannot distinguish
         self.add(entries)
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Add partitions; one that is there already is kept as it is."""
+        """Add partitions; existing ones are kept."""
         added: dict[str, dict[int, Entry]] = {}
         for entry in entries:
             added.setdefault(entry.topic, {})[entry.partition] = entry
@@ -146,7 +146,7 @@ class Catalog:
             self.by_topic[topic] = {number: merged[number] for number in sorted(merged)}
 
     def remove(self, topic: str) -> None:
-        """Take a topic out."""
+        """Remove a topic."""
         if self.by_topic.pop(topic, None) is not None:
             alike = self._by_metric[names.metric_name(topic)]
             alike.remove(topic)
@@ -154,7 +154,7 @@ class Catalog:
                 del self._by_metric[names.metric_name(topic)]
 
     def drop(self, entries: Iterable[Entry]) -> None:
-        """Take partitions out, and a topic with its last one."""
+        """Remove partitions, and a topic with its last one."""
         for entry in entries:
             left = {n: e for n, e in self.by_topic.get(entry.topic, {}).items() if e is not entry}
             if left:
@@ -171,7 +171,7 @@ class Catalog:
         return topic in self.by_topic
 
     def partitions(self, topic: str) -> Mapping[int, Entry]:
-        """A topic's partitions by number; `UnknownTopicOrPartitionError`."""
+        """Return a topic's partitions by number; raise `UnknownTopicOrPartitionError` if there is no such topic."""
         try:
             return self.by_topic[topic]
         except (KeyError, TypeError):
@@ -185,7 +185,7 @@ class Catalog:
         return f"there is no topic {topic[:300]!r}; there {'are ' + shown if names else 'is none at all'}"
 
     def find(self, topic: str, partition: int) -> Entry:
-        """One partition; `UnknownTopicOrPartitionError`."""
+        """Return one partition; raise `UnknownTopicOrPartitionError` if there is none."""
         partitions = self.partitions(topic)
         try:
             return partitions[partition]
@@ -195,16 +195,16 @@ class Catalog:
             raise UnknownTopicOrPartitionError(f"topic {topic} has no partition {partition!r}; it has {span}") from None
 
     def entries(self) -> list[Entry]:
-        """All partitions."""
+        """Return all partitions."""
         return [entry for partitions in list(self.by_topic.values()) for entry in partitions.values()]
 
     def colliding(self, topic: str) -> str | None:
-        """A topic whose name Kafka could not tell from this one in its metrics."""
+        """Return a topic whose name Kafka's metrics could not distinguish from this one."""
         return next(iter(self._by_metric.get(names.metric_name(topic), ())), None)
 
 
 class Watch:
-    """A catalog that follows what another process does to the directories; for a store that only reads.
+    """A catalog that follows the changes of another process to the directories, for a store that only reads.
 
     Thread-safe.
     """
@@ -218,12 +218,12 @@ class Watch:
         self._looking = threading.Lock()
 
     def look_again(self) -> None:
-        """Look again, whether or not a directory seems to have changed."""
+        """Read the directories again, whether they seem to have changed or not."""
         self._changed_ns = ()
         self.refresh()
 
     def refresh(self) -> list[Entry]:
-        """Look again if a directory has changed; the partitions that have gone since."""
+        """Read the directories again if one has changed; return the partitions that have disappeared."""
         with self._looking:
             changed_ns = tuple(fs.stat(root).st_mtime_ns for root in self.roots)
             if changed_ns == self._changed_ns:
@@ -232,7 +232,7 @@ class Watch:
             self.looks += 1
             self.passed_over = listing.passed_over
             present = {(entry.key, entry.root) for entry in listing.entries}
-            # A partition that is refused since its directory is missing stays so until there is one.
+            # A partition that is refused because its directory is missing is kept until there is one.
             gone = [
                 entry
                 for entry in self.catalog.entries()
@@ -245,8 +245,10 @@ class Watch:
 
 
 def real_paths(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """The canonical paths of a store's directories; `ConfigError` for none, for an empty one, or for one that is named
-    twice (SEMANTICS 13.1)."""
+    """Return the canonical paths of a store's directories.
+
+    Raises `ConfigError` if there is none, if one is empty, or if one is named twice (SEMANTICS 13.1).
+    """
     if not isinstance(paths, str | os.PathLike | Iterable):
         raise TypeError(f"paths must be a log directory or an iterable of them, not {type(paths).__name__}")
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -263,13 +265,13 @@ def real_paths(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
 
 
 def refuse_partition(path: str) -> None:
-    """Raise `ConfigError` for a directory that is named as a partition and has a segment in it."""
+    """Raise `ConfigError` for a directory that is named like a partition and has a segment in it."""
     if not names.is_partition_name(os.path.basename(path)):
         return
     try:
         files = fs.listdir(path)
     except StorageError:
-        return  # it is missing or cannot be read, which its opening says
+        return  # missing or unreadable: its opening raises
     for name in files:
         parsed = names.parse_file_name(name)
         if parsed is not None and parsed.kind == names.LOG:

@@ -1,8 +1,8 @@
 """`Leadership`: a store as a follower, how a replicator changes it, and how it becomes a leader.
 
-A store whose directories have a role file (`files.follower_file`) is a follower: clients read it, and every change of
-theirs raises `NotLeaderError`. The replicator changes it through `follower_of(store)`. Invariant: a crash at any step
-of `become_leader` leaves a follower, or a leader that has its new epochs.
+A store whose directories have a role file (`files.follower_file`) is a follower: clients can read it, but their changes
+raise `NotLeaderError`. The replicator changes it through `follower_of(store)`. Invariant: a crash at any step of
+`become_leader` leaves a follower, or a leader that has its new epochs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Place = tuple[str, int]
 
 
 class FollowerPartition:
-    """One partition of a follower, as its replicator changes it. One thread at a time changes it."""
+    """One partition of a follower, as its replicator changes it. Used by one thread at a time."""
 
     def __init__(self, follower: Follower, topic: str, partition: int) -> None:
         self._follower = follower
@@ -48,7 +48,7 @@ class FollowerPartition:
 
     @property
     def log(self) -> Log:
-        """The log, opened if it is not; `UnknownTopicOrPartitionError`, and what keeps it from being opened."""
+        """The log, opened if necessary; raises `UnknownTopicOrPartitionError`, or the error of the opening."""
         return self._follower.log(self.topic, self.number)
 
     @property
@@ -61,7 +61,7 @@ class FollowerPartition:
         return HostedLog(self.log).append_fetched(batches, leader_epoch)
 
     def truncate_to(self, offset: int) -> bool:
-        """Cut the log; see `Log.truncate_to`."""
+        """Truncate the log; see `Log.truncate_to`."""
         return truncation.truncate_to(HostedLog(self.log).writer, offset)
 
     def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
@@ -69,14 +69,16 @@ class FollowerPartition:
         truncation.restart(HostedLog(self.log).writer, offset, offset if log_start_offset is None else log_start_offset)
 
     def move_log_start(self, offset: int) -> None:
-        """Raise the log start to the leader's (SEMANTICS 10.23), whatever the cleanup policy; a lower one is passed
-        over. `OffsetOutOfRangeError` above the log end."""
+        """Raise the log start offset to the leader's, whatever the cleanup policy; ignore a lower one.
+
+        Raises `OffsetOutOfRangeError` above the log end offset (SEMANTICS 10.23).
+        """
         writer = HostedLog(self.log).writer
         if offset > writer.log_start_offset:
             retention_run.raise_start(writer, offset)
 
     def mark_high_watermark(self, offset: int) -> None:
-        """Note the leader's high watermark, for the next writing of the checkpoint (SEMANTICS 10.23)."""
+        """Note the leader's high watermark for the next write of the checkpoint (SEMANTICS 10.23)."""
         self._follower.mark_high_watermark(self.topic, self.number, offset)
 
 
@@ -87,18 +89,18 @@ class Follower:
         self._metadata = metadata
         self._logs = logs
         self._administration = administration
-        self._turn = Turn()  # of the replicator, or of the thread that makes this a leader: in the order of their calls
+        self._turn = Turn()  # of the replicator, or of the thread that makes this a leader; in the order of their calls
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """For a block that changes the follower: it becomes no leader meanwhile. `ReplicationError` once it is one."""
+        """Keep the store a follower during a block that changes it; raise `ReplicationError` if it is a leader."""
         with self.alone():
             self.check()
             yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For a block in which no replicator changes the follower."""
+        """Keep replicators from changing the follower during a block."""
         try:
             self._turn.take()
             yield
@@ -107,40 +109,40 @@ class Follower:
 
     @property
     def role(self) -> FollowerRole:
-        """Whose follower it is; `ReplicationError` once it is a leader."""
+        """The leader that the store follows; raises `ReplicationError` if the store is a leader."""
         role = self._metadata.role
         if role is None:
             raise ReplicationError(f"{', '.join(self._metadata.paths)}: a leader, which nothing is replicated to")
         return role
 
     def check(self) -> None:
-        """Raise `ReplicationError` once the store is a leader."""
+        """Raise `ReplicationError` if the store is a leader."""
         _ = self.role
 
     def partition(self, topic: str, partition: int) -> FollowerPartition:
-        """One partition; it stays usable while its topic is there."""
+        """Return one partition; it can be used as long as its topic exists."""
         self.log(topic, partition)
         return FollowerPartition(self, topic, partition)
 
     def log(self, topic: str, partition: int) -> Log:
-        """The open log of a partition, as long as this is a follower."""
+        """Return the open log of a partition, as long as the store is a follower."""
         self.check()
         return self._logs.writing().log(self._metadata.catalog.find(topic, partition))
 
     def copy_topic(
         self, topic: str, topic_id: uuid.UUID, *, count: int, numbers: Iterable[int], config: Mapping[str, object]
     ) -> None:
-        """Make a topic, or bring it to `count` partitions, and to the settings of `config`.
+        """Create a topic, or change it to `count` partitions and the settings of `config`.
 
-        Those of `numbers` that are missing here are made. `config` has the topic's own settings under Kafka's names;
-        others that it had are gone. Durable when this returns. Raises `InconsistentTopicIdError`, `TopicExistsError`,
-        `ConfigError`, `StorageError`.
+        Partitions in `numbers` that are missing here are created. `config` has all of the topic's own settings under
+        Kafka's names; its other settings are removed. Durable when this returns. Raises `InconsistentTopicIdError`,
+        `TopicExistsError`, `ConfigError`, `StorageError`.
         """
         self.check()
         self._administration.copy_topic(topic, topic_id, count, numbers, config)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic; `UnknownTopicOrPartitionError`."""
+        """Delete a topic; raise `UnknownTopicOrPartitionError` if there is none."""
         self.check()
         self._administration.remove_topic(topic)
 
@@ -169,15 +171,15 @@ class Leadership:
         self._transactions = transactions
         self.follower = Follower(metadata, logs, administration)
 
-    # The coordinators, which write in a leader alone.
+    # The coordinators, which write only in a leader.
 
     def recover(self) -> None:
-        """End the transactions that were decided before a crash, if this is a leader."""
+        """End the transactions that were decided before a crash, if the store is a leader."""
         if self._metadata.role is None:
             self._transactions.recover()
 
     def schedule(self, manager: LogManager) -> None:
-        """Schedule the coordinators' tasks, if this is a leader."""
+        """Schedule the coordinators' tasks, if the store is a leader."""
         if self._metadata.role is not None:
             return
         broker = self._metadata.broker
@@ -195,14 +197,14 @@ class Leadership:
     def become_leader(self) -> dict[Place, int]:
         """Make the store a leader; see `Store.become_leader`."""
         manager, metadata = self._logs.writing(), self._metadata
-        # A batch of the old leader's must not come behind the beginning of a new epoch.
+        # No batch of the old leader may be appended after the start of a new epoch.
         with self.follower.alone(), metadata.changing:
             metadata.refuse_if_closed()
             _refuse_unready(manager, metadata)
             entries = metadata.catalog.entries()
             epochs = {entry.key: _next_epoch(manager, entry) for entry in entries}
             for root, directory in manager.disks.directories.items():
-                # From here on an opening as a leader has these epochs, also where a log's own file has lost them.
+                # From here on an opening as a leader has these epochs, even if a log's own file has lost them.
                 directory.write_leader_epochs({entry.key: epochs[entry.key] for entry in entries if entry.root == root})
             for entry in entries:
                 HostedLog(manager.log(entry)).begin_epoch(epochs[entry.key])
@@ -215,7 +217,7 @@ class Leadership:
         return epochs
 
     def _lead(self, manager: LogManager) -> None:
-        """Let the coordinators go on where the leader's were, then admit clients."""
+        """Let the coordinators continue from the former leader's state, then admit clients."""
         manager.take_role(None)
         self._groups.forget_all()
         try:
@@ -227,7 +229,7 @@ class Leadership:
 
 
 def _refuse_unready(manager: LogManager, metadata: Metadata) -> None:
-    """Raise `StorageError` where a partition could not be given its epoch: no client may append to it then."""
+    """Raise `StorageError` if a partition cannot get its epoch: no client may append to it then."""
     for root, why in manager.disks.failures().items():
         raise StorageError(EIO, f"the store cannot become a leader, since a directory of it is offline: {why}", root)
     for entry in metadata.catalog.entries():
@@ -237,7 +239,7 @@ def _refuse_unready(manager: LogManager, metadata: Metadata) -> None:
 
 
 def _next_epoch(manager: LogManager, entry: Entry) -> int:
-    """The epoch after the newest that a log has had; what the log has is on the disk then."""
+    """Return the epoch after the newest that a log has had; flush the log first."""
     log = manager.log(entry)
     log.flush()
     latest = HostedLog(log).writer.epochs.latest_epoch
@@ -255,7 +257,7 @@ class HasLeadership(Protocol):
 
 
 def follower_of(store: HasLeadership) -> Follower:
-    """The follower that an open store is, for its replicator; `ReplicationError` for a leader."""
+    """Return the follower that an open store is, for its replicator; raise `ReplicationError` for a leader."""
     follower = store._leadership.follower
     follower.check()
     return follower

@@ -1,9 +1,9 @@
 """`LogManager`: the locked directories of a store that writes, the logs open in them, and their housekeeping.
 
-A log is opened when it is first needed. After a crash the logs that were not closed cleanly are recovered at once, in
-parallel (SEMANTICS 8.2). One scheduler does retention, flushes, checkpoints and deletions with Kafka's periods
-(SEMANTICS 13.4), and the cleaner has threads of its own. Invariant: a directory gets the marker of a clean shutdown
-only if every log in it was closed cleanly (SEMANTICS 13.5).
+A log is opened when it is first needed. After a crash the opening of the store recovers, in parallel, the logs that
+were not closed cleanly (SEMANTICS 8.2). One scheduler runs retention, flushes, checkpoints and deletions with Kafka's
+periods (SEMANTICS 13.4), and the cleaner has its own threads. Invariant: a directory gets the marker of a clean
+shutdown only if every log in it was closed cleanly (SEMANTICS 13.5).
 """
 
 from __future__ import annotations
@@ -53,18 +53,17 @@ LOG_STARTS = "log start checkpoint"
 HIGH_WATERMARKS = "high watermark checkpoint"
 LEFTOVERS = "leftovers"
 IN_APPENDS = frozenset((FLUSH, RETENTION, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, DELETION, LEFTOVERS))
-"""The tasks that an append may run where there is no background thread: they take no lock that its caller may hold."""
-_FALLBACK_MS = 60_000  # a task that nothing has woken earlier runs once a minute
+"""The tasks that an append may run if there is no background thread: they take no lock that its caller may hold."""
+_FALLBACK_MS = 60_000  # a task that nothing wakes runs once a minute
 
 
 class LogManager:
     """The directories of a store, locked for writing, and the logs in them. Thread-safe."""
 
     def __init__(self, metadata: Metadata, clock: Callable[[], int] | None) -> None:
-        """Lock the directories; one that cannot be used is offline, as long as another one can.
+        """Lock the directories; one that cannot be used is offline, as long as another one can be used.
 
-        Raises `LogLockedError` for one that another process or log has locked, and `StorageError` when none can be
-        used.
+        Raises `LogLockedError` if another process or log has locked one, and `StorageError` if none can be used.
         """
         checked = times.checked_clock(clock)
         broker = metadata.broker
@@ -73,14 +72,14 @@ class LogManager:
         self._metadata = metadata
         self.closed = False
         self.failures: dict[str, str] = {}
-        self._given_clock = clock  # for the logs: an appender converts what it gives by itself
+        self._given_clock = clock  # for the logs: an appender converts the clock's results itself
         self._clock = checked
         self._expiry = Expiry(broker.producer_id_expiration_ms, broker.producer_id_expiration_check_interval_ms)
         self._open: dict[Entry, HostedLog] = {}
         self._distrusted: set[Entry] = set()
         self._not_in_order: set[str] = set()  # the roots in which a log could not be opened, or closed
         self._follows: FollowerRole | None = None
-        self._stands_in = False  # no thread could be started: callers run the tasks that are due
+        self._stands_in = False  # whether callers run the due tasks, since no thread could be started
         self.disks = Disks(metadata.paths, self._lock, weak_method(self._fail_logs))
         self.partitions = PartitionDirectories(
             self.disks,
@@ -103,28 +102,28 @@ class LogManager:
         )
 
     def _fail_logs(self, directory: LogDirectory, error: StorageError) -> None:
-        """Have the logs in a directory that went offline refuse writes."""
+        """Make the logs in a directory that went offline refuse writes."""
         for entry, hosted in list(self._open.items()):
             if entry.root == directory.path:
                 hosted.fail(error)
 
     def _after_fork(self) -> None:
-        """Be closed in a child process; the logs, locks and the scheduler are told themselves."""
+        """Close the manager in a child process; the logs, locks and the scheduler have their own handlers."""
         self.closed = True
 
     def writing(self) -> LogManager:
-        """This manager, for a change of the store; `LogClosedError` once the store is closed."""
+        """Return this manager, for a change of the store; raise `LogClosedError` if the store is closed."""
         self._metadata.refuse_if_closed()
         return self
 
     def leading(self) -> LogManager:
-        """This manager, for a client's change; `NotLeaderError` in a follower, `LogClosedError` once it is closed."""
+        """Return this manager, for a client's change; as `writing`, and raise `NotLeaderError` in a follower."""
         self._metadata.refuse_if_closed()
         self._metadata.refuse_if_follower()
         return self
 
     def take_role(self, follows: FollowerRole | None) -> None:
-        """Have the logs be those of a follower, or of a leader (None); before one is opened, or once all are."""
+        """Make the logs those of a follower, or of a leader (None); called before any is opened or after all are."""
         self._follows = follows
         for directory in self.disks.directories.values():
             directory.watermarks = None if follows is None else {}
@@ -133,18 +132,18 @@ class LogManager:
                 hosted.follow(follows)
 
     def now(self) -> int:
-        """Milliseconds since the epoch, by the store's clock."""
+        """Return milliseconds since the epoch, by the store's clock."""
         return time.time_ns() // 1_000_000 if self._clock is None else self._clock()
 
     # Opening logs.
 
     def recover(self, entries: Iterable[Entry], progress: Callable[[int, int], None] | None) -> None:
-        """Open the logs that no clean shutdown left in order, and with them do what recovery does (SEMANTICS 8.9).
+        """Open and recover the logs that no clean shutdown left in order (SEMANTICS 8.9).
 
-        Where there was one, of each log the end is looked at: the mark of it says that no recovery is due, and not that
-        the files are long enough. As many at a time for each directory as `num.recovery.threads.per.data.dir` says.
-        What cannot be opened is refused alone: its entry has the error. One whose recovery finds no room on the disk is
-        tried again when it is next needed.
+        After a clean shutdown only the end of each log is checked: the marker says that no recovery is due, not that
+        the files are long enough. `num.recovery.threads.per.data.dir` logs are opened at the same time in each
+        directory. A log that cannot be opened is refused alone: its entry has the error. If the disk has no space for a
+        recovery, it is retried when the log is next needed.
         """
         work: dict[bool, dict[str, list[Entry]]] = {True: {}, False: {}}
         for entry in entries:
@@ -159,7 +158,7 @@ class LogManager:
                 progress(done, total)
 
     def distrust(self, entry: Entry, offset: int) -> None:
-        """Have a log recovered from `offset` on, durably said: what stands there is new."""
+        """Durably make sure that a log is recovered from `offset` on, since its data there is new."""
         self._distrusted.add(entry)
         self.disks.directories[entry.root].lower(entry.key, offset)
 
@@ -173,7 +172,7 @@ class LogManager:
                     self.log(entry)
                 return
             seen = recovery.look(entry.path, recovery_point, log_start_offset)
-            if seen.needs_nothing:  # it is not opened, and would be marked as left in order with its high watermark
+            if seen.needs_nothing:  # it stays closed, and after a clean shutdown its high watermark counts as flushed
                 directory.bound_high_watermark(entry.key, max(recovery_point, log_start_offset))
             else:
                 self.log(entry, seen)
@@ -186,14 +185,14 @@ class LogManager:
     def _by_directory(
         self, act: Callable[[Entry], T], work: dict[str, list[Entry]], *, patience_s: float = 0.0
     ) -> Iterator[T]:
-        """Do something to many partitions, by directory; the results as they come."""
+        """Call `act` with many partitions, in parallel by directory; yield the results as they come."""
         at_once = self.broker.num_recovery_threads_per_data_dir
         return with_helpers(act, work.values(), at_once, "kstore-logs", patience_s=patience_s)
 
     def log(self, entry: Entry, seen: recovery.Seen | None = None) -> Log:
-        """The open log of a partition, opened if it is not; `seen` is what a look at its directory has found just now.
+        """Return the open log of a partition, opened if necessary; `seen` is what a check of its directory just found.
 
-        Raises what kept it from being opened before, and `StorageError` in a directory that is offline.
+        Raises the error that prevented an earlier opening, and `StorageError` if the directory is offline.
         """
         log = entry.log
         if log is not None and not log.closed:
@@ -206,7 +205,7 @@ class LogManager:
                 self._metadata.refuse_if_closed()
                 raise LogClosedError("the store is closed")
             if entry.failure is not None:
-                raise copy(entry.failure)  # an append notes in its copy what it has stored
+                raise copy(entry.failure)  # an append adds to its copy what it has stored
             directory = self.disks.directories[entry.root]
             directory.refuse_if_offline()
             try:
@@ -256,7 +255,7 @@ class LogManager:
             if entry.root == directory.path and not hosted.log.closed:
                 try:
                     found.append(hosted.writer.housekeeping)
-                except LogClosedError:  # just now
+                except LogClosedError:  # closed just now
                     continue
         return found
 
@@ -283,7 +282,7 @@ class LogManager:
             self._stand_in_from_now_on(True)
 
     def run_due(self) -> None:
-        """Do what is due by the clock, in this thread."""
+        """Run the tasks that are due by the clock, in this thread."""
         self.scheduler.run_due()
         self.cleaner.run_due()
 
@@ -296,13 +295,13 @@ class LogManager:
                 hosted.writer.housekeeping.set_due()
 
     def due_in_appends(self) -> int:
-        """When an append has something to do: never, unless no background thread could be started."""
+        """Return when an append has a task to run: never, unless no background thread could be started."""
         return self.scheduler.due_among(IN_APPENDS) if self._stands_in else NEVER
 
     def stand_in(self, names: Container[str] | None = None) -> None:
-        """Do what is due, of the tasks of these `names`, where no background thread can be started; try that first.
+        """If no background thread could be started, try again; if that fails, run the due tasks with these `names`.
 
-        Without names the calling thread holds no lock of the store.
+        Without names the calling thread must hold no lock of the store.
         """
         if not self._stands_in or self.scheduler.due_among(names) > self.now():
             return
@@ -312,7 +311,7 @@ class LogManager:
             self.scheduler.run_due(names)
 
     def wake_flush(self, delay_ms: int) -> None:
-        """Run the logs' due work in so many milliseconds at the latest."""
+        """Run the logs' due work within `delay_ms`."""
         self.scheduler.hurry(FLUSH, delay_ms)
 
     def _flush_due(self) -> int | None:
@@ -334,21 +333,21 @@ class LogManager:
             self.disks.guarded(directory, partial(directory.write_high_watermarks, all_housekeeping))
 
     def _retain(self) -> None:
-        """One pass of retention over the logs that the cleaner's passes leave out (SEMANTICS 6.17, 6.18)."""
+        """Run retention on the logs that the cleaner's passes leave out (SEMANTICS 6.17, 6.18)."""
         self.retain(lambda entry: not self.cleaner.retains(entry))
 
     def retain(self, is_wanted: Callable[[Entry], bool]) -> None:
-        """Run retention on those logs."""
+        """Run retention on the logs of the entries for which `is_wanted` is true."""
         entries = filter(is_wanted, self._metadata.catalog.entries())
         self._each(RETENTION, lambda entry: self._may_retire(entry) and self.log(entry).apply_retention(), entries)
 
     def _clear_leftovers(self) -> None:
-        """Open the logs in which an earlier life left files to be deleted: that removes them (SEMANTICS 6.15)."""
+        """Open the logs in which an earlier process left files to be deleted, which removes them (SEMANTICS 6.15)."""
         entries = self._metadata.catalog.entries()
         self._each(LEFTOVERS, lambda entry: self._has_leftovers(entry) and self.log(entry), entries)
 
     def _each(self, task: str, act: Callable[[Entry], object], entries: Iterable[Entry]) -> None:
-        """Do something to each of these logs that is in service; one that fails is noted and stops no other."""
+        """Call `act` with each of these entries that is in service; note a failure, and continue with the others."""
         for entry in entries:
             directory = self.disks.directories.get(entry.root)
             if directory is None or directory.offline is not None or entry.failure is not None:
@@ -360,14 +359,14 @@ class LogManager:
             except LogClosedError:
                 pass
             except Exception as error:
-                if is_deleted(entry):  # while we were at it
+                if is_deleted(entry):  # during the call
                     self.failures.pop(name, None)
                     continue
                 if self.note(name, error):
                     logger.exception("%s: %s failed", entry.path, task)
 
     def note(self, name: str, error: Exception) -> bool:
-        """Keep what went wrong in a pass for `stats`; whether to log it, since the last pass had no such failure."""
+        """Keep a pass's failure for `stats`; return whether to log it, since it differs from the last pass's."""
         text = f"{type(error).__name__}: {error}"
         before, self.failures[name] = self.failures.get(name), text
         return before != text
@@ -377,7 +376,7 @@ class LogManager:
         return entry.log is None and any(name.endswith(names.DELETED) for name in fs.listdir(entry.path))
 
     def _may_retire(self, entry: Entry) -> bool:
-        """Whether retention has anything to do with a log; one that is not open is looked at from outside first."""
+        """Return whether retention may delete from a log; one that is not open is opened read-only for that."""
         if entry.log is not None and not entry.log.closed:
             return True
         config = self._metadata.config_of(entry.topic)
@@ -388,14 +387,14 @@ class LogManager:
             return bool(log.plan_retention())
 
     def flush(self) -> None:
-        """Flush every log that has something to flush."""
+        """Flush every log that has unflushed data; raise the first error after all were tried."""
         first: KStoreError | None = None
         for hosted in self.open_logs:
             try:
                 housekeeping = hosted.writer.housekeeping
                 if housekeeping.owes_anything:
                     housekeeping.flush()
-            except LogClosedError:  # just now: it was flushed, or deleted
+            except LogClosedError:  # closed just now: it was flushed, or deleted
                 continue
             except KStoreError as error:
                 first = first or error
@@ -421,20 +420,20 @@ class LogManager:
         stats["cleaning_seconds"] = self.cleaner.seconds.stats()
 
     def full(self, root: str) -> StorageError | None:
-        """Why a write in a directory has waited for room since, None where none does."""
+        """Return why writes in a directory wait for disk space, or None if none does."""
         found = [self.disks.directories[root].full]
         for entry, hosted in list(self._open.items()):
             if entry.root == root and not hosted.log.closed:
-                with suppress(LogClosedError):  # just now
+                with suppress(LogClosedError):  # closed just now
                     found.append(hosted.writer.full)
         return next((error for error in found if error is not None), None)
 
     def delete(self, entries: Iterable[Entry], *, at_once: bool = False) -> bool:
-        """Close the logs of partitions, rename their directories, durably, and remove them later (SEMANTICS 6.16).
+        """Close the logs of partitions, rename their directories durably, and remove these later (SEMANTICS 6.16).
 
-        Says whether that was all of them: what is in a directory that is offline, or fails now, has to wait for an
-        opening with it. In a full one, and with `at_once`, they are removed now: that makes room. May be repeated after
-        an interrupt.
+        Returns whether that was done for all: partitions in a directory that is offline, or fails now, have to wait for
+        an opening with it. In a full directory, and with `at_once`, they are removed now to make space. May be repeated
+        after an interrupt.
         """
         entries = list(entries)
         full = [root for root in self.disks.roots if at_once or self.full(root) is not None]
@@ -452,13 +451,13 @@ class LogManager:
     # Closing (SEMANTICS 13.5).
 
     def stop(self) -> None:
-        """Begin no more housekeeping by itself, and wait for what is being done."""
+        """Start no more housekeeping, and wait for the running tasks."""
         self._stands_in = False
         self.cleaner.stop()
         self.scheduler.stop()
 
     def abandon(self) -> None:
-        """Leave everything as the death of the process would, and give the locks back."""
+        """Leave everything as the death of the process would, and release the locks."""
         self.stop()
         self.closed = True
         for hosted in self.open_logs:
@@ -466,10 +465,9 @@ class LogManager:
         self.disks.release()
 
     def close(self) -> None:
-        """Close every log, write the checkpoints, mark what was left in order, give the locks back. Idempotent; called
-        again after an interrupt, it does what is left.
+        """Close every log, write the checkpoints, write the markers of a clean shutdown, release the locks. Idempotent.
 
-        Raises the first error there was, after all that could be done.
+        Raises the first error after doing all that is possible. Called again after an interrupt, it does the rest.
         """
         if not self.disks.are_locked:
             return
@@ -487,7 +485,7 @@ class LogManager:
         for root, directory in self.disks.directories.items():
             try:
                 directory.close(clean=root not in refused)
-            except Exception as error:  # the locks of the others are given back all the same
+            except Exception as error:  # the locks of the others are released all the same
                 errors.append(error)
         if errors:
             raise _as_kstore_error(errors[0])
@@ -504,17 +502,17 @@ class LogManager:
                 with self.disks.directories[entry.root].deferring(write=False):
                     log.close()
                 return failed
-            except Exception as error:  # no error keeps the other logs from being closed
+            except Exception as error:  # the other logs are closed all the same
                 self._not_in_order.add(entry.root)
                 logger.error("%s: not closed cleanly: %s", entry.path, error)
                 return error
-            except BaseException:  # an interrupt, amid the close: the log may count as closed by now
+            except BaseException:  # an interrupt during the close: the log may count as closed by now
                 self._not_in_order.add(entry.root)
                 raise
 
 
 def _as_kstore_error(error: Exception) -> KStoreError:
-    """The error itself, or a `StorageError` for one that no log should raise."""
+    """Return the error itself, or a `StorageError` for one that no log should raise."""
     if isinstance(error, KStoreError):
         return error
     made = StorageError(EIO, f"not closed cleanly: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""What a store knows of its topics: their partitions, the file of topics, and the settings that hold for each.
+"""What a store knows of its topics: their partitions, the file of topics, and the settings in force for each.
 
 Invariant: settings and a partition count belong to a topic's id, so those of a former topic of the same name do not
 count.
@@ -36,7 +36,7 @@ class Metadata:
         self.table = TopicTable()
         self.passed_over: list[str] = []
         self.closed = False
-        self.opened_in = 0  # the process that it belongs to, in a child forked from it
+        self.opened_in = 0  # in a forked child: the process that opened the store
         self.role: FollowerRole | None = None  # None: a leader
         self.changing = threading.RLock()
         self._roots: Sequence[str] = paths
@@ -46,17 +46,17 @@ class Metadata:
         fs.register(self)
 
     def load(self, catalog: Catalog, roots: Sequence[str]) -> None:
-        """Take the partitions that a look has found, and read the file of topics in these directories."""
+        """Adopt a catalog of partitions, and read the file of topics in the directories `roots`."""
         self._roots = roots
         self.catalog = catalog
         self.table = read_topics(roots)
 
     def close(self) -> None:
-        """Refuse every later question."""
+        """Raise `LogClosedError` for every later call."""
         self.closed = True
 
     def refuse_if_closed(self) -> None:
-        """Raise `LogClosedError` once the store is closed."""
+        """Raise `LogClosedError` if the store is closed."""
         if self.closed:
             raise closed(f"the store at {', '.join(self.paths)}", self.opened_in)
 
@@ -66,27 +66,27 @@ class Metadata:
             raise self.role.refusal(", ".join(self.paths))
 
     def _after_fork(self) -> None:
-        """Be closed in a child process, where the thread that held the lock may not exist."""
+        """Close in a child process, where the thread that held the lock may not exist."""
         self.closed, self.opened_in = True, fs.opener()
         self.changing = threading.RLock()
 
     # Partitions.
 
     def current(self) -> Catalog:
-        """The topics and partitions as they are now."""
+        """Return the present topics and partitions."""
         self.refuse_if_closed()
         return self.catalog
 
     def current_role(self) -> FollowerRole | None:
-        """Whose follower the store is now, None for a leader."""
+        """Return the store's present role as a follower; None for a leader."""
         return self.role
 
     def partitions(self, topic: str) -> Mapping[int, Entry]:
-        """The partitions of a topic as known, none of one that is not here."""
+        """Return the known partitions of a topic; empty for one that is not here."""
         return self.catalog.partitions(topic) if topic in self.catalog else {}
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has, those included that are on a disk that is missing; 0 without a topic."""
+        """Return how many partitions a topic has, those on a missing disk included; 0 without a topic."""
         entries = self.partitions(topic)
         if not entries:
             return 0
@@ -96,16 +96,16 @@ class Metadata:
         return max(max(entries) + 1, record.partitions)
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
-        """The id that a topic's partitions have; None without a topic, and for one from before there were ids."""
+        """Return the id of a topic's partitions; None without a topic, and for one older than Kafka's topic ids."""
         return id_on_disk(self.partitions(topic))
 
     def find_missing(self, roots: Sequence[str]) -> list[Entry]:
-        """The partitions of topics that a checkpoint file names and that no directory holds, each refused.
+        """Return the partitions that a checkpoint file names and no directory holds, each refused.
 
-        A partition without a checkpoint line may never have held anything. It may be in a directory that is not open
-        now, or belong to a topic that a broker has deleted.
+        A partition without a checkpoint line is not counted: it may never have held anything. A missing partition may
+        be in a directory that is not open now, or a broker may have deleted its topic.
         """
-        # A partition that was missing before is looked for again.
+        # A partition that was missing before is searched again.
         by_topic = {
             topic: {
                 number: entry for number, entry in entries.items() if not isinstance(entry.failure, CorruptRecordError)
@@ -132,11 +132,11 @@ class Metadata:
         return missing
 
     def _is_current(self, topic: str) -> bool:
-        """Whether a topic's record is its own; not known, so False, where no partition's id can be read."""
+        """Return whether a topic's record belongs to it; False if that is unknown: no partition's id can be read."""
         return self.refusal(topic) is None and self.table.find(topic, self.topic_id(topic)) is not None
 
     def refusal(self, topic: str) -> StorageError | None:
-        """Why it is not known whether a topic's record is its own: the ids of all its partitions are malformed."""
+        """Return why it is unknown whether a topic's record belongs to it: all its partitions' ids are malformed."""
         try:
             self.topic_id(topic)
         except StorageError as error:
@@ -148,7 +148,7 @@ class Metadata:
     # Settings.
 
     def config_of(self, topic: str) -> LogConfig:
-        """The settings that hold for a topic: its own over the store's over the defaults (SEMANTICS 13.11)."""
+        """Return the settings in force for a topic: its own over the store's over the defaults (SEMANTICS 13.11)."""
         configs = self._configs
         config = configs.get(topic)
         if config is None:
@@ -157,7 +157,7 @@ class Metadata:
         return config
 
     def overrides(self, topic: str) -> Mapping[str, str]:
-        """A topic's own settings, else those that a broker's topic brings along (`topics.inherited_config`)."""
+        """Return a topic's own settings, or those that a broker's topic brings along (`topics.inherited_config`)."""
         if self._cleaned is None:
             self._cleaned = (cleaned_topics(self._roots),)
         inherited = inherited_config(topic, self._cleaned[0])
@@ -167,10 +167,10 @@ class Metadata:
         return inherited if record is None else record.config
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether a cleaner may drop records of a topic: its own settings or the store's have the policy `compact`.
+        """Return whether a cleaner may drop records of a topic: its own or the store's policy has `compact`.
 
-        A line in the cleaner's checkpoint is not enough, as a broker leaves it when it takes the policy away; it only
-        protects the topic from retention (`overrides`).
+        A line in the cleaner's checkpoint is not enough, since a broker leaves it when the policy is changed; the line
+        only protects the topic from retention (`overrides`).
         """
         told = self._compacted.get(topic)
         if told is None:
@@ -185,7 +185,7 @@ class Metadata:
         return record is not None and "cleanup.policy" in record.config
 
     def forget_config(self, topic: str | None = None) -> None:
-        """Work out a topic's settings anew when they are next needed; those of all topics without one."""
+        """Compute a topic's settings again when they are next needed; without a topic, those of all topics."""
         if topic is None:
             self._configs, self._compacted = {}, {}
         else:
@@ -194,13 +194,13 @@ class Metadata:
 
 
 class WatchedMetadata(Metadata):
-    """The topics of a store that only reads: they follow what another process does to the directories."""
+    """The topics of a store that only reads: they follow the changes of another process to the directories."""
 
     def __init__(self, paths: tuple[str, ...], config: LogConfig, broker: BrokerConfig) -> None:
         super().__init__(paths, config, broker)
         self._watch = Watch(paths)
         self._watch.refresh()
-        self._table_looks = self._watch.looks  # the look of the watch after which the table was read
+        self._table_looks = self._watch.looks  # `looks` of the watch when the table was read
         self.load(self._watch.catalog, paths)
         self.passed_over = self._watch.passed_over
         self._refuse_missing()
@@ -220,11 +220,11 @@ class WatchedMetadata(Metadata):
 
     def config_of(self, topic: str) -> LogConfig:
         if not self.closed:
-            self.current()  # the process that writes may have changed settings
+            self.current()  # the writing process may have changed settings
         return super().config_of(topic)
 
     def _refuse_missing(self) -> None:
-        """Refuse the partitions that are missing, if a second look misses them too."""
+        """Refuse the partitions that are missing, if they are still missing after reading the directories again."""
         refused = {entry.key: entry for entry in self.catalog.entries() if entry.failure is not None}
         if {entry.key for entry in self.find_missing(self.paths)} == refused.keys():
             return
@@ -237,9 +237,9 @@ class WatchedMetadata(Metadata):
 
 
 def id_on_disk(partitions: Mapping[int, Entry]) -> uuid.UUID | None:
-    """The topic id in the first sound `partition.metadata` of these partitions; None where there is no such file.
+    """Return the topic id in the first sound `partition.metadata` of these partitions; None if there is no such file.
 
-    Raises `StorageError` where all files that there are are malformed.
+    Raises `StorageError` if all existing files are malformed.
     """
     malformed: StorageError | None = None
     for entry in partitions.values():

@@ -51,9 +51,9 @@ def open_directories(
     opening: Opening,
     assemble: Callable[[Metadata, LogManager | LogReaders, Opening], Recovering],
 ) -> None:
-    """Open the directories at `paths`; raises what `Store.open` raises, with nothing open and nothing locked.
+    """Open the directories at `paths`; if this raises an error of `Store.open`, nothing is open and nothing locked.
 
-    `assemble` makes the parts of the store before anything runs in them: so they have an owner at an interrupt.
+    `assemble` makes the parts of the store before any of them works, so that they have an owner if an interrupt comes.
     """
     settings = opening.settings
     of_broker = {name: value for name, value in settings.items() if BrokerConfig.knows(name)}
@@ -85,7 +85,7 @@ def open_directories(
 
 
 def _load(metadata: Metadata, manager: LogManager) -> None:
-    """Read the role, the directories and the file of topics; have directories removed that are marked as deleted."""
+    """Read the role, the directories and the file of topics; schedule the removal of directories marked as deleted."""
     metadata.role = follower_file.read_roles(manager.disks.roots)
     if metadata.role is not None:
         for root in manager.disks.roots:

@@ -1,6 +1,6 @@
-"""`store.table()`: the newest record of each key of a topic, from the tables of its partitions (`log.log_table`).
+"""`Store.table`: the newest record of each key of a topic, from the tables of its partitions (`log.log_table`).
 
-Invariant: every partition is a table of its own, so that the answer does not change when a tombstone is cleaned.
+Invariant: every partition is a table of its own, so that the result does not change when a tombstone is cleaned.
 """
 
 from __future__ import annotations
@@ -36,20 +36,27 @@ MOST_THREADS = min(4, os.cpu_count() or 1)
 
 
 class Table(KeyedRows[ConsumerRecord]):
-    """The newest record of each key of a topic, as `Store.table` found them: a picture of one moment.
+    """The newest record of each key of a topic, as `Store.table` read them: a snapshot.
 
-    Iterating gives the records partition by partition in the order of their offsets, `table[key]` the `ConsumerRecord`
-    of a key (bytes), `len` the number of keys; `key in table`, `get`, `keys` and `items` are as with a dict. As columns
-    it is had with `columns()`, which has the column partition too, and Arrow takes the table itself:
-    `polars.DataFrame(table)`, `pyarrow.table(table)`. The names in headers are those of columns: what is not UTF-8 in
-    them is U+FFFD. Immutable; thread-safe.
+    Iterating returns the records partition by partition in the order of their offsets, `table[key]` the
+    `ConsumerRecord` of a key (bytes), `len` the number of keys. `key in table`, `get`, `keys` and `items` work as with
+    a dict. `columns()` returns the table as columns, including one named partition. Arrow takes the table itself:
+    `polars.DataFrame(table)`, `pyarrow.table(table)`. The names of headers are text, as in columns: bytes that are not
+    UTF-8 become U+FFFD.
+
+    Example:
+        >>> table = store.table("orders")
+        >>> if b"key" in table:
+        ...     print(table[b"key"].value)
+
+    Immutable and thread-safe.
     """
 
     topic: str
     """The topic."""
 
     end_offsets: dict[int, int]
-    """For each partition the offset below which its records count."""
+    """For each partition the end offset: the table counts the records below it."""
 
     _names = ("partition", *ROW_COLUMNS)
 
@@ -113,7 +120,7 @@ class TopicTables:
 
 
 def _each_key_once(newest: dict[int, Newest]) -> dict[int, Newest]:
-    """Leave out the older records of keys that live in more than one partition."""
+    """Leave out the older records of keys that are in more than one partition."""
     if not share_keys(of_one.part.newest for of_one in newest.values()):
         return newest
     best: dict[bytes | None, tuple[int, int]] = {}
