@@ -1,7 +1,6 @@
-"""`Administration`: topics are created, extended, deleted and configured.
+"""`Administration`: creates, extends, deletes and configures topics.
 
-Invariant: what is being created or deleted is written into the file of topics first, so that an opening after a crash
-can finish it.
+Invariant: a creation or deletion is first written into the file of topics, so an opening after a crash can finish it.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class Administration:
             before = metadata.config
             changed = before.replace(**{name: getattr(named, name) for name in named.explicit})
             changed.check_for_writing()
-            # The settings of a topic that is refused are not known: what it has stays.
+            # The settings of a refused topic are unknown, so its logs keep theirs.
             refused = {topic for topic in metadata.table.topics if metadata.refusal(topic) is not None}
             for topic in metadata.table.topics.keys() - refused:
                 changed.for_topic(metadata.overrides(topic)).check_for_writing()
@@ -94,7 +93,7 @@ class Administration:
             self._configure_logs(manager, known)
 
     def _caution(self, topic: str, overrides: Mapping[str, str], before: LogConfig) -> None:
-        """Warn of what a topic's new settings bring about; not of what held before, or holds for the whole store."""
+        """Warn of the effects of a topic's new settings, but not of those that the old ones or the store's have."""
         config, broker = self._metadata.config, self._metadata.broker
         earlier = {*before.warnings(broker), *config.warnings(broker)}
         warnings = config.for_topic(overrides).warnings(broker)
@@ -108,7 +107,7 @@ class Administration:
         manager.wake_flush(0)
 
     def _checked(self, overrides: Mapping[str, object], named: Mapping[str, object]) -> dict[str, str]:
-        """A topic's settings as text; each is known and in range, and together they fit the store's."""
+        """Return a topic's settings as text; raise unless each is known and in range, and all fit the store's."""
         check_known(named, TOPIC_NAMES)
         resolved = self._metadata.config.for_topic(overrides)
         resolved.check_for_writing()
@@ -126,7 +125,7 @@ class Administration:
         *,
         exist_ok: bool = False,
     ) -> uuid.UUID:
-        """Make a topic; see `Store.create_topic`."""
+        """Create a topic; see `Store.create_topic`."""
         manager, metadata = self._logs.leading(), self._metadata
         names.check_topic(topic)
         arguments.one_of("config", config, Mapping)
@@ -162,7 +161,7 @@ class Administration:
     def _existing(
         self, topic: str, partitions: int, config: Mapping[str, object], topic_id: uuid.UUID | None
     ) -> uuid.UUID:
-        """The id of a topic that is there; refuse one that differs from what the caller would have made."""
+        """Return the id of an existing topic; raise if it differs from what the caller would have created."""
         metadata = self._metadata
         count = metadata.partition_count(topic)
         if count != partitions:
@@ -182,7 +181,7 @@ class Administration:
         return found
 
     def _ensure_topic_id(self, topic: str) -> uuid.UUID:
-        """A topic's id; one from before there were ids gets one, that of its record if there is any."""
+        """Return a topic's id; if it has none, give it that of its record, or a new one."""
         partitions = self._metadata.catalog.partitions(topic)
         topic_id = id_on_disk(partitions)
         if topic_id is None:
@@ -192,7 +191,7 @@ class Administration:
         return topic_id
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Give a topic partitions up to `total`; see `Store.add_partitions`."""
+        """Add partitions to a topic up to `total`; see `Store.add_partitions`."""
         manager, metadata = self._logs.leading(), self._metadata
         with metadata.changing:
             partitions = metadata.catalog.partitions(topic)
@@ -212,9 +211,9 @@ class Administration:
     def copy_topic(
         self, topic: str, topic_id: uuid.UUID, count: int, numbers: Iterable[int], config: Mapping[str, object]
     ) -> None:
-        """Bring a topic to what its leader has: its id, these settings, a count of partitions, these of them here.
+        """Make a topic as its leader has it: the id, these settings, a count of partitions, these of them here.
 
-        What is there already stays; the same call after a crash does the rest. Only for a follower.
+        Existing partitions are kept; after a crash the same call does the rest. For followers only.
         """
         manager, metadata = self._logs.writing(), self._metadata
         names.check_topic(topic)
@@ -243,7 +242,7 @@ class Administration:
             self._configure_logs(manager, present.values())
 
     def _make_partitions(self, manager: LogManager, topic: str, record: TopicRecord, first: int = 0) -> None:
-        """Make the directories that are missing from `first` on, then record the topic as live."""
+        """Make the missing directories from partition `first` on, then record the topic as live."""
         metadata = self._metadata
         present = metadata.partitions(topic)
         missing = [number for number in range(first, record.partitions) if number not in present]
@@ -254,7 +253,7 @@ class Administration:
         metadata.catalog.add(entries)
 
     def _unmake(self, manager: LogManager, topic: str) -> None:
-        """Delete what was made of a topic, as far as the disk allows; the next opening deletes the rest."""
+        """Delete a partly created topic, as far as the disk allows; the next opening deletes the rest."""
         try:
             manager.delete(entry for entry in catalog.look(manager.disks.roots).entries if entry.topic == topic)
             self._topic_file.record(topic, None, may_wait=True)
@@ -292,7 +291,7 @@ class Administration:
     def finish_interrupted(self) -> None:
         """Finish what a crash interrupted: topics that were being created or deleted.
 
-        A topic whose record may be that of a former topic, since no id of its partitions can be read, is refused.
+        A topic is refused if its record may be that of a former topic, since no id of its partitions can be read.
         """
         manager, metadata = self._logs.writing(), self._metadata
         for topic, record in list(metadata.table.topics.items()):

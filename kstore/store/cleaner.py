@@ -1,8 +1,8 @@
 """`Cleaner`: which logs of a store are cleaned and when, as Kafka's cleaner threads choose (SEMANTICS 7.1 to 7.6).
 
 Selects the dirtiest log, has `log.compaction` clean it, and runs retention on the logs whose policy has `compact`.
-Invariant: a pass holds up nothing else. In the background it has threads of its own, and closing the store ends it
-within one chunk of a file.
+Invariant: a pass delays nothing else. In the background it has its own threads, and closing the store ends it within
+one chunk of a file.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kstore")
 
 CLEANER = "cleaner"
-"""The scheduler's task that is a pass of the cleaner."""
+"""The scheduler's task that runs a pass of the cleaner."""
 
-_EXIT_SECONDS = 10.0  # what the interpreter's exit waits for a cleaning to be aborted
-KEY_BYTES = 24  # what Kafka's offset map takes for a key: 16 bytes of hash, 8 of offset (SEMANTICS 7.9)
+_EXIT_SECONDS = 10.0  # how long the interpreter's exit waits for a cleaning to be aborted
+KEY_BYTES = 24  # of a key in Kafka's offset map: 16 bytes of hash, 8 of offset (SEMANTICS 7.9)
 
 
 class Host(Protocol):
@@ -69,7 +69,7 @@ class Selected(NamedTuple):
 
 
 def limits_of(broker: BrokerConfig, max_batch_bytes: int) -> CleanerLimits:
-    """The memory of one cleaner thread (SEMANTICS 7.9, 7.11, 7.23)."""
+    """Return the memory of one cleaner thread (SEMANTICS 7.9, 7.11, 7.23)."""
     threads = max(broker.log_cleaner_threads, 1)
     slots = min(broker.log_cleaner_dedupe_buffer_size // threads, INT_MAX) // KEY_BYTES
     keys = int(slots * broker.log_cleaner_io_buffer_load_factor)
@@ -82,8 +82,8 @@ def limits_of(broker: BrokerConfig, max_batch_bytes: int) -> CleanerLimits:
 class Cleaner:
     """The cleaner of a store. Thread-safe; each of its threads cleans one log at a time.
 
-    A cleaning that fails is noted with the manager's failures and kept by the log; the log is tried again with the next
-    pass, and holds up no other.
+    A failed cleaning is noted with the manager's failures and kept by the log. The next pass tries the log again; the
+    failure delays no other log.
     """
 
     def __init__(self, metadata: Metadata, host: Host, *, clock: Callable[[], int] | None) -> None:
@@ -101,13 +101,13 @@ class Cleaner:
         self._one_segment: set[Entry] = set()
         self._schedulers: list[Scheduler] = []
         self._stopping = False
-        self.seconds = Histogram(RUN_SECONDS)  # of each cleaning of a log that was not given up
+        self.seconds = Histogram(RUN_SECONDS)  # of each cleaning of a log that was not aborted
         _all.add(self)
 
     # Running.
 
     def start(self, shared: Scheduler, *, background: bool, delay_ms: int) -> None:
-        """Have passes run after `delay_ms` and whenever they are due: in threads of their own, or in `shared`."""
+        """Run passes after `delay_ms` and whenever they are due: in the cleaner's own threads, or in `shared`."""
         for _ in range(self.threads if background else 0):
             scheduler = Scheduler(self._clock, name="kstore-cleaner")
             scheduler.every(CLEANER, weak_method(self.run), self._backoff_ms, delay_ms)
@@ -117,14 +117,14 @@ class Cleaner:
             shared.every(CLEANER, weak_method(self.run), self._backoff_ms, delay_ms)
 
     def run_due(self) -> None:
-        """Do in this thread what is due of the cleaner's own threads, unless they are doing it."""
+        """Run the due tasks of the cleaner's own threads in this thread, unless they are running already."""
         for scheduler in list(self._schedulers):
             scheduler.run_due()
 
     def stop(self, timeout: float | None = None) -> None:
-        """Begin no more cleaning, have those that run aborted, and wait until their threads have ended.
+        """Start no more cleaning, abort the running ones, and wait until their threads have ended.
 
-        Waits `timeout` seconds for each at the most.
+        Waits for each thread for `timeout` seconds at most.
         """
         self._stopping = True
         self._throttle.stop()
@@ -133,21 +133,20 @@ class Cleaner:
 
     @property
     def failures(self) -> Mapping[str, Failure]:
-        """What went wrong in the cleaner's own threads beside the cleaning of a log."""
+        """The failures of the cleaner's own threads other than failed cleanings of a log."""
         return {name: failure for scheduler in self._schedulers for name, failure in scheduler.failures.items()}
 
     @property
     def schedule(self) -> Mapping[str, int]:
-        """When the next pass is due, if the cleaner has threads of its own."""
+        """When the next pass is due, if the cleaner has its own threads."""
         due = [due_ms for scheduler in self._schedulers for due_ms in scheduler.schedule.values()]
         return {CLEANER: min(due)} if due else {}
 
     def run(self) -> int | None:
-        """One pass: clean the dirtiest log until none is eligible, then retention (SEMANTICS 7.5).
+        """Run one pass: clean the dirtiest log until none is eligible, then retention (SEMANTICS 7.5).
 
-        Returns the milliseconds until the next pass.
-
-        A log whose cleaning fails is left to the next pass, and so is one that another thread pauses.
+        Returns the milliseconds until the next pass. A log whose cleaning fails is left to the next pass, and so is one
+        that another thread pauses.
         """
         host = self._host()
         left: set[Entry] = set()
@@ -164,9 +163,9 @@ class Cleaner:
         return None
 
     def retains(self, entry: Entry) -> bool:
-        """Whether retention on a log is done by the cleaner's passes (SEMANTICS 6.18): its policy has `compact`.
+        """Return whether the cleaner's passes run retention on a log (SEMANTICS 6.18): if its policy has `compact`.
 
-        A log that is not open is left to the task of retention, as one in which nothing is to be cleaned.
+        A log that is not open is left to the retention task, since there is nothing to clean in it.
         """
         if not self.threads or entry.log is None or entry.log.closed:
             return False
@@ -175,7 +174,7 @@ class Cleaner:
     # Selecting (SEMANTICS 7.2, 7.3).
 
     def _take(self, host: Host, left: set[Entry]) -> Selected | None:
-        """Select the eligible log with the greatest ratio; None without any. It counts as in progress then."""
+        """Select the eligible log with the greatest ratio, and mark it as in progress; return None if there is none."""
         with self._lock:
             eligible = list(self._eligible(host, left))
             if not eligible:
@@ -211,21 +210,21 @@ class Cleaner:
                 yield Selected(entry, log, dirtiness)
 
     def _open(self, host: Host, entry: Entry) -> Log | None:
-        """The log of a partition, opened if it is not; None for one that has no closed segment, which stays closed."""
+        """Return the log of a partition, opened if necessary; None if it is closed and has no closed segment."""
         if entry.log is None or entry.log.closed:
             if entry in self._one_segment:
                 return None
             kinds = [names.parse_file_name(name) for name in fs.listdir(entry.path)]
             if sum(kind is not None and kind.kind == names.LOG and not kind.state for kind in kinds) < 2:
-                self._one_segment.add(entry)  # nothing changes it while it is closed
+                self._one_segment.add(entry)  # nothing changes the log while it is closed
                 return None
         self._one_segment.discard(entry)
         return host.log(entry)
 
     def _survey(self, log: Log, config: LogConfig, now_ms: int) -> Dirtiness | None:
-        """How dirty a log is; None where nothing is, where its cleaning is not idle, or it refuses writes.
+        """Return how dirty a log is; None if none of it is, its cleaning is not idle, or it refuses writes.
 
-        A first-dirty line outside of the log is written anew at once.
+        A first-dirty line outside of the log is rewritten immediately.
         """
         writer = HostedLog(log).writer
         if writer.cleaning.state is not State.NONE or writer.failure is not None:
@@ -237,7 +236,7 @@ class Cleaner:
             return None  # no closed segment is dirty, as in most logs at most times
         dirtiness = survey(writer, config, now_ms, line)
         if dirtiness.reset:
-            # Retention moves the start of a log with `compact,delete`, and then it says nothing (SEMANTICS 7.29).
+            # After retention has moved the start of a log with `compact,delete`, no warning is due (SEMANTICS 7.29).
             if not (config.deletes and line is not None and line < dirtiness.first_dirty_offset):
                 logger.warning("%s: %s; cleaning begins at the log start", writer.directory, dirtiness.reset)
             housekeeper.write_first_dirty(writer.partition, dirtiness.first_dirty_offset)
@@ -246,10 +245,10 @@ class Cleaner:
     # Cleaning.
 
     def _clean(self, host: Host, selected: Selected) -> bool:
-        """Clean a log; whether its first dirty offset has moved."""
+        """Clean a log; return whether its first dirty offset has moved."""
         entry, log, dirtiness = selected
         try:
-            # The next writing of the cleaner's checkpoint drops the partitions that are not here (SEMANTICS 7.7).
+            # The next write of the cleaner's checkpoint drops the partitions that are not here (SEMANTICS 7.7).
             hosted = {each.key for each in self._metadata.catalog.entries() if each.root == entry.root}
             host.disks.directories[entry.root].keep_first_dirty(hosted)
             config = self._metadata.config_of(entry.topic)
@@ -283,11 +282,11 @@ class Cleaner:
             logger.error("%s: not cleaned: %s", entry.path, error, exc_info=not isinstance(error, KStoreError))
 
     def limits(self, max_message_bytes: int) -> CleanerLimits:
-        """The memory of one thread for a log with this `max.message.bytes`."""
+        """Return the memory of one thread for a log with this `max.message.bytes`."""
         return limits_of(self._broker, max(max_message_bytes, self._metadata.config.max_message_bytes))
 
     def pace(self, count: int) -> None:
-        """Be told of bytes that were read or written: sleep where they are too many, abort where the store closes."""
+        """Count bytes that were read or written: sleep if they are too many, raise if the store is being closed."""
         if not self._stopping:
             self._throttle(count)
         if self._stopping:
@@ -303,6 +302,6 @@ _all: weakref.WeakSet[Cleaner] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """End the threads while there is still an interpreter for them to run in; before the schedulers wait for them."""
+    """End the threads while they can still run: before the schedulers wait for them at the interpreter's exit."""
     for cleaner in list(_all):
         cleaner.stop(_EXIT_SECONDS)

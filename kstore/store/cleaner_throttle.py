@@ -12,13 +12,13 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 INTERVAL_NS = 300_000_000
-"""How often the average rate is looked at."""
+"""How often the average rate is checked."""
 
 _SECOND_NS = 1_000_000_000
 
 
 class Throttle:
-    """Sleeps in the threads that call it, as long as they exceed the limit together. Thread-safe."""
+    """Sleeps in the threads that call it, while together they exceed the limit. Thread-safe."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Throttle:
         clock: Callable[[], int] = time.monotonic_ns,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        """`clock` gives nanoseconds that never go back; `sleep(seconds)` is a sleep that `stop` ends, unless given."""
+        """`clock` returns monotonic nanoseconds. `sleep(seconds)` is by default a sleep that `stop` ends."""
         self._limit = bytes_per_second
         self._clock = clock
         self._sleep = sleep or self._doze
@@ -38,7 +38,7 @@ class Throttle:
         self._observed = 0
 
     def __call__(self, count: int) -> None:
-        """Count bytes that were read or written; sleep for what is too much since the last look, if one is due."""
+        """Count bytes that were read or written; if a check is due, sleep for the excess since the last one."""
         with self._lock:
             self._observed += count
             elapsed_ns = self._clock() - self._since_ns
@@ -51,7 +51,7 @@ class Throttle:
             self._observed = 0
 
     def stop(self) -> None:
-        """Wake the thread that sleeps, and let no other sleep."""
+        """Wake the sleeping thread, and let none sleep from now on."""
         self._stopped = True
         self._bell.put(None)
 

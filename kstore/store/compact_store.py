@@ -44,7 +44,7 @@ def compact(
         except KStoreError as error:  # the others are cleaned all the same
             metadata.refuse_if_closed()
             if topic is None and (is_deleted(entry) or isinstance(error, PolicyViolationError)):
-                continue  # it was one of them when the call began
+                continue  # deleted or reconfigured since the call started
             first = first or error
     if first is not None:
         raise first
@@ -63,7 +63,7 @@ def _entries(metadata: Metadata, topic: str | None) -> Iterable[Entry]:
 def _may_be_compacted(metadata: Metadata, topic: str) -> bool:
     try:
         return metadata.is_compacted(topic)
-    except StorageError:  # its settings are not known: the caller is told once the others are done
+    except StorageError:  # its settings are unknown: `compact` raises after the other topics
         return True
 
 

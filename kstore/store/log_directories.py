@@ -1,7 +1,7 @@
 """`Disks`: the log directories of a store that writes, locked, in service or offline.
 
-Owns the set of `LogDirectory` objects. It leaves what is in a directory to `partitions` and `manager`. Invariant: a
-directory whose disk has failed goes out of service alone, and the others go on (SEMANTICS 13.9).
+Keeps the set of `LogDirectory` objects; their contents belong to `partitions` and `manager`. Invariant: a directory
+whose disk has failed goes out of service alone, and the others continue (SEMANTICS 13.9).
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ class Disks:
         lock: Callable[[str], LogDirectory],
         on_offline: Callable[[LogDirectory, StorageError], object],
     ) -> None:
-        """Lock the directories; one that cannot be used is offline, as long as another one can.
+        """Lock the directories; one that cannot be used is offline, as long as another one can be used.
 
-        `on_offline` is called with a directory that has been taken out of service, and why.
+        `on_offline` is called with a directory that was taken out of service, and the error.
 
-        Raises `LogLockedError` for one that another process or log has locked, and `StorageError` when none can be
-        used.
+        Raises `LogLockedError` if another process or log has locked one, and `StorageError` if none can be used.
         """
         self.directories: dict[str, LogDirectory] = {}
         self.offline: dict[str, StorageError] = {}
@@ -55,17 +54,17 @@ class Disks:
             raise
 
     def release(self) -> None:
-        """Give the locks back, and leave no mark of a clean shutdown."""
+        """Release the locks without writing a marker of a clean shutdown."""
         for directory in self.directories.values():
             directory.close(clean=False)
 
     @property
     def are_locked(self) -> bool:
-        """Whether a lock is still to be given back."""
+        """Whether a lock is still held."""
         return any(directory.is_locked for directory in self.directories.values())
 
     def live(self) -> list[LogDirectory]:
-        """The directories in service."""
+        """Return the directories in service."""
         return [directory for directory in self.directories.values() if directory.offline is None]
 
     @property
@@ -74,7 +73,7 @@ class Disks:
         return [directory.path for directory in self.live()]
 
     def roots_in_service(self) -> list[str]:
-        """As `roots`, and at least one; the error of the first directory if there is none."""
+        """Return `roots`, of which there is at least one; otherwise raise the error of the first directory."""
         roots = self.roots
         if not roots:
             for directory in self.directories.values():
@@ -83,24 +82,24 @@ class Disks:
 
     @property
     def any_offline(self) -> bool:
-        """Whether a directory is offline: what it holds is not known, and cannot be changed."""
+        """Whether a directory is offline: its contents are unknown and cannot be changed."""
         return bool(self.offline) or any(directory.offline is not None for directory in self.directories.values())
 
     def failures(self) -> dict[str, str]:
-        """The directories that are offline, and why."""
+        """Return the directories that are offline, and why."""
         told = {root: str(error) for root, error in self.offline.items()}
         return told | {d.path: str(d.offline) for d in self.directories.values() if d.offline is not None}
 
     def take_offline(self, directory: LogDirectory, error: StorageError) -> None:
-        """Take a directory out of service (SEMANTICS 13.9): its logs refuse to be written from now on."""
+        """Take a directory out of service (SEMANTICS 13.9): its logs refuse writes from now on."""
         directory.fail(error)
         assert directory.offline is not None
         self._on_offline(directory, directory.offline)
 
     def guarded(self, directory: LogDirectory, act: Callable[[], T]) -> T | None:
-        """Do something with a directory's own files; a failing disk takes that directory offline and no other.
+        """Call `act`, which changes a directory's own files; a failing disk takes that directory alone offline.
 
-        A full one does not: what was to be written waits for room, and the directory says so (`LogDirectory.full`).
+        A full disk does not: the write waits for space, and `LogDirectory.full` says so.
         """
         try:
             return act()
@@ -113,9 +112,9 @@ class Disks:
             return None
 
     def on_each_root(self, act: Callable[[list[str]], T]) -> T:
-        """Do something in all directories; one that fails goes offline, and it is done again in the others.
+        """Call `act` with all directories; if one fails, take it offline and call `act` again with the others.
 
-        `FullDiskError` is for the caller.
+        Raises `FullDiskError` if a disk is full.
         """
         while True:
             roots = self.roots_in_service()

@@ -1,8 +1,8 @@
 """One log directory of a store that writes: its lock, its checkpoint files, and the housekeeper of its logs.
 
 The lines of the checkpoint files are kept in memory, since no other process writes them while the store holds the
-directory, and go to the disk in one write for all logs (SEMANTICS 12.7, 13.4). Invariant: a directory whose disk has
-failed is written to no more: no checkpoint, no marker of a clean shutdown (SEMANTICS 13.9).
+directory, and are written in one write for all logs (SEMANTICS 12.7, 13.4). Invariant: a directory whose disk has
+failed is not written any more: no checkpoint, no marker of a clean shutdown (SEMANTICS 13.9).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("kstore")
 
 
 class LogDirectory:
-    """A log directory that is held for writing; the `housekeeping.Housekeeper` of the logs in it. Thread-safe."""
+    """A log directory that is locked for writing; the `housekeeping.Housekeeper` of the logs in it. Thread-safe."""
 
     def __init__(
         self,
@@ -38,16 +38,17 @@ class LogDirectory:
         due_in_appends: Callable[[], int],
         stand_in: Callable[[], object],
     ) -> None:
-        """`hurry(ms)` has `run_due` called after so many milliseconds at the latest.
+        """Lock the directory and read its checkpoint files.
 
-        Where no thread can be started, `due_in_appends` says when an append should call `stand_in`, which does it.
+        `hurry(ms)` makes its owner call `run_due` within `ms` milliseconds. If no thread can be started,
+        `due_in_appends` says when an append should call `stand_in`, which runs the due tasks.
 
-        Raises `LogLockedError` while a broker, another store or a lone log has the directory, and `StorageError`,
-        also for a checkpoint file that is malformed: what it said is not known, so nothing here may be opened.
+        Raises `LogLockedError` if a broker, another store or a single log has locked the directory, and `StorageError`,
+        also for a malformed checkpoint file: its contents are unknown, so nothing here may be opened.
         """
         self.path = path
         self.offline: StorageError | None = None
-        self.full: StorageError | None = None  # why the checkpoint files are behind: the disk has no room for them
+        self.full: StorageError | None = None  # why the checkpoint files are behind: the disk has no space for them
         self.failures: dict[str, str] = {}
         self.timings = Timings()
         self.watermarks: dict[checkpoint.Partition, int] | None = None  # a follower's: those of its leader
@@ -80,9 +81,9 @@ class LogDirectory:
     # The housekeeper of its logs.
 
     def attend(self, housekeeping: Housekeeping) -> int:
-        """Note that a log has something due, and be called in time.
+        """Note that a log has something due, and have `run_due` called in time.
 
-        No append of a store's log sees to it itself, unless no thread can be started.
+        Appends to a store's log do not run it themselves, unless no thread can be started.
         """
         due = 0 if housekeeping.roll_to_flush else housekeeping.due_ms
         if due >= NEVER:
@@ -95,37 +96,37 @@ class LogDirectory:
         return self._due_in_appends()
 
     def housekeep(self, housekeeping: Housekeeping) -> None:
-        """Do what is due for one log; without a background thread, for all logs."""
+        """Run what is due for one log; without a background thread, for all logs."""
         housekeeping.run_due()
         self._stand_in()
         housekeeping.set_due()
 
     def stop(self, housekeeping: Housekeeping) -> None:
-        """Wait for what is being done of a log, and do no more of it."""
+        """Wait for running work on a log, and start no more of it."""
         with self._attending:
             self._owing.pop(housekeeping, None)
         self._attended.wait(lambda: self._working is not housekeeping)
         self._owing.pop(housekeeping, None)
 
     def run_due(self) -> int | None:
-        """Do what is due of every log here; the milliseconds until more is, None for nothing.
+        """Run what is due for every log here; return the milliseconds until more is due, None if nothing is.
 
-        A log that fails is logged and noted in `failures`, and stops no other.
+        A failure of one log is logged and noted in `failures`, and stops no other.
         """
-        with suppress(fs.FullDiskError), self.deferring():  # the checkpoint files are written with the next pass
-            self._next_due = 0  # no log need ask for an earlier pass during this one
+        with suppress(fs.FullDiskError), self.deferring():  # the next pass writes the checkpoint files
+            self._next_due = 0  # no log has to ask for an earlier pass during this one
             for housekeeping in list(self._owing):
                 if housekeeping.roll_to_flush or housekeeping.due_ms <= self._now():
                     self._run_one(housekeeping)
         due = min((housekeeping.due_ms for housekeeping in list(self._owing)), default=NEVER)
         if any(housekeeping.roll_to_flush for housekeeping in list(self._owing)):
-            due = self._now() + (1000 if self.failures else 1)  # a flush that failed is tried again
+            due = self._now() + (1000 if self.failures else 1)  # a failed flush is retried
         self._next_due = due
         return None if due >= NEVER else max(due - self._now(), 1)
 
     def _run_one(self, housekeeping: Housekeeping) -> None:
         topic, partition = housekeeping.writer.partition
-        try:  # around the beginning, too: an interrupt behind it must not leave the log as one that is worked on
+        try:  # includes the start: an interrupt after it must not leave the log marked as worked on
             with self._attending:
                 if housekeeping not in self._owing:
                     return
@@ -138,7 +139,7 @@ class LogDirectory:
             if housekeeping.writer.failure is not None:
                 self._owing.pop(housekeeping, None)
             text = f"{type(error).__name__}: {error}"
-            if self.failures.get(f"{topic}-{partition}") != text:  # else an earlier pass has logged it
+            if self.failures.get(f"{topic}-{partition}") != text:  # otherwise an earlier pass has logged it
                 logger.exception("%s: housekeeping failed", housekeeping.writer.directory)
             self.failures[f"{topic}-{partition}"] = text
         finally:
@@ -149,28 +150,28 @@ class LogDirectory:
     # Checkpoints.
 
     def mark(self, name: str, partition: checkpoint.Partition) -> int | None:
-        """A partition's line of a checkpoint file."""
+        """Return a partition's line of a checkpoint file."""
         return self._lines[name].get(partition)
 
     def write_marks(self, housekeeping: Housekeeping, *, keep_start: bool = False) -> None:
-        """Bring a log's lines into the files, at once unless many logs' are being brought (`deferring`)."""
+        """Write a log's lines into the files, immediately unless this thread is `deferring`."""
         with self._writing:
             self._note(housekeeping, keep_start)
             if not getattr(self._deferring, "on", False):
                 self._write_changed()
 
     def first_dirty(self, partition: checkpoint.Partition) -> int | None:
-        """A partition's line of the cleaner's checkpoint; None without one."""
+        """Return a partition's line of the cleaner's checkpoint; None if there is none."""
         return self.mark(checkpoint.CLEANER_OFFSETS, partition)
 
     def write_first_dirty(self, partition: checkpoint.Partition, offset: int | None) -> None:
-        """Bring a partition's line of the cleaner's checkpoint into the file, or take it out (None)."""
+        """Write a partition's line of the cleaner's checkpoint into the file, or remove it (None)."""
         with self._writing:
             self._set(checkpoint.CLEANER_OFFSETS, partition, offset)
             self._write_changed()
 
     def keep_first_dirty(self, partitions: Container[checkpoint.Partition]) -> None:
-        """Take all other partitions' lines out of the cleaner's checkpoint, with its next writing (SEMANTICS 7.7)."""
+        """Remove all other partitions' lines from the cleaner's checkpoint, with its next write (SEMANTICS 7.7)."""
         with self._writing:
             for partition in list(self._lines[checkpoint.CLEANER_OFFSETS]):
                 if partition not in partitions:
@@ -178,9 +179,9 @@ class LogDirectory:
 
     @contextmanager
     def deferring(self, *, write: bool = True) -> Iterator[None]:
-        """Bring the lines of many logs, as far as this thread does, into the files with one write at the end.
+        """Collect the lines that this thread writes during the block, and write them with one write at its end.
 
-        Without `write` they wait for the next.
+        Without `write` they wait for the next write.
         """
         self._deferring.on = True
         try:
@@ -192,7 +193,7 @@ class LogDirectory:
                     self._write_changed()
 
     def write_all_marks(self, all_housekeeping: Iterable[Housekeeping]) -> None:
-        """Write the recovery points and log starts of these logs, where they changed (SEMANTICS 12.7, 11.12)."""
+        """Write the changed recovery points and log start offsets of these logs (SEMANTICS 12.7, 11.12)."""
         all_housekeeping = [housekeeping for housekeeping in all_housekeeping if housekeeping.writer.failure is None]
         for housekeeping in all_housekeeping:
             with suppress(LogClosedError):
@@ -201,7 +202,7 @@ class LogDirectory:
                 except StorageError as error:
                     if not error.is_full:
                         raise
-                    # The log refuses writes from now on, and the others go on.
+                    # This log refuses writes from now on; the others continue.
                     logger.error("%s: not flushed: %s", housekeeping.writer.directory, error)
         with self._writing:
             for housekeeping in all_housekeeping:
@@ -210,8 +211,10 @@ class LogDirectory:
             self._write_changed()
 
     def write_high_watermarks(self, all_housekeeping: Iterable[Housekeeping]) -> None:
-        """Write the high watermarks of these logs, which are their ends (SEMANTICS 0.4); in a gap, the end of the
-        data. A follower's are those of its leader as far as its own logs reach (SEMANTICS 10.23)."""
+        """Write the high watermarks of these logs, which are their ends (SEMANTICS 0.4); in a gap, the end of the data.
+
+        A follower's are those of its leader, at most the ends of its own logs (SEMANTICS 10.23).
+        """
         with self._writing:
             for housekeeping in all_housekeeping:
                 if housekeeping.writer.closed:
@@ -223,14 +226,14 @@ class LogDirectory:
             self._write_changed()
 
     def lower(self, partition: checkpoint.Partition, offset: int) -> None:
-        """Bring a recovery point down to `offset`, in its file, before anybody opens the log."""
+        """Lower a recovery point to `offset`, durably, before the log is opened."""
         with self._writing:
             if (self._lines[checkpoint.RECOVERY_POINTS].get(partition) or 0) > offset:
                 self._set(checkpoint.RECOVERY_POINTS, partition, offset)
             self._write_changed()
 
     def bound_high_watermark(self, partition: checkpoint.Partition, end_offset: int) -> None:
-        """Bring a high watermark down to the end of its log, with the next writing of its file."""
+        """Lower a high watermark to the end of its log, with the next write of its file."""
         with self._writing:
             self._bound_high_watermark(partition, end_offset)
 
@@ -239,14 +242,14 @@ class LogDirectory:
             self._set(checkpoint.HIGH_WATERMARKS, partition, end_offset)
 
     def write_leader_epochs(self, epochs: Mapping[checkpoint.Partition, int]) -> None:
-        """Write down the least leader epochs of partitions, durably."""
+        """Write the least leader epochs of partitions, durably."""
         with self._writing:
             for partition, epoch in epochs.items():
                 self._set(checkpoint.LEADER_EPOCHS, partition, epoch)
             self._write_changed()
 
     def forget(self, partitions: Iterable[checkpoint.Partition]) -> None:
-        """Take partitions out of all files (SEMANTICS 13.8)."""
+        """Remove partitions from all files (SEMANTICS 13.8)."""
         with self._writing:
             for partition in partitions:
                 for name in self._lines:
@@ -257,7 +260,7 @@ class LogDirectory:
 
     def _note(self, housekeeping: Housekeeping, keep_start: bool) -> None:
         if housekeeping.writer.closed:
-            return  # its topic may be deleted, and made again: the lines are the next log's
+            return  # its topic may be deleted and created again: the lines are those of the next log
         recovery_point, log_start = housekeeping.marks(keep_start)
         self._set(checkpoint.RECOVERY_POINTS, housekeeping.writer.partition, recovery_point)
         self._set(checkpoint.LOG_STARTS, housekeeping.writer.partition, log_start)
@@ -276,7 +279,7 @@ class LogDirectory:
     def _write_changed(self) -> None:
         if self.offline is not None or not self._lock.held:  # without the lock the files may be another store's
             return
-        # The recovery points first: a log start above the data must never meet one that promises that data.
+        # Recovery points first: no log start above the data may be on disk with a recovery point that promises that data.
         for name in sorted(self._changed, key=checkpoint.ROOT_CHECKPOINTS.index):
             try:
                 checkpoint.write_offsets(self.path, name, self._lines[name])
@@ -288,10 +291,10 @@ class LogDirectory:
             self.full = None
             self._changed.discard(name)
 
-    # The end.
+    # Going offline and closing.
 
     def fail(self, error: StorageError) -> None:
-        """Take the directory out of service for good (SEMANTICS 13.9); again is no error."""
+        """Take the directory out of service permanently (SEMANTICS 13.9); no error if it is already."""
         if self.offline is None:
             what = (
                 "the log directory is offline until the store is reopened; its logs that are open can still be read, "
@@ -311,8 +314,10 @@ class LogDirectory:
         return self._lock.held
 
     def close(self, *, clean: bool) -> None:
-        """Write what is left of the checkpoints and, if all is `clean`, the marker (SEMANTICS 13.5); give the lock
-        back. Idempotent."""
+        """Write the remaining checkpoints and, if all is `clean`, the marker, then release the lock (SEMANTICS 13.5).
+
+        Idempotent.
+        """
         if not self._lock.held:
             return
         try:

@@ -52,7 +52,7 @@ class Metadata:
         self.table = read_topics(roots)
 
     def close(self) -> None:
-        """Raise `LogClosedError` for every later call."""
+        """Close the metadata: `current` and `refuse_if_closed` raise `LogClosedError` from now on."""
         self.closed = True
 
     def refuse_if_closed(self) -> None:

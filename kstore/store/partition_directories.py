@@ -1,7 +1,7 @@
-"""`PartitionDirectories`: the directories of partitions are made, renamed as deleted, and removed later.
+"""`PartitionDirectories`: makes the directories of partitions, renames deleted ones, and removes them later.
 
-It changes names in the log directories, and opens no log: the manager has closed what is deleted here. Invariant: each
-change is durable before the caller goes on, and may be repeated after a crash or an interrupt.
+Changes names in the log directories, and opens no log: the manager has closed the logs that are deleted. Invariant:
+each change is durable before the call returns, and may be repeated after a crash or an interrupt.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DELETION = "deletion"
 
 
 class PartitionDirectories:
-    """The partitions' directories of a store that writes. Thread-safe, as far as a topic is changed by one thread."""
+    """The partitions' directories of a store that writes. Thread-safe if one thread at a time changes a topic."""
 
     def __init__(
         self, disks: Disks, scheduler: Scheduler, now: Callable[[], int], *, cordoned: Sequence[str], delay_ms: int
     ) -> None:
-        """`cordoned` directories are given no new partition; renamed ones are removed after `delay_ms`."""
+        """`cordoned` directories get no new partition; renamed ones are removed after `delay_ms`."""
         self._disks = disks
         self._scheduler = scheduler
         self._now = now
@@ -49,11 +49,11 @@ class PartitionDirectories:
     def make(
         self, topic: str, numbers: Iterable[int], topic_id: uuid.UUID, known: Callable[[], Iterable[Entry]]
     ) -> list[Entry]:
-        """Make the directories of new partitions, durably, each with its topic's id (SEMANTICS 13.7) and no stale mark.
+        """Make the directories of new partitions durably, each with its topic's id (SEMANTICS 13.7) and no stale mark.
 
-        Each goes to the directory that has the fewest of the `known` partitions and is not cordoned; one that fails
-        goes offline, one that is full does not, and what was to be in it goes elsewhere (SEMANTICS 13.3). Raises
-        `StorageError` when none is left.
+        Each goes to the log directory that has the fewest of the `known` partitions and is not cordoned. A log
+        directory that fails goes offline, a full one does not, and their partitions go elsewhere (SEMANTICS 13.3).
+        Raises `StorageError` if none is left.
         """
         full: dict[str, StorageError] = {}
         cordoned = [each if each == EVERY else os.path.realpath(each) for each in self._cordoned]
@@ -90,7 +90,7 @@ class PartitionDirectories:
         return made
 
     def refuse_files_in_the_way(self, topic: str, numbers: Iterable[int]) -> None:
-        """Raise `StorageError` where a file has the name of a partition's directory: the disk is sound, and stays."""
+        """Raise `StorageError` if a file has the name of a partition's directory; the disk remains in service."""
         for root in self._disks.roots_in_service():
             for number in numbers:
                 path = f"{root}/{topic}-{number}"
@@ -110,16 +110,16 @@ class PartitionDirectories:
 
     @staticmethod
     def _unmake(entries: Iterable[Entry]) -> None:
-        """Take new partitions' directories away again, as far as the disk lets us: each must be in one place alone."""
+        """Remove new partitions' directories, as far as the disk allows: each partition must be in one place only."""
         for entry in entries:
             with suppress(StorageError):
                 fs.remove_tree(entry.path)
 
     def delete(self, entries: Iterable[Entry], at_once: Container[str]) -> bool:
-        """Rename the directories of partitions, durably, and remove them later (SEMANTICS 6.16); whether that was all.
+        """Rename the directories of partitions durably, remove them later, and return whether all were renamed.
 
-        Those in a root in `at_once` are removed now. What is in a directory that is offline, or fails now, has to wait
-        for an opening with it.
+        Those in a root in `at_once` are removed now. Partitions in a directory that is offline, or fails now, have to
+        wait for an opening with it (SEMANTICS 6.16).
         """
         by_root: dict[str, list[Entry]] = {}
         for entry in entries:
@@ -129,17 +129,17 @@ class PartitionDirectories:
             if directory.offline is None:
                 try:
                     self._rename_deleted(directory, group, at_once=root in at_once)
-                except fs.FullDiskError:  # nothing is unknown, and the call may be repeated
+                except fs.FullDiskError:  # the state is known, and the call may be repeated
                     raise
                 except StorageError as error:
                     self._disks.take_offline(directory, error)
         return not self._disks.any_offline
 
     def forget(self, topic: str, partitions: int) -> None:
-        """Take the lines of a topic's partitions out of the checkpoint files, wherever its directories were.
+        """Remove the lines of a topic's partitions from the checkpoint files, wherever its directories were.
 
-        A process that dies while it deletes a topic leaves those of directories that are renamed already; the next
-        topic of that name is not to be measured by them.
+        A process that dies while it deletes a topic leaves the lines of directories that it has renamed; they must not
+        apply to the next topic of that name.
         """
         keys = [(topic, number) for number in range(partitions)]
         for directory in self._disks.directories.values():
@@ -153,7 +153,7 @@ class PartitionDirectories:
     def _rename_deleted(self, directory: LogDirectory, entries: Sequence[Entry], *, at_once: bool) -> None:
         for entry in entries:
             path = f"{directory.path}/{names.delete_directory_name(entry.topic, entry.partition)}"
-            with suppress(fs.MissingFileError):  # an earlier call came so far
+            with suppress(fs.MissingFileError):  # an earlier call has renamed it
                 try:
                     fs.rename(entry.path, path)
                 except fs.FullDiskError:  # a longer name may need a block
@@ -167,7 +167,7 @@ class PartitionDirectories:
             directory.forget([entry.key for entry in entries])
         except fs.FullDiskError:
             self._remove(self._removals_in(directory))
-            with suppress(fs.FullDiskError):  # the next pass writes them; a line of no directory says nothing
+            with suppress(fs.FullDiskError):  # the next pass writes them; a line without a directory is harmless
                 directory.forget([])
 
     def _removals_in(self, directory: LogDirectory) -> list[str]:

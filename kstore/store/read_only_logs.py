@@ -17,13 +17,13 @@ class Logs(Protocol):
     """The logs of a store: a `LogManager`, or the `LogReaders` of a store that only reads."""
 
     def log(self, entry: Entry) -> Log:
-        """The open log of a partition, opened if it is not."""
+        """Return the open log of a partition, opened if necessary."""
 
     def writing(self) -> LogManager:
-        """The manager, for a change; `LogClosedError` if the store is closed, `ReadOnlyError` if it only reads."""
+        """Return the manager, for a change; raise `LogClosedError` when closed, `ReadOnlyError` if mode is "r"."""
 
     def leading(self) -> LogManager:
-        """The manager, for a change by a client; also `NotLeaderError` if the store is a follower."""
+        """Return the manager, for a client's change; as `writing`, and raise `NotLeaderError` in a follower."""
 
 
 class LogReaders:
@@ -33,7 +33,7 @@ class LogReaders:
         self._metadata = metadata
 
     def log(self, entry: Entry) -> Log:
-        """The open log of a partition, opened if it is not."""
+        """Return the open log of a partition, opened if necessary."""
         log = entry.log
         if log is None or log.closed:
             with entry.opening:
@@ -47,17 +47,17 @@ class LogReaders:
         return log
 
     def writing(self) -> NoReturn:
-        """Refuse: this store changes nothing."""
+        """Raise `ReadOnlyError`: this store changes nothing."""
         self._metadata.refuse_if_closed()
         paths = ", ".join(self._metadata.paths)
         raise ReadOnlyError(f"the store at {paths} is open with mode='r' and changes nothing; open it with mode='a'")
 
     def leading(self) -> NoReturn:
-        """Refuse: this store changes nothing."""
+        """Raise `ReadOnlyError`: this store changes nothing."""
         self.writing()
 
     def close(self) -> None:
-        """Close every log that is open."""
+        """Close every open log."""
         for entry in self._metadata.catalog.entries():
             if entry.log is not None:
                 entry.log.close()

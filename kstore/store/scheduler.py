@@ -1,8 +1,7 @@
-"""Tasks with periods, run by a clock that is passed in (SEMANTICS 13.4).
+"""Runs tasks periodically, by a clock that is passed in (SEMANTICS 13.4).
 
-Owns the times and the one thread; callers bring the tasks. `run_due` runs every task that is due, in the calling
-thread; the background thread does the same. Invariant: a clock may jump. A task never waits longer from now than its
-period, and a leap forward runs it once.
+`run_due` runs every due task in the calling thread; the background thread, of which there is one, does the same.
+Invariant: a clock may jump. A task never waits longer from now than its period, and a leap forward runs it once.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ Action: TypeAlias = Callable[[], int | None]
 """The function of a task; it may return the milliseconds after which to run again."""
 
 _LOOK_MS = 10_000  # the longest sleep of the thread: the system's clock may be set, or the machine suspended
-_LOOK_PASSED_IN_MS = 100  # the same with a passed-in clock, which may move at any time
+_LOOK_PASSED_IN_MS = 100  # the same for a clock that was passed in, which may move at any time
 RUN_SECONDS = (0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0)
 _EXIT_SECONDS = 10.0  # how long the interpreter's exit waits for a running task
 
 
 class Failure(NamedTuple):
-    """The errors of a task: the text of the last one, how many there were, and when the last one was."""
+    """The failures of a task: the text of the last one, how many there were, and when the last one was."""
 
     error: str
     times: int
@@ -63,7 +62,7 @@ class Scheduler:
         self._running: dict[str, _Task] = {}  # by name: two tasks of one name never run at once
         self._failures: dict[str, Failure] = {}
         self._seconds: dict[str, Histogram] = {}
-        # Only ever entered by `with`, and never held while a task runs: an interrupt then leaves it free.
+        # Only entered by `with`, and never held while a task runs, so that an interrupt leaves it free.
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
         fs.register(self)
@@ -73,8 +72,8 @@ class Scheduler:
     def every(self, name: str, action: Action, period_ms: int, delay_ms: int) -> None:
         """Run `action` after `delay_ms`, then at a fixed rate; once, if the period is not positive (SEMANTICS 13.4).
 
-        Times missed before a run are skipped, and the rate keeps its phase. If one comes during a run, the task runs
-        again at once: what it did first it may have done by the earlier time.
+        Due times that have passed before a run are skipped, and the rate keeps its phase. If a due time comes during a
+        run, the task runs again immediately: the first steps of that run may have been before it.
         """
         self._add(_Task(name, action, period_ms if period_ms > 0 else None, max(delay_ms, 0)))
 
@@ -83,7 +82,7 @@ class Scheduler:
         self._add(_Task(name, action, None, max(delay_ms, 0)))
 
     def hurry(self, name: str, delay_ms: int = 0) -> bool:
-        """Have a task run at the latest after `delay_ms`, again if it is running now; False without such a task."""
+        """Run a task within `delay_ms`, again if it is running now; return False if there is no such task."""
         due_ms = self._clock() + max(delay_ms, 0)
         with self._lock:
             task = self._tasks.get(name)
@@ -106,11 +105,11 @@ class Scheduler:
 
     @property
     def due_ms(self) -> int:
-        """When the next task is due that is not running, `NEVER` if there is none."""
+        """When the next task is due that is not running; `NEVER` if there is none."""
         return self.due_among(None)
 
     def due_among(self, names: Container[str] | None) -> int:
-        """As `due_ms`, for the tasks of these names; None for all."""
+        """Return `due_ms` of the tasks with these names; None means all."""
         now_ms = self._clock()
         with self._lock:
             return min(
@@ -124,7 +123,7 @@ class Scheduler:
 
     @property
     def schedule(self) -> Mapping[str, int]:
-        """Each task's name and when it is due next; a running task's last due time."""
+        """When each task is due next, by its name; for a running task, its last due time."""
         with self._lock:
             return {name: task.due_ms for name, task in self._tasks.items()}
 
@@ -136,13 +135,13 @@ class Scheduler:
 
     @property
     def seconds(self) -> Mapping[str, Histogram]:
-        """How long the runs of each task took that did not fail, by the tasks' names."""
+        """How long the successful runs of each task took, by the tasks' names."""
         return self._seconds.copy()
 
     # Running tasks.
 
     def run_due(self, names: Container[str] | None = None) -> None:
-        """Run the tasks that are due, each at most once, the longest due first, and those that become due meanwhile.
+        """Run the due tasks, each at most once, the longest due first, and those that become due during the call.
 
         With `names` only the tasks of these names. Skips a task that another thread is running. An `Exception` of a
         task is not raised here. Other exceptions, such as an interrupt of this thread, are; the task is then due again.
@@ -193,7 +192,7 @@ class Scheduler:
             task.last_failure = ""
             self._seconds.setdefault(task.name, Histogram(RUN_SECONDS)).observe(time.perf_counter() - begun)
             return asked_ms
-        except LogClosedError:  # another thread has closed the log: the task has nothing to do any more
+        except LogClosedError:  # another thread has closed the log: the task has nothing more to do
             return None
         except expected as error:
             if task.last_failure != (failure := f"{type(error).__name__}: {error}"):
@@ -206,11 +205,11 @@ class Scheduler:
             return None
 
     def _settle(self, task: _Task, begun_ms: int, asked_ms: int | None) -> None:
-        """Set the time of the next run, or forget the task."""
+        """Set the time of the next run, or remove the task."""
         now_ms = self._clock()
         with self._lock:
             if self._tasks.get(task.name) is not task:
-                return  # replaced meanwhile
+                return  # replaced during the run
             task.plan_next(begun_ms, now_ms, asked_ms)
             if task.due_ms >= NEVER and task.period_ms is None:
                 del self._tasks[task.name]
@@ -223,15 +222,15 @@ class Scheduler:
             if self._running.get(task.name) is task:
                 del self._running[task.name]
         turn.task = None
-        self.wake()  # for a task of this name that came meanwhile
+        self.wake()  # for a task of this name that was added during the run
 
     # In the background.
 
     def start(self) -> bool:
         """Run due tasks in one background thread from now on; no error if it is running already.
 
-        The thread does not keep the scheduler alive, and ends with it. False if no thread can be started: then the
-        caller has to call `run_due`.
+        The thread does not keep the scheduler alive, and ends with it. Returns False if no thread can be started: then
+        the caller has to call `run_due`.
         """
         worker = _Worker(self, self._name)
         try:
@@ -250,7 +249,7 @@ class Scheduler:
         return True
 
     def stop(self, timeout: float | None = None) -> bool:
-        """End the background thread after its present task; False if that took longer than `timeout` seconds.
+        """End the background thread after its present task; return False if that takes longer than `timeout` seconds.
 
         A task may call this: the thread then ends after that task. `start` may follow.
         """
@@ -268,13 +267,13 @@ class Scheduler:
         return True
 
     def wake(self) -> None:
-        """Have the background thread look for due tasks now, if there is such a thread."""
+        """Wake the background thread, if there is one, to run due tasks."""
         worker = self._worker
         if worker is not None:
             worker.wake()
 
     def _work_once(self) -> float:
-        """Run due tasks in the background thread; returns the seconds to sleep afterwards."""
+        """Run due tasks in the background thread; return the seconds to sleep afterwards."""
         try:
             self._run_due(BaseException)  # a task that calls sys.exit does not end the thread
             return min(max(self.due_ms - self._clock(), 1), self._look_ms) / 1000
@@ -302,13 +301,13 @@ class _Task:
         self.hurried_ms = NEVER  # set by `hurry` while the task runs: when to run again
 
     def due_by(self, now_ms: int) -> int:
-        """When the task is due; never further in the future than at first, since the clock may have gone back."""
+        """Return when the task is due: at most its first wait in the future, since the clock may have gone back."""
         if self.due_ms - now_ms > self.wait_ms:
             self.due_ms = now_ms + self.wait_ms
         return self.due_ms
 
     def plan_next(self, begun_ms: int, now_ms: int, asked_ms: int | None) -> None:
-        """Set the time of the next run. One that came during the last, which saw the time before, is not missed."""
+        """Set the time of the next run; a due time that came during the last run, after its start, is not skipped."""
         if asked_ms is not None:
             self.wait_ms = min(max(asked_ms, 1), NEVER)
             self.due_ms = now_ms + self.wait_ms
@@ -324,7 +323,7 @@ class _Task:
 
 
 class _Turn:
-    """One run of one task; made before the task is taken, so that an interrupt leaves the task in it to give back."""
+    """One run of one task; made before the task is taken, so that an interrupted run can still release it."""
 
     __slots__ = ("begun_ms", "task")
 
@@ -334,7 +333,7 @@ class _Turn:
 
 
 class _Worker:
-    """The thread of a scheduler, and the queue that wakes it; it refers to the scheduler only while it works."""
+    """The thread of a scheduler, and the queue that wakes it; refers to the scheduler only while it works."""
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self._wakeups: SimpleQueue[None] = SimpleQueue()  # not an Event: an interrupt in set() would leave it locked
@@ -370,6 +369,6 @@ _with_thread: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """End the threads while there is still an interpreter for them to run in."""
+    """End the threads while the interpreter can still run them."""
     for scheduler in list(_with_thread):
         scheduler.stop(_EXIT_SECONDS)

@@ -1,4 +1,4 @@
-"""What `Store.stats` says."""
+"""The contents of `Store.stats`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_A_LOG = [name for name in CompactionStateStats.__annotations__ if name != "e
 
 
 def overview(metadata: Metadata, logs: LogManager | LogReaders) -> StoreStats:
-    """All but the compaction of each log."""
+    """Return everything but the compaction of each log."""
     current = metadata.current()
     entries = current.entries()
     follows = metadata.current_role()
@@ -42,14 +42,14 @@ def overview(metadata: Metadata, logs: LogManager | LogReaders) -> StoreStats:
 
 
 def _refused(entry: Entry) -> KStoreError | None:
-    """Why a partition cannot be written though its directory can, None if it can."""
+    """Return why a partition cannot be written though its directory can; None if it can."""
     if entry.failure is not None or entry.log is None:
         return entry.failure or entry.waits
     return entry.log.failed
 
 
 def compaction(metadata: Metadata) -> dict[str, CompactionStateStats]:
-    """How far the compaction of each open log is whose policy has `compact`, by `topic-partition`."""
+    """Return the state of the compaction of each open log whose policy has `compact`, by `topic-partition`."""
     found: dict[str, CompactionStateStats] = {}
     for entry in metadata.current().entries():
         log = entry.log

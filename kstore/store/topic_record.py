@@ -1,4 +1,7 @@
-"""`TopicFile`: a topic's record is in `kstore-topics.json` of every directory before the topic changes."""
+"""`TopicFile`: writes topic records to `kstore-topics.json`.
+
+Invariant: a topic's record is in the file of every directory before the topic changes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from kstore.store.read_only_logs import Logs
 logger = logging.getLogger("kstore")
 
 TASK = "file of topics"
-RETRY_MS = 10_000  # a write that waits for room on a full disk is tried again this often
+RETRY_MS = 10_000  # how often a write that found the disk full is retried
 
 
 class TopicFile:
@@ -24,16 +27,16 @@ class TopicFile:
     def __init__(self, metadata: Metadata, logs: Logs) -> None:
         self._metadata = metadata
         self._logs = logs
-        self._waits = False  # for room on a full disk
+        self._waits = False  # whether a write waits for space on a full disk
 
     def record(self, topic: str, record: TopicRecord | None, *, may_wait: bool = False) -> None:
         """Write a topic's new record, or its removal, durably into every directory in service.
 
-        A full directory gets it later, as long as another one has room; with `may_wait`, also where none has.
+        A full directory gets it later, as long as another one has space; with `may_wait`, also if none has.
         """
         metadata, manager = self._metadata, self._logs.writing()
         if record is not None and record.state == "live" and not record.config and len(metadata.paths) == 1:
-            record = None  # the directories say the rest
+            record = None  # the partition directories have all the rest
         table = metadata.table
         if record == table.topics.get(topic):
             return
@@ -51,7 +54,7 @@ class TopicFile:
             manager.scheduler.once(TASK, weak_method(self._write_again), RETRY_MS)
 
     def _write_again(self) -> int | None:
-        """Write the file where there was no room for it; the milliseconds until the next attempt, None if none is due.
+        """Retry a write that found no space; return the milliseconds until the next attempt, None if none is due.
 
         A task of the scheduler.
         """
@@ -66,7 +69,7 @@ class TopicFile:
             changing.release()
 
     def write_waiting(self) -> None:
-        """Write what waits for room; it goes on waiting where there still is none."""
+        """Write what waits for space; it continues to wait if there is still none."""
         metadata = self._metadata
         if self._waits:
             with suppress(fs.FullDiskError):
