@@ -279,7 +279,7 @@ class LogDirectory:
     def _write_changed(self) -> None:
         if self.offline is not None or not self._lock.held:  # without the lock the files may be another store's
             return
-        # Recovery points first: no log start above the data may be on disk with a recovery point that promises that data.
+        # Recovery points first: no log start above the data may be on disk with a recovery point for that data.
         for name in sorted(self._changed, key=checkpoint.ROOT_CHECKPOINTS.index):
             try:
                 checkpoint.write_offsets(self.path, name, self._lines[name])

@@ -138,7 +138,7 @@ class LogManager:
     # Opening logs.
 
     def recover(self, entries: Iterable[Entry], progress: Callable[[int, int], None] | None) -> None:
-        """Open and recover the logs that no clean shutdown left in order (SEMANTICS 8.9).
+        """Open and recover the logs that were not closed cleanly (SEMANTICS 8.9).
 
         After a clean shutdown only the end of each log is checked: the marker says that no recovery is due, not that
         the files are long enough. `num.recovery.threads.per.data.dir` logs are opened at the same time in each

@@ -46,7 +46,7 @@ class Scheduler:
 
     `every` and `once` add a task; a second one of the same name replaces the first. An exception in a task is logged
     (once, while each run ends with the same one) and kept in `failures`; it stops neither the other tasks nor the next
-    run of its own. A task that returns an int runs again after so many milliseconds (at least 1) in place of its
+    run of the task. A task that returns an int runs again after this number of milliseconds (at least 1) instead of its
     period; a task from `once` is then kept. The scheduler holds its actions: an action must not refer to an owner that
     is to be collected.
 

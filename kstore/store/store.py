@@ -107,8 +107,8 @@ class Store(Closing):
     ) -> Self:
         """Open the log directories at `paths`.
 
-        Mode "a" creates what is missing, locks the directories, and recovers the logs that no clean shutdown left in
-        order, several at a time. All other logs are opened when they are first needed. Mode "r" takes no lock and never
+        Mode "a" creates what is missing, locks the directories, and recovers the logs that were not closed cleanly,
+        several at a time. All other logs are opened when they are first needed. Mode "r" takes no lock and never
         changes a byte; any number of processes may open the store with it, also while another process writes the store.
 
         Args:
@@ -302,8 +302,8 @@ class Store(Closing):
     def update_topic_config(self, topic: str, config: Mapping[str, object]) -> None:
         """Change some settings of one topic.
 
-        The settings are stored. They take effect when they do in Kafka (SEMANTICS 13.13). If this raises, nothing has
-        changed.
+        The settings are stored. They take effect at the same time as in Kafka (SEMANTICS 13.13). If this raises,
+        nothing has changed.
 
         Args:
             topic: The topic.
@@ -509,7 +509,7 @@ class Store(Closing):
             seed: With the same seed, a repeated call sends records without a key to the same partitions.
 
         Returns:
-            For each partition that got records, what was appended there.
+            An `AppendInfo` for each partition that got records.
 
         Raises:
             KStoreError: The errors of `Log.append_many`; they name a record by its number in the iterable.
@@ -556,7 +556,7 @@ class Store(Closing):
             seed: With the same seed, a repeated call sends rows without a key to the same partitions.
 
         Returns:
-            For each partition that got records, what was appended there.
+            An `AppendInfo` for each partition that got records.
 
         Raises:
             KStoreError: The errors of `Log.append_columns`.
@@ -975,7 +975,7 @@ class Store(Closing):
         and batches appended from now on carry it (SEMANTICS 10.24), also after the store is opened again. Prepared
         transactions are completed; open ones are aborted when they time out. A group's position above the log end
         offset is set to it: the records that the group had read there are lost. If the store is a leader already, each
-        partition starts a new epoch, by which followers distinguish its records from those of another leader.
+        partition starts a new epoch, so that followers can distinguish its records from those of another leader.
 
         The epochs are durable when this returns. After a crash the store is a follower, or a leader with the new
         epochs; in either case call this again.

@@ -180,7 +180,7 @@ class Producer(RecordProducer, Closing):
             seed: With the same seed, a repeated call sends records without a key to the same partitions.
 
         Returns:
-            For each partition that got records, what was appended there.
+            An `AppendInfo` for each partition that got records.
 
         Raises:
             OutOfOrderSequenceError: If a log has lost records of this producer.
@@ -227,7 +227,7 @@ class Producer(RecordProducer, Closing):
             seed: With the same seed, a repeated call sends rows without a key to the same partitions.
 
         Returns:
-            For each partition that got records, what was appended there.
+            An `AppendInfo` for each partition that got records.
 
         Raises:
             OutOfOrderSequenceError: If a log has lost records of this producer.
@@ -470,7 +470,7 @@ class Transaction(RecordTransaction):
             seed: With the same seed, a repeated call sends records without a key to the same partitions.
 
         Returns:
-            For each partition that got records, what was appended there.
+            An `AppendInfo` for each partition that got records.
 
         Raises:
             InvalidTxnStateError: If the transaction has ended.
@@ -516,7 +516,7 @@ class Transaction(RecordTransaction):
             seed: With the same seed, a repeated call sends rows without a key to the same partitions.
 
         Returns:
-            For each partition that got records, what was appended there.
+            An `AppendInfo` for each partition that got records.
 
         Raises:
             InvalidTxnStateError: If the transaction has ended.
