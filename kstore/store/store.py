@@ -654,8 +654,7 @@ class Store(Closing):
                 call, others by the iterator.
 
         Example:
-            >>> for record in store.read("orders", offsets={0: 100}):
-            ...     print(record.partition, record.offset, record.value)
+            >>> values = [record.value for record in store.read("orders", offsets={0: 0})]
         """
         wanted = TopicRead(partitions, offsets, start_timestamp, merge, isolation, follow, timeout, durable, on_lag)
         return self._reader.read(topic, wanted)
@@ -745,8 +744,7 @@ class Store(Closing):
                 others by the iterator.
 
         Example:
-            >>> for partition, chunk in store.read_columns("orders", columns=["offset", "value"]):
-            ...     print(partition, len(chunk), chunk.next_offset)
+            >>> rows = sum(len(chunk) for partition, chunk in store.read_columns("orders", columns=["value"]))
         """
         wanted = TopicRead(partitions, offsets, start_timestamp)
         options = ColumnOptions(max_records, max_bytes, columns, layout, isolation, durable, threads)
@@ -916,8 +914,7 @@ class Store(Closing):
 
         Example:
             >>> with store.consumer("billing", "orders") as consumer:
-            ...     for record in consumer:
-            ...         print(record.value)
+            ...     values = [record.value for record in consumer]
             ...     consumer.commit()
         """
         options = ConsumerOptions(group, topics, auto_offset_reset, isolation, merge, follow, timeout)

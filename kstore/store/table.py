@@ -46,8 +46,7 @@ class Table(KeyedRows[ConsumerRecord]):
 
     Example:
         >>> table = store.table("orders")
-        >>> if b"key" in table:
-        ...     print(table[b"key"].value)
+        >>> value = table[b"key"].value if b"key" in table else None
 
     Immutable and thread-safe.
     """

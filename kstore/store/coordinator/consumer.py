@@ -146,8 +146,7 @@ class Consumer(Closing):
             KStoreError: The errors of iterating, if there is no record to return.
 
         Example:
-            >>> for record in consumer.poll(timeout=1.0):
-            ...     print(record.value)
+            >>> records = consumer.poll(timeout=1.0, max_records=100)
         """
         timeout = arguments.seconds("timeout", timeout)
         max_records = arguments.integer("max_records", max_records, low=1)
