@@ -58,7 +58,6 @@ class Administration:
     # Settings.
 
     def update_topic_config(self, topic: str, config: Mapping[str, object]) -> None:
-        """Change settings of one topic; see `Store.update_topic_config`."""
         manager, metadata = self._logs.leading(), self._metadata
         if not isinstance(config, Mapping):
             raise TypeError(f"config must be a mapping of settings, not {type(config).__name__}")
@@ -74,7 +73,6 @@ class Administration:
             self._configure_logs(manager, partitions.values())
 
     def update_config(self, config: ConfigSource, settings: Mapping[str, object]) -> None:
-        """Change the store's settings for this opening; see `Store.update_config`."""
         manager, metadata = self._logs.writing(), self._metadata
         with metadata.changing:
             named = LogConfig.resolve(config, settings)
@@ -125,7 +123,6 @@ class Administration:
         *,
         exist_ok: bool = False,
     ) -> uuid.UUID:
-        """Create a topic; see `Store.create_topic`."""
         manager, metadata = self._logs.leading(), self._metadata
         names.check_topic(topic)
         arguments.one_of("config", config, Mapping)
@@ -191,7 +188,6 @@ class Administration:
         return topic_id
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Add partitions to a topic up to `total`; see `Store.add_partitions`."""
         manager, metadata = self._logs.leading(), self._metadata
         with metadata.changing:
             partitions = metadata.catalog.partitions(topic)
@@ -261,7 +257,6 @@ class Administration:
             logger.exception("topic %s could not be taken back", topic)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic; see `Store.delete_topic`."""
         self._logs.leading()
         with self._metadata.changing:
             topic_id = id_on_disk(self._metadata.catalog.partitions(topic))

@@ -48,7 +48,6 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """The partition's directory."""
         return f"{self.root}/{self.topic}-{self.partition}"
 
     @property
@@ -146,7 +145,6 @@ class Catalog:
             self.by_topic[topic] = {number: merged[number] for number in sorted(merged)}
 
     def remove(self, topic: str) -> None:
-        """Remove a topic."""
         if self.by_topic.pop(topic, None) is not None:
             alike = self._by_metric[names.metric_name(topic)]
             alike.remove(topic)
@@ -164,7 +162,6 @@ class Catalog:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The names of the topics, sorted."""
         return tuple(sorted(self.by_topic))
 
     def __contains__(self, topic: object) -> bool:
@@ -195,7 +192,6 @@ class Catalog:
             raise UnknownTopicOrPartitionError(f"topic {topic} has no partition {partition!r}; it has {span}") from None
 
     def entries(self) -> list[Entry]:
-        """Return all partitions."""
         return [entry for partitions in list(self.by_topic.values()) for entry in partitions.values()]
 
     def colliding(self, topic: str) -> str | None:

@@ -53,7 +53,6 @@ class FollowerPartition:
 
     @property
     def epochs(self) -> LeaderEpochCache:
-        """The leader epochs of the log."""
         return HostedLog(self.log).writer.epochs
 
     def append(self, batches: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
@@ -195,7 +194,6 @@ class Leadership:
     # Becoming a leader.
 
     def become_leader(self) -> dict[Place, int]:
-        """Make the store a leader; see `Store.become_leader`."""
         manager, metadata = self._logs.writing(), self._metadata
         # No batch of the old leader may be appended after the start of a new epoch.
         with self.follower.alone(), metadata.changing:

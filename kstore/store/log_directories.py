@@ -60,7 +60,6 @@ class Disks:
 
     @property
     def are_locked(self) -> bool:
-        """Whether a lock is still held."""
         return any(directory.is_locked for directory in self.directories.values())
 
     def live(self) -> list[LogDirectory]:

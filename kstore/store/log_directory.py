@@ -310,7 +310,6 @@ class LogDirectory:
 
     @property
     def is_locked(self) -> bool:
-        """Whether the directory's lock is still held."""
         return self._lock.held
 
     def close(self, *, clean: bool) -> None:

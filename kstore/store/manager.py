@@ -246,7 +246,6 @@ class LogManager:
 
     @property
     def open_logs(self) -> list[HostedLog]:
-        """The logs that are open."""
         return [hosted for hosted in list(self._open.values()) if not hosted.log.closed]
 
     def _all_housekeeping(self, directory: LogDirectory) -> list[Housekeeping]:

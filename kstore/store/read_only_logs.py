@@ -33,7 +33,6 @@ class LogReaders:
         self._metadata = metadata
 
     def log(self, entry: Entry) -> Log:
-        """Return the open log of a partition, opened if necessary."""
         log = entry.log
         if log is None or log.closed:
             with entry.opening:
@@ -57,7 +56,6 @@ class LogReaders:
         self.writing()
 
     def close(self) -> None:
-        """Close every open log."""
         for entry in self._metadata.catalog.entries():
             if entry.log is not None:
                 entry.log.close()

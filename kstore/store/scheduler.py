@@ -78,7 +78,6 @@ class Scheduler:
         self._add(_Task(name, action, period_ms if period_ms > 0 else None, max(delay_ms, 0)))
 
     def once(self, name: str, action: Action, delay_ms: int = 0) -> None:
-        """Run `action` once, after `delay_ms`."""
         self._add(_Task(name, action, None, max(delay_ms, 0)))
 
     def hurry(self, name: str, delay_ms: int = 0) -> bool:

@@ -60,7 +60,7 @@ class CommittedOffset(int):
         """Make one from the contents of a record.
 
         Args:
-            position: The value of the record.
+            position: The value of a record of `__consumer_offsets`.
 
         Returns:
             The committed position.
@@ -127,7 +127,7 @@ class GroupCoordinator:
     def committed_offsets(
         self, group: str, topic_id: Callable[[str], uuid.UUID | None] | None = None
     ) -> dict[Place, CommittedOffset]:
-        """Return a group's positions; see `Store.committed_offsets`. `topic_id` knows another store's topics."""
+        """Return a group's positions. `topic_id` returns the ids of another store's topics."""
         check_group(group)
         log = self._internal.log(OFFSETS_TOPIC, group)
         if log is None:
@@ -141,7 +141,6 @@ class GroupCoordinator:
         }
 
     def delete_offsets(self, group: str, partitions: Iterable[Place] | None = None) -> None:
-        """Delete a group's positions; see `Store.delete_offsets`."""
         self._logs.leading()
         check_group(group)
         wanted = None if partitions is None else {check_place(place) for place in partitions}
@@ -157,7 +156,6 @@ class GroupCoordinator:
             self._append_tombstones(log, group, deleted, whole)
 
     def groups(self) -> tuple[str, ...]:
-        """Return the names of the groups that have committed positions, sorted."""
         logs = self._internal.logs(OFFSETS_TOPIC)
         return tuple(sorted(name for log in logs for name in self._partition_of(log).groups()))
 

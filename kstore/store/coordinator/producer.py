@@ -658,7 +658,6 @@ class Producers:
         self._parts = parts
 
     def producer(self, transactional_id: str | None, transaction_timeout_ms: int) -> Producer | TransactionalProducer:
-        """Create a producer; see `Store.producer`."""
         self._parts.logs.leading().stand_in()
         if transactional_id is None:
             return Producer(self._parts.appender)

@@ -63,7 +63,6 @@ class TransactionCoordinator:
 
     @property
     def logs_by_topic(self) -> dict[str, dict[int, Entry]]:
-        """The entries of the partitions, as the catalog has them."""
         return self._metadata.catalog.by_topic
 
     # Recovery.
