@@ -240,7 +240,7 @@ class Scheduler:
                         self._worker = None
                         return False
         except BaseException:
-            worker.stop()  # after an interrupt there may be a thread
+            worker.stop()  # an interrupted start may have made a thread
             if self._worker is worker:
                 self._worker = None
             raise

@@ -64,7 +64,7 @@ class Table(KeyedRows[ConsumerRecord]):
         super().__init__([of_one.part for of_one in newest.values()])
         self.topic = topic
         self.end_offsets = {number: of_one.end_offset for number, of_one in newest.items()}
-        self._partitions = {id(chunk): number for number, chunk in parts}  # the chunks live as long as we do
+        self._partitions = {id(chunk): number for number, chunk in parts}  # the chunks live as long as the table
 
     def _rows(self, chunk: Columns, first: int, stop: int) -> Iterator[ConsumerRecord]:
         where = repeat(self.topic), repeat(self._partitions[id(chunk)])

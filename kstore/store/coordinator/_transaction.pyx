@@ -318,7 +318,7 @@ cdef class RecordTransaction:
         return self._entry.state is not None and self._entry.state.status is ONGOING
 
 
-@cython.binding(True)                    # a method of a class of Python
+@cython.binding(True)                    # becomes a method of a Python class
 def append(RecordTransaction self not None, topic: str, value: ReadableBuffer | None,
            key: ReadableBuffer | None = None, *, partition: int | None = None, timestamp: int | datetime | None = None,
            headers: Headers | None = None,

@@ -51,8 +51,8 @@ class _Group:
     def __init__(self) -> None:
         self.positions: dict[Place, Committed] = {}
         self.classic: GroupState | None = None
-        self.newer = False  # a group of one of the newer protocols
-        self.members: set[str] = set()  # of those
+        self.newer = False  # whether it is a group of a newer protocol
+        self.members: set[str] = set()  # of a group of a newer protocol
         self.pending = 0  # positions in open transactions
 
     @property

@@ -392,7 +392,7 @@ class TransactionalProducer(Closing):
                 )
             state = self._entry.state
             assert state is not None
-            if state.status not in _COMPLETE:  # a marker could not be written, or it failed before it was decided
+            if state.status not in _COMPLETE:  # a marker was not written, or it failed before the decision
                 self._parts.coordinator.settle(self._entry)
                 state = self._entry.state
                 assert state is not None
