@@ -21,7 +21,7 @@ import kstore.testing
 from tests.test_docs import text_of
 
 SECTIONS = ("Args", "Returns", "Yields", "Raises", "Example", "Attributes")
-SHARED = re.compile(r"[Aa]rguments of\s+`(\w+)`")
+SHARED = re.compile(r"\barguments of\s+`(\w+(?:\.\w+)?)`")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -97,12 +97,12 @@ def is_property(node: Function) -> bool:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_docstring_names_every_argument_in_order(name: str) -> None:
-    """Or names a call of the same class or module whose arguments it takes."""
+    """Or names another call whose arguments it takes: "Takes the arguments of `read`"."""
     node, owner = FUNCTIONS[name]
     wanted, found = parameters(node, owner is not None), documented(node)
     others = SHARED.findall(ast.get_docstring(node) or "")
-    shared = [documented(FUNCTIONS[f"{owner}.{other}" if owner else other][0]) for other in others]
-    elsewhere = {each for names in shared for each in names}
+    known = [FUNCTIONS.get(other) or FUNCTIONS[f"{owner}.{other}"] for other in others]
+    elsewhere = {argument for other, _ in known for argument in documented(other)}
     assert found == [each for each in wanted if each in found], "in another order, or not in the signature"
     assert [each for each in wanted if each not in found and each not in elsewhere] == []
 
