@@ -1,7 +1,7 @@
 # cython: language_level=3
-"""A batch in a window on a `.log` file: its header, its CRC, its place among the others, and what is wrong with it.
+"""Frames a batch in a window on a `.log` file: parses its header, checks its CRC and offsets, and names the fault.
 
-For the scan and the searches. Inline, since a search by time takes 3 us and frames some batches.
+The scan and the searches use it. The functions are inline because a search by time takes 3 us and frames some batches.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
@@ -16,8 +16,8 @@ from kstore.files._window cimport Window, window_at, window_crc_holds
 
 cdef struct Header:
     int64_t position
-    int64_t size                   # with the 12 bytes that the length does not count
-    int64_t base_offset            # of formats 0 and 1: the entry's own offset
+    int64_t size                   # includes the 12 bytes that the length field does not count
+    int64_t base_offset            # in formats 0 and 1 the entry's own offset
     int64_t last_offset
     int64_t max_timestamp
     int32_t leader_epoch           # -1 in formats 0 and 1
@@ -40,15 +40,15 @@ cdef enum Stop:
 
 
 cdef inline str stop_name(Stop stop):
-    """The word for a stop in the result of a scan."""
+    """Return the word for a stop in the result of a scan."""
     return ("", "end", "torn", "size", "magic", "crc", "order", "range", "read", "order", "gap")[<int> stop]
 
 
 cdef inline Stop read_header(Window *w, int64_t position, Header *h, const uint8_t **header) noexcept nogil:
-    """Frame the batch at `position` (FORMAT 2.7, the walker of files); `header` points to its header in the window."""
-    # The size decides before the magic, as in Kafka's walker: a tail that is cut off is "torn", whatever magic it shows.
-    # `frame` of tools/check/_verify.pyx, which looks for damage, has the magic first: bytes with an impossible magic are
-    # no batch, and their length says nothing. The texts of errors and findings depend on this order.
+    """Frame the batch at `position` (FORMAT 2.7, the walker of files); point `header` to its header in the window."""
+    # The size is checked before the magic, as in Kafka's walker: a batch that is cut off is "torn" whatever its magic.
+    # `frame` of tools/check/_verify.pyx, which searches for damage, checks the magic first: bytes with an impossible
+    # magic are no batch, and their length means nothing. The texts of errors and findings depend on this order.
     cdef const uint8_t *p
     cdef int32_t length
     cdef int64_t left = w.end - position
@@ -87,7 +87,7 @@ cdef inline Stop read_header(Window *w, int64_t position, Header *h, const uint8
 
 
 cdef inline Stop check_crc_at(Window *w, const Header *h) noexcept nogil:
-    """Compare the CRC of a framed batch, piece by piece where it is larger than the window."""
+    """Check the CRC of a framed batch, piece by piece if the batch is larger than the window."""
     cdef int holds = window_crc_holds(w, h.position, h.size, h.magic, w.capacity)
     if holds < 0:
         return BAD_READ if w.error else TORN
@@ -95,10 +95,10 @@ cdef inline Stop check_crc_at(Window *w, const Header *h) noexcept nogil:
 
 
 cdef inline Stop check_place(Window *w, const Header *h, int64_t least, int64_t most) noexcept nogil:
-    """Compare the offsets of a framed batch with those around it, since no CRC covers its base offset.
+    """Check the offsets of a framed batch against its neighbours', since no CRC covers its base offset.
 
-    It must begin at `least` or above, where the batch before it ended, and end below `most`. One that begins above
-    `least`, behind a gap, must also end before the next batch begins: a base offset that was raised by damage does not.
+    The batch must start at or above `least`, the end of the batch before it, and end below `most`. If it starts above
+    `least`, behind a gap, it must also end before the next batch starts; otherwise damage has raised its base offset.
     """
     cdef Header following
     cdef const uint8_t *p
@@ -106,7 +106,7 @@ cdef inline Stop check_place(Window *w, const Header *h, int64_t least, int64_t 
         return BAD_ORDER
     if h.base_offset > least:
         if read_header(w, h.position + h.size, &following, &p) == GOES_ON:
-            # One that goes back behind `least` is wrong itself.
+            # A next batch that starts below `least` is wrong itself.
             if least <= following.base_offset <= h.last_offset and following.base_offset <= following.last_offset:
                 return BAD_OVERLAP
         elif w.error:
@@ -115,7 +115,7 @@ cdef inline Stop check_place(Window *w, const Header *h, int64_t least, int64_t 
 
 
 cdef inline object reason(Stop stop, const Header *h, int64_t end):
-    """Say in words what is wrong at the batch that a walk up to `end` stopped at; None if nothing is."""
+    """Describe what is wrong with the batch at which a walk up to `end` stopped; return None if nothing is."""
     if stop == TORN:
         return f"the file ends at {end}, inside a batch"
     if stop == BAD_SIZE:
@@ -136,8 +136,8 @@ cdef inline object reason(Stop stop, const Header *h, int64_t end):
 
 
 cdef inline int raise_read(int error, object path) except -1:
-    """Raise the `StorageError` of a read that failed."""
-    import os                      # here, as a .pxd has no imports of its own
+    """Raise the `StorageError` of a failed read."""
+    import os                      # imported here, since a .pxd has no module-level imports
 
     from kstore.errors import StorageError
     raise StorageError(error, os.strerror(error), None if path is None else os.fspath(path))

@@ -1,7 +1,7 @@
 # cython: language_level=3
-"""`c/entries.h` for Cython: where the two numbers of an index entry lie, and how an entry is written.
+"""`c/entries.h` for Cython: the layout of an index entry and its writer.
 
-And the entries of an index, for the module that searches both indexes and the log.
+Also declares the classes of entries, for the module that searches both indexes and the log.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -25,30 +25,30 @@ cdef struct Neighbours:        # an entry of a time index, and the next one
     int64_t slot
     int64_t timestamp
     int64_t offset
-    int64_t position           # of the batch that ends at `offset`, by the offset index
-    int64_t after              # the offset of the entry before: base offset - 1 for the first
-    int64_t next_offset        # of the next entry, where there is one whose batch the next entry of the offset index names
+    int64_t position           # of the batch that ends at `offset`, from the offset index
+    int64_t after              # the offset of the entry before; base offset - 1 for the first entry
+    int64_t next_offset        # of the next entry, if `has_next`
     int64_t next_position
-    int64_t next_end           # where the entry behind it begins, 0 without one
-    bint has_next
+    int64_t next_end           # where the batch of the entry after the next starts, 0 if there is none
+    bint has_next              # whether the next entries of both indexes name the same batch
 
 
 cdef class Entries:
     cdef readonly int64_t base_offset
-    cdef object _owner                # exports the bytes of `view`, None when nothing is held
+    cdef object _owner                # exports the bytes of `view`, None if no buffer is held
     cdef Py_buffer view
-    cdef const uint8_t *data          # NULL when nothing is held
-    cdef int64_t count                # entries in use, -1 before the file was looked at
-    cdef int64_t room                 # entries that there is room for
-    cdef int64_t filled               # entries that are in the buffer, if one is held
-    cdef Map _map                     # the file that is mapped; None for a buffer of our own
+    cdef const uint8_t *data          # NULL if no buffer is held
+    cdef int64_t count                # entries in use, -1 before the file's size is known
+    cdef int64_t room                 # entries that there is space for
+    cdef int64_t filled               # entries in the buffer, if one is held
+    cdef Map _map                     # the mapped file; None for a buffer in memory
     cdef readonly Py_ssize_t entry_bytes
-    cdef int64_t reserved             # slots that count as taken when it comes to fullness: 1 in a time index
+    cdef int64_t reserved             # slots that `is_full` counts as taken: 1 in a time index
     cdef bint _dirty
-    cdef bint _touched                # the bytes were looked at
-    cdef public bint has_unsound      # of a file that is only read: an entry that cannot be one follows those copied
-    """Of a file that is only read: an entry that cannot be one follows those that were copied."""
-    cdef uint32_t *_proofs            # of each slot of a time index, see `prove`
+    cdef bint _touched                # the bytes were read
+    cdef public bint has_unsound
+    """Whether an invalid entry follows the copied ones, in a file that is only read."""
+    cdef uint32_t *_proofs            # one for each slot of a time index, see `prove`
     cdef int64_t _proofs_room
 
     cdef int _ready(self) except -1

@@ -1,10 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Searches in index entries as they lie on disk: big-endian, 8 bytes (offset index) or 12 (time index), no header.
 
-Nothing is converted or copied: a search loads the keys that it meets. It ends after at most 100 steps whatever the
-bytes are, and what it finds has a key at or below the target. `index_file` has the files; a class here only holds a
-buffer, or asks its own `_attach` for one. Invariant: no search starts before the buffer has all entries in use
-(`_ready`).
+A search converts and copies nothing. It ends after at most 100 steps whatever the bytes are, and an entry that it finds
+has a key at or below the target. `index_file` opens the files; a class here holds a buffer, or calls its `_attach` for
+one. Invariant: no search starts before the buffer has all entries in use (`_ready`).
 """
 
 cimport cython
@@ -28,39 +27,41 @@ cdef enum:
 OFFSET_ENTRY_BYTES = OFFSET_ENTRY  # type: int
 TIME_ENTRY_BYTES = TIME_ENTRY  # type: int
 OFFSET_ENTRY_FIELDS = [("offset", ">i4"), ("position", ">i4")]  # type: list[tuple[str, str]]
-"""An entry of an offset index, as NumPy takes it for a dtype; the offset counts from the segment's base."""
+"""The NumPy dtype of an entry of an offset index; the offset is relative to the segment's base offset."""
 TIME_ENTRY_FIELDS = [("timestamp", ">i8"), ("offset", ">i4")]  # type: list[tuple[str, str]]
-"""An entry of a time index, likewise."""
+"""The NumPy dtype of an entry of a time index; the offset is relative, too."""
 
 
 def offset_entry(int32_t offset, int32_t position) -> bytes:
-    """The bytes of an entry of an offset index; `offset` counts from the segment's base."""
+    """Return the bytes of an entry of an offset index; `offset` is relative to the segment's base offset."""
     cdef uint8_t entry[OFFSET_ENTRY]
     put_offset_entry(entry, offset, position)
     return (<char *> entry)[:OFFSET_ENTRY]
 
 
 def time_entry(int64_t timestamp, int32_t offset) -> bytes:
-    """The bytes of an entry of a time index; `offset` counts from the segment's base."""
+    """Return the bytes of an entry of a time index; `offset` is relative to the segment's base offset."""
     cdef uint8_t entry[TIME_ENTRY]
     put_time_entry(entry, timestamp, offset)
     return (<char *> entry)[:TIME_ENTRY]
 
 
-# ---- searches: the slot of the last key <= `key`, -1 when there is none --------------------------------------------
+# ---- searches: the slot of the last key <= `key`, -1 if there is none ----------------------------------------------
 
 cdef inline int64_t key_of(const uint8_t *p, bint wide) noexcept nogil:
     return load64(p) if wide else load32(p)
 
 
 cdef enum:
-    MANY = 4096          # entries among which keys are taken to rise about evenly
-    FEW = 64             # entries that are halved at once: eight cache lines of an offset index
+    MANY = 4096          # entries among which keys are assumed to rise about evenly
+    FEW = 64             # up to this many entries are only halved: eight cache lines of an offset index
     AROUND = 6           # cache lines on each side of a guess: keys that rise by chance are seldom further off
 
 cdef inline int64_t floor_slot(const uint8_t *p, int64_t n, Py_ssize_t stride, bint wide, int64_t key) noexcept nogil:
-    """Halve as long as the probes are the same few in most searches, which caches hold; then guess, step, and halve what
-    is left. Keys in any order give an end as soon, and a slot whose key is at or below `key`."""
+    """Halve while caches hold the probes, which are the same few in most searches; then guess, step and halve the rest.
+
+    For keys in any order the search ends as soon, and the slot's key is at or below `key`.
+    """
     cdef int64_t low = 0, high = n
     if n <= 0 or key_of(p, wide) > key:
         return -1
@@ -74,7 +75,7 @@ cdef inline int64_t floor_slot(const uint8_t *p, int64_t n, Py_ssize_t stride, b
 cdef inline void halve(
     const uint8_t *p, int64_t *low, int64_t *high, int64_t most, Py_ssize_t stride, bint wide, int64_t key
 ) noexcept nogil:
-    """Without branching, until there are `most` slots: both of the next probes are fetched before a comparison."""
+    """Halve without branching down to `most` slots; both possible next probes are prefetched before a comparison."""
     cdef int64_t slot = low[0], n = high[0] - low[0], half
     while n > most:
         half = n >> 1
@@ -85,11 +86,11 @@ cdef inline void halve(
     low[0], high[0] = slot, slot + n
 
 
-@cython.cdivision(True)               # the line may be so flat that its ends are one number: then there is no guess
+@cython.cdivision(True)               # both ends of the line may be the same double: then there is no guess
 cdef inline void guess(
     const uint8_t *p, int64_t *low, int64_t *high, Py_ssize_t stride, bint wide, int64_t key
 ) noexcept nogil:
-    """Narrow the slots down around the one on the line from the first key to the last, by steps that grow."""
+    """Interpolate between the first key and the last, then narrow the slots around that guess by growing steps."""
     cdef int64_t first = low[0], last = high[0] - 1, step = 8, slot, around
     cdef int64_t first_key = key_of(p + first * stride, wide), last_key = key_of(p + last * stride, wide)
     cdef double at
@@ -97,9 +98,9 @@ cdef inline void guess(
         low[0] = last
         return
     at = <double>first + (<double>key - <double>first_key) * <double>(last - first) / (<double>last_key - <double>first_key)
-    # The key at `first` is at or below the one that is looked for, and the key at `last` above it.
+    # Invariant: the key at `first` is at or below `key`, and the key at `last` is above it.
     slot = first if not at > <double>first else last if at >= <double>last else <int64_t>at
-    # Each step is a wait for memory, unless what it meets is on the way already: what lies around comes in one wait.
+    # Each step would wait for memory; prefetching the keys around the guess makes that a single wait.
     for around in range(1, AROUND + 1):
         prefetch(p + (slot + around * step) * stride)
         prefetch(p + (slot - around * step) * stride)
@@ -119,7 +120,7 @@ cdef inline void guess(
 
 
 cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil:
-    """The key of an offset: below all keys for one below the base, at most the greatest that 32 bits hold."""
+    """Return the key of an offset: below all keys if it is below the base offset, and at most 2^31 - 1."""
     cdef uint64_t distance
     if offset < base_offset:
         return INT64_MIN
@@ -128,12 +129,12 @@ cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil
 
 
 cdef inline int64_t absolute(int64_t base_offset, int32_t relative_offset) noexcept nogil:
-    """The offset of an entry; it wraps where only a file of nonsense can lead."""
+    """Return the offset of an entry; it wraps around only in a damaged file."""
     return <int64_t>(<uint64_t>base_offset + <uint64_t><int64_t>relative_offset)
 
 
 cdef inline uint32_t proof_of(const Neighbours *found) noexcept nogil:
-    """A number made of what two entries say, never 0."""
+    """Return a hash of the content of two entries, never 0."""
     cdef uint64_t h = <uint64_t> found.timestamp * 0x9e3779b97f4a7c15u
     h += <uint64_t> found.offset * 0xbf58476d1ce4e5b9u
     h += <uint64_t> found.after * 0x94d049bb133111ebu
@@ -143,14 +144,14 @@ cdef inline uint32_t proof_of(const Neighbours *found) noexcept nogil:
     return <uint32_t> (h >> 32) | 1
 
 
-# ---- who holds the bytes --------------------------------------------------------------------------------------------
+# ---- the classes of entries -----------------------------------------------------------------------------------------
 
-@cython.no_gc_clear                   # Cython's would forget the buffer of `view` without releasing it
+@cython.no_gc_clear                   # Cython's tp_clear would drop the buffer of `view` without releasing it
 cdef class Entries:
-    """Index entries in a buffer, or in one that `_attach` will bring when it is first needed.
+    """Index entries in a buffer; `_attach` provides the buffer when it is first needed.
 
-    `base_offset` is what the entries' offsets count from. Lookups may run in any thread, also beside an append;
-    changes of `entries` and of the buffer are for one thread at a time.
+    The entries' offsets are relative to `base_offset`. Lookups may run in any thread, also during an append;
+    one thread at a time may change `entries` and the buffer.
     """
 
     def __cinit__(self, *_, **__):
@@ -170,8 +171,8 @@ cdef class Entries:
     def entries(self) -> int:
         """The number of entries in use.
 
-        A writer with a descriptor of its own may set it: first the bytes, then the number, at most `max_entries`.
-        Bytes behind it are never looked at.
+        A writer with its own descriptor may set it after it has written the bytes, to at most `max_entries`.
+        Bytes behind the entries in use are never read.
         """
         if self.count < 0:
             self._attach()
@@ -190,23 +191,23 @@ cdef class Entries:
 
     @property
     def max_entries(self) -> int:
-        """The number of entries that there is room for (SEMANTICS 3.2)."""
+        """The number of entries that the file or buffer has space for (SEMANTICS 3.2)."""
         if self.room < 0:
             self._attach()
         return self.room
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the entries in use: the size of the file once it is trimmed."""
+        """The bytes of the entries in use: the size of the file once it is trimmed."""
         return self.entries * self.entry_bytes
 
     def _attach(self) -> None:
-        """Bring the bytes in: `_set_size`, then `_hold` if there are entries. A class with a file overrides this."""
+        """Provide the bytes: call `_set_size`, then `_hold` if there are entries. Classes with a file override this."""
         raise ValueError("the index entries have no buffer")
 
     cdef int _ready(self) except -1:
-        """Make `data` the entries in use; it may stay NULL only when there are none."""
-        self._touched = self.data != NULL      # bytes that were just brought in have not been used again yet
+        """Make `data` point to the entries in use; it may stay NULL only if there are none."""
+        self._touched = self.data != NULL      # bytes that `_attach` is about to provide do not count as used again
         if self._map is not None:
             self._look_at_file()
         while (self.data == NULL or self.filled < self.count) and self.count != 0:
@@ -214,36 +215,36 @@ cdef class Entries:
         return 0
 
     cdef int _look_at_file(self) except -1:
-        """Let go of a map of a file that another program has cut: a touch would be a SIGBUS. `_attach` raises then."""
+        """Drop the map of a file that another program has cut: reading it would be a SIGBUS. `_attach` raises then."""
         cdef Map mapped = self._map
         cdef bint is_cut
         try:
             is_cut = mapped.length() < self.count * self.entry_bytes
-        except OSError:                        # what cannot be looked at is not used: `_attach` says what is there
+        except OSError:                        # the size is unknown: drop the map, and `_attach` raises the error
             is_cut = True
         if is_cut:
             self._drop()
         return 0
 
     cpdef bint _is_ready(self):
-        """Whether the numbers are known, and the buffer has the entries if there are any."""
+        """Return whether the counts are known and the buffer has all entries."""
         return self.count == 0 or (self.data != NULL and self.filled >= self.count)
 
     cpdef bint _has_size(self):
-        """Whether the numbers are known."""
+        """Return whether the counts are known."""
         return self.room >= 0
 
     cpdef _set_size(self, int64_t entries, int64_t room):  # type: None
-        """There is room for `room` entries, and `entries` are in use; a buffer that lacks some is let go first."""
+        """Set the number of entries in use and that of entries with space; first drop a buffer that lacks some."""
         if entries < 0 or room < entries:
             raise ValueError(f"{entries} entries in an index that has room for {room}")
         self.count = entries
         self.room = room
 
     cpdef _hold(self, object buffer: ReadableBuffer, int64_t filled=-1):  # type: None
-        """Search in `buffer` from now on, of which the first `filled` entries are there, by default as many as have room.
+        """Search in `buffer` from now on; its first `filled` entries are there, by default `room`.
 
-        Of a `Map` each search looks first how many bytes the file has.
+        If it is a `Map`, each search first asks for the size of the file.
         """
         cdef Py_buffer view
         filled = self.room if filled < 0 else filled
@@ -259,11 +260,11 @@ cdef class Entries:
         self.data = <const uint8_t *>view.buf
 
     cpdef int64_t _filled(self):
-        """How many entries the buffer that is held has, 0 for no buffer."""
+        """Return the number of entries in the held buffer, 0 without a buffer."""
         return 0 if self.data == NULL else self.filled
 
     cpdef _drop(self):  # type: Any
-        """Let go of the buffer and give it back; None when none was held. The numbers stay."""
+        """Release the buffer and return it, None if there was none. The counts are kept."""
         cdef object owner = self._owner
         self._release()
         self._forget_proofs()
@@ -282,63 +283,62 @@ cdef class Entries:
         self._proofs_room = 0
 
     cpdef int64_t _proof_bytes(self):
-        """What is remembered of searches by time."""
+        """Return the bytes of memory that the proofs of searches by time take."""
         return 4 * self._proofs_room
 
     cpdef Py_ssize_t _held_bytes(self):
-        """The size of the buffer that is held, -1 for none."""
+        """Return the size of the held buffer, -1 without a buffer."""
         return -1 if self.data == NULL else self.view.len
 
     cpdef bint _is_mapped(self):
-        """Whether a file is mapped."""
+        """Return whether a file is mapped."""
         return self._map is not None
 
     cpdef bint _take_touched(self):
-        """Whether the entries were read since the last call."""
+        """Return whether the entries were read since the last call."""
         cdef bint touched = self._touched
         self._touched = False
         return touched
 
     cpdef _forget(self):  # type: Any
-        """Forget the numbers and let go of the buffer, which is given back: the next use asks `_attach`."""
+        """Forget the counts, release the buffer and return it; the next use calls `_attach`."""
         self.count = self.room = -1
         return self._drop()
 
     cpdef bint _take_dirty(self):
-        """Whether `entries` was changed since the last call."""
+        """Return whether `entries` was set since the last call."""
         cdef bint dirty = self._dirty
         self._dirty = False
         return dirty
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry may be added; a time index keeps one slot for the closing entry of a roll
-        (SEMANTICS 3.3)."""
+        """Whether no entry may be added; a time index reserves the slot of a roll's closing entry (SEMANTICS 3.3)."""
         if self.room < 0:
             self._attach()
         return self.count >= self.room - self.reserved
 
     @property
     def last(self) -> tuple[int, int]:
-        """The last entry; that of a lookup which finds none when there is none."""
+        """The last entry; if there is none, the result of a lookup that finds none."""
         self._ready()
         return self._at(self.count - 1)
 
     def entry(self, int64_t slot, /) -> tuple[int, int]:
-        """The entry in a slot; `IndexError` when it is not in use."""
+        """Return the entry in a slot; raise `IndexError` if the slot is not in use."""
         self._ready()
         if slot < 0 or slot >= self.count:
             raise IndexError(f"slot {slot} of an index with {self.count} entries")
         return self._at(slot)
 
     def all_entries(self) -> list[tuple[int, int]]:
-        """All entries in use, in their order."""
+        """Return all entries in use, in order."""
         cdef int64_t slot
         self._ready()
         return [self._at(slot) for slot in range(self.count)]
 
     def entries_below(self, int64_t offset, /) -> int:
-        """Count the entries below an offset: those that a truncation to it keeps (SEMANTICS 3.15)."""
+        """Count the entries below an offset, which a truncation to it keeps (SEMANTICS 3.15)."""
         cdef int64_t key
         self._ready()
         if self.count == 0 or offset <= self.base_offset:
@@ -349,7 +349,7 @@ cdef class Entries:
         return 1 + floor_slot(self.data + OFFSET_AT, self.count, OFFSET_ENTRY, False, key)
 
     cdef tuple _at(self, int64_t slot):
-        """The entry in a slot that is in use; for a negative slot the values that stand for no entry."""
+        """Return the entry in a slot that is in use; for a negative slot return the values that mean no entry."""
         raise NotImplementedError
 
     def lookup(self, int64_t target, /) -> tuple[int, int]:
@@ -361,7 +361,7 @@ cdef class Entries:
         raise NotImplementedError
 
     cdef int _take(self, object buffer, int64_t base_offset, object entries) except -1:
-        """Be the entries in a buffer that the caller has."""
+        """Hold the entries in a buffer of the caller."""
         cdef int64_t room = memoryview(buffer).nbytes // self.entry_bytes
         self.base_offset = base_offset
         self._set_size(room if entries is None else entries, room)
@@ -372,8 +372,8 @@ cdef class Entries:
 cdef class OffsetEntries(Entries):
     """Entries (offset, position): the batch that ends at `offset` starts at `position` in the log file.
 
-    `OffsetEntries(buffer, base_offset, entries=None)`, where None takes all there is room for. The buffer may be
-    written to behind the entries in use. Lookups may run in any thread, also beside an append.
+    `OffsetEntries(buffer, base_offset, entries=None)`; None means that all of the buffer is entries. The buffer may be
+    written to behind the entries in use. Lookups may run in any thread, also during an append.
     """
 
     def __cinit__(self, *_, **__):
@@ -391,18 +391,17 @@ cdef class OffsetEntries(Entries):
         return absolute(self.base_offset, load32(p + OFFSET_AT)), load32(p + POSITION_AT)
 
     def lookup(self, int64_t offset, /) -> tuple[int, int]:
-        """Find the entry with the greatest offset at or below `offset`; (base offset, 0) when there is none
-        (SEMANTICS 3.13)."""
+        """Find the entry with the greatest offset at or below `offset`; (base offset, 0) if none (SEMANTICS 3.13)."""
         self._ready()
         return self._at(floor_slot(self.data, self.count, OFFSET_ENTRY, False, relative(offset, self.base_offset)))
 
     def offset_from(self, int64_t position, /) -> int | None:
-        """The offset of the first entry at or behind a position, None without one (SEMANTICS 3.14).
+        """Return the offset of the first entry at or behind a position, None if there is none (SEMANTICS 3.14).
 
-        As in Kafka, an entry 0 at exactly that position is passed over.
+        As in Kafka, entry 0 is skipped if it is exactly at that position.
         """
         cdef int64_t slot
-        self._ready()                      # from here on no other thread cuts the index
+        self._ready()                      # after this no other thread can cut the index
         if self.count == 0:
             return None
         slot = floor_slot(self.data + POSITION_AT, self.count, OFFSET_ENTRY, False, max(position, 0) - 1) + 1
@@ -411,9 +410,9 @@ cdef class OffsetEntries(Entries):
         return self._at(slot)[0] if slot < self.count else None
 
     def sound_entries(self) -> int:
-        """Count the entries before the first that cannot be one (FORMAT 7.5).
+        """Count the entries before the first invalid one (FORMAT 7.5).
 
-        Offsets and positions rise strictly, no offset is below the base, and no position is 0.
+        Offsets and positions rise strictly, no offset is below the base offset, and no position is 0.
         """
         cdef int64_t slot = 0
         cdef int32_t offset = -1, position = 0
@@ -430,8 +429,8 @@ cdef class OffsetEntries(Entries):
 cdef class TimeEntries(Entries):
     """Entries (timestamp, offset): every record with a greater timestamp has a greater offset (SEMANTICS 3.10).
 
-    `TimeEntries(buffer, base_offset, entries=None)`, where None takes all there is room for. The buffer may be written
-    to behind the entries in use. Lookups may run in any thread, also beside an append.
+    `TimeEntries(buffer, base_offset, entries=None)`; None means that all of the buffer is entries. The buffer may be
+    written to behind the entries in use. Lookups may run in any thread, also during an append.
     """
 
     def __cinit__(self, *_, **__):
@@ -449,15 +448,14 @@ cdef class TimeEntries(Entries):
         return load64(p + TIMESTAMP_AT), absolute(self.base_offset, load32(p + TIME_OFFSET_AT))
 
     def lookup(self, int64_t timestamp, /) -> tuple[int, int]:
-        """Find the entry with the greatest timestamp at or below it; (-1, base offset) when there is none
-        (SEMANTICS 3.13)."""
+        """Find the entry with the greatest timestamp at or below it; (-1, base offset) if none (SEMANTICS 3.13)."""
         self._ready()
         return self._at(floor_slot(self.data, self.count, TIME_ENTRY, True, timestamp))
 
     cdef bint lookup_batches(self, int64_t timestamp, OffsetEntries offsets, Neighbours *found) except? True:
-        """Find the entry as `lookup` does, and in `offsets` where its batch and that of the next entry start.
+        """Find the entry as `lookup` does, and in `offsets` the positions of its batch and of the next entry's batch.
 
-        False where one of the two indexes has no such entry, or not both can be held open.
+        Return False if one of the two indexes has no such entry, or if both cannot be held open at the same time.
         """
         cdef int64_t slot, other
         cdef int32_t offset
@@ -466,7 +464,7 @@ cdef class TimeEntries(Entries):
         self._ready()
         offsets._ready()
         if not self._is_ready():
-            return False                   # to open the other file, this one was let go
+            return False                   # this file was released to open the other one
         slot = floor_slot(self.data, self.count, TIME_ENTRY, True, timestamp)
         if slot < 0:
             return False
@@ -474,7 +472,7 @@ cdef class TimeEntries(Entries):
             prefetch(self._proofs + slot)
         p = self.data + slot * TIME_ENTRY
         offset = load32(p + TIME_OFFSET_AT)
-        other = slot                       # where each batch has a later time than the one before, both have the same slot
+        other = slot                       # if timestamps rise from batch to batch, both slots are the same
         if other >= offsets.count or load32(offsets.data + other * OFFSET_ENTRY + OFFSET_AT) != offset:
             other = floor_slot(offsets.data, offsets.count, OFFSET_ENTRY, False, offset)
             if other < 0 or load32(offsets.data + other * OFFSET_ENTRY + OFFSET_AT) != offset:
@@ -494,21 +492,21 @@ cdef class TimeEntries(Entries):
         return True
 
     cdef bint is_proved(self, const Neighbours *found) noexcept:
-        """Whether `prove` was called with the same entries."""
+        """Return whether `prove` was called with the same entries."""
         return found.slot < self._proofs_room and self._proofs[found.slot] == proof_of(found)
 
     cdef void prove(self, const Neighbours *found) noexcept:
-        """Remember that the log bears out the entry that was found, and that the next one names the batch behind it.
+        """Remember that the log confirms the found entry, and that the next entry names the batch behind it.
 
-        Four bytes an entry are made of both: of one that is changed afterwards they are almost surely others.
+        Stores a four-byte hash of both entries; it almost certainly differs if one of them is changed later.
         """
         cdef int64_t room = self._proofs_room
         cdef uint32_t *proofs
         if found.slot >= self.count:
-            return                         # it was cut meanwhile
+            return                         # the index was cut since the lookup
         if found.slot >= room:
             room = max(2 * room, self.count)
-            proofs = <uint32_t *> calloc(room, sizeof(uint32_t))     # takes no memory until it is used
+            proofs = <uint32_t *> calloc(room, sizeof(uint32_t))     # pages take no memory until they are written
             if proofs == NULL:
                 return
             if self._proofs_room:
@@ -518,10 +516,10 @@ cdef class TimeEntries(Entries):
         self._proofs[found.slot] = proof_of(found)
 
     def sound_entries(self) -> int:
-        """Count the entries before the first that cannot be one (FORMAT 8.3).
+        """Count the entries before the first invalid one (FORMAT 8.3).
 
-        Timestamps rise strictly from 0 on, offsets never fall nor lie below the base. An entry of zeros counts as none:
-        it is what a file that was made at full size ends in.
+        Timestamps rise strictly from 0 on; offsets never fall and are never below the base offset. An entry of zeros
+        is invalid: a file that was created at full size ends in such entries.
         """
         cdef int64_t slot = 0, timestamp = NO_TIME
         cdef int32_t offset = 0

@@ -1,4 +1,4 @@
-"""Recovery's scan: a walk over all batches of a `.log` file that checks them and gathers what recovery needs."""
+"""Recovery's scan: checks every batch of a `.log` file and collects what recovery needs."""
 
 from typing import Any, NamedTuple, final
 
@@ -19,12 +19,12 @@ class ProducerSpan(NamedTuple):
 
 @final
 class ScanResult:
-    """The result of a scan of the sound batches of `[position, end_position)`, and why it stopped there.
+    """The result of a scan: what it collected from the sound batches of `[position, end_position)`, and why it stopped.
 
     `stop` is "end" (all is sound), "torn" (the file ends inside a batch), "size", "magic", "crc" (corrupt), "order"
-    (offsets do not rise), "gap" (see `scan`) or "range" (an offset that the segment's indexes cannot hold); `reason`
-    says it in words, or is None at the end. `next_offset` is None without a batch. Index entries are as SEMANTICS 8.16 has them, the
-    closing time entry left out. Immutable.
+    (offsets do not rise), "gap" (see `scan`) or "range" (an offset that the segment's indexes cannot hold). `reason`
+    describes the stop, and is None for "end". `next_offset` is None if there is no batch. The index entries are those
+    of SEMANTICS 8.16 without the closing time entry. Immutable.
     """
     @property
     def position(self) -> int: ...
@@ -67,11 +67,10 @@ def scan(
     check_crc: bool = True,
     path: StrPath | None = None,
 ) -> ScanResult:
-    """Check every batch of `[position, end)` and gather what recovery needs (SEMANTICS 8.16), without the GIL.
+    """Check every batch of `[position, end)` and collect what recovery needs (SEMANTICS 8.16), without the GIL.
 
-    `base_offset` is the segment's, or where the batch before `position` ended. What was flushed ended at `flushed_end`,
-    -1 if that is not known: no gap may end there or lie around it, the scan stops before it ("gap"). Epochs above
-    `latest_epoch` are gathered as (epoch, base offset), batches with a producer id as `ProducerSpan`s. Memory: one
-    window, and what is gathered. Raises `StorageError` when a read fails; the `ScanResult` says what is wrong with the
-    bytes.
+    `base_offset` is the segment's, or the end offset of the batch before `position`. Data was flushed up to the offset
+    `flushed_end`, -1 if that is unknown: the scan stops ("gap") before a gap that ends there or contains it. Epochs
+    above `latest_epoch` are collected as (epoch, base offset), batches with a producer id as `ProducerSpan`s. Memory:
+    one window and the collected items. Raises `StorageError` if a read fails; the `ScanResult` describes bad bytes.
     """

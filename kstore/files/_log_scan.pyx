@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Recovery's scan: a walk over all batches of a `.log` file that checks them and gathers what recovery needs.
+"""Recovery's scan: checks every batch of a `.log` file and collects what recovery needs.
 
-Reads with `pread` into memory of its own, without the GIL; opens nothing, maps nothing. Hardest rule: the file may hold
-anything and may be cut meanwhile, and still the walk ends, within `[position, end)` and a fixed buffer.
+It reads with `pread` into its own memory, without the GIL. Invariant: whatever the file holds, and even if it is cut
+during the scan, the scan ends, reads only `[position, end)` and uses a fixed buffer.
 """
 
 cimport cython
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 
 cdef enum:
-    SCAN_WINDOW = 262144           # stays in the second-level cache between the copy in and the checksum
+    SCAN_WINDOW = 262144           # small enough to be in the second-level cache from the read to the checksum
 
 
 class ProducerSpan(NamedTuple):
@@ -52,7 +52,7 @@ cdef struct Pile:                  # a growing array of bytes
 
 
 cdef uint8_t *pile(Pile *a, Py_ssize_t n) noexcept nogil:
-    """Room for `n` more bytes at the end, or NULL."""
+    """Return space for `n` more bytes at the end, or NULL if there is no memory."""
     cdef Py_ssize_t capacity = a.capacity
     cdef uint8_t *data
     if a.size + n > capacity:
@@ -99,12 +99,12 @@ cdef struct Findings:
 
 @cython.final
 cdef class ScanResult:
-    """The result of a scan of the sound batches of `[position, end_position)`, and why it stopped there.
+    """The result of a scan: what it collected from the sound batches of `[position, end_position)`, and why it stopped.
 
     `stop` is "end" (all is sound), "torn" (the file ends inside a batch), "size", "magic", "crc" (corrupt), "order"
-    (offsets do not rise), "gap" (see `scan`) or "range" (an offset that the segment's indexes cannot hold); `reason`
-    says it in words, or is None at the end. `next_offset` is None without a batch. Index entries are as SEMANTICS 8.16 has them, the
-    closing time entry left out. Immutable.
+    (offsets do not rise), "gap" (see `scan`) or "range" (an offset that the segment's indexes cannot hold). `reason`
+    describes the stop, and is None for "end". `next_offset` is None if there is no batch. The index entries are those
+    of SEMANTICS 8.16 without the closing time entry. Immutable.
     """
 
     cdef readonly int64_t position
@@ -126,13 +126,12 @@ cdef class ScanResult:
 def scan(int fd, int64_t position, int64_t end, int64_t base_offset, *, int64_t index_interval_bytes=4096,
          int64_t latest_epoch=-1, int64_t flushed_end=-1, bint check_crc=True,
          path: StrPath | None = None) -> ScanResult:
-    """Check every batch of `[position, end)` and gather what recovery needs (SEMANTICS 8.16), without the GIL.
+    """Check every batch of `[position, end)` and collect what recovery needs (SEMANTICS 8.16), without the GIL.
 
-    `base_offset` is the segment's, or where the batch before `position` ended. What was flushed ended at `flushed_end`,
-    -1 if that is not known: no gap may end there or lie around it, the scan stops before it ("gap"). Epochs above
-    `latest_epoch` are gathered as (epoch, base offset), batches with a producer id as `ProducerSpan`s. Memory: one
-    window, and what is gathered. Raises `StorageError` when a read fails; the `ScanResult` says what is wrong with the
-    bytes.
+    `base_offset` is the segment's, or the end offset of the batch before `position`. Data was flushed up to the offset
+    `flushed_end`, -1 if that is unknown: the scan stops ("gap") before a gap that ends there or contains it. Epochs
+    above `latest_epoch` are collected as (epoch, base offset), batches with a producer id as `ProducerSpan`s. Memory:
+    one window and the collected items. Raises `StorageError` if a read fails; the `ScanResult` describes bad bytes.
     """
     cdef Window w
     cdef Findings f

@@ -1,12 +1,12 @@
 # cython: language_level=3
-"""The search for a time behind an index entry, for the module that chooses the segment."""
+"""Declares the search for a time behind an index entry, for the module that chooses the segment."""
 
 from libc.stdint cimport int32_t, int64_t
 
 from kstore.files._index_search cimport OffsetEntries, TimeEntries
 
 
-cdef struct Found:                 # a record that was searched for by its timestamp
+cdef struct Found:                 # a record found by timestamp
     int64_t timestamp
     int64_t offset
     int32_t leader_epoch           # -1 if it is unknown

@@ -1,4 +1,4 @@
-"""Searches in a `.log` file that start at an index entry: for an offset, for a time, and whether the entry is right."""
+"""Searches in a `.log` file that start at an index entry: for an offset, for a time, or to check the entry."""
 
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ class GreatestTimestamp(NamedTuple):
     offset: int
 
 class FoundRecord(NamedTuple):
-    """A record that was searched for by its timestamp; leader epoch -1 if it is unknown."""
+    """A record found by timestamp; the leader epoch is -1 if it is unknown."""
 
     timestamp: int
     offset: int
@@ -45,33 +45,32 @@ def find_batch(
     most: int = ...,
     path: StrPath | None = None,
 ) -> BatchPlace | None:
-    """The `BatchPlace` of the batch that holds `offset`, or of the next after a gap (SEMANTICS 3.18a).
+    """Return the `BatchPlace` of the batch that holds `offset`, or of the next one after a gap (SEMANTICS 3.18a).
 
-    The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, and the
-    GIL is held while they are in the page cache (held.h); no CRC is checked. Of formats 0 and 1 the base offset is the
-    entry's own, which for a wrapper is its last. Raises `CorruptRecordError` at a length or magic that cannot be.
+    The search starts at `position`. Returns None if every batch below `end` ends before `offset`. Reads only headers,
+    and holds the GIL while they are in the page cache (held.h); checks no CRC. In formats 0 and 1 the base offset is
+    the entry's own offset, which for a wrapper is its last. Raises `CorruptRecordError` at an invalid length or magic.
 
-    With `least`, the least base offset that the first batch may have, `end` is the end of a batch, every offset is
-    below `most`, and batches follow one another: anything else is a `CorruptRecordError`, too.
+    `least` is the least base offset that the first batch may have. If it is given, `CorruptRecordError` is also raised
+    unless `end` is the end of a batch, every offset is below `most` and the batches' offsets rise.
     """
 
 def last_offset(
     fd: int, position: int, end: int, *, least: int | None = None, most: int = ..., path: StrPath | None = None
 ) -> LogEnd | None:
-    """Walk the headers of `[position, end)` to the last whole batch (SEMANTICS 8.10): where it ends, as a `LogEnd`.
+    """Walk the headers of `[position, end)` and return the `LogEnd` of the last whole batch (SEMANTICS 8.10), or None.
 
-    None if there is none. A torn batch at the end is passed over in
-    silence. Raises `CorruptRecordError` at a length or magic that cannot be; with `least` also as `find_batch` does.
+    A torn batch at the end is ignored. Raises `CorruptRecordError` at an invalid length or magic, and with `least` also
+    as `find_batch` does.
     """
 
 def leads_to(fd: int, position: int, end: int, base_offset: int, offset: int, *, path: StrPath | None = None) -> int:
-    """Check an entry of an offset index, `offset` at `position`, with the log: a batch's base offset, -1 or -2.
+    """Check an entry of an offset index, `offset` at `position`, against the log; return a base offset, -1 or -2.
 
-    The base offset is that of the batch there, which ends at `offset`, as an entry says it since 4.1; or `offset` is
-    where one of the batches behind it ends, none of them behind a gap (SEMANTICS 3.18). -1 says that a batch is
-    there which ends below `offset`, and that more is not known: older brokers wrote such entries. -2 says that no such
-    batch of a segment that begins at `base_offset` can be there. Reads headers only, and holds the GIL as `find_batch`
-    does.
+    The result is the base offset of the batch at `position` if that batch ends at `offset`, as entries do since 4.1, or
+    if one of the batches behind it does and there is no gap between them (SEMANTICS 3.18). It is -1 if the batch there
+    ends below `offset` and no more is known: older brokers wrote such entries. It is -2 if a segment that starts at
+    `base_offset` cannot have such a batch there. Reads only headers, and holds the GIL as `find_batch` does.
     """
 
 def is_first_with(
@@ -85,19 +84,18 @@ def is_first_with(
     least: int,
     path: StrPath | None = None,
 ) -> bool | None:
-    """Whether the batch that holds `offset` has this greatest timestamp, as the first of those that end above `after`.
+    """Return whether the batch that holds `offset` is the first behind `after` that reaches this greatest timestamp.
 
-    None where all batches end before `offset`. That is what two entries of a time index say, the first of which names
-    `after` (SEMANTICS 3.6, 3.10). Reads headers from `position` on, and holds the GIL as `find_batch` does. Raises as that
-    does with `least`.
+    Two entries of a time index claim this; the first of them names `after` (SEMANTICS 3.6, 3.10). Returns None if all
+    batches end before `offset`. Reads headers from `position` on; holds the GIL, and raises, as `find_batch` does.
     """
 
 def greatest_timestamp(
     fd: int, position: int, end: int, *, least: int, with_records: bool = False, path: StrPath | None = None
 ) -> GreatestTimestamp:
-    """The `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
+    """Return the `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
 
-    Reads headers, and holds the GIL as `find_batch` does. Raises as that does with `least`.
+    Reads only headers; holds the GIL, and raises, as `find_batch` does.
     """
 
 def find_timestamp(
@@ -115,13 +113,13 @@ def find_timestamp(
     max_decompressed_bytes: int | None = None,
     path: StrPath | None = None,
 ) -> FoundRecord | None:
-    """The first record of `[position, end)` with this timestamp or a later one, at `min_offset` or above.
+    """Return the first record of `[position, end)` from `min_offset` on with this timestamp or a later one, or None.
 
-    With `exactly` the record has this very timestamp and is in the first batch with records whose maxTimestamp reaches
-    it (SEMANTICS 5.4).
+    With `exactly` the record has exactly this timestamp and is in the first batch with records whose maxTimestamp
+    reaches it (SEMANTICS 5.4).
 
-    A `FoundRecord`, or None. SEMANTICS 5.5, step 3: only batches whose maxTimestamp reaches it are opened, and their CRC
-    checked. With `least`, which is as with `find_batch`, so is the CRC of the batches on the way, except of those that
+    Only batches whose maxTimestamp reaches `timestamp` are decoded and have their CRC checked (SEMANTICS 5.5, step 3).
+    With `least`, which is that of `find_batch`, the CRC of the batches before them is checked too, except of those that
     end below `older_below` and are known to be older. Raises `CorruptRecordError` and `StorageError`.
     """
 
@@ -134,13 +132,13 @@ def find_behind(
     offsets: OffsetEntries,
     max_decompressed_bytes: int | None,
 ) -> FoundRecord | None:
-    """As `find_timestamp`, in the batch behind the one that both indexes name.
+    """Find what `find_timestamp` finds, starting behind the batch that both indexes name.
 
-    The header of the named one is read first, as it shows whether the log bears the entries out. Where it has done so
-    before, and the next entries name the batch behind, that one alone is read. None where the log does not bear the
-    entries out, where no such record is found near them and where anything is wrong with the bytes: then
-    `find_timestamp` says what it is. The CRC of each batch from there on is checked.
+    The header of the named batch is read first, to check the entries against the log. If they were confirmed before
+    and the next entries name the batch behind, only that batch is read. Returns None if the log contradicts the
+    entries, if no such record is found near them, or if the bytes are damaged: `find_timestamp` then reports the
+    damage. The CRC of each batch behind the named one is checked.
     """
 
 def header_at(fd: int, position: int, end: int, *, path: StrPath | None = None) -> BatchPlace | None:
-    """The `BatchPlace` of the batch at `position`, None if none is there."""
+    """Return the `BatchPlace` of the batch at `position`, None if none is there."""

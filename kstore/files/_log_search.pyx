@@ -1,9 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Searches in a `.log` file that start at an index entry: for an offset, for a time, and whether the entry is right.
+"""Searches in a `.log` file that start at an index entry: for an offset, for a time, or to check the entry.
 
-Reads with `pread` into memory of its own; opens nothing, maps nothing. A search holds the GIL while it is short and
-what it reads is in the page cache (held.h). Hardest rule: the file may hold anything and may be cut meanwhile, and still
-every walk ends, within `[position, end)` and a fixed buffer.
+They read with `pread` into their own memory. A search holds the GIL while it is short and reads from the page cache
+(held.h). Invariant: whatever the file holds, and even if it is cut during the search, every walk ends, reads only
+`[position, end)` and uses a fixed buffer.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -29,11 +29,11 @@ from kstore.errors import CorruptRecordError, InvalidRecordError
 
 
 cdef enum:
-    HEADER_WINDOW = 4096           # as much log as an index entry stands for, by default
+    HEADER_WINDOW = 4096           # the default bytes of log for each index entry
     SEARCH_WINDOW = 65536
     BEHIND_WINDOW = 32768          # on the stack
-    FAR_BEHIND = 262144            # further on, headers alone are cheaper to read
-    FIRST_LOOK = 256               # far from the last one every cache line is a wait for memory
+    FAR_BEHIND = 262144            # beyond this, reading only headers is cheaper
+    FIRST_LOOK = 256               # small: far from the last read every cache line waits for memory
 
 
 class BatchPlace(NamedTuple):
@@ -62,7 +62,7 @@ class GreatestTimestamp(NamedTuple):
 
 
 class FoundRecord(NamedTuple):
-    """A record that was searched for by its timestamp; leader epoch -1 if it is unknown."""
+    """A record found by timestamp; the leader epoch is -1 if it is unknown."""
 
     timestamp: int
     offset: int
@@ -71,24 +71,24 @@ class FoundRecord(NamedTuple):
 
 cdef object NEW_TUPLE = tuple.__new__      # a BatchPlace is made for each read, a FoundRecord for each search
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
-cdef int64_t UNKNOWN = INT64_MIN       # as the least offset of a batch: nothing is known of the one before
+cdef int64_t UNKNOWN = INT64_MIN       # `Chain.least` if the end of the batch before is not known
 
 
 cdef struct Chain:                 # the offsets around a batch, as far as they are known
-    int64_t least                  # where the one before it ended
-    int64_t most                   # where the segment's offsets end
-    bint follow                    # whether all this is looked at
+    int64_t least                  # the end of the batch before
+    int64_t most                   # the end of the segment's offsets
+    bint follow                    # whether the walk checks offsets at all
 
 
 cdef Stop _next(Window *w, int64_t position, Header *h) noexcept nogil:
-    """Frame the batch at `position`, reading a little: 4 KiB among small batches, a header among large ones."""
+    """Frame the batch at `position` with a small read: 4 KiB after a small batch, a header after a large one."""
     cdef const uint8_t *p
     w.ahead = HEADER_WINDOW if 0 < h.size <= HEADER_WINDOW // 2 else FIRST_LOOK
     return read_header(w, position, h, &p)
 
 
 cdef Stop _step(Window *w, int64_t position, Header *h, Chain *chain) noexcept nogil:
-    """Frame the batch at `position` as `_next` does and, where the chain is followed, hold its offsets against it."""
+    """Frame the batch at `position` as `_next` does, and check its offsets if the chain is followed."""
     cdef Stop stop = _next(w, position, h)
     if stop == GOES_ON and chain.follow:
         if h.base_offset != chain.least or h.last_offset < h.base_offset or h.last_offset >= chain.most:
@@ -99,9 +99,9 @@ cdef Stop _step(Window *w, int64_t position, Header *h, Chain *chain) noexcept n
 
 cdef Stop _walk_to(Window *w, int64_t position, Header *h, Chain *chain, int64_t offset, int64_t after,
                    int64_t timestamp) noexcept nogil:
-    """Frame batches from `position` on, up to the first that ends at `offset` or above.
+    """Frame batches from `position` on, up to the first that ends at or above `offset`.
 
-    It ends before at one that ends above `after` and has this timestamp or a later one.
+    Stop earlier at a batch that ends above `after` and has this timestamp or a later one.
     """
     cdef Stop stop
     while True:
@@ -120,7 +120,7 @@ cdef Chain _chain(object least, int64_t most) except *:
 
 
 cdef int _raise_stop(Stop stop, Window *w, const Header *h, const Chain *chain, object path) except -1:
-    """For walks that end in silence at the end, and at a torn batch unless the chain is followed, but at nothing else."""
+    """Raise the error of a stop, but not at the end, nor at a torn batch unless the chain is followed."""
     if stop == BAD_READ:
         raise_read(w.error, path)
     if stop != GOES_ON and stop != END and (stop != TORN or chain.follow):
@@ -129,7 +129,7 @@ cdef int _raise_stop(Stop stop, Window *w, const Header *h, const Chain *chain, 
 
 
 cdef bytes _read_batch(int fd, const Header *h, bint check_crc, object path):
-    """The whole batch that `h` frames, or None if the file has been cut meanwhile."""
+    """Return the whole batch that `h` frames, or None if the file was cut after the header was read."""
     cdef bytes data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> h.size)
     cdef Window w
     cdef const uint8_t *p
@@ -155,14 +155,14 @@ cdef object _place(const Header *h):
 
 def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least: int | None = None,
                int64_t most=NO_LIMIT, path: StrPath | None = None) -> BatchPlace | None:
-    """The `BatchPlace` of the batch that holds `offset`, or of the next after a gap (SEMANTICS 3.18a).
+    """Return the `BatchPlace` of the batch that holds `offset`, or of the next one after a gap (SEMANTICS 3.18a).
 
-    The search begins at `position`. None if every batch below `end` ends before `offset`. Only headers are read, and the
-    GIL is held while they are in the page cache (held.h); no CRC is checked. Of formats 0 and 1 the base offset is the
-    entry's own, which for a wrapper is its last. Raises `CorruptRecordError` at a length or magic that cannot be.
+    The search starts at `position`. Returns None if every batch below `end` ends before `offset`. Reads only headers,
+    and holds the GIL while they are in the page cache (held.h); checks no CRC. In formats 0 and 1 the base offset is
+    the entry's own offset, which for a wrapper is its last. Raises `CorruptRecordError` at an invalid length or magic.
 
-    With `least`, the least base offset that the first batch may have, `end` is the end of a batch, every offset is
-    below `most`, and batches follow one another: anything else is a `CorruptRecordError`, too.
+    `least` is the least base offset that the first batch may have. If it is given, `CorruptRecordError` is also raised
+    unless `end` is the end of a batch, every offset is below `most` and the batches' offsets rise.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -182,10 +182,10 @@ def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least: 
 
 def last_offset(int fd, int64_t position, int64_t end, *, least: int | None = None, int64_t most=NO_LIMIT,
                 path: StrPath | None = None) -> LogEnd | None:
-    """Walk the headers of `[position, end)` to the last whole batch (SEMANTICS 8.10): where it ends, as a `LogEnd`.
+    """Walk the headers of `[position, end)` and return the `LogEnd` of the last whole batch (SEMANTICS 8.10), or None.
 
-    None if there is none. A torn batch at the end is passed over in
-    silence. Raises `CorruptRecordError` at a length or magic that cannot be; with `least` also as `find_batch` does.
+    A torn batch at the end is ignored. Raises `CorruptRecordError` at an invalid length or magic, and with `least` also
+    as `find_batch` does.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -209,13 +209,12 @@ def last_offset(int fd, int64_t position, int64_t end, *, least: int | None = No
 
 def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t offset, *,
              path: StrPath | None = None) -> int:
-    """Check an entry of an offset index, `offset` at `position`, with the log: a batch's base offset, -1 or -2.
+    """Check an entry of an offset index, `offset` at `position`, against the log; return a base offset, -1 or -2.
 
-    The base offset is that of the batch there, which ends at `offset`, as an entry says it since 4.1; or `offset` is
-    where one of the batches behind it ends, none of them behind a gap (SEMANTICS 3.18). -1 says that a batch is
-    there which ends below `offset`, and that more is not known: older brokers wrote such entries. -2 says that no such
-    batch of a segment that begins at `base_offset` can be there. Reads headers only, and holds the GIL as `find_batch`
-    does.
+    The result is the base offset of the batch at `position` if that batch ends at `offset`, as entries do since 4.1, or
+    if one of the batches behind it does and there is no gap between them (SEMANTICS 3.18). It is -1 if the batch there
+    ends below `offset` and no more is known: older brokers wrote such entries. It is -2 if a segment that starts at
+    `base_offset` cannot have such a batch there. Reads only headers, and holds the GIL as `find_batch` does.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -235,7 +234,7 @@ def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t
 
 
 cdef Stop _follow(Window *w, int64_t position, Header *h, int64_t least, int64_t offset, int64_t *base) noexcept nogil:
-    """Frame batches from `position` on, up to one that ends at `offset` or where they no longer follow one another."""
+    """Frame batches from `position` on, up to one that ends at `offset` or does not follow the batch before."""
     cdef Stop stop = END
     cdef int64_t at = position
     while 0 <= at < w.end:
@@ -255,11 +254,10 @@ cdef Stop _follow(Window *w, int64_t position, Header *h, int64_t least, int64_t
 
 def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t offset, int64_t timestamp, *,
                   least: int, path: StrPath | None = None) -> bool | None:
-    """Whether the batch that holds `offset` has this greatest timestamp, as the first of those that end above `after`.
+    """Return whether the batch that holds `offset` is the first behind `after` that reaches this greatest timestamp.
 
-    None where all batches end before `offset`. That is what two entries of a time index say, the first of which names
-    `after` (SEMANTICS 3.6, 3.10). Reads headers from `position` on, and holds the GIL as `find_batch` does. Raises as that
-    does with `least`.
+    Two entries of a time index claim this; the first of them names `after` (SEMANTICS 3.6, 3.10). Returns None if all
+    batches end before `offset`. Reads headers from `position` on; holds the GIL, and raises, as `find_batch` does.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -280,9 +278,9 @@ def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t 
 
 def greatest_timestamp(int fd, int64_t position, int64_t end, *, least: int, bint with_records=False,
                        path: StrPath | None = None) -> GreatestTimestamp:
-    """The `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
+    """Return the `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
 
-    Reads headers, and holds the GIL as `find_batch` does. Raises as that does with `least`.
+    Reads only headers; holds the GIL, and raises, as `find_batch` does.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -300,13 +298,13 @@ def greatest_timestamp(int fd, int64_t position, int64_t end, *, least: int, bin
 
 
 cdef inline bint _is_emptied(const Header *h) noexcept nogil:
-    """Whether it is a batch without records, as a compaction leaves a producer's last one (SEMANTICS 7.20)."""
+    """Return whether the batch has no records, as a producer's last batch may after a compaction (SEMANTICS 7.20)."""
     return h.magic == 2 and h.size == RECORDS_AT
 
 
 cdef Stop _walk_all(Window *w, int64_t position, Header *h, Chain *chain, bint with_records, int64_t *most,
                     int64_t *offset) noexcept nogil:
-    """Frame all batches from `position` on; the greatest timestamp, and where the first batch that has it ends."""
+    """Frame all batches from `position` on; store the greatest timestamp and the last offset of its first batch."""
     cdef Stop stop
     while True:
         stop = _step(w, position, h, chain)
@@ -321,13 +319,13 @@ def find_timestamp(int fd, int64_t position, int64_t end, int64_t timestamp, int
                    bint exactly=False, least: int | None = None, int64_t most=NO_LIMIT, int64_t older_below=INT64_MIN,
                    bint check_crc=True, max_decompressed_bytes: int | None = None,
                    path: StrPath | None = None) -> FoundRecord | None:
-    """The first record of `[position, end)` with this timestamp or a later one, at `min_offset` or above.
+    """Return the first record of `[position, end)` from `min_offset` on with this timestamp or a later one, or None.
 
-    With `exactly` the record has this very timestamp and is in the first batch with records whose maxTimestamp reaches
-    it (SEMANTICS 5.4).
+    With `exactly` the record has exactly this timestamp and is in the first batch with records whose maxTimestamp
+    reaches it (SEMANTICS 5.4).
 
-    A `FoundRecord`, or None. SEMANTICS 5.5, step 3: only batches whose maxTimestamp reaches it are opened, and their CRC
-    checked. With `least`, which is as with `find_batch`, so is the CRC of the batches on the way, except of those that
+    Only batches whose maxTimestamp reaches `timestamp` are decoded and have their CRC checked (SEMANTICS 5.5, step 3).
+    With `least`, which is that of `find_batch`, the CRC of the batches before them is checked too, except of those that
     end below `older_below` and are known to be older. Raises `CorruptRecordError` and `StorageError`.
     """
     cdef Window w
@@ -371,7 +369,7 @@ cdef Stop _step_to(Window *w, int64_t *position, Header *h, Chain *chain, int64_
                    int64_t checked_from) noexcept nogil:
     """Frame batches up to one that has this timestamp or a later one.
 
-    With `check` the CRC of those on the way is checked that end at `checked_from` or above.
+    With `check`, check the CRC of each batch before it that ends at or above `checked_from`.
     """
     cdef Stop stop
     while True:
@@ -387,12 +385,12 @@ cdef Stop _step_to(Window *w, int64_t *position, Header *h, Chain *chain, int64_
 
 def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, TimeEntries times, OffsetEntries offsets,
                 max_decompressed_bytes: int | None) -> FoundRecord | None:
-    """As `find_timestamp`, in the batch behind the one that both indexes name.
+    """Find what `find_timestamp` finds, starting behind the batch that both indexes name.
 
-    The header of the named one is read first, as it shows whether the log bears the entries out. Where it has done so
-    before, and the next entries name the batch behind, that one alone is read. None where the log does not bear the
-    entries out, where no such record is found near them and where anything is wrong with the bytes: then
-    `find_timestamp` says what it is. The CRC of each batch from there on is checked.
+    The header of the named batch is read first, to check the entries against the log. If they were confirmed before
+    and the next entries name the batch behind, only that batch is read. Returns None if the log contradicts the
+    entries, if no such record is found near them, or if the bytes are damaged: `find_timestamp` then reports the
+    damage. The CRC of each batch behind the named one is checked.
     """
     cdef Found found
     if look_behind(fd, end, timestamp, min_offset, times, offsets, max_decompressed_bytes, False, &found):
@@ -402,7 +400,7 @@ def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, Time
 
 cdef bint look_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, TimeEntries times,
                       OffsetEntries offsets, object max_decompressed_bytes, bint between, Found *found) except? True:
-    """As `find_behind`. With `between` there is no search where the time index has no later entry."""
+    """Find what `find_behind` finds. With `between`, return False if the time index has no later entry."""
     cdef Neighbours named
     cdef uint8_t data[BEHIND_WINDOW]
     cdef Window w
@@ -437,7 +435,10 @@ cdef bint look_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset
 
 cdef Stop _frame_behind(Window *w, Header *h, const Neighbours *named, int64_t base_offset, int64_t timestamp,
                         int64_t min_offset, bint *is_proved) noexcept nogil:
-    """Frame the batch behind the one that both indexes name; `is_proved`: whether the named one need not be, or was."""
+    """Frame the batch behind the one that both indexes name.
+
+    `is_proved` says whether the named batch was confirmed before; on return, whether it is confirmed now.
+    """
     cdef Stop stop = BAD_ORDER
     cdef int64_t position, far, least
     cdef const uint8_t *p = NULL
@@ -465,7 +466,7 @@ cdef Stop _frame_behind(Window *w, Header *h, const Neighbours *named, int64_t b
         is_proved[0] = stop == GOES_ON and named.has_next
         while stop == GOES_ON:
             position += h.size
-            # The batch behind is likely to be about as large: its header and its records come at once.
+            # The batch behind is likely to be about as large: read its header and its records together.
             w.ahead = min(max(h.size + FIRST_LOOK, HEADER_WINDOW), w.capacity)
             stop = read_header(w, position, h, &p)
             if stop == GOES_ON:
@@ -479,7 +480,7 @@ cdef Stop _frame_behind(Window *w, Header *h, const Neighbours *named, int64_t b
 
 
 cdef Stop _check_behind(Window *w, const Header *h, int64_t least) noexcept nogil:
-    """Hold a framed batch, which is to begin at `least` and to fit into the window, against its place and its CRC."""
+    """Check that a framed batch starts at `least` and fits into the window, and check its CRC."""
     if h.magic != 2 or h.base_offset != least or h.last_offset < h.base_offset or h.size > w.capacity:
         return BAD_ORDER
     return check_crc_at(w, h)
@@ -491,7 +492,7 @@ cdef object _record(const Found *found):
 
 cdef bint _first_old(bytes batch, const Header *h, int64_t timestamp, int64_t most, int64_t min_offset,
                      int64_t limit, object path, Found *found) except? True:
-    """As `_first_at`, of a batch in format 0 or 1."""
+    """Do what `_first_at` does, for a batch in format 0 or 1."""
     for one in decode_batches(batch, False, path=path, position=h.position, max_decompressed_bytes=limit):
         for record in one:
             if timestamp <= record.timestamp <= most and record.offset >= min_offset:
@@ -502,7 +503,7 @@ cdef bint _first_old(bytes batch, const Header *h, int64_t timestamp, int64_t mo
 
 cdef bint _first_at(const uint8_t *head, const Header *h, int64_t timestamp, int64_t most, int64_t min_offset,
                     int64_t limit, object path, Found *found) except? True:
-    """Whether a record of the batch at `head` has a timestamp in `[timestamp, most]`; the first one."""
+    """Find the first record of the batch at `head` with a timestamp in `[timestamp, most]`; False if none."""
     cdef const uint8_t *p = head + RECORDS_AT
     cdef const uint8_t *end = head + h.size
     cdef int32_t left = load32(head + RECORDS_COUNT_AT)
@@ -531,7 +532,7 @@ cdef bint _first_at(const uint8_t *head, const Header *h, int64_t timestamp, int
 
 
 def header_at(int fd, int64_t position, int64_t end, *, path: StrPath | None = None) -> BatchPlace | None:
-    """The `BatchPlace` of the batch at `position`, None if none is there."""
+    """Return the `BatchPlace` of the batch at `position`, None if none is there."""
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
     cdef Header h

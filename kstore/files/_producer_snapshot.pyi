@@ -5,10 +5,10 @@ from typing import NamedTuple
 __all__ = ["ProducerEntry", "SnapshotError", "is_cut_short", "parse_snapshot"]
 
 class SnapshotError(ValueError):
-    """A file that is no sound snapshot; the text is Kafka's. Every reader of snapshots catches it and goes on."""
+    """The file is no sound snapshot; the text is Kafka's. Every reader of snapshots catches this and continues."""
 
 class ProducerEntry(NamedTuple):
-    """The state of one producer; -1 stands for none."""
+    """The state of one producer; -1 means none."""
 
     producer_id: int
     producer_epoch: int
@@ -20,7 +20,7 @@ class ProducerEntry(NamedTuple):
     current_txn_first_offset: int
 
 def parse_snapshot(data: bytes) -> list[ProducerEntry]:
-    """The entries of a snapshot, in the order of the file."""
+    """Return the entries of a snapshot, in the order of the file."""
 
 def is_cut_short(data: bytes) -> bool:
-    """Whether the file ends before its last entry does, as after an interrupted write."""
+    """Return whether the file ends before its last entry does, as after an interrupted write."""

@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Reads producer snapshot files: the state of idempotent and transactional producers at an offset (FORMAT 10).
 
-Parses and checks; `log.segments.producer_state` decides which snapshot counts. Hardest rule: a file of any bytes is a list of
-entries or a `SnapshotError` that says which of the three faults it has, since Kafka tells them apart.
+`log.segments.producer_state` decides which snapshot counts. Invariant: for any bytes the result is a list of entries
+or a `SnapshotError` that names one of the three faults, which Kafka distinguishes.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -16,11 +16,11 @@ __all__ = ["ProducerEntry", "SnapshotError", "is_cut_short", "parse_snapshot"]
 
 
 class SnapshotError(ValueError):
-    """A file that is no sound snapshot; the text is Kafka's. Every reader of snapshots catches it and goes on."""
+    """The file is no sound snapshot; the text is Kafka's. Every reader of snapshots catches this and continues."""
 
 
 class ProducerEntry(NamedTuple):
-    """The state of one producer; -1 stands for none."""
+    """The state of one producer; -1 means none."""
 
     producer_id: int
     producer_epoch: int
@@ -33,7 +33,7 @@ class ProducerEntry(NamedTuple):
 
 
 def parse_snapshot(bytes data not None) -> list[ProducerEntry]:
-    """The entries of a snapshot, in the order of the file."""
+    """Return the entries of a snapshot, in the order of the file."""
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     cdef int fault = snapshot_check(p, size)
@@ -56,7 +56,7 @@ def parse_snapshot(bytes data not None) -> list[ProducerEntry]:
 
 
 def is_cut_short(bytes data not None) -> bool:
-    """Whether the file ends before its last entry does, as after an interrupted write."""
+    """Return whether the file ends before its last entry does, as after an interrupted write."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     if size < SNAPSHOT_HEAD:
         return True

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""`c/window.h` for Cython: a window on a file."""
+"""`c/window.h` for Cython: reads a file through a window."""
 
 from libc.stdint cimport int64_t, uint8_t
 

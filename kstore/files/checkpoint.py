@@ -1,8 +1,7 @@
-"""The small files beside the segments: offset checkpoints, the mark of a clean shutdown, a partition's topic id (FORMAT
-1.7, 1.9, 1.10, 11).
+"""Offset checkpoints, the marker of a clean shutdown, and a partition's topic id (FORMAT 1.7, 1.9, 1.10, 11).
 
-Invariant: the four files of a root are shared with other writers' partitions, so a change is read, made and renamed
-into place under one lock, and leaves every line that is not its own.
+Other writers' partitions share the checkpoint files of a root. Invariant: a change reads the file, changes only its own
+lines and renames the new file into place under one lock.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 OFFSET_CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 LEADER_EPOCHS = "kstore-leader-epochs"
-"""kstore's own, in the same form: the least leader epoch of each partition that `Store.become_leader` made a leader."""
+"""kstore's own file of the same form: the least leader epoch of each partition that `Store.become_leader` promoted."""
 ROOT_CHECKPOINTS = (*OFFSET_CHECKPOINTS, LEADER_EPOCHS)
 CLEAN_MARKER = ".kafka_cleanshutdown"
 
@@ -41,7 +40,7 @@ Partition: TypeAlias = tuple[str, int]
 Offsets: TypeAlias = dict[Partition, int]
 
 MAX_CHECKPOINT_BYTES = 32 << 20
-"""The largest size of a text checkpoint: some five hundred thousand partitions."""
+"""The largest size of a text checkpoint: about five hundred thousand partitions."""
 _MAX_METADATA_BYTES = 64 << 10
 
 _VERSION = 0
@@ -54,12 +53,12 @@ _RESERVED_UUIDS = (uuid.UUID(int=0), uuid.UUID(int=1))
 
 
 def parse_checkpoint(data: bytes, path: StrPath, fields: int) -> list[list[bytes]]:
-    """Read a text checkpoint's entries as lists of so many fields; the first is in line 3 of the file.
+    """Read a text checkpoint's entries as lists of `fields` fields; the first entry is in line 3 of the file.
 
-    A file of no bytes, or of the version line alone, has no entries. Anything else that is not the whole, well-formed
-    file is a `StorageError` that names the line and what is wrong with it.
+    An empty file, or one with only the version line, has no entries. Raises `StorageError`, which names the line and
+    the fault, if anything else is not a whole, well-formed file.
     """
-    lines = data.splitlines()  # of bytes: at \n, \r and \r\n, and nowhere else
+    lines = data.splitlines()  # of bytes, so only at \n, \r and \r\n
     if lines and parse_integer(lines[0], INT_MAX, path, 1) != _VERSION:
         raise malformed(path, 1, f"version {lines[0][:40]!r} is not {_VERSION}")
     if len(lines) < 2:
@@ -76,12 +75,12 @@ def parse_checkpoint(data: bytes, path: StrPath, fields: int) -> list[list[bytes
 
 
 def read_checkpoint(path: StrPath, fields: int) -> list[list[bytes]]:
-    """Read a text checkpoint; `MissingFileError` without the file, otherwise as `parse_checkpoint`."""
+    """Read a text checkpoint as `parse_checkpoint` does; raise `MissingFileError` if there is no file."""
     return parse_checkpoint(fs.read_file(path, most_bytes=MAX_CHECKPOINT_BYTES), path, fields)
 
 
 def parse_integer(field: bytes, limit: int, path: StrPath, line: int) -> int:
-    """Read one integer of a text file; `StorageError` for other text, or a number outside of -limit-1..limit."""
+    """Read an integer of a text file; raise `StorageError` for other text or a number outside of -limit-1..limit."""
     value = int(field) if _INTEGER.fullmatch(field) else None
     if value is None or not -limit - 1 <= value <= limit:
         raise malformed(path, line, f"{field[:40]!r} is no integer in {-limit - 1}..{limit}")
@@ -89,13 +88,13 @@ def parse_integer(field: bytes, limit: int, path: StrPath, line: int) -> int:
 
 
 def format_checkpoint(entries: Iterable[Iterable[object]]) -> bytes:
-    """Write a text checkpoint's bytes."""
+    """Return the bytes of a text checkpoint."""
     lines = [" ".join(map(str, entry)) for entry in entries]
     return "".join(f"{line}\n" for line in (_VERSION, len(lines), *lines)).encode()
 
 
 def malformed(path: StrPath, line: int, reason: str) -> StorageError:
-    """Make the error of a small file whose text is malformed; a storage error, as in Kafka."""
+    """Return the error for a file whose text is malformed; a storage error, as in Kafka."""
     how = "'kstore repair' keeps what is whole"
     return StorageError(errno.EBADMSG, f"malformed in line {line}: {reason}; {how}", os.fspath(path))
 
@@ -104,9 +103,9 @@ def malformed(path: StrPath, line: int, reason: str) -> StorageError:
 
 
 def read_offsets(root: StrPath, name: str) -> Offsets:
-    """Read one of the `ROOT_CHECKPOINTS`; empty when the file is missing or empty, `StorageError` when malformed.
+    """Read one of the `ROOT_CHECKPOINTS`; a missing or empty file has no offsets. Raises `StorageError` if malformed.
 
-    Takes no lock: the file is only ever replaced whole.
+    Needs no lock, since the file is only ever replaced as a whole.
     """
     path = _join(root, name)
     try:
@@ -126,14 +125,14 @@ def read_offsets(root: StrPath, name: str) -> Offsets:
 
 _Identity: TypeAlias = tuple[int, int, int, int]
 _MOST_KEPT = 16
-_kept: dict[str, tuple[_Identity, Offsets]] = {}  # by path: the files that `read_offset` has read last
+_kept: dict[str, tuple[_Identity, Offsets]] = {}  # by path: the files that `read_offset` read last
 
 
 def read_offset(root: StrPath, name: str, partition: Partition) -> int | None:
-    """Read one partition's line; None without one, otherwise as `read_offsets`.
+    """Read one partition's line as `read_offsets` does; None if there is none.
 
-    Who asks for many partitions has the file read once, and not once for each. It is read again when another file has
-    its name; one that was written just now is not trusted to stay the same.
+    The content is cached, so that calls for many partitions read the file once. It is read again when the file was
+    replaced. A file that was written just now is not cached, since a later change might not show in its times.
     """
     path = _join(root, name)
     try:
@@ -143,7 +142,7 @@ def read_offset(root: StrPath, name: str, partition: Partition) -> int | None:
     identity = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
     before, offsets = _kept.get(path, (None, {}))
     if before != identity:
-        is_sure = is_settled(found.st_mtime_ns)  # asked before what is read
+        is_sure = is_settled(found.st_mtime_ns)  # checked before the read
         offsets = read_offsets(root, name)
         if is_sure:
             if len(_kept) >= _MOST_KEPT:
@@ -153,16 +152,16 @@ def read_offset(root: StrPath, name: str, partition: Partition) -> int | None:
 
 
 def write_offsets(root: StrPath, name: str, offsets: Mapping[Partition, int]) -> None:
-    """Replace one of the `ROOT_CHECKPOINTS` whole and durably, for the one process that owns the root."""
+    """Replace one of the `ROOT_CHECKPOINTS` as a whole, durably; only for the process that owns the root."""
     with fs.checkpoint_lock(root):
         _write(root, name, offsets)
 
 
 def update_offsets(root: StrPath, name: str, changes: Mapping[Partition, int | None]) -> None:
-    """Set the lines of some partitions, or take them out (None), durably and in one step; other lines are kept.
+    """Set the lines of some partitions, or remove them (None), durably and atomically; other lines are kept.
 
-    Waits for other writers of the root. Nothing is written when nothing changes. A malformed file is a `StorageError`
-    and stays as it is: it may hold the only copy of others' lines.
+    Waits for other writers of the root. Writes nothing if nothing changes. Raises `StorageError` for a malformed file
+    and does not change it: it may hold the only copy of other partitions' lines.
     """
     if not changes:
         return
@@ -171,7 +170,7 @@ def update_offsets(root: StrPath, name: str, changes: Mapping[Partition, int | N
 
 
 def forget_partitions(root: StrPath, partitions: Iterable[Partition]) -> None:
-    """Take partitions out of all checkpoints of a root, as before one of that name is created (SEMANTICS 13.8)."""
+    """Remove partitions from all checkpoints of a root, as before a partition is created (SEMANTICS 13.8)."""
     gone = dict.fromkeys(partitions)
     with fs.checkpoint_lock(root):
         for name in ROOT_CHECKPOINTS:
@@ -194,26 +193,25 @@ def _write(root: StrPath, name: str, offsets: Mapping[Partition, int]) -> None:
     fs.write_atomically(path, data)
 
 
-# The mark of a clean shutdown
+# The marker of a clean shutdown
 
 
 def write_clean_marker(root: StrPath, broker_epoch: int = -1) -> None:
-    """Mark a root as left in order; the last act of a shutdown, after logs and checkpoints are on the disk
-    (SEMANTICS 13.5)."""
+    """Mark a root as shut down cleanly, the last step after logs and checkpoints are on the disk (SEMANTICS 13.5)."""
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     path = _join(root, CLEAN_MARKER)
     try:
         fs.write_file(path, text.encode())
     except fs.FullDiskError:
         if not fs.exists(path):
-            raise  # else it is there without its text, of which nothing depends
+            raise  # otherwise the file exists without its text, and nothing depends on its text
     fs.sync_directory(root)
 
 
 def find_clean_marker(root: StrPath) -> int | None:
-    """Tell the broker epoch in the mark, -1 when it says none that can be read, None when there is no mark.
+    """Return the broker epoch in the marker, -1 if it has no readable one, None if there is no marker.
 
-    That it is there is all that counts; what it says never makes a root unclean.
+    Only the file's existence counts; its content never makes a root unclean.
     """
     try:
         said = json.loads(fs.read_file(_join(root, CLEAN_MARKER), most_bytes=_MAX_METADATA_BYTES))
@@ -223,7 +221,7 @@ def find_clean_marker(root: StrPath) -> int | None:
         if error.errno != errno.EFBIG:
             raise
         return -1
-    except (ValueError, RecursionError):  # any bytes at all, nested as deeply as they like
+    except (ValueError, RecursionError):  # the file may hold any bytes, nested to any depth
         return -1
     epoch = said.get("brokerEpoch") if isinstance(said, dict) else None
     return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) and abs(epoch) <= LONG_MAX else -1
@@ -232,7 +230,10 @@ def find_clean_marker(root: StrPath) -> int | None:
 def find_marks(
     roots: Iterable[str], files: Iterable[str] = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
 ) -> dict[Partition, tuple[str, int]]:
-    """The least end of each partition by its lines: a root that has lines, and the greatest offset in them."""
+    """Return for each partition the greatest offset in its lines and the root that has that line.
+
+    The partition's log end offset is at least that offset. Partitions whose lines are all 0 are left out.
+    """
     greatest: dict[Partition, tuple[str, int]] = {}
     for root in roots:
         for name in files:
@@ -243,10 +244,10 @@ def find_marks(
 
 
 def flushed_high_watermarks(root: StrPath) -> Offsets:
-    """The high watermarks that are above their partitions' recovery points, for a root that was shut down in order.
+    """Return the high watermarks above their partitions' recovery points, for a root that was shut down cleanly.
 
-    All between the log start and there was flushed by then (SEMANTICS 13.5). When the mark of that shutdown is gone
-    only a recovery point says so: who takes the mark away raises the recovery points to these offsets.
+    The shutdown flushed all data from the log start to these offsets (SEMANTICS 13.5). Without the marker only a
+    recovery point says so: whoever removes the marker must first raise the recovery points to these offsets.
     """
     lower = [read_offsets(root, name) for name in (RECOVERY_POINTS, LOG_STARTS)]
     watermarks = read_offsets(root, HIGH_WATERMARKS)
@@ -254,10 +255,9 @@ def flushed_high_watermarks(root: StrPath) -> Offsets:
 
 
 def remove_clean_marker(root: StrPath) -> bool:
-    """Take the mark away for good before a log is opened, so that a crash from now on counts; False without one.
+    """Remove the marker durably before a log is opened, so that a later crash is noticed; False if there was none.
 
-    The removal is durable, where Kafka leaves it to the system: a mark that came back after a power cut would have
-    damaged logs taken as whole.
+    Kafka does not sync the removal. A marker that came back after a power cut would make damaged logs look clean.
     """
     if not fs.unlink(_join(root, CLEAN_MARKER)):
         return False
@@ -276,7 +276,7 @@ class PartitionMetadata(NamedTuple):
 
 
 def new_topic_id() -> uuid.UUID:
-    """Draw a topic id as Kafka draws them: random, not reserved, and its text does not begin with a dash."""
+    """Return a random topic id, as Kafka does: not a reserved one, and its text does not start with a dash."""
     while True:
         topic_id = uuid.uuid4()
         if topic_id not in _RESERVED_UUIDS and not format_topic_id(topic_id).startswith("-"):
@@ -284,12 +284,12 @@ def new_topic_id() -> uuid.UUID:
 
 
 def format_topic_id(topic_id: uuid.UUID) -> str:
-    """Write a topic id as Kafka does: 22 characters of URL-safe base64 (FORMAT 1.8)."""
+    """Return a topic id as text, as Kafka does: 22 characters of URL-safe base64 (FORMAT 1.8)."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
 def parse_topic_id(text: str) -> uuid.UUID:
-    """Read a topic id's text; `ValueError` for other text."""
+    """Parse a topic id; raise `ValueError` for other text."""
     if not _UUID_TEXT.fullmatch(text):
         raise ValueError(f"{text[:60]!r} is no topic id: 22 characters of URL-safe base64 are needed")
     try:
@@ -299,9 +299,9 @@ def parse_topic_id(text: str) -> uuid.UUID:
 
 
 def read_partition_metadata(directory: StrPath) -> PartitionMetadata | None:
-    """Read a partition's `partition.metadata`; `StorageError` when it is malformed.
+    """Read a partition's `partition.metadata`; None if there is none. Raises `StorageError` if it is malformed.
 
-    None when there is none. One without content (`is_metadata_blank`) counts as missing, and a warning says so once.
+    A file without content (`is_metadata_blank`) counts as missing, and is logged once as a warning.
     """
     path = _join(directory, PARTITION_METADATA)
     try:
@@ -331,7 +331,7 @@ def read_partition_metadata(directory: StrPath) -> PartitionMetadata | None:
 
 
 def is_metadata_blank(directory: StrPath) -> bool:
-    """Whether a partition's `partition.metadata` has no bytes, or zeros alone, as an unfinished copy leaves it."""
+    """Return whether a partition's `partition.metadata` is empty or all zeros, as an unfinished copy leaves it."""
     try:
         return _is_blank(fs.read_file(_join(directory, PARTITION_METADATA), most_bytes=_MAX_METADATA_BYTES))
     except fs.MissingFileError:
@@ -343,7 +343,7 @@ def _is_blank(data: bytes) -> bool:
 
 
 _MOST_TOLD = 10_000
-_told: set[str] = set()  # the blank files that a warning has named: they are read for each commit of a position
+_told: set[str] = set()  # the blank files already warned of: they are read for each commit of a position
 
 
 def _warn_of_blank(path: str) -> None:
@@ -353,11 +353,9 @@ def _warn_of_blank(path: str) -> None:
 
 
 def ensure_partition_metadata(directory: StrPath, topic_id: uuid.UUID) -> None:
-    """Write a partition's `partition.metadata`, durably, unless it is there with this id (SEMANTICS 13.7).
+    """Write a partition's `partition.metadata`, durably, unless it exists with this id (SEMANTICS 13.7).
 
-    One without content is replaced.
-
-    Raises `InconsistentTopicIdError` when it is there with another one.
+    A file without content is replaced. Raises `InconsistentTopicIdError` if the file has another id.
     """
     if topic_id == _RESERVED_UUIDS[0]:
         raise ValueError("a topic id of all zeros stands for none")

@@ -1,7 +1,7 @@
-"""Leader epochs: which epoch wrote from which offset on, and the file that remembers it (SEMANTICS 10).
+"""Leader epochs: the start offset of each epoch, in memory and in a file (SEMANTICS 10).
 
-Invariant: epochs and start offsets both strictly increase, so a new entry first displaces those from the newest
-backwards that are not below it in both.
+Invariant: epochs and start offsets both strictly increase, so a new entry first removes the newest entries that are
+not below it in both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_OFFSET = -1
 
 
 class EpochEntry(NamedTuple):
-    """A leader epoch and the first offset written in it; as an answer, an epoch and its end offset."""
+    """A leader epoch and the first offset written in it; as a result of `find_end_offset`, an epoch and its end."""
 
     epoch: int
     offset: int
@@ -32,30 +32,30 @@ UNDEFINED = EpochEntry(NO_EPOCH, NO_OFFSET)
 
 
 class LeaderEpochCache:
-    """The leader epochs of one log, in memory, over their file.
+    """The leader epochs of one log, in memory and in their file.
 
-    `assign` writes the file before it returns; truncation changes the memory at once and leaves the file to `flush`,
-    since a stale file has only entries too many, which loading cuts (SEMANTICS 8.13).
-    One thread at a time may change it; any number may ask, and see the entries before the change or after it.
+    `assign` writes the file before it returns. A truncation changes the memory immediately and leaves the file to
+    `flush`, since a stale file only has too many entries, which loading removes (SEMANTICS 8.13).
+    One thread at a time may change it. Any number may read it; they see the entries before or after a change.
     """
 
     def __init__(self, path: str | os.PathLike[str], entries: Iterable[tuple[int, int]] = ()) -> None:
         self.path = os.fspath(path)
         self.dirty = False
-        """Whether the file is behind the memory."""
+        """Whether the file lacks a change that the memory has."""
         self.lacks_entries = False
-        """Whether the file has too few entries, for want of room, and not just too many."""
+        """Whether the file has too few entries, since the disk was full, and not only too many."""
         self._entries: tuple[EpochEntry, ...] = _with((), [_checked(*entry) for entry in entries])
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, create: bool = True) -> LeaderEpochCache:
-        """Load the file; one that is missing is made, empty, where `create` says so. `StorageError` if malformed."""
+        """Load the file; with `create`, make a missing one, empty. Raises `StorageError` if it is malformed."""
         try:
             lines = read_checkpoint(path, 2)
         except fs.MissingFileError:
             lines = []
             if create:
-                with suppress(fs.FullDiskError):  # it is made with its first entry
+                with suppress(fs.FullDiskError):  # the file is then made with its first entry
                     fs.close(fs.open(path, create=True))
         entries = []
         for line, fields in enumerate(lines, 3):
@@ -73,28 +73,27 @@ class LeaderEpochCache:
 
     @property
     def latest(self) -> EpochEntry | None:
-        """The newest entry, None in an empty cache."""
+        """The newest entry, None if there is none."""
         return self._entries[-1] if self._entries else None
 
     @property
     def latest_epoch(self) -> int | None:
-        """The newest epoch, None in an empty cache."""
+        """The newest epoch, None if there is none."""
         return self._entries[-1].epoch if self._entries else None
 
     # Changes
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Enter that `epoch` writes from `start_offset` on, in the file too; False when that was known
-        (SEMANTICS 10.3)."""
+        """Add an entry, in the file too; return False if nothing changed (SEMANTICS 10.3)."""
         latest = self._entries[-1] if self._entries else UNDEFINED
-        if latest.epoch == epoch and 0 <= latest.offset <= start_offset:  # as for every batch but an epoch's first
+        if latest.epoch == epoch and 0 <= latest.offset <= start_offset:  # true for every batch but an epoch's first
             return False
         return self.assign_all(((epoch, start_offset),))
 
     def assign_all(self, entries: Iterable[tuple[int, int]]) -> bool:
-        """Do several `assign`s, and write the file once; False when nothing changed.
+        """Do several `assign`s, and write the file once; return False if nothing changed.
 
-        Without room for the file nothing has changed.
+        Nothing has changed if this raises `FullDiskError`.
         """
         before = self._entries, self.dirty, self.lacks_entries
         if not self.enter(entries):
@@ -107,7 +106,7 @@ class LeaderEpochCache:
         return True
 
     def enter(self, entries: Iterable[tuple[int, int]]) -> bool:
-        """Do several `assign`s in memory, and leave the file to `flush`; False when nothing changed."""
+        """Do several `assign`s in memory, and leave the file to `flush`; return False if nothing changed."""
         after = _with(self._entries, [_checked(*entry) for entry in entries])
         changed = after != self._entries
         self._entries, self.dirty = after, self.dirty or changed
@@ -115,14 +114,13 @@ class LeaderEpochCache:
         return changed
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drop the entries that start at or after `end_offset`; nothing happens when it is negative
-        (SEMANTICS 10.7)."""
+        """Drop the entries that start at or after `end_offset`, none if it is negative (SEMANTICS 10.7)."""
         if self._entries and 0 <= end_offset <= self._entries[-1].offset:
             self._entries = self._entries[: bisect_left(self._entries, end_offset, key=_start)]
             self.dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop the entries below `start_offset`; the newest of them goes on from there (SEMANTICS 10.7)."""
+        """Drop the entries below `start_offset`, but move the newest of them to `start_offset` (SEMANTICS 10.7)."""
         below = bisect_right(self._entries, start_offset, key=_start)
         if below:
             after = (EpochEntry(self._entries[below - 1].epoch, start_offset), *self._entries[below:])
@@ -130,34 +128,33 @@ class LeaderEpochCache:
             self._entries = after
 
     def clear(self) -> None:
-        """Forget all in memory alone; the file stays with a directory that is renamed away (SEMANTICS 10.8a)."""
+        """Drop all entries in memory only; the file stays in a directory that is renamed (SEMANTICS 10.8a)."""
         self._entries = ()
         self.dirty = self.lacks_entries = False
 
     def clear_and_flush(self) -> None:
-        """Forget all, and write that (SEMANTICS 10.8)."""
+        """Drop all entries, in the file too (SEMANTICS 10.8)."""
         self._entries = ()
         self.dirty = True
         self.flush()
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Have the `entries` that there were before a change; the file, too, where it has another form by now."""
+        """Go back to the `entries` before a change, in the file too if it was written since."""
         if self._entries != entries:
             self._entries = entries
             self.dirty = True
         self.flush()
 
     def flush(self) -> None:
-        """Write the file, durably, when it is behind; `dirty` stays when that fails."""
+        """Write the file, durably, if `dirty`; `dirty` stays set if that fails."""
         if self.dirty:
             fs.write_atomically(self.path, format_checkpoint(self._entries))
             self.dirty = self.lacks_entries = False
 
-    # Questions
+    # Lookups
 
     def find_end_offset(self, epoch: int, log_end_offset: int) -> EpochEntry:
-        """Tell the greatest epoch known up to `epoch` and where it ends; `UNDEFINED` where that is not known
-        (SEMANTICS 10.5)."""
+        """Return the greatest known epoch up to `epoch` with its end offset, or `UNDEFINED` (SEMANTICS 10.5)."""
         entries = self._entries
         if epoch == NO_EPOCH or not entries:
             return UNDEFINED
@@ -169,19 +166,19 @@ class LeaderEpochCache:
         return EpochEntry(entries[higher - 1].epoch if higher else epoch, entries[higher].offset)
 
     def find_epoch(self, offset: int) -> int | None:
-        """Tell the epoch in which `offset` was written, None below the first entry (SEMANTICS 10.6)."""
+        """Return the epoch in which `offset` was written, None below the first entry (SEMANTICS 10.6)."""
         entries = self._entries
         after = bisect_right(entries, offset, key=_start)
         return entries[after - 1].epoch if after else None
 
     def find_previous(self, epoch: int) -> EpochEntry | None:
-        """Give the newest entry of an epoch below `epoch`, None when there is none."""
+        """Return the newest entry of an epoch below `epoch`, None if there is none."""
         entries = self._entries
         at = bisect_left(entries, epoch, key=_epoch_of)
         return entries[at - 1] if at else None
 
     def find_next(self, epoch: int) -> EpochEntry | None:
-        """Give the oldest entry of an epoch above `epoch`, None when there is none."""
+        """Return the oldest entry of an epoch above `epoch`, None if there is none."""
         entries = self._entries
         at = bisect_right(entries, epoch, key=_epoch_of)
         return entries[at] if at < len(entries) else None
@@ -191,7 +188,7 @@ class LeaderEpochCache:
 
 
 def _with(entries: tuple[EpochEntry, ...], new: list[EpochEntry]) -> tuple[EpochEntry, ...]:
-    """Enter `new` one after the other; where one is known already nothing changes."""
+    """Add the `new` entries one by one; skip one of the newest epoch that starts at or above that epoch's start."""
     kept = list(entries)
     for entry in new:
         if kept and kept[-1].epoch == entry.epoch and kept[-1].offset <= entry.offset:

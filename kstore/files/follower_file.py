@@ -1,8 +1,8 @@
-"""A follower's file: of which log directories a store's directory is a copy.
+"""The file of a follower, which names the leader's log directories.
 
-`kstore-follower.json` is in every log directory of a follower, and in none of a leader; a broker passes it over.
-Invariant: while one directory of a store has the file, the store is a follower, so that a crash between two directories
-never makes a leader.
+`kstore-follower.json` is in every log directory of a follower and in none of a leader; a broker ignores it.
+Invariant: while any directory of a store has the file, the store is a follower, so that a crash between changes of two
+directories never makes a leader.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kstore.files import json_file, load_files, names
 
 FOLLOWER_FILE = "kstore-follower.json"
 MAX_BYTES = 4 << 20
-"""The largest size of the file: some fifteen thousand of the longest topic names."""
+"""The largest size of the file: about fifteen thousand of the longest topic names."""
 
 MAX_SOURCES = 1000
 
@@ -30,7 +30,7 @@ Path = str | os.PathLike[str]
 
 
 class FollowerRole(NamedTuple):
-    """Whose follower a directory is: absolute paths of the leader's directories, and which topics (None: all)."""
+    """What a follower follows: the absolute paths of the leader's directories, and the topics (None: all)."""
 
     source: tuple[str, ...]
     topics: tuple[str, ...] | None
@@ -40,7 +40,7 @@ class FollowerRole(NamedTuple):
         return f"a follower of {', '.join(self.source)}{topics}: Store.become_leader() makes it a leader"
 
     def refusal(self, directory: str) -> NotLeaderError:
-        """Make the error of a client's change to this follower."""
+        """Return the error for a client's write to this follower."""
         return NotLeaderError(
             f"{directory}: a follower of {', '.join(self.source)} takes records and topics from there alone; "
             f"Store.become_leader() makes it a leader"
@@ -48,7 +48,7 @@ class FollowerRole(NamedTuple):
 
 
 def read_role(root: Path) -> FollowerRole | None:
-    """Read a directory's role; None for a leader's, `StorageError` for a file that is malformed."""
+    """Read a directory's role; None for a leader's. Raises `StorageError` if the file is malformed."""
     path = _path(root)
     fields = json_file.read(path, MAX_BYTES, _VERSION)
     if fields is None:
@@ -69,9 +69,9 @@ def read_role(root: Path) -> FollowerRole | None:
 
 
 def read_roles(roots: Iterable[Path]) -> FollowerRole | None:
-    """Read the role of a store by its directories: a follower's, if one of them has it; None for a leader.
+    """Read the role of a store: that of the directories that have a role, None for a leader.
 
-    `StorageError` where two directories name different leaders.
+    Raises `StorageError` if two directories name different leaders.
     """
     found: tuple[str, FollowerRole] | None = None
     for root in roots:
@@ -86,7 +86,7 @@ def read_roles(roots: Iterable[Path]) -> FollowerRole | None:
 
 
 def write_role(root: Path, role: FollowerRole) -> None:
-    """Make a directory a follower's, durably. The caller holds its lock; `ValueError` for a role that cannot be."""
+    """Make a directory a follower's, durably; the caller holds its lock. Raises `ValueError` for an invalid role."""
     wrong = _what_is_wrong(role)
     if wrong is not None:
         raise ValueError(wrong)
@@ -98,16 +98,16 @@ def write_role(root: Path, role: FollowerRole) -> None:
 
 
 def remove_role(root: Path) -> None:
-    """Make a directory a leader's, durably; nothing happens to one that is."""
+    """Make a directory a leader's, durably; do nothing if it is one already."""
     if fs.unlink(_path(root)):
         fs.sync_directory(root)
 
 
 def follow(roots: Sequence[Path], role: FollowerRole) -> None:
-    """Make the directories of a store those of a follower: made if they are missing, and locked meanwhile.
+    """Make the directories of a store a follower's. Creates missing ones, and locks them all during the change.
 
-    Raises `LogLockedError` while a store or a broker has one of them, and `ReplicationError` while a bulk load into
-    them is not finished: as a follower they could not take it.
+    Raises `LogLockedError` if a store or a broker has locked one of them, and `ReplicationError` if a bulk load into
+    them is not finished, since a follower could not finish it.
     """
     with ExitStack() as locks:
         for root in roots:
@@ -121,7 +121,7 @@ def follow(roots: Sequence[Path], role: FollowerRole) -> None:
 
 
 def read_role_to_replace(root: Path) -> FollowerRole | None:
-    """As `read_role`, and None for a file that is malformed: it is about to be written anew."""
+    """Read a role as `read_role` does, but return None for a malformed file, which is about to be replaced."""
     try:
         return read_role(root)
     except StorageError as error:
@@ -131,7 +131,7 @@ def read_role_to_replace(root: Path) -> FollowerRole | None:
 
 
 def refuse_pending_load(root: Path) -> None:
-    """Raise `ReplicationError` for a directory in which a bulk load is decided and not finished."""
+    """Raise `ReplicationError` if a bulk load into this directory is committed but not finished."""
     path = f"{os.fspath(root)}/{load_files.COMMIT_FILE}"
     if fs.exists(path):
         raise ReplicationError(
@@ -140,7 +140,7 @@ def refuse_pending_load(root: Path) -> None:
 
 
 def _what_is_wrong(role: FollowerRole) -> str | None:
-    """What keeps a role from being one, None if nothing does."""
+    """Return what makes a role invalid, None if nothing does."""
     if not role.source or len(role.source) > MAX_SOURCES or len(set(role.source)) < len(role.source):
         return f"source names {len(role.source)} directories; from 1 to {MAX_SOURCES} are needed, none of them twice"
     for path in role.source:

@@ -1,7 +1,7 @@
-"""Offsets that no segment holds, and never will, written down in the partition's directory.
+"""The file of a partition's gaps: offsets that no segment holds or ever will.
 
-A log may lack offsets where a cleaner, a truncation inside a batch, a follower's batches or a repair left them out.
-Between two segments only this file tells such a gap from a segment that is missing. A broker passes it over.
+A cleaner, a truncation inside a batch, a follower's batches or a repair can leave offsets out. Between two segments,
+only this file distinguishes such a gap from a missing segment. A broker ignores the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VERSION = 1
 
 
 def read_gaps(directory: str | os.PathLike[str]) -> list[tuple[int, int]]:
-    """Read the stretches `[start, end)` of offsets that are gone; none without the file. `StorageError` if damaged."""
+    """Read the gaps `[start, end)`; none if there is no file. Raises `StorageError` if the file is damaged."""
     content = json_file.read(os.path.join(directory, GAPS_FILE), MAX_FILE_BYTES, _VERSION)
     if content is None:
         return []
@@ -44,16 +44,16 @@ def read_gaps(directory: str | os.PathLike[str]) -> list[tuple[int, int]]:
 
 
 def write_gaps(directory: str | os.PathLike[str], gaps: Iterable[tuple[int, int]]) -> None:
-    """Replace the file, durably; stretches that touch become one."""
+    """Replace the file, durably; adjacent and overlapping gaps are merged."""
     content = {"version": _VERSION, "gaps": _merged(gaps)}
     fs.write_atomically(os.path.join(directory, GAPS_FILE), f"{json.dumps(content)}\n".encode())
 
 
 def add_gap(directory: str, start: int, end: int, *, first_base: int) -> None:
-    """Write down that a log rolls over offsets `[start, end)`, durably, before the new segment is there.
+    """Record, durably, that a log skips offsets `[start, end)` when it rolls; called before the new segment is made.
 
-    Stretches below `first_base`, where the log begins, are left out. A damaged file stays as it is: what it said is not
-    known, and `kstore verify` tells of it.
+    Gaps below `first_base`, the start of the log, are dropped. A damaged file is not changed, since its content is not
+    known; `kstore verify` reports it.
     """
     try:
         gaps = read_gaps(directory)
@@ -66,7 +66,7 @@ def add_gap(directory: str, start: int, end: int, *, first_base: int) -> None:
 
 
 def cut_gaps(directory: str, end: int) -> None:
-    """Drop the gaps above `end`, where the data ends after a truncation. A damaged file is not changed."""
+    """Drop the gaps above `end`, the end of the data after a truncation. A damaged file is not changed."""
     if not fs.exists(os.path.join(directory, GAPS_FILE)):
         return
     try:
@@ -83,7 +83,7 @@ def cut_gaps(directory: str, end: int) -> None:
 
 
 def _below(gaps: Iterable[tuple[int, int]], limit: int) -> list[tuple[int, int]]:
-    """The stretches, and the parts of such, below an offset."""
+    """Return the gaps below an offset; one that contains it is cut there."""
     return [(start, min(end, limit)) for start, end in gaps if start < limit]
 
 

@@ -1,9 +1,9 @@
-"""The offset and time index files of a segment: their sizes, their bytes, and their maps (SEMANTICS 3).
+"""The offset and time index files of a segment: resizing, reading, writing and mapping them (SEMANTICS 3).
 
 A file has its full size while its segment is active, and is cut to its entries when the segment is sealed. Entries are
-written with `pwrite`, so that a full disk is a `StorageError`, and read with `pread` into memory of our own; only a
-large file of a sealed segment is mapped. Invariant: no file is cut while it is mapped: only `_resize` cuts, after
-`_unmap`, and before each search it is seen whether another program has cut it.
+written with `pwrite`, so that a full disk is a `StorageError`, and read with `pread`; only a large file of a sealed
+segment is mapped. Invariant: no file is cut while it is mapped. Only `_resize` cuts, after `_unmap`, and each search
+first checks whether another program has cut the file.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, StrPath
 
 COPY_BYTES = 64 << 10
-"""Up to this size a trimmed index is copied: a map costs a descriptor, and more than so few bytes."""
+"""Up to this size a trimmed index is copied: a map costs a descriptor, and more time than copying so few bytes."""
 
 
 class IndexFile(Entries):
-    """The common part of both kinds of index file.
+    """The base class of both kinds of index file.
 
-    Making the object touches no disk: the first use opens the file, and takes all of it for entries (SEMANTICS 3.4). A
-    missing file is a `StorageError`, but not to `grow`, `create_empty` and `replace`, which make it.
+    The constructor does no I/O. The first use opens the file and treats all of it as entries (SEMANTICS 3.4). A missing
+    file is a `StorageError`, except for `grow`, `create_empty` and `replace`, which create it.
 
-    With `writable=False` the file is another process's. Nothing is mapped or written: its sound entries (FORMAT 7.5)
-    are copied to private memory when they are first needed, `refresh` adds what came since, a missing file has none.
+    With `writable=False` the file is another process's. Nothing is mapped or written. The valid entries (FORMAT 7.5)
+    are copied to memory when they are first needed, and `refresh` adds new ones; a missing file has no entries.
 
-    A writer with a `pwrite` of its own takes `fd` and `max_entries`. It writes the entry at `entries * entry_bytes` and
-    then sets `entries`. `fd` is good until `trim`, `truncate_to`, `replace`, `create_empty` or `close`; `flush` knows
-    of such writes by the change of `entries`.
+    A writer that calls `pwrite` itself uses `fd` and `max_entries`. It writes the entry at `entries * entry_bytes` and
+    then sets `entries`, which tells `flush` of the write. `fd` is valid until `trim`, `truncate_to`, `replace`,
+    `create_empty` or `close`.
 
-    Lookups may run in any thread, beside an append, a cut or a refresh; what changes the file is for one at a time.
-    An `openfiles.Holder` of the bytes that are searched; the descriptor for writing is the log's to give up (`park`).
+    As an `openfiles.Holder` it holds the bytes that are searched; the log closes the descriptor for writing (`park`).
+    Lookups may run in any thread, also during an append, a cut or a refresh; one thread at a time may change the file.
     """
 
     listed = False
@@ -55,8 +55,8 @@ class IndexFile(Entries):
         self._fd = -1
         self._closed = False
         self._unsynced = False
-        self._copy = bytearray()  # the entries of a file that is only read, and room behind them
-        self._remainder = 0  # bytes behind the last whole entry of the file as it was found
+        self._copy = bytearray()  # a copy of the file's entries, with space behind them
+        self._remainder = 0  # the bytes behind the last whole entry when the file was opened
         self._lock = threading.RLock()  # held while the file is opened, mapped, cut or closed, never during a search
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class IndexFile(Entries):
 
     @property
     def fd(self) -> int:
-        """The descriptor for writing entries; opens the file, which must be there."""
+        """The descriptor for writing entries; opens the file, which must exist."""
         if not self._is_open():
             self._open(create=False)
         return self._fd
@@ -78,7 +78,7 @@ class IndexFile(Entries):
         return self._handles is not None and not self._handles.closed
 
     def _open(self, *, create: bool) -> None:
-        """Have a descriptor for writing, and know the size."""
+        """Open a descriptor for writing unless one is open, and read the file's size."""
         with self._lock:
             self._check_open()
             if not self.writable:
@@ -87,13 +87,13 @@ class IndexFile(Entries):
                 handles = fs.Handles()
                 self._fd = handles.add(self._open_path(write=True, create=create))
                 self._handles = handles
-                self._unmap()  # it may be a copy, which new entries would not reach
+                self._unmap()  # the held bytes may be a copy, which would not get new entries
             elif self._handles.closed:
                 raise LogClosedError(f"{self.path}: the index belongs to the process that this one was forked from")
             self._find_size(self._fd)
 
     def _find_size(self, fd: int) -> None:
-        """Take the whole file for entries, unless their number is known (SEMANTICS 3.4)."""
+        """Treat the whole file as entries, unless their number is known (SEMANTICS 3.4)."""
         if not self._has_size():
             entries, self._remainder = divmod(fs.size(fd), self.entry_bytes)
             self._set_size(entries, entries)
@@ -108,7 +108,7 @@ class IndexFile(Entries):
             raise LogClosedError(f"{self.path}: the index is closed")
 
     def _attach(self) -> None:
-        """Bring the bytes to search in: a copy of the entries in use, or a map of a large file that is full."""
+        """Provide the bytes to search: a copy of the entries in use, or a map of a large file that is full."""
         if not self.writable:
             self.refresh()
             return
@@ -128,7 +128,7 @@ class IndexFile(Entries):
                     )
                 if not written and size <= COPY_BYTES:
                     self._hold(fs.pread(fd, size, 0))
-                elif written or self.entries < self.max_entries:  # else nothing is written to it
+                elif written or self.entries < self.max_entries:  # otherwise no entry can be added
                     self._copy_used(fd, self.entries)
                 else:
                     self._hold(fs.map(fd, size), self.entries)
@@ -139,7 +139,7 @@ class IndexFile(Entries):
             openfiles.opened(self, self.holds())
 
     def _copy_used(self, fd: int, entries: int) -> None:
-        """Copy the entries in use that were not copied before; the file is long enough."""
+        """Copy the entries in use that are not yet copied; the file is long enough."""
         size, copied = self.entry_bytes, self._filled()
         if copied and self._held_bytes() < entries * size:
             old, self._copy = self._copy, bytearray(2 * entries * size)
@@ -153,7 +153,7 @@ class IndexFile(Entries):
         self._hold(self._copy, entries)
 
     def _unmap(self) -> None:
-        """Let go of the bytes, and of a map's file."""
+        """Release the bytes, and close a map."""
         held = self._drop()
         if self.writable:
             self._copy = bytearray()
@@ -161,7 +161,7 @@ class IndexFile(Entries):
             held.close()
 
     def _resize(self, entries: int, room: int) -> None:
-        """Make the file exactly `room` entries long, the first `entries` of them in use."""
+        """Set the file's length to `room` entries, of which the first `entries` are in use."""
         with self._lock:
             self._set_size(min(entries, self.entries), self.max_entries)
             self._unmap()
@@ -170,26 +170,26 @@ class IndexFile(Entries):
                 fs.truncate(self._fd, size)
                 self._set_size(entries, room)
             except BaseException:
-                # An interrupt may have come before the truncation or after it: the file knows.
+                # An interrupt may have come before or after the truncation: read the size from the file.
                 entries_on_disk = fs.size(self._fd) // self.entry_bytes
                 self._set_size(min(entries, entries_on_disk), entries_on_disk)
                 raise
             self._remainder = 0
             self._unsynced = True
 
-    # ---- letting go ----
+    # ---- releasing files ----
 
     def park(self) -> None:
-        """Give up the descriptor and the map until the next use; only while no thread writes through `fd`.
+        """Close the descriptor and the map until the next use; only while no thread writes through `fd`.
 
-        What is to be flushed is not forgotten.
+        The next `flush` still syncs earlier writes.
         """
         with self._lock:
             self._unmap()
             self._let_go()
 
     def holds(self) -> int:
-        """1 for a map; a copy by its size, and so what is remembered of searches by time."""
+        """Return 0 if nothing is held, otherwise 1 plus the memory for the copy and the proofs in `COPY_BYTES`."""
         size = self._held_bytes()
         if size < 0:
             return 0
@@ -197,24 +197,24 @@ class IndexFile(Entries):
         return 1 + (copied + self._proof_bytes()) // COPY_BYTES
 
     def was_used(self) -> bool:
-        """Whether the entries were read since the last call."""
+        """Return whether the entries were read since the last call."""
         return self._take_touched()
 
     def let_go(self) -> None:
-        """Let go of the bytes that are searched: of a map as of one that is in the way of a cut, see `_unmap`."""
+        """Release the bytes that are searched, as `_unmap` does."""
         with self._lock:
             self._unmap()
             if not self.writable and not self._closed:
-                self._forget()  # else `refresh` would add new entries to the dropped copy
+                self._forget()  # otherwise `refresh` would add new entries to the dropped copy
                 self._copy = bytearray()
 
     # ---- sizes ----
 
     def grow(self, max_bytes: int | None = None) -> bool:
-        """Give the file the full size of an active segment's, making it if it is missing; whether the size changed.
+        """Resize the file to the full size of an active segment's index; return whether the size changed.
 
-        `max_bytes` (`segment.index.bytes`) is remembered. The size is the largest multiple of an entry in it
-        (SEMANTICS 3.1), and never less than the entries there are. Raises `ValueError` when not even one entry fits.
+        Creates a missing file, and remembers `max_bytes` (`segment.index.bytes`). The size is the largest multiple of
+        an entry up to `max_bytes` (SEMANTICS 3.1), but never cuts entries. Raises `ValueError` if no entry fits.
         """
         with self._lock:
             if max_bytes is not None:
@@ -230,8 +230,7 @@ class IndexFile(Entries):
             return True
 
     def trim(self) -> bool:
-        """Cut the file to the entries in use, and close the descriptor; whether the size changed
-        (SEMANTICS 2.9, 3.5)."""
+        """Cut the file to the entries in use and close it; return whether the size changed (SEMANTICS 2.9, 3.5)."""
         with self._lock:
             self._open(create=False)
             changed = self.max_entries > self.entries or self._remainder > 0
@@ -243,7 +242,7 @@ class IndexFile(Entries):
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at and above `offset`, then grow the file to full size (SEMANTICS 3.15).
 
-        What is dropped is zeros on the disk too, so that another process does not take it for entries.
+        The dropped entries become zeros on the disk too, so that another process does not read them as entries.
         """
         with self._lock:
             self._open(create=False)
@@ -252,16 +251,16 @@ class IndexFile(Entries):
             self.grow()
 
     def create_empty(self) -> None:
-        """Make the file with no entries and a size of 0, as a trimmed index without entries is (SEMANTICS 8.8)."""
+        """Make the file empty, as a trimmed index without entries is; create a missing one (SEMANTICS 8.8)."""
         self.replace(b"")
         self._let_go()
 
     def replace(self, data: ReadableBuffer, *, at_full_size: bool = False) -> bool:
-        """Make `data` all of the file, making it if it is missing; whether a byte changed.
+        """Replace the content of the file with `data`; return whether a byte changed. Creates a missing file.
 
-        For a rebuild (SEMANTICS 8.15): what is there already is not written again. An append of force, `grow` or `trim`
-        may follow. With `at_full_size` the zeros stay that a file at full size has behind its entries. Raises
-        `ValueError` when `data` is not whole entries.
+        Used for a rebuild (SEMANTICS 8.15): equal bytes are not written again. A `maybe_append` with `force`, `grow` or
+        `trim` may follow. With `at_full_size` a file at full size keeps the zeros behind its entries. Raises
+        `ValueError` if `data` is not whole entries.
         """
         data = memoryview(data).cast("B")
         entries, remainder = divmod(len(data), self.entry_bytes)
@@ -270,7 +269,7 @@ class IndexFile(Entries):
         with self._lock:
             self._open(create=True)
             self._unmap()
-            self._unsynced = True  # also as it is: the process that wrote it may have died before its sync
+            self._unsynced = True  # even if nothing changes: the process that wrote it may have died before its sync
             size = fs.size(self._fd)
             room, self._remainder = divmod(size, self.entry_bytes)
             if at_full_size and not self._remainder and size >= len(data):
@@ -289,7 +288,7 @@ class IndexFile(Entries):
             return not same or size != len(data)
 
     def _overwrite(self, data: bytes) -> bool:
-        """Write the first bytes of the file, unless they are these; whether they were others."""
+        """Write `data` at the start of the file unless it is there already; return whether it was written."""
         if not data or fs.pread(self._fd, len(data), 0) == data:
             return False
         fs.pwrite(self._fd, data, 0)
@@ -298,7 +297,7 @@ class IndexFile(Entries):
     # ---- entries ----
 
     def _write(self, entry: bytes) -> None:
-        """Write the next entry; one that the file has no room for makes it longer."""
+        """Write the next entry; if the file has no space for it, the file grows."""
         slot = self.entries
         if slot < self.max_entries:
             fs.pwrite(self.fd, entry, slot * self.entry_bytes)
@@ -311,7 +310,7 @@ class IndexFile(Entries):
             self._unsynced = True
 
     def _relative(self, offset: int) -> int:
-        """The offset as an entry holds it (SEMANTICS 3.9)."""
+        """Return the relative offset that an entry holds (SEMANTICS 3.9)."""
         if not 0 <= offset - self.base_offset <= INT_MAX:
             raise ValueError(f"offset {offset} is not within 0 to {INT_MAX} of the base offset {self.base_offset}")
         return offset - self.base_offset
@@ -319,9 +318,9 @@ class IndexFile(Entries):
     # ---- soundness ----
 
     def looks_trimmed(self, log_bytes: int) -> bool:
-        """Whether the file is as a close leaves it, for a log of that many bytes: sound entries and nothing else.
+        """Return whether the file has only valid entries for a log of `log_bytes`, as after a clean close.
 
-        Reads every entry, unless the last two show the zeros of a file at full size. False for a missing file.
+        Reads every entry, unless the last two are the zeros of a file at full size. False for a missing file.
         """
         try:
             if self._ends_as_at_full_size():
@@ -331,9 +330,9 @@ class IndexFile(Entries):
             return False
 
     def _ends_as_at_full_size(self) -> bool:
-        """Whether the file's last two entries are the same, as the zeros of one at full size are.
+        """Return whether the file's last two entries are equal, as the zeros of a file at full size are.
 
-        They are read: mapping the end of such a file costs a millisecond, and an opening after a crash looks at many.
+        Uses `pread`: mapping the end of such a file takes a millisecond, and opening after a crash checks many files.
         """
         with fs.closing(self._open_path()) as fd:
             size = fs.size(fd) // self.entry_bytes * self.entry_bytes
@@ -343,16 +342,16 @@ class IndexFile(Entries):
         )
 
     def _fits(self, log_bytes: int) -> bool:
-        """Whether the last entry can be that of a log of so many bytes."""
+        """Return whether the last entry is possible in a log of `log_bytes`."""
         raise NotImplementedError
 
     # ---- another process's file ----
 
     def refresh(self) -> int:
-        """Of a file that is only read, copy the sound entries that came since it was last read; how many there are.
+        """Copy the valid entries added since the last read of a read-only file; return the number of entries.
 
-        An index whose last known entry has changed was truncated, and is read anew from the start. A caller that knows
-        of a truncation from elsewhere calls `reload`.
+        If the last known entry has changed, the index was truncated, and all of it is read again. A caller that knows
+        of a truncation calls `reload`.
         """
         with self._lock:
             self._check_open()
@@ -377,20 +376,20 @@ class IndexFile(Entries):
         return entries
 
     def reload(self) -> int:
-        """Drop the copy of a file that is only read, and read it anew; returns the number of sound entries."""
+        """Drop the copy of a read-only file and read all of it again; return the number of entries."""
         with self._lock:
             if not self.writable:
                 self._forget()
             return self.refresh()
 
     def _copy_from(self, fd: int, copied: int) -> bool:
-        """Copy the entries behind the first `copied` ones; False if the file no longer has the last of those."""
+        """Copy the entries behind the first `copied` ones; return False if the last of those has changed."""
         size = self.entry_bytes
         last = self._copy[(copied - 1) * size : copied * size] if copied else b""
         pieces: list[bytes] = []
         added = 0
         while True:
-            # From the last sound entry on: it shows whether the file is the same, and what may follow it.
+            # Start at the last valid entry: it shows whether the file was truncated, and which entries may follow.
             piece = fs.pread(fd, COPY_BYTES // size * size, max(copied + added - 1, 0) * size)
             if not piece.startswith(last):
                 return False
@@ -405,7 +404,7 @@ class IndexFile(Entries):
         return True
 
     def _add_copied(self, copied: int, data: bytes, entries: int) -> None:
-        """Put entries behind the `copied` ones; memory that must grow gets twice the needed size."""
+        """Put entries behind the `copied` ones; a copy that must grow gets twice the needed size."""
         size = self.entry_bytes
         if copied + entries > self.max_entries:
             room = 2 * (copied + entries) if copied else entries
@@ -421,9 +420,9 @@ class IndexFile(Entries):
     # ---- the disk, and the end ----
 
     def flush(self) -> None:
-        """Return once all entries written before the call, and the file's size, are on the disk.
+        """Sync all entries written before the call, and the file's size.
 
-        Costs nothing when nothing was written. The directory is not synced. For one thread at a time.
+        Does no I/O if nothing was written. Does not sync the directory. Only one thread at a time may call this.
         """
         with ExitStack() as uses:
             with self._lock:
@@ -444,7 +443,7 @@ class IndexFile(Entries):
                 raise
 
     def close(self) -> None:
-        """Let go of map and descriptor, without trim or sync; a later use raises `LogClosedError`. May be repeated."""
+        """Close map and descriptor without trim or sync; a later use raises `LogClosedError`. May be called again."""
         with self._lock:
             self._closed = True
             self._unmap()
@@ -455,8 +454,8 @@ class IndexFile(Entries):
 class OffsetIndex(OffsetEntries, IndexFile):
     """A `.index` file: entries (last offset of a batch, position where it starts), 8 bytes each.
 
-    `OffsetIndex(path, base_offset, max_bytes)`, where `max_bytes` is `segment.index.bytes`. See `IndexFile` for the
-    life of the file and for threads, `OffsetEntries` for the search.
+    In `OffsetIndex(path, base_offset, max_bytes)`, `max_bytes` is `segment.index.bytes`. `OffsetEntries` has the
+    search, and `IndexFile` the handling of the file and the rules for threads.
     """
 
     __init__ = IndexFile.__init__
@@ -465,8 +464,8 @@ class OffsetIndex(OffsetEntries, IndexFile):
     def append(self, offset: int, position: int) -> None:
         """Add an entry (SEMANTICS 3.9).
 
-        Raises `ValueError` when the index is full, `offset` is not above the last one or out of range, and
-        `StorageError`; nothing was added then.
+        Raises `ValueError` if the index is full, or if `offset` is out of range or not above the last entry's, and
+        `StorageError`. After an error nothing was added.
         """
         relative = self._relative(offset)
         if self.is_full:
@@ -484,24 +483,24 @@ class OffsetIndex(OffsetEntries, IndexFile):
 class TimeIndex(TimeEntries, IndexFile):
     """A `.timeindex` file: entries (greatest timestamp so far, last offset of its batch), 12 bytes each.
 
-    `TimeIndex(path, base_offset, max_bytes)`, where `max_bytes` is `segment.index.bytes`. See `IndexFile` for the life
-    of the file and for threads, `TimeEntries` for the search.
+    In `TimeIndex(path, base_offset, max_bytes)`, `max_bytes` is `segment.index.bytes`. `TimeEntries` has the search,
+    and `IndexFile` the handling of the file and the rules for threads.
     """
 
     __init__ = IndexFile.__init__
     _searched = TimeEntries
 
     def closing_entry(self, entries: bytes, timestamp: int, offset: int) -> bytes:
-        """The bytes of the entry that a roll adds behind these entries, none where they end with it (SEMANTICS 3.8)."""
+        """Return the bytes of a roll's closing entry, none if `entries` already reach the timestamp (SEMANTICS 3.8)."""
         last_timestamp, _ = TimeEntries(entries, self.base_offset).last
         return time_entry(timestamp, self._relative(offset)) if timestamp > last_timestamp else b""
 
     def maybe_append(self, timestamp: int, offset: int, *, force: bool = False) -> bool:
-        """Add an entry if `timestamp` is above the last one; whether it was added (SEMANTICS 3.8).
+        """Add an entry if `timestamp` is above the last one; return whether it was added (SEMANTICS 3.8).
 
-        The closing entry of a roll is added with `force`: it takes the reserved slot, and if even that is taken it
-        makes the file longer. Raises `ValueError` when the index is full, when `timestamp` or `offset` is below the
-        last entry's and when `offset` is out of range, and `StorageError`; nothing was added then.
+        The closing entry of a roll is added with `force`: it takes the reserved slot, and if that is taken the file
+        grows. Raises `ValueError` if the index is full, if `timestamp` or `offset` is below the last entry's, or if
+        `offset` is out of range, and `StorageError`. After an error nothing was added.
         """
         if not force and self.is_full:
             raise ValueError(f"{self.path} is full: {self.entries} entries of at most {self.max_entries}, one reserved")

@@ -1,7 +1,6 @@
-"""Small JSON files of kstore's own, read as strictly as a stranger's request: size, depth, names, types and ranges.
+"""Parses kstore's own small JSON files as strictly as untrusted input: size, depth, names, types and ranges.
 
-Owns how such a file is taken apart, and the error that names the file and the field; what a field means is left to the
-file that owns it. Invariant: any bytes whatever give an object of the expected form or a `StorageError`.
+Errors name the file and the field. Invariant: any bytes result in an object of the expected form or a `StorageError`.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ MAX_TEXT = 1000
 
 
 def read(path: str, most_bytes: int, version: int) -> Fields | None:
-    """The object in a file, without its `version`, which was compared; None when there is no file.
+    """Return the object in a file without its `version`, which must be the given one; None if there is no file.
 
-    `StorageError` for a file that is larger than `most_bytes`, that is no such object, or of another version.
+    Raises `StorageError` if the file is larger than `most_bytes`, is no such object, or has another version.
     """
     try:
         data = fs.read_file(path, most_bytes=most_bytes)
@@ -46,19 +45,19 @@ def read(path: str, most_bytes: int, version: int) -> Fields | None:
 
 
 def parse(data: bytes) -> Any:
-    """JSON as RFC 8259 has it: UTF-8, no name twice in an object, no NaN; `ValueError` and `RecursionError`."""
+    """Parse JSON strictly (RFC 8259): UTF-8, no duplicate names, no NaN. Raises `ValueError` or `RecursionError`."""
     return json.loads(data.decode(), object_pairs_hook=_no_name_twice, parse_constant=_no_constant)
 
 
 def malformed(path: str, what: str) -> StorageError:
-    """Make the error of a malformed file: records depend on it, so that nothing in it is guessed."""
+    """Return the error for a malformed file. Records depend on such files, so a reader guesses nothing."""
     return StorageError(errno.EBADMSG, f"malformed: {what}; 'kstore repair' says how to go on", path)
 
 
 class Fields:
-    """The fields of one object of a file; each is taken by its name, and `end` refuses those that were not taken.
+    """The fields of one object of a file. Each method takes a field by its name; `end` refuses fields not taken.
 
-    `where` is the object's own place in the file, as `shares[0].`. Not thread-safe.
+    `where` is the place of the object in the file, for example `shares[0].`. Not thread-safe.
     """
 
     def __init__(self, parsed: Any, path: str, where: str = "") -> None:
@@ -69,59 +68,59 @@ class Fields:
         self._left = dict(parsed)
 
     def take(self, name: str) -> Any:
-        """A field of any type."""
+        """Take a field of any type."""
         if name not in self._left:
             raise malformed(self.path, f"{self.where}{name} is missing")
         return self._left.pop(name)
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """A whole number of `[low, high]`."""
+        """Take a whole number in `[low, high]`."""
         value = self.take(name)
         if type(value) is not int or not low <= value <= high:
             raise self.refusal(name, value, f"a whole number from {low} to {high}")
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """Take true or false."""
         value = self.take(name)
         if type(value) is not bool:
             raise self.refusal(name, value, "true or false")
         return value
 
     def text(self, name: str) -> str:
-        """Text of at most `MAX_TEXT` characters."""
+        """Take text of at most `MAX_TEXT` characters."""
         return self.text_of(name, self.take(name))
 
     def text_of(self, name: str, value: Any) -> str:
-        """`value`, which stands at `name`, if it is text."""
+        """Return `value`, which is at `name`, if it is text."""
         if not isinstance(value, str) or len(value) > MAX_TEXT or not is_text(value):
             raise self.refusal(name, value, f"text of at most {MAX_TEXT} characters, without NUL and lone surrogates")
         return value
 
     def file_path(self, name: str) -> str:
-        """An absolute path without `.`, `..` and `//`."""
+        """Take an absolute path without `.`, `..` and `//`."""
         return self.path_of(name, self.take(name))
 
     def path_of(self, name: str, value: Any) -> str:
-        """`value`, which stands at `name`, if it is such a path."""
+        """Return `value`, which is at `name`, if it is such a path."""
         if not isinstance(value, str) or not is_plain_path(value):
             raise self.refusal(name, value, "an absolute path without '.', '..', '//' and NUL")
         return value
 
     def items(self, name: str) -> list[tuple[str, Any]]:
-        """A list's items, each with its place in this object, as `segments[2]`."""
+        """Take a list; return its items, each with its place in this object, for example `segments[2]`."""
         value = self.take(name)
         if not isinstance(value, list):
             raise self.refusal(name, value, "a list")
         return [(f"{name}[{number}]", item) for number, item in enumerate(value)]
 
     def objects(self, name: str) -> Iterator[Fields]:
-        """A list of objects."""
+        """Take a list of objects."""
         for place, item in self.items(name):
             yield Fields(item, self.path, f"{self.where}{place}.")
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """An object whose names are data."""
+        """Take an object whose names are data."""
         value = self.take(name)
         if not isinstance(value, dict):
             raise self.refusal(name, value, "an object")
@@ -130,17 +129,17 @@ class Fields:
         return value
 
     def refusal(self, name: str, value: Any, wanted: str) -> StorageError:
-        """Make the error for a field that does not have the `wanted` form."""
+        """Return the error for a field that does not have the `wanted` form."""
         return malformed(self.path, f"{self.where}{name} is {_shown(value)}; {wanted} is needed")
 
     def end(self) -> None:
-        """Refuse an object with a field that this release does not know."""
+        """Raise `StorageError` if the object has a field that this release does not know."""
         for name in self._left:
             raise malformed(self.path, f"{self.where}{_shown(name)} is no field of this version")
 
 
 def is_plain_path(path: str) -> bool:
-    """Whether text is an absolute path that the system could open, without `.`, `..` or `//` in it."""
+    """Return whether `path` is an absolute path that the system could open, without `.`, `..` or `//` in it."""
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:
@@ -149,7 +148,7 @@ def is_plain_path(path: str) -> bool:
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be written as UTF-8, and has no NUL."""
+    """Return whether the text can be written as UTF-8 and has no NUL."""
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:

@@ -1,9 +1,9 @@
-"""A root's files about bulk loads: the record of a pending one, and the list of those that are done.
+"""A root's files about bulk loads: the record of a pending load, and the list of finished ones.
 
-`kstore-commit.json` is there only while a load that was decided is not wholly in the logs; `kstore-loads.json` has the
-last version of each application and the newest loads without one. A broker passes both over. Invariant: a load is
-decided by the record in its first root alone, which says so itself, wherever that root is found later; copies elsewhere
-only keep writers out.
+`kstore-commit.json` exists only while a load is committed but not yet wholly in the logs. `kstore-loads.json` has the
+last version of each application and the newest loads without an application. A broker ignores both. Invariant: only the
+record in a load's primary root commits it; that record says so itself, so the root may be moved. The copies in other
+roots only keep writers out.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from kstore.files.json_file import Fields
 COMMIT_FILE = "kstore-commit.json"
 LOADS_FILE = "kstore-loads.json"
 STAGING = ".kstore-staging"
-"""The suffix of a staging directory beside its root, behind the root's name."""
+"""The suffix that makes a root's path the path of its staging directory."""
 
 TASK_PREFIX = "task-"
-MAX_COMMIT_BYTES = 64 << 20  # some two hundred thousand staged segments
+MAX_COMMIT_BYTES = 64 << 20  # about two hundred thousand staged segments
 MAX_LOADS_BYTES = 32 << 20
 
 MOST_JOBS = 1000
-"""How many loads without a transaction are remembered; the staged files of older ones are long gone."""
+"""How many loads are remembered by name; the staged files of older ones are long deleted."""
 
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """A load that is decided. `shares` are those of the partitions, `directories` hold the staged files.
+    """The record of a committed load: one of `shares` for each partition, and the `directories` of the staged files.
 
-    `load` names it: what was staged in these directories; "" where nothing was. `primary` is the root whose record
-    decides. Of what was read, `decides` says whether it does, and `root` where its root was when it was written.
+    `load` is the name of the load, "" if nothing was staged. `primary` is the root whose record commits the load. In a
+    record that was read, `decides` says whether it is that record, and `root` is its root's path when it was written.
     """
 
     load: str
@@ -64,19 +64,19 @@ class CommitRecord:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Which loads have been done: the last version by application, and loads by name, the oldest first."""
+    """The finished loads: the last version of each application, and the names of loads, the oldest first."""
 
     applications: Mapping[str, int] = field(default_factory=dict)
     loads: tuple[str, ...] = ()
 
     def has(self, load: str, application: str | None, version: int) -> bool:
-        """Whether this load, or this version of the application or a later one, has been done; a load "" never has."""
+        """Return whether this load, or this or a later version of the application, is finished; a load "" never is."""
         if application is not None and self.applications.get(application, -1) >= version:
             return True
         return load != "" and load in self.loads
 
     def with_load(self, load: str, application: str | None, version: int) -> Done:
-        """The same with one more."""
+        """Return a copy with one more load."""
         applications = dict(self.applications)
         if application is not None:
             applications[application] = max(version, applications.get(application, version))
@@ -84,28 +84,28 @@ class Done:
         return Done(applications, loads[-MOST_JOBS:])
 
     def joined(self, other: Done) -> Done:
-        """The loads of both."""
+        """Return the loads of both."""
         applications = dict(other.applications)
         for name, version in self.applications.items():
             applications[name] = max(version, applications.get(name, version))
         return Done(applications, tuple(dict.fromkeys([*self.loads, *other.loads])))
 
     def write(self, roots: Iterable[str]) -> None:
-        """Write it to every root, durably."""
+        """Write the loads to every root, durably."""
         data = {"version": _VERSION, "applications": dict(self.applications), "loads": list(self.loads)}
         for root in roots:
             _write(f"{root}/{LOADS_FILE}", data, MAX_LOADS_BYTES)
 
 
 def staging_areas(roots: Iterable[str], named: Iterable[str] = ()) -> tuple[str, ...]:
-    """Where loads into these roots may be staged: beside each root, and in the directories that the caller `named`."""
+    """Return where loads into these roots may be staged: next to each root, and in the directories of `named`."""
     return tuple(dict.fromkeys([*(f"{root}{STAGING}" for root in roots), *named]))
 
 
 def check_staged(directory: str, areas: Sequence[str], *, partition: str | None = None) -> str:
-    """Find the staging area that a task attempt's directory lies in, or its `partition` below that.
+    """Return the staging area of a task attempt's directory, or of the directory of its `partition`.
 
-    The area is followed by a job's name and a task's. `ConfigError` for any other path. Nothing is opened.
+    The path is AREA/JOB/TASK or AREA/JOB/TASK/PARTITION. Raises `ConfigError` for any other path. Does no I/O.
     """
     attempt, name = os.path.split(directory) if partition is not None else (directory, None)
     job, task = os.path.split(attempt)
@@ -121,7 +121,7 @@ def check_staged(directory: str, areas: Sequence[str], *, partition: str | None 
 
 
 def read_done(roots: Iterable[str]) -> Done:
-    """The loads of all roots; `StorageError` for a file that cannot be read."""
+    """Return the finished loads of all roots; raise `StorageError` if a file cannot be read."""
     done = Done()
     for root in roots:
         path = f"{root}/{LOADS_FILE}"
@@ -138,7 +138,7 @@ def read_done(roots: Iterable[str]) -> Done:
 
 
 def write_commit(record: CommitRecord) -> None:
-    """Decide a load: when this returns it happens, when it raises it may."""
+    """Commit a load. If this raises, the load may or may not be committed."""
     data = {
         "version": _VERSION,
         "load": record.load,
@@ -149,22 +149,22 @@ def write_commit(record: CommitRecord) -> None:
         "shares": list(record.shares),
         "directories": list(record.directories),
     }
-    for root in sorted(record.roots, key=lambda root: root == record.primary):  # the one that counts comes last
+    for root in sorted(record.roots, key=lambda root: root == record.primary):  # the record that commits is last
         own = {"decides": root == record.primary, "root": root}
         _write(f"{root}/{COMMIT_FILE}", data | own, MAX_COMMIT_BYTES)
 
 
 def remove_commit(record: CommitRecord) -> None:
-    """Take the record of a load away that is done, or that never was decided."""
+    """Remove the record of a load that is finished or was never committed."""
     for root in sorted(record.roots, key=lambda root: root != record.primary):
         if fs.exists(root) and fs.unlink(f"{root}/{COMMIT_FILE}"):
             fs.sync_directory(root)
 
 
 def read_commit(root: str) -> CommitRecord | None:
-    """The record in a root, None if there is none; `StorageError` for one that cannot be read.
+    """Return the record in a root, None if there is none; raise `StorageError` if it cannot be read.
 
-    Its fields are of the right types and ranges. Where its paths lead is checked by `find_pending`.
+    The types and ranges of its fields are checked here; `find_pending` checks where its paths lead.
     """
     path = f"{root}/{COMMIT_FILE}"
     fields = json_file.read(path, MAX_COMMIT_BYTES, _VERSION)
@@ -225,12 +225,11 @@ def _read_segment(fields: Fields) -> dict[str, Any]:
 
 
 def find_pending(roots: Sequence[str], areas: Sequence[str]) -> CommitRecord | None:
-    """The load that is decided and not done, if there is one, with the paths that its roots have now.
+    """Return the load that is committed but not finished, with the present paths of its roots; None if there is none.
 
-    Nothing is written to, renamed or removed by the record that it gives but in these roots, and below `areas`
-    (`staging_areas`). Copies of one that was not decided are removed. Raises `StorageError` when a copy is there and
-    the root that decides is not, for a root that is itself a copy, made while a load was pending, and for a record
-    that names other directories.
+    All paths of the result are in these roots or below `areas` (`staging_areas`), so that a forged record cannot change
+    other files. Copies of a load that was not committed are removed. Raises `StorageError` if a copy exists and the
+    primary root does not, if a root was copied while a load was pending, and if a record names other directories.
     """
     records: dict[str, CommitRecord] = {}
     for root in roots:
@@ -253,7 +252,7 @@ def find_pending(roots: Sequence[str], areas: Sequence[str]) -> CommitRecord | N
 
 
 def _confined(record: CommitRecord, path: str, roots: Sequence[str], areas: Sequence[str]) -> CommitRecord:
-    """The record with those of its roots alone that the caller named; `StorageError` where its paths lead elsewhere."""
+    """Return the record with only those of its roots that are in `roots`; refuse one with paths outside of them."""
     if record.primary not in roots:
         raise json_file.malformed(path, f"primary is {_shown(record.primary)}, which is not opened with this root")
 
@@ -274,7 +273,7 @@ def _confined(record: CommitRecord, path: str, roots: Sequence[str], areas: Sequ
 
 
 def _where_it_is(record: CommitRecord, records: Mapping[str, CommitRecord]) -> CommitRecord:
-    """A record with the present paths of its roots, which may differ from those at the time of the decision."""
+    """Return a record with the present paths of its roots, which may have been moved since the commit."""
     moves = {copy.root: root for root, copy in records.items() if copy.load == record.load and copy.root != root}
     if not moves:
         return record
@@ -310,13 +309,13 @@ def _where_it_is(record: CommitRecord, records: Mapping[str, CommitRecord]) -> C
 
 
 def _is_the_same(one: str, other: str) -> bool:
-    """Whether two paths lead to one directory."""
+    """Return whether two paths lead to the same directory."""
     first, second = fs.stat(one), fs.stat(other)
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
 
 
 def _parents(old: str, new: str) -> list[tuple[str, str]]:
-    """The directories that were moved together with the root: the parts above the names that both paths end in."""
+    """Return the old and new path of the directory that was moved, without the names that both paths end in."""
     one, two = old.split("/"), new.split("/")
     while one and two and one[-1] == two[-1]:
         one.pop()
@@ -325,7 +324,7 @@ def _parents(old: str, new: str) -> list[tuple[str, str]]:
 
 
 def refuse_pending(root: str, topic: str, partition: int) -> None:
-    """Raise `StorageError` for a partition of a pending bulk load: only the store that finishes it may write."""
+    """Raise `StorageError` if a bulk load into the partition is pending: only the store that finishes it may write."""
     path = f"{root}/{COMMIT_FILE}"
     if not fs.exists(path):
         return

@@ -1,8 +1,8 @@
-"""One `.log` file: its descriptor, its bytes, whole batches in pieces.
+"""Reads one `.log` file: bytes, or whole batches in pieces.
 
-Bytes are read with `pread` into buffers of our own and never mapped, so that a file that another process cuts gives
-fewer bytes and not a dead process. The descriptor lives as long as a `LogFile` object refers to it: a reader that is in
-the middle of a file keeps it open after the log has dropped it.
+Bytes are read with `pread` and never mapped: if another process cuts the file, a read returns fewer bytes, while a map
+would kill the process. The descriptor is open as long as a `LogFile` object exists, so that a reader can finish reading
+a file that the log has dropped.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kstore.errors import CorruptRecordError, StorageError
 
 CHUNK_BYTES = 256 * 1024
 MAX_LOG_BYTES = INT_MAX
-"""The largest log file: positions in it have 32 bits. A larger one may be sparse, and would take long to scan."""
+"""The largest log file, since positions have 32 bits. A larger one may be sparse, and would take long to scan."""
 
 
 def open_log(path: str, *, write: bool = False, create: bool = False, follow: bool = False) -> int:
-    """Open a log file and give its descriptor; `StorageError` (EFBIG) for one larger than any segment."""
+    """Open a log file and return its descriptor; raise `StorageError` (EFBIG) if it is larger than any segment."""
     fd = fs.open(path, write=write, create=create, follow=follow)
     if (size := fs.size(fd)) > MAX_LOG_BYTES:
         fs.close(fd)
@@ -43,11 +43,11 @@ class LogFile:
         self._closer.atexit = False
 
     def close(self) -> None:
-        """Close the descriptor now; only for files that no other thread can be reading."""
+        """Close the descriptor now; no other thread may be reading the file."""
         self._closer()
 
     def size(self) -> int:
-        """Return the file's length in bytes, preallocated zeros included."""
+        """Return the file's length in bytes, including preallocated zeros."""
         return fs.size(self.fd)
 
     def read(self, position: int, length: int) -> bytes:
@@ -63,12 +63,12 @@ class LogFile:
         first_bytes: int | None = None,
         buffer: bytearray | None = None,
     ) -> Iterator[tuple[memoryview, int]]:
-        """Give the whole batches of `[position, end)` piece by piece, as (bytes, position).
+        """Yield the whole batches of `[position, end)` piece by piece, as (bytes, position).
 
-        The view is only good until the next piece is asked for. A batch that is larger than a piece is a piece of its
-        own. A `buffer` is used instead of one of `piece_bytes`. With `first_bytes` the first piece has so many, and
-        each is four times as large as the one before until they have `piece_bytes`: whoever wants but one record
-        reads no more. Raises `CorruptRecordError` where the bytes before `end` are not whole batches.
+        A view is valid until the next piece is requested. A batch that is larger than a piece is a piece by itself. If
+        `buffer` is given it is used instead of a new one of `piece_bytes`. With `first_bytes` the first piece has that
+        size, and each later one is four times as large, up to `piece_bytes`, so that reading a single record reads
+        little more. Raises `CorruptRecordError` if the bytes before `end` are not whole batches.
         """
         if buffer is None:
             buffer = bytearray(min(first_bytes or piece_bytes, max(end - position, 0)))

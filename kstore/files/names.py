@@ -1,7 +1,7 @@
-"""Names of topics, partition directories and segment files: build them, parse them, refuse the bad ones.
+"""Builds, parses and checks names of topics, partition directories and segment files (FORMAT 1.2, 1.3).
 
-Owns what FORMAT 1.2 and 1.3 say about names; touches no disk. Invariant: a directory name is split at its last `-`,
-since topics may hold dashes, and only after a transitional suffix (`-delete`, `-stray`, `-future`) is gone.
+Invariant: a directory name is split at its last `-`, since topic names may have dashes, and only after a transitional
+suffix (`-delete`, `-stray`, `-future`) is removed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FILE = re.compile(r"([0-9]+)(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(|
 class FileName(NamedTuple):
     """The parts of a file's name: offset, kind (`.log`, …) and state (`""`, `.deleted`, `.cleaned`, `.swap`).
 
-    `str()` builds the name again, with the 20 digits that Kafka writes.
+    `str()` builds the name with 20 digits, as Kafka does.
     """
 
     offset: int
@@ -61,9 +61,9 @@ class FileName(NamedTuple):
 
 
 class PartitionName(NamedTuple):
-    """The parts of a partition directory's name; a transitional `suffix` comes with a `unique_id`, else both are `""`.
+    """The parts of a partition directory's name; `suffix` and `unique_id` are `""` unless the name is transitional.
 
-    In a `-delete` or `-stray` name the topic may be the cut one.
+    In a `-delete` or `-stray` name the topic may be cut short.
     """
 
     topic: str
@@ -73,7 +73,7 @@ class PartitionName(NamedTuple):
 
 
 def file_name(offset: int, kind: str, state: str = "") -> str:
-    """Build the name of a segment's file or of a snapshot; the offset is in 0..2^63-1."""
+    """Build the name of a segment's file or of a snapshot; raise `ValueError` unless the offset is in 0..2^63-1."""
     if not 0 <= offset <= LONG_MAX:
         raise ValueError(f"offset {offset} is not in 0..{LONG_MAX}, so it names no file")
     return f"{offset:020d}{kind}{state}"
@@ -100,15 +100,14 @@ def txn_index_name(offset: int) -> str:
 
 
 def snapshot_name(offset: int) -> str:
-    """Build the name of the snapshot of the producers' state below this offset."""
+    """Build the name of the snapshot with the producers' state below this offset."""
     return file_name(offset, SNAPSHOT)
 
 
 def parse_file_name(name: str) -> FileName | None:
-    """Take a name apart; None when it is no segment's file and no snapshot.
+    """Parse the name of a segment's file or of a snapshot; return None for any other name.
 
-    Any number of digits is read, as Kafka reads them; that the name is the one that Kafka writes for the offset is
-    `str(parsed) == name`.
+    Any number of digits is accepted, as in Kafka; `str(parsed) == name` says whether Kafka would write this name.
     """
     match = _FILE.fullmatch(name)
     if match is None:
@@ -119,9 +118,9 @@ def parse_file_name(name: str) -> FileName | None:
 
 
 def offsets_by_kind(entries: Iterable[str]) -> dict[str, list[int]]:
-    """Sort the offsets in the names of segments' files and of snapshots by kind; names with a state are left out.
+    """Group the offsets in the names of segment files and snapshots by kind; names with a state are left out.
 
-    As `parse_file_name` for each, with no object for each: a directory may have hundreds of thousands of names.
+    Parses as `parse_file_name` does, but makes no object for each of possibly hundreds of thousands of names.
     """
     offsets: dict[str, list[int]] = {kind: [] for kind in (*SEGMENT_KINDS, SNAPSHOT)}
     for name in entries:
@@ -134,13 +133,13 @@ def offsets_by_kind(entries: Iterable[str]) -> dict[str, list[int]]:
 
 
 def parse_offset(name: str) -> int | None:
-    """Read the offset before the first `.` of any name, whatever follows; None without one (SEMANTICS 8.6)."""
+    """Return the offset before the first `.` of any name, whatever follows; None if there is none (SEMANTICS 8.6)."""
     digits, dot, _ = name.partition(".")
     return _parse_digits(digits, LONG_MAX) if dot and digits.isascii() and digits.isdigit() else None
 
 
 def check_topic(topic: str) -> str:
-    """Give the topic back, or raise `InvalidTopicError` that says which rule it breaks (FORMAT 1.2)."""
+    """Return the topic, or raise `InvalidTopicError` with the rule that it breaks (FORMAT 1.2)."""
     if not isinstance(topic, str):
         raise InvalidTopicError(f"a topic is a str, not {type(topic).__name__}")
     if not topic:
@@ -155,25 +154,25 @@ def check_topic(topic: str) -> str:
 
 
 def metric_name(topic: str) -> str:
-    """Give a topic's name as metrics have it, which cannot tell `.` and `_` apart."""
+    """Return a topic's name in metrics, which do not distinguish `.` and `_`."""
     return topic.replace(".", "_")
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """Build a partition directory's name; `InvalidTopicError` for a bad topic or partition number."""
+    """Build a partition directory's name; raise `InvalidTopicError` for a bad topic or partition number."""
     return f"{check_topic(topic)}-{_check_partition(partition)}"
 
 
 def delete_directory_name(topic: str, partition: int) -> str:
-    """Build a fresh name for a partition directory that awaits its removal; a long topic is cut to make it fit."""
+    """Build a unique name for a partition directory that awaits its removal; a long topic is cut short to fit."""
     tail = f"-{_check_partition(partition)}.{uuid.uuid4().hex}{DELETE_DIRECTORY}"
     return check_topic(topic)[: MAX_NAME_LENGTH - len(tail)] + tail
 
 
 def parse_partition_name(name: str) -> PartitionName:
-    """Take a partition directory's name apart, or raise `InvalidTopicError` (FORMAT 1.2; SEMANTICS 0.7).
+    """Parse a partition directory's name, or raise `InvalidTopicError` (FORMAT 1.2; SEMANTICS 0.7).
 
-    The topic is not checked here: a name cut for deletion, or one written by another tool, is read as it is.
+    The topic is not checked, since a name may be cut for deletion or written by another tool.
     """
     suffix = unique_id = ""
     rest = name
@@ -196,13 +195,13 @@ def parse_partition_name(name: str) -> PartitionName:
 
 
 def _suggested(name: str) -> str:
-    """Name the directory of partition 0, where `name` is a topic's name."""
+    """Return a hint that names the directory of partition 0 if `name` is a topic's name, otherwise ""."""
     is_topic = _TOPIC.fullmatch(name) and name not in (".", "..") and len(name) <= MAX_TOPIC_LENGTH
     return f"; partition 0 of a topic {name!r} is '{name}-0'" if is_topic else ""
 
 
 def is_partition_name(name: str) -> bool:
-    """Whether a directory of this name is a partition's."""
+    """Return whether a directory of this name is a partition's."""
     try:
         parse_partition_name(name)
     except InvalidTopicError:
@@ -212,7 +211,7 @@ def is_partition_name(name: str) -> bool:
 
 def _parse_digits(digits: str, limit: int) -> int | None:
     digits = digits.lstrip("+").lstrip("0") or "0"
-    if len(digits) > 19:  # no 64-bit number has more, and int() has its own error for thousands of digits
+    if len(digits) > 19:  # no 64-bit number has more, and int() raises its own error for thousands of digits
         return None
     value = int(digits)
     return value if value <= limit else None

@@ -1,7 +1,7 @@
-"""The mark of a restore that is not finished: `kstore-restore.json` in the directory that a backup is restored into.
+"""The marker of an unfinished restore: `kstore-restore.json` in the directory that a backup is restored into.
 
-It says which backup, which round and which choices, so that a restore that was interrupted goes on with the same.
-Invariant: while it is there, only the restore opens a log in the directory, which holds a part of a store.
+It names the backup, the round and the choices, so that an interrupted restore continues with the same ones.
+Invariant: while the file exists, the directory holds only a part of a store, and only the restore opens logs in it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ MAX_FILE_BYTES = 64 << 10
 
 _VERSION = 1
 
-_finishing: set[str] = set()  # the directories that a restore of this process opens as its last step
+_finishing: set[str] = set()  # the directories that a restore in this process opens as its last step
 
 
 class Progress(NamedTuple):
-    """What is being restored: the backup's id, the round, and a digest of the choices; and how far it has come."""
+    """The state of a restore: the backup's id, the round, a digest of the choices, and whether it is complete."""
 
     backup: str
     round: int
     choices: str
     complete: bool
-    """Whether all files are there; then the store is opened once, which changes them."""
+    """Whether all files have been restored; the restore then opens the store once, which changes them."""
     source: str = ""
     """A digest of the URL."""
 
 
 def read_progress(root: str) -> Progress | None:
-    """The progress of a restore into this directory; None without one, `StorageError` for a file that is damaged."""
+    """Return the progress of a restore into this directory, None without one; raise `StorageError` if damaged."""
     fields = json_file.read(os.path.join(root, RESTORE_FILE), MAX_FILE_BYTES, _VERSION)
     if fields is None:
         return None
@@ -59,19 +59,19 @@ def read_progress(root: str) -> Progress | None:
 
 
 def write_progress(root: str, progress: Progress) -> None:
-    """Write it, durably."""
+    """Write the file, durably."""
     data = {"version": _VERSION, **progress._asdict()}
     fs.write_atomically(os.path.join(root, RESTORE_FILE), f"{json.dumps(data, indent=1)}\n".encode())
 
 
 def remove_progress(root: str) -> None:
-    """Take it away, durably: the last step of a restore."""
+    """Remove the file, durably; the last step of a restore."""
     if fs.unlink(os.path.join(root, RESTORE_FILE)):
         fs.sync_directory(root)
 
 
 def refuse_unfinished(root: str) -> None:
-    """Raise `StorageError` for a directory into which a restore is not finished."""
+    """Raise `StorageError` if a restore into this directory is not finished."""
     path = os.path.join(root, RESTORE_FILE)
     if os.path.realpath(root) not in _finishing and fs.exists(path):
         raise StorageError(
@@ -84,7 +84,7 @@ def refuse_unfinished(root: str) -> None:
 
 @contextmanager
 def finishing(root: str) -> Iterator[None]:
-    """Let this process open what is in the directory meanwhile: its restore does so once all files are there."""
+    """Allow this process to open logs in the directory, as its restore does once all files are there."""
     real = os.path.realpath(root)
     _finishing.add(real)
     try:

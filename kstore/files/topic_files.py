@@ -1,8 +1,8 @@
-"""The store's own file of topics: their ids, partition counts, overrides, and unfinished creations and deletions.
+"""The store's file of topics: their ids, partition counts, settings, and unfinished creations and deletions.
 
-Kafka keeps these in its cluster's metadata; here they are `kstore-topics.json` in the root of every log directory of a
-store, the same everywhere. A broker passes it over. Invariant: what cannot be read is never taken for nothing. A
-damaged file is an error unless another directory has a sound one, and one of a later version is an error in any case.
+Kafka keeps these in its cluster's metadata; kstore has a copy of `kstore-topics.json` in every log directory of a
+store. A broker ignores it. Invariant: an unreadable file is never treated as an empty one. A damaged file is an error
+unless another directory has a sound one; a file of a later version is always an error.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ logger = logging.getLogger("kstore")
 
 TOPICS_FILE = "kstore-topics.json"
 MAX_FILE_BYTES = 32 << 20
-"""The largest size of the file: some two hundred thousand topics."""
+"""The largest size of the file: about two hundred thousand topics."""
 
 INTERNAL_CONFIGS: Mapping[str, Mapping[str, str]] = {
     "__consumer_offsets": {"cleanup.policy": "compact"},
     "__transaction_state": {"cleanup.policy": "compact"},
     "__share_group_state": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
 }
-"""The settings of the topics that a broker's coordinators make: their newest values must outlive any age and size."""
+"""The settings of topics of a broker's coordinators: no age or size limit may delete their newest values."""
 
 State: TypeAlias = Literal["live", "creating", "deleting"]
 
 MAX_PARTITIONS = 100_000
-"""Of one topic: more is a slip, and each is a directory. So many may be in the state of being created."""
+"""The most partitions of a topic, each of which is a directory; also of all topics that are being created."""
 MAX_GENERATION = 2**62
 
 _VERSION = 1
@@ -51,9 +51,9 @@ _OWN_KEYS = ("topic_id", "partitions", "config", "state")
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """The store's record of one topic. `config` holds the topic's own settings as text under Kafka's topic names.
+    """The store's record of one topic. `config` has the topic's own settings as text, by Kafka's names.
 
-    `extra` is what the file had beside these, kept as it was. Thread-safe, as long as no caller changes `config`.
+    `extra` has the other fields of the file, unchanged. Thread-safe, as long as no caller changes `config`.
     """
 
     topic_id: uuid.UUID
@@ -77,42 +77,42 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """All topics of a store, as of one generation of the file. Changing it makes another table; `write` keeps that.
+    """All topics of a store in one generation of the file. A change returns a new table, which `write` stores.
 
-    `behind` are the roots whose file was missing, damaged or older when it was read: the next `write` brings them up.
-    Thread-safe, since it never changes.
+    `behind` has the roots whose file was missing, damaged or older when it was read; the next `write` replaces those.
+    Thread-safe, since it is immutable.
     """
 
     generation: int = 0
     topics: Mapping[str, TopicRecord] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
     behind: tuple[str, ...] = ()
-    # Shared by all tables that come of one reading: no two attempts to write have one generation, failed ones included.
+    # Shared by all tables made from one read, so that no two writes, even failed ones, have the same generation.
     _generations: Iterator[int] = field(default_factory=lambda: itertools.count(1), repr=False, compare=False)
 
     def put(self, topic: str, record: TopicRecord) -> TopicTable:
-        """Make a table with this record for the topic; `InvalidTopicError` for a name that Kafka forbids."""
+        """Return a table with this record for the topic; raise `InvalidTopicError` for a name that Kafka forbids."""
         return self._changed({**self.topics, names.check_topic(topic): record})
 
     def remove(self, topic: str) -> TopicTable:
-        """Make a table without the topic."""
+        """Return a table without the topic."""
         return self._changed({name: record for name, record in self.topics.items() if name != topic})
 
     def find(self, topic: str, topic_id: uuid.UUID | None = None) -> TopicRecord | None:
-        """Give a topic's record, None without one; also if it is stale, when the topic's directories have another id.
+        """Return a topic's record; None if there is none, or if the topic's directories have another id.
 
-        `topic_id` is what a `partition.metadata` says, None where there is none.
+        `topic_id` is the id in a `partition.metadata`, None if there is no such file.
         """
         record = self.topics.get(topic)
         stale = record is not None and topic_id is not None and topic_id != record.topic_id
         return None if stale else record
 
     def write(self, roots: Iterable[str | os.PathLike[str]]) -> TopicTable:
-        """Put this table into every root, durably, as a new generation; the table that is there then.
+        """Write this table to every root, durably, as a new generation; return the table that was written.
 
-        Each file is replaced whole. When a root refuses, its `StorageError` leaves here at once, and whether the table
-        holds after the next opening is open; the same table may be written again to the roots that are left. A root
-        that has no room is `behind` in the answer, as long as another one holds the table; else nothing has changed.
+        Each file is replaced as a whole. The first `StorageError` of a root is raised immediately; the next opening may
+        then find the old table or the new one, and the same table may be written again to the other roots. Roots with a
+        full disk are in `behind` of the result; if all are full, `FullDiskError` is raised and nothing has changed.
         """
         written = TopicTable(next(self._generations), self.topics, self.extra, (), self._generations)
         data = written._to_bytes()
@@ -155,10 +155,10 @@ class TopicTable:
 
 
 def read_topics(roots: Iterable[str | os.PathLike[str]]) -> TopicTable:
-    """Read the roots' files; the highest sound generation holds, an empty table if no root has a file.
+    """Read the roots' files and return the sound table of the highest generation, an empty one if there is no file.
 
-    Raises `StorageError`, which names the file, for a file that is damaged while no root has a sound one, and for one
-    of a later version. Damage beside a sound file is logged. Takes no lock: the files are only ever replaced whole.
+    Raises `StorageError`, which names the file, if a file has a later version, or is damaged and no root has a sound
+    one. Damage of other files is logged. Needs no lock, since the files are only ever replaced as a whole.
     """
     best = TopicTable()
     tables: dict[str, TopicTable | None] = {}
@@ -187,7 +187,7 @@ def read_topics(roots: Iterable[str | os.PathLike[str]]) -> TopicTable:
 
 
 class MissingPartition(NamedTuple):
-    """A partition of a topic that is here, without a directory: the root whose line names it, and the offset there."""
+    """A partition without a directory, though its topic exists: the root whose line names it, and the line's offset."""
 
     topic: str
     partition: int
@@ -198,10 +198,10 @@ class MissingPartition(NamedTuple):
 def missing_partitions(
     roots: Sequence[str], records: Mapping[str, TopicRecord], present: Container[checkpoint.Partition], here: Set[str]
 ) -> list[MissingPartition]:
-    """The partitions that a checkpoint file of the roots names and that are not `present`, sorted.
+    """Return the partitions that a checkpoint file of the roots names but that are not `present`, sorted.
 
-    A topic's record says how many partitions it has. A topic without one has those of the lines that go when a
-    partition is deleted or moved away (SEMANTICS 13.8), as long as other partitions of it are `here`.
+    A topic's record says how many partitions it has. For a topic without a record, if it is `here`, only the lines of
+    files count from which a deleted or moved partition is removed (SEMANTICS 13.8).
     """
     missing = []
     lasting: Container[checkpoint.Partition] | None = None
@@ -223,7 +223,7 @@ def missing_partitions(
 
 
 def cleaned_topics(roots: Iterable[str | os.PathLike[str]]) -> frozenset[str] | None:
-    """Find the topics that a log cleaner has gone through; None when that cannot be read."""
+    """Return the topics that a log cleaner has cleaned; None if that cannot be read."""
     try:
         return frozenset(
             topic for root in roots for topic, _ in checkpoint.read_offsets(root, checkpoint.CLEANER_OFFSETS)
@@ -234,10 +234,10 @@ def cleaned_topics(roots: Iterable[str | os.PathLike[str]]) -> frozenset[str] | 
 
 
 def inherited_config(topic: str, cleaned: frozenset[str] | None) -> Mapping[str, str]:
-    """What a topic that has no record here brings along, as far as the disk tells.
+    """Return the settings of a topic that has no record, as far as the disk shows them.
 
-    A broker keeps its topics' settings elsewhere. Were a topic that it compacts taken for one with the store's own
-    policy, retention would delete what compaction keeps: so one that was `cleaned` has the policy "compact".
+    A broker keeps its topics' settings elsewhere. If a topic that it compacts got the store's default policy, retention
+    would delete records that compaction keeps. A topic that was `cleaned` therefore has the policy "compact".
     """
     if topic in INTERNAL_CONFIGS:
         return INTERNAL_CONFIGS[topic]
@@ -245,7 +245,7 @@ def inherited_config(topic: str, cleaned: frozenset[str] | None) -> Mapping[str,
 
 
 class _LaterVersionError(StorageError):
-    """The file has a form that this release does not know; to a caller a `StorageError`."""
+    """The file has a version that this release does not know; callers see a `StorageError`."""
 
 
 def _read(path: str) -> TopicTable | None:
@@ -268,8 +268,8 @@ def _read(path: str) -> TopicTable | None:
 class Salvage:
     """The readable part of a damaged file: the records that still parse.
 
-    `is_cut` says that its end is missing and nothing else is wrong, so that the records are as they were written. Else
-    a byte of them may be another one, since only the whole file has a checksum. Immutable.
+    If `is_cut`, only the end of the file is missing, and the records are as they were written. Otherwise a byte of a
+    record may have changed, since only the whole file has a checksum. Immutable.
     """
 
     topics: Mapping[str, TopicRecord]
@@ -277,7 +277,7 @@ class Salvage:
 
 
 def salvage(root: str | os.PathLike[str]) -> Salvage | None:
-    """Read the records of a root's damaged file that still parse; None for any other or missing file."""
+    """Return the records of a root's damaged file that still parse; None if the file is missing or not damaged."""
     try:
         _read(_path(root))
         return None
@@ -304,9 +304,9 @@ def salvage(root: str | os.PathLike[str]) -> Salvage | None:
 
 
 def _parse(content: dict[str, Any], path: str) -> TopicTable:
-    """Make the table of a file's content; `ValueError` for content of another form.
+    """Return the table of a file's content; raise `ValueError` if the content is invalid.
 
-    The checksum is the same in every version, so that damage is told from what a later release wrote.
+    The checksum is the same in every version, so that damage is distinguished from a later version.
     """
     crc = content.pop("crc32", None)
     if crc != (computed := _checksum(content)) or type(crc) is not int:
@@ -339,7 +339,7 @@ def _parse_record(name: str, fields: Any) -> TopicRecord:
 
 
 def _checksum(content: Mapping[str, Any]) -> int:
-    """A checksum of the file's content, independent of blanks and of the order of keys."""
+    """Return a checksum of the file's content, independent of whitespace and of the order of keys."""
     return zlib.crc32(_text(content).encode())
 
 

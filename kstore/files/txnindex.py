@@ -1,7 +1,7 @@
-"""The index of aborted transactions of one segment (FORMAT 9): entries without a head, in a file made with the first.
+"""The index of aborted transactions of one segment (FORMAT 9): entries without a header; the first creates the file.
 
-Invariant: an entry is added before its marker is in the log, so that a reader that sees the marker finds the entry; an
-entry whose marker could not be written is taken back.
+Invariant: an entry is added before its marker is in the log, so that a reader that sees the marker finds the entry. If
+the marker cannot be written, the entry is removed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class AbortedTxn(NamedTuple):
 
 
 def parse_txn_index(data: bytes, *, path: str | None = None) -> list[AbortedTxn]:
-    """Take the file apart; a fragment at its end is ignored.
+    """Parse the file's bytes; a partial entry at the end is ignored.
 
-    As in Kafka the version is the entry's first byte alone; `CorruptIndexError` if it is above the one that is known.
+    As in Kafka, the version is only the entry's first byte. Raises `CorruptIndexError` if it is above the known one.
     """
     whole = len(data) - len(data) % _ENTRY.size
     entries = [AbortedTxn(fields[0] >> 8, *fields[1:]) for fields in _ENTRY.iter_unpack(data[:whole])]
@@ -46,14 +46,14 @@ def parse_txn_index(data: bytes, *, path: str | None = None) -> list[AbortedTxn]
 
 
 def format_txn_index(entries: Iterable[AbortedTxn]) -> bytes:
-    """Write the file's bytes."""
+    """Return the file's bytes."""
     return b"".join(_ENTRY.pack(entry.version << 8, *entry[1:]) for entry in entries)
 
 
 class TxnIndex:
     """The entries of one segment, read from their file at the first use.
 
-    The log's mutex guards what changes it, for readers of any thread: `entries` grows, and is another where some go.
+    The log's mutex guards changes. Any thread may read `entries`: an append extends the list, a removal replaces it.
     """
 
     __slots__ = ("_entries", "_refreshed", "_unsynced", "path")
@@ -66,7 +66,7 @@ class TxnIndex:
 
     @property
     def entries(self) -> Sequence[AbortedTxn]:
-        """The entries, none where there is no file. Raises `CorruptIndexError`."""
+        """The entries; none if there is no file. Raises `CorruptIndexError`."""
         return self._known()
 
     def _known(self) -> list[AbortedTxn]:
@@ -76,9 +76,9 @@ class TxnIndex:
         refreshed = self._refreshed
         entries = parse_txn_index(self._read(), path=self.path)
         if refreshed != self._refreshed:
-            return entries  # the file may have more by now: do not keep them
+            return entries  # not cached, since the file may have more entries by now
         kept = self._entries
-        if kept is None:  # else another thread was faster, and may have added to it
+        if kept is None:  # otherwise another thread has cached them, and may have added to them
             kept = self._entries = entries
         return kept
 
@@ -89,12 +89,12 @@ class TxnIndex:
             return b""
 
     def refresh(self) -> None:
-        """Read the file anew at the next use: another process may have written to it."""
+        """Read the file again at the next use, since another process may have written to it."""
         self._refreshed += 1
         self._entries = None
 
     def looks_sound(self, base_offset: int, end_offset: int | None = None) -> bool:
-        """Whether it can be read and no entry ends below the segment (SEMANTICS 8.8), or at or above `end_offset`."""
+        """Return whether the file is readable and all entries end in `[base_offset, end_offset)` (SEMANTICS 8.8)."""
         try:
             ends = [entry.last_offset for entry in self.entries]
         except CorruptIndexError:
@@ -102,7 +102,7 @@ class TxnIndex:
         return all(base_offset <= end and (end_offset is None or end < end_offset) for end in ends)
 
     def append(self, entry: AbortedTxn) -> bool:
-        """Add an entry (SEMANTICS 9.14); whether the file had to be made."""
+        """Add an entry (SEMANTICS 9.14); return whether the file was created."""
         entries = self._known()
         size = len(entries) * _ENTRY.size
         made = not fs.exists(self.path)
@@ -113,14 +113,14 @@ class TxnIndex:
         return made
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries from the first on that ends at or above `offset` (SEMANTICS 9.18)."""
+        """Drop the first entry that ends at or above `offset` and all behind it (SEMANTICS 9.18)."""
         entries = self.entries
         kept = next((slot for slot, entry in enumerate(entries) if entry.last_offset >= offset), len(entries))
         if kept < len(entries):
             self.cut(kept)
 
     def cut(self, kept: int) -> None:
-        """Keep so many entries, which the file may not have been made for."""
+        """Keep the first `kept` entries; if that is 0 the file need not exist."""
         if kept or fs.exists(self.path):
             with fs.closing(fs.open(self.path, write=True)) as fd:
                 fs.truncate(fd, kept * _ENTRY.size)
@@ -128,23 +128,23 @@ class TxnIndex:
         self._entries = self._known()[:kept]
 
     def replace(self, entries: Iterable[AbortedTxn]) -> None:
-        """Hold these entries instead, as recovery found them; an empty index has no file unless it had one.
+        """Replace the entries with those that recovery found; an empty index has no file unless it had one.
 
-        A file that is as it should be is left alone. Any other is replaced as a whole: a recovery that is interrupted
-        must not leave an index that lacks entries and looks as a close leaves it.
+        A file that has the same bytes is not written. Otherwise it is replaced as a whole: an interrupted recovery must
+        not leave an index that lacks entries but looks clean.
         """
         entries = list(entries)
         data = format_txn_index(entries)
         if data == self._read():
-            self._unsynced = bool(entries)  # the process that wrote it may have died before its sync
+            self._unsynced = bool(entries)  # the process that wrote the file may have died before its sync
         else:
             fs.write_atomically(self.path, data)
         self._entries = entries
 
     def flush(self) -> None:
-        """Sync the entries that were written since the last flush; entries may be added meanwhile."""
+        """Sync the entries written since the last flush; entries may be added during the sync."""
         if self._unsynced:
-            self._unsynced = False  # before the sync: entries that are added from here on are for the next flush
+            self._unsynced = False  # before the sync: entries added from now on need the next flush
             try:
                 with fs.closing(fs.open(self.path)) as fd:
                     fs.fsync(fd)
