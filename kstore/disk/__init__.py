@@ -1,5 +1,5 @@
-"""The only way to the disk: files, descriptors, locks, and the budget of open files.
+"""All disk access: files, descriptors, locks, and the budget of open files.
 
 Invariant: no other package calls `os`, `fcntl` or `mmap` to open, read, write, sync, rename, delete, map or lock, so
-that the tests can put a failing disk in its place (`tests/support/faultfs.py`).
+that tests can replace this package with a failing disk (`tests/support/faultfs.py`).
 """

@@ -1,9 +1,9 @@
-"""`read` and `read_into`: bytes of a file that lie in the page cache, copied while the interpreter is held.
+"""`read` and `read_into` copy bytes of a file from the page cache while they hold the GIL.
 
-Compiled, since Python's own calls give the interpreter up for each read, and beside a thread that computes get it back
-after 5 ms: a thousand times what 16 KiB take. Invariant: nothing here waits for the disk, or holds the interpreter for
-long. What is not in the page cache, or on a file system that cannot tell, and what is more than KS_HELD_BYTES, is left
-to the caller, who gives the interpreter up meanwhile. Thread-safe.
+Compiled, since Python's own calls release the GIL for each read, and next to a thread that computes they get it back
+only after 5 ms, a thousand times the time of reading 16 KiB. Invariant: nothing here waits for the disk or holds the
+GIL for long. For bytes outside of the page cache, for file systems that cannot report it and for more than
+KS_HELD_BYTES, the caller must read itself, without the GIL. Thread-safe.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -17,7 +17,7 @@ cdef extern from "window.h":
 
 
 def read(int fd, Py_ssize_t size, int64_t position) -> bytes | None:
-    """Return the `size` bytes at `position`; None unless all are there, in the page cache, and are at most 1 MiB."""
+    """Return the `size` bytes at `position`; None unless all exist, are in the page cache and are at most 1 MiB."""
     if not 0 < size <= KS_HELD_BYTES:
         return None
     data = PyBytes_FromStringAndSize(NULL, size)
@@ -25,7 +25,7 @@ def read(int fd, Py_ssize_t size, int64_t position) -> bytes | None:
 
 
 def read_into(int fd, buffer: WriteableBuffer, int64_t position) -> int:
-    """Fill `buffer` from `position` on; return its size, or 0 where `read` would give None."""
+    """Fill `buffer` from `position` on; return its size, or 0 if `read` would return None."""
     cdef Py_buffer held
     cdef Py_ssize_t got = 0
     PyObject_GetBuffer(buffer, &held, PyBUF_WRITABLE)

@@ -1,7 +1,7 @@
-"""`copy`: bytes from one open file to another, and their CRC-32C, by one call without the GIL.
+"""`copy` copies bytes from one open file to another and computes their CRC-32C, in one call without the GIL.
 
-Compiled, since a thread that goes back to Python between each reading, checksum and writing waits for the GIL each time,
-and a thread that appends stands still meanwhile. The bytes go through a piece of memory that the near cache holds.
+Compiled, since a thread that returns to Python between each read, checksum and write would wait for the GIL each time,
+and would make a thread that appends wait. The bytes go through a buffer that fits into the CPU's cache.
 """
 
 from libc.errno cimport EINTR, EIO, errno
@@ -20,9 +20,10 @@ cdef enum:
 
 
 def copy(int source, int64_t position, int64_t length, int target, int64_t at) -> tuple[int, int, int, bool]:
-    """Copy `length` bytes at `position` to `at`: (how many, their CRC-32C, the error's number, whether in the target).
+    """Copy `length` bytes at `position` to `at`; return (bytes copied, CRC-32C, errno or 0, error is in the target).
 
-    Without an error fewer only where the source ends. With one some more bytes may have been written. Thread-safe.
+    Without an error, fewer bytes are copied only if the source ends. After an error, more bytes may have been written.
+    Thread-safe.
     """
     cdef uint8_t *piece = <uint8_t *>malloc(PIECE_BYTES)
     cdef int64_t copied = 0

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""`c/held.h` for Cython: the interpreter as what a short walk holds."""
+"""`c/held.h` for Cython: lets a short walk over a file hold the GIL."""
 
 
 cdef extern from "held.h" nogil:

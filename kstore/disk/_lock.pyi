@@ -7,11 +7,11 @@ from typing_extensions import disjoint_base
 
 @disjoint_base
 class Lock:
-    """A lock on a file or directory, held until `release`, the end of its `with` block, its collection or the process.
+    """A lock on a file or directory; released by `release`, by its `with` block, on collection or at process exit.
 
-    It opens the descriptor, and locks nothing: the caller locks the byte `byte` of `fd`, or all of it with flock where
-    `byte` is -1. With `give_back` there is no descriptor: releasing calls it, perhaps twice. In a forked child the lock
-    is not held: the child's copy of the descriptor is closed without unlocking the parent's. Thread-safe.
+    The constructor opens the descriptor and locks nothing: the caller locks the byte `byte` of `fd`, or all of it with
+    flock if `byte` is -1. With `give_back` there is no descriptor: releasing calls it, perhaps twice. A forked child
+    does not hold the lock: its copy of the descriptor is closed without unlocking the parent's. Thread-safe.
     """
     @property
     def path(self) -> str: ...
@@ -23,7 +23,7 @@ class Lock:
         self, path: str, flags: int = 0, byte: int = -1, give_back: Callable[[], object] | None = None
     ) -> None: ...
     def release(self) -> None:
-        """Release the lock. Idempotent. The file stays: once deleted, two processes could lock two different files."""
+        """Release the lock. Idempotent. Keeps the file: if it were deleted, two processes could lock two files."""
     def __enter__(self) -> Lock: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

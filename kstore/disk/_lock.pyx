@@ -1,8 +1,8 @@
 """`Lock`: the owner of a locked descriptor, which unlocks and closes it.
 
-Compiled, so that no interrupt (a signal's handler that raises) comes between two steps: a lock that is held always has
-an owner that releases it. Invariant: a forked child shares its parent's locks, so it closes its copies of the
-descriptors and never unlocks them.
+Compiled, so that no interrupt (a signal handler that raises) comes between two steps: a held lock always has an owner
+that releases it. Invariant: a forked child, which shares its parent's locks, closes its copies of the descriptors and
+never unlocks them.
 """
 
 import os
@@ -26,7 +26,7 @@ cdef extern from *:
     #include <sys/file.h>
     #include <unistd.h>
 
-    /* Unlocks before it closes: a process that was forked meanwhile may still have a copy of the descriptor. */
+    /* Called before the close: a forked process may still have a copy of the descriptor. */
     static void ks_unlock(int fd, int byte) {
         if (byte < 0) {
             (void)flock(fd, LOCK_UN);
@@ -47,16 +47,16 @@ cdef extern from *:
 
 
 cdef class Lock:
-    """A lock on a file or directory, held until `release`, the end of its `with` block, its collection or the process.
+    """A lock on a file or directory; released by `release`, by its `with` block, on collection or at process exit.
 
-    It opens the descriptor, and locks nothing: the caller locks the byte `byte` of `fd`, or all of it with flock where
-    `byte` is -1. With `give_back` there is no descriptor: releasing calls it, perhaps twice. In a forked child the lock
-    is not held: the child's copy of the descriptor is closed without unlocking the parent's. Thread-safe.
+    The constructor opens the descriptor and locks nothing: the caller locks the byte `byte` of `fd`, or all of it with
+    flock if `byte` is -1. With `give_back` there is no descriptor: releasing calls it, perhaps twice. A forked child
+    does not hold the lock: its copy of the descriptor is closed without unlocking the parent's. Thread-safe.
     """
 
     cdef readonly str path
     cdef readonly bint held
-    cdef readonly int fd              # -1 once it is given up: the number may be another file's then
+    cdef readonly int fd              # -1 once it is closed, since the number may then be another file's
     cdef int byte
     cdef pid_t pid
     cdef object give_back
@@ -86,13 +86,13 @@ cdef class Lock:
         self.held = True
 
     def release(self) -> None:
-        """Release the lock. Idempotent. The file stays: once deleted, two processes could lock two different files."""
+        """Release the lock. Idempotent. Keeps the file: if it were deleted, two processes could lock two files."""
         if not self.held:
             return
         if self.give_back is not None and getpid() == self.pid:
             try:
                 self.give_back()
-            except BaseException:  # an interrupt, after which it may not be done
+            except BaseException:  # an interrupt: it may not have released the lock
                 self.give_back()
                 self.held = False
                 raise
@@ -120,5 +120,5 @@ cdef class Lock:
     def __del__(self):
         if self.give_back is None:
             self._close(getpid() == self.pid)
-        elif Py_IsInitialized():  # the end of the process unlocks by itself, and this module may be empty by then
+        elif Py_IsInitialized():  # otherwise the process exits, which unlocks, and this module may be cleared already
             self.release()

@@ -1,4 +1,4 @@
-"""`Map`: a file's bytes where the system keeps them, and how long the file is, by one short system call."""
+"""`Map`: a read-only map of a file, with the file's current length by one short system call."""
 
 from types import TracebackType
 
@@ -6,18 +6,18 @@ from typing_extensions import disjoint_base
 
 @disjoint_base
 class Map:
-    """The first `size` bytes of a file for reading, at least 1; thread-safe, but for `close`.
+    """The first `size` bytes of a file for reading, at least 1.
 
-    It holds a descriptor of its own, which shares its place with `fd`: whoever reads `fd` names the place. Raises
-    `OSError`, and `ValueError` for a file that is shorter.
+    It holds a duplicate of `fd`, which shares the file offset, so reads of `fd` must name the position (`pread`).
+    Raises `OSError`, and `ValueError` if the file is shorter. Thread-safe except for `close`.
     """
     def __init__(self, fd: int, size: int) -> None: ...
     def size(self) -> int:
-        """How many bytes the file has now: a touch of those that were cut is a SIGBUS."""
+        """Return the present length of the file; reading mapped bytes behind it is a SIGBUS."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def close(self) -> None:
-        """Give the map back; `BufferError` while it is exported. Idempotent."""
+        """Unmap the file and close the descriptor; raise `BufferError` while it is exported. Idempotent."""
     def __enter__(self) -> Map: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

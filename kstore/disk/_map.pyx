@@ -1,7 +1,7 @@
-"""`Map`: a file's bytes where the system keeps them, and how long the file is, by one short system call.
+"""`Map`: a read-only map of a file, with the file's current length by one short system call.
 
-Compiled, since each search in a mapped index asks for the length before it touches the bytes: `mmap.size` of Python's
-library takes longer than the search. Invariant: a map that is exported as a buffer is never taken away.
+Compiled, since each search in a mapped index asks for the length before it reads the bytes, and Python's `mmap.size`
+takes longer than the search. Invariant: a map that is exported as a buffer is never unmapped.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -19,7 +19,7 @@ cdef extern from *:
         return data == MAP_FAILED ? NULL : data;
     }
 
-    /* Of a descriptor that nobody reads by its place: that is the end of the file then. It takes half the time of fstat. */
+    /* Moves the file offset, so nobody may use that to read. It takes half the time of fstat. */
     static int64_t ks_length(int fd) { return (int64_t)lseek(fd, 0, SEEK_END); }
 
     static int ks_own(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, 0); }
@@ -32,14 +32,14 @@ cdef extern from *:
 
 
 cdef class Map:
-    """The first `size` bytes of a file for reading, at least 1; thread-safe, but for `close`.
+    """The first `size` bytes of a file for reading, at least 1.
 
-    It holds a descriptor of its own, which shares its place with `fd`: whoever reads `fd` names the place. Raises
-    `OSError`, and `ValueError` for a file that is shorter.
+    It holds a duplicate of `fd`, which shares the file offset, so reads of `fd` must name the position (`pread`).
+    Raises `OSError`, and `ValueError` if the file is shorter. Thread-safe except for `close`.
     """
 
     def __cinit__(self, *_, **__):
-        self._fd = -1                     # before anything can fail: what is given back is -1 or our own
+        self._fd = -1                     # set before anything can fail, so that only our own descriptor is closed
 
     def __init__(self, int fd, Py_ssize_t size):
         if self._fd >= 0:
@@ -58,7 +58,7 @@ cdef class Map:
         self._size = size
 
     cdef int64_t length(self) except -1:
-        """How many bytes the file has now."""
+        """Return the present length of the file."""
         cdef int64_t length
         if self._fd < 0:
             raise ValueError("the map is closed")
@@ -68,7 +68,7 @@ cdef class Map:
         return length
 
     def size(self) -> int:
-        """How many bytes the file has now: a touch of those that were cut is a SIGBUS."""
+        """Return the present length of the file; reading mapped bytes behind it is a SIGBUS."""
         return self.length()
 
     def __len__(self):
@@ -84,7 +84,7 @@ cdef class Map:
         self._exports -= 1
 
     def close(self) -> None:
-        """Give the map back; `BufferError` while it is exported. Idempotent."""
+        """Unmap the file and close the descriptor; raise `BufferError` while it is exported. Idempotent."""
         if self._exports:
             raise BufferError("the map is exported")
         self._give_back()

@@ -1,4 +1,4 @@
-"""`Stamps`: which of many files and directories have changed, by one system call for each that stands still."""
+"""`Stamps`: finds which of many files and directories have changed, with one system call for each unchanged one."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -9,13 +9,18 @@ _K = TypeVar("_K", bound=Hashable)
 
 @disjoint_base
 class Stamps(Generic[_K]):
-    """Pairs of files or directories, each under a key. For one thread at a time: another's call raises `RuntimeError`."""
+    """Pairs of files or directories, each with a key.
+
+    For one thread at a time; a call of another thread during `take_changed` raises `RuntimeError`.
+    """
     def __len__(self) -> int: ...
     def add(self, key: _K, first: str, second: str) -> None:
-        """Watch two paths from now on; those that the key had are forgotten."""
+        """Watch two paths from now on, in place of the key's earlier paths."""
     def remove(self, key: _K) -> None:
-        """Watch the paths of a key no longer; nothing for one that has none."""
+        """Stop watching the paths of a key, if it has any."""
     def take_changed(self) -> list[_K]:
-        """The keys of which a path has another inode, size or time of change than when it was added, or has come or
-        gone, or was too new to be sure. They are watched no longer.
+        """Return the keys with a changed path, and stop watching them.
+
+        A path has changed if its inode, size or modification time differs from when it was added, if it was created
+        or removed, or if it was too new then to be sure.
         """

@@ -1,7 +1,7 @@
-"""`Stamps`: which of many files and directories have changed, by one system call for each that stands still.
+"""`Stamps`: finds which of many files and directories have changed, with one system call for each unchanged one.
 
-Compiled, since a follower of thousands of partitions looks at all of them many times a second. Nothing is opened.
-Invariant: what changed within the last moments is told again, as it may change once more with the same time.
+Compiled, since a follower of thousands of partitions checks all of them many times a second. Opens nothing. Invariant:
+a path that changed very recently is reported again, since it may change once more without a change of its time.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -20,7 +20,7 @@ cdef extern from *:
 
     typedef struct { int64_t inode, size, changed_ns; } ks_stamp;
 
-    /* Of a symbolic link it is the link's own; of a file that cannot be looked at, -1. */
+    /* For a symbolic link, the link's own stamp; -1 if lstat fails. */
     static ks_stamp ks_stamp_of(const char *path, int64_t sure_ns) {
         ks_stamp stamp = {-1, -1, -1};
         struct stat found;
@@ -33,7 +33,7 @@ cdef extern from *:
             stamp.changed_ns = (int64_t)found.st_mtim.tv_sec * 1000000000 + found.st_mtim.tv_nsec;
     #endif
             if (stamp.changed_ns > sure_ns)
-                stamp.inode = -2; /* of no file, so that the next look finds another one */
+                stamp.inode = -2; /* no file has it, so that the next check finds a change */
         }
         return stamp;
     }
@@ -62,7 +62,10 @@ cdef struct _Pair:
 
 
 cdef class Stamps:  # type: Generic[_K]
-    """Pairs of files or directories, each under a key. For one thread at a time: another's call raises `RuntimeError`."""
+    """Pairs of files or directories, each with a key.
+
+    For one thread at a time; a call of another thread during `take_changed` raises `RuntimeError`.
+    """
 
     cdef _Pair *pairs
     cdef Py_ssize_t room
@@ -82,7 +85,7 @@ cdef class Stamps:  # type: Generic[_K]
         return len(self.keys)
 
     def add(self, key: _K, str first, str second) -> None:
-        """Watch two paths from now on; those that the key had are forgotten."""
+        """Watch two paths from now on, in place of the key's earlier paths."""
         cdef tuple held = (_encoded(first), _encoded(second))
         cdef Py_ssize_t number
         cdef _Pair *pairs
@@ -103,7 +106,7 @@ cdef class Stamps:  # type: Generic[_K]
         self.numbers[key] = number
 
     def remove(self, key: _K) -> None:
-        """Watch the paths of a key no longer; nothing for one that has none."""
+        """Stop watching the paths of a key, if it has any."""
         cdef Py_ssize_t number, last
         self._refuse_looking()
         if key not in self.numbers:
@@ -117,8 +120,11 @@ cdef class Stamps:  # type: Generic[_K]
         self.held.pop()
 
     def take_changed(self) -> list[_K]:
-        """The keys of which a path has another inode, size or time of change than when it was added, or has come or
-        gone, or was too new to be sure. They are watched no longer."""
+        """Return the keys with a changed path, and stop watching them.
+
+        A path has changed if its inode, size or modification time differs from when it was added, if it was created
+        or removed, or if it was too new then to be sure.
+        """
         cdef Py_ssize_t i, count = len(self.keys)
         cdef _Pair *pair
         cdef int64_t sure_ns = time.time_ns() - UNSURE_NS

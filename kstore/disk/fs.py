@@ -1,7 +1,7 @@
-"""Files, directories and small whole files; also the names through which the other packages use this one.
+"""Files, directories and small whole files; also the public names of this package.
 
-Callers write `fs.pwrite(...)`, never `from kstore.disk.fs import pwrite`: the tests put functions that inject faults in
-the place of these. Each error of the system is raised as a `StorageError` with its errno and path. Invariant: a name is
+Callers write `fs.pwrite(...)`, never `from kstore.disk.fs import pwrite`, since tests replace these functions with ones
+that inject faults. Each system error is raised as a `StorageError` with its errno and path. Invariant: a name is
 durable only once its directory is synced; a function that says "not yet durable" leaves that to its caller.
 """
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, StrPath, WriteableBuffer
 
 MAX_SMALL_FILE_BYTES = 256 << 20
-"""The largest file that `read_file` reads by default: checkpoints and snapshots have a few megabytes at the most."""
+"""The largest file that `read_file` reads by default: checkpoints and snapshots have at most a few megabytes."""
 
 MAX_DEPTH = 32
-"""How deep a directory that `remove_tree` removes may be; the files of one staging task lie one level below it."""
+"""The deepest directory tree that `remove_tree` removes; the files of one staging task lie one level below it."""
 
 _MAX_CALL_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call, macOS refuses 2 GiB
 _CHUNK_BYTES = 1 << 20
 _PAGE_BYTES = 4096
-_LEAST_ROOM = 4095  # files of the system's own say that they have no bytes
+_LEAST_ROOM = 4095  # files in /proc and /sys report a size of 0
 
 
 # Files
@@ -65,20 +65,20 @@ def open(
     empty: bool = False,
     follow: bool = False,
 ) -> int:
-    """Open a regular file and give its descriptor, which no child process inherits through exec.
+    """Open a regular file and return its descriptor, which child processes do not inherit through exec.
 
-    `write` opens it for reading and writing at any position (never O_APPEND: callers pwrite). `create` makes a missing
-    file, `new` insists that it be missing, `empty` cuts an existing one to nothing; each of these implies `write`.
-    A symbolic link is refused unless `follow` allows it, which is for paths that the caller's user has named himself.
-    A device, a named pipe or a socket is refused and never waited for.
+    `write` opens it for reading and writing at any position (never O_APPEND: callers use pwrite). `create` makes a
+    missing file, `new` fails if the file exists, `empty` cuts an existing file to 0 bytes; each implies `write`.
+    A symbolic link is refused unless `follow` allows it, which is for paths that the user has named. A device, a named
+    pipe or a socket is refused without waiting.
     """
     flags = os.O_RDWR if write or create or new or empty else os.O_RDONLY
     flags |= (os.O_CREAT if create or new else 0) | (os.O_EXCL if new else 0) | (os.O_TRUNC if empty else 0)
     return open_regular(path, flags, follow=follow)
 
 
-class closing:  # used as a function is, like `contextlib.closing`
-    """Close a descriptor at the end of the block, or when an interrupt has kept the block from beginning."""
+class closing:  # in lower case, like `contextlib.closing`
+    """Closes a descriptor at the end of its `with` block, or on collection if an interrupt came before the block."""
 
     __slots__ = ("_fd",)
 
@@ -98,7 +98,7 @@ class closing:  # used as a function is, like `contextlib.closing`
 
 
 def close(fd: int) -> None:
-    """Close a descriptor; an error of a write that the system had put off shows here on some file systems."""
+    """Close a descriptor; on some file systems this raises the error of an earlier, delayed write."""
     try:
         os.close(fd)
     except OSError as error:
@@ -106,7 +106,7 @@ def close(fd: int) -> None:
 
 
 def pread(fd: int, size: int, position: int) -> bytes:
-    """Read up to `size` bytes at `position`; fewer only at the end of the file."""
+    """Return the `size` bytes at `position`, fewer only at the end of the file."""
     if (cached := _cached.read(fd, size, position)) is not None:
         return cached
     try:
@@ -124,7 +124,7 @@ def pread(fd: int, size: int, position: int) -> bytes:
 
 
 def pread_into(fd: int, buffer: WriteableBuffer, position: int) -> int:
-    """Fill `buffer` from `position` on; the number of bytes read, less than its size only at the end of the file."""
+    """Fill `buffer` from `position` on; return the bytes read, less than its size only at the end of the file."""
     view = memoryview(buffer).cast("B")
     got = _cached.read_into(fd, view, position)
     try:
@@ -139,7 +139,7 @@ def pread_into(fd: int, buffer: WriteableBuffer, position: int) -> int:
 
 
 def pwrite(fd: int, data: ReadableBuffer, position: int) -> None:
-    """Write all of `data` at `position`. When it raises, any prefix of the data may have been written."""
+    """Write all of `data` at `position`. If this raises, any prefix of the data may have been written."""
     try:
         written = os.pwrite(fd, data, position)
         view = memoryview(data).cast("B")
@@ -153,9 +153,9 @@ def pwrite(fd: int, data: ReadableBuffer, position: int) -> None:
 
 
 def copy(source: int, position: int, length: int, target: int, at: int) -> tuple[int, int]:
-    """Copy up to `length` bytes at `position` to `at` of another file: how many, and their CRC-32C.
+    """Copy `length` bytes at `position` to `at` of another file; return the bytes copied and their CRC-32C.
 
-    Fewer only at the end of the source. When it raises, any prefix of the bytes may have been written. Holds no GIL.
+    Copies fewer only at the end of the source. If this raises, any prefix may have been written. Releases the GIL.
     """
     copied, crc, error, in_target = _copy_range.copy(source, position, length, target, at)
     if error:
@@ -164,7 +164,7 @@ def copy(source: int, position: int, length: int, target: int, at: int) -> tuple
 
 
 def truncate(fd: int, size: int) -> None:
-    """Make the file exactly `size` bytes long, cut or lengthened by a hole of zeros."""
+    """Set the file's length to `size` bytes: cut it, or extend it by a hole of zeros."""
     try:
         os.ftruncate(fd, size)
     except OSError as error:
@@ -172,7 +172,7 @@ def truncate(fd: int, size: int) -> None:
 
 
 def size(fd: int) -> int:
-    """Tell the file's length in bytes."""
+    """Return the file's length in bytes."""
     try:
         return os.fstat(fd).st_size
     except OSError as error:
@@ -180,9 +180,9 @@ def size(fd: int) -> int:
 
 
 def hole_behind(fd: int, position: int) -> int | None:
-    """The end of the page that has `position`, if the file has nothing but a hole behind it; else None.
+    """Return the end of the page at `position` if the file has only a hole behind that page, otherwise None.
 
-    None for zeros that were written, and on file systems that do not tell holes.
+    Returns None if zeros were written there, and on file systems that do not report holes.
     """
     page_end = (position // _PAGE_BYTES + 1) * _PAGE_BYTES
     try:
@@ -195,7 +195,7 @@ def hole_behind(fd: int, position: int) -> int | None:
 
 
 def inode(fd: int) -> int:
-    """Tell the number that the file system knows the file by."""
+    """Return the file's inode number."""
     try:
         return os.fstat(fd).st_ino
     except OSError as error:
@@ -203,7 +203,7 @@ def inode(fd: int) -> int:
 
 
 def identity(fd: int) -> tuple[int, int]:
-    """Tell the numbers of the device and of the file on it, which no other file has meanwhile."""
+    """Return the device and inode numbers, which no other file has while this one exists."""
     try:
         status = os.fstat(fd)
     except OSError as error:
@@ -212,7 +212,7 @@ def identity(fd: int) -> tuple[int, int]:
 
 
 def fsync(fd: int) -> None:
-    """Return once the file's bytes and all its metadata are on the disk itself."""
+    """Return once the file's bytes and all its metadata are on the disk, not only in its cache."""
     try:
         _full_sync(fd)
     except OSError as error:
@@ -220,7 +220,7 @@ def fsync(fd: int) -> None:
 
 
 def fdatasync(fd: int) -> None:
-    """Return once the file's bytes, and its length where that changed, are on the disk itself."""
+    """Return once the file's bytes, and its length if that changed, are on the disk, not only in its cache."""
     try:
         if sys.platform == "darwin":
             _full_sync(fd)
@@ -231,15 +231,15 @@ def fdatasync(fd: int) -> None:
 
 
 def start_writing(fd: int) -> None:
-    """Start write-back of the file to the disk, without waiting: a later `fdatasync` has less to wait for.
+    """Start writing the file to the disk without waiting, so that a later `fdatasync` waits less.
 
-    Errors show at that `fdatasync`. Does nothing on other systems than Linux.
+    That `fdatasync` raises the errors. Does nothing except on Linux.
     """
     if _sync_file_range is not None:
         _sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
 
-_SYNC_FILE_RANGE_WRITE = 2  # from <fcntl.h>, where Python has neither this nor the call
+_SYNC_FILE_RANGE_WRITE = 2  # from <fcntl.h>; Python has neither this nor the call
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -254,7 +254,7 @@ def _full_sync(fd: int) -> None:
 
 
 def map(fd: int, size: int) -> Map:
-    """Map the first `size` bytes (at least 1) for reading; only for files that this process alone may cut."""
+    """Map the first `size` bytes (at least 1) for reading; only for files that no other process may cut."""
     while True:
         try:
             return Map(fd, size)
@@ -265,10 +265,10 @@ def map(fd: int, size: int) -> Map:
 
 
 def sendfile(out_fd: int, in_fd: int, position: int, count: int) -> int:
-    """Send up to `count` bytes of a file to a socket, pipe or file; the number sent, 0 at the end of the file.
+    """Send up to `count` bytes of a file to a socket, pipe or file; return the number sent, 0 at the end of the file.
 
-    May send fewer. Errors come as the plain `OSError` they are: most belong to the receiving end (a peer that has
-    gone, a socket that would block). Copies through memory where the system cannot send between the two.
+    Raises a plain `OSError`, since most errors belong to the receiver (a closed connection, a socket that would block).
+    Copies through memory if the system cannot send between the two.
     """
     if count <= 0:
         return 0
@@ -282,7 +282,7 @@ def sendfile(out_fd: int, in_fd: int, position: int, count: int) -> int:
 
 
 def stat(path: StrPath, *, follow: bool = True) -> os.stat_result:
-    """Give the file's metadata; those of a link itself unless `follow`."""
+    """Return the file's metadata; those of a link itself unless `follow`."""
     try:
         return os.stat(path, follow_symlinks=follow)
     except OSError as error:
@@ -290,7 +290,7 @@ def stat(path: StrPath, *, follow: bool = True) -> os.stat_result:
 
 
 def set_modified(path: StrPath, modified_ns: int) -> None:
-    """Set the time at which a file was changed last, in nanoseconds since the epoch. Durable with the next `fsync`."""
+    """Set a file's modification time in nanoseconds since the epoch. Durable after the next `fsync`."""
     try:
         os.utime(path, ns=(modified_ns, modified_ns))
     except OSError as error:
@@ -298,7 +298,7 @@ def set_modified(path: StrPath, modified_ns: int) -> None:
 
 
 def exists(path: StrPath) -> bool:
-    """Tell whether anything is at the path; an error other than its absence is raised, not taken for absence."""
+    """Return whether anything is at the path; any error except a missing file is raised."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -309,7 +309,7 @@ def exists(path: StrPath) -> bool:
 
 
 def is_at(fd: int, path: StrPath) -> bool:
-    """Tell whether the path still names the very file that the descriptor has open."""
+    """Return whether the path still names the file that the descriptor has open."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -322,9 +322,9 @@ def is_at(fd: int, path: StrPath) -> bool:
 
 
 def read_file(path: StrPath, *, most_bytes: int | None = None, follow: bool = False) -> bytes:
-    """Read a whole small file; a `StorageError` (EFBIG) beyond `most_bytes`, `MAX_SMALL_FILE_BYTES` unless given.
+    """Return the bytes of a small file; raise `StorageError` (EFBIG) if it is larger than `most_bytes`.
 
-    `follow` is as for `open`.
+    `most_bytes` is `MAX_SMALL_FILE_BYTES` by default. `follow` is that of `open`.
     """
     most_bytes = MAX_SMALL_FILE_BYTES if most_bytes is None else most_bytes
     fd = open(path, follow=True) if follow else open(path)
@@ -338,16 +338,16 @@ def read_file(path: StrPath, *, most_bytes: int | None = None, follow: bool = Fa
 
 
 def _read_all(fd: int, most_bytes: int) -> bytes:
-    """Read a file, up to a byte more than is allowed; memory is asked for by its size, unless that is not true."""
+    """Read a file up to `most_bytes` + 1; first with memory for the size that the file reports."""
     room = min(max(size(fd), _LEAST_ROOM), most_bytes) + 1
     data = pread(fd, room, 0)
     return data if len(data) < room or room > most_bytes else pread(fd, most_bytes + 1, 0)
 
 
 def write_file(path: StrPath, data: ReadableBuffer, *, sync: bool = True, new: bool = False) -> None:
-    """Create or replace a whole file in place, and sync it; a crash may leave it short. The name is not synced.
+    """Create or replace a whole file in place and sync it, but not its name; a crash may leave it short.
 
-    `new` insists that there be no such file.
+    With `new` the file must not exist.
     """
     fd = open(path, new=True) if new else open(path, create=True, empty=True)
     try:
@@ -361,9 +361,9 @@ def write_file(path: StrPath, data: ReadableBuffer, *, sync: bool = True, new: b
 def write_atomically(path: StrPath, data: ReadableBuffer) -> None:
     """Create or replace a whole file, durably: a crash at any point leaves the old content or the new (FORMAT 1.9).
 
-    Goes through `<path>.tmp`; two callers at once must exclude each other (see `checkpoint_lock`). When it fails
-    the old file stands, and a `.tmp` that may remain is removed next time: it may be a link, and is not written to.
-    One for which there was no room goes at once.
+    Writes `<path>.tmp` first; two callers must exclude each other (see `checkpoint_lock`). If this fails the old file
+    is unchanged. A remaining `.tmp` is removed by the next call; as it may be a link it is never written to. If the
+    disk is full the `.tmp` is removed immediately.
     """
     path = os.fspath(path)
     temporary = path + ".tmp"
@@ -378,7 +378,7 @@ def write_atomically(path: StrPath, data: ReadableBuffer) -> None:
             raise
         with contextlib.suppress(StorageError):
             unlink(temporary)
-        # Also where the sync of the new file found no room: the old one stands, so nothing is unknown.
+        # Also if the sync of the new file failed for lack of space: the old file is unchanged, so nothing is lost.
         raise FullDiskError(error.errno, error.strerror, path) from error
     rename(temporary, path)
     sync_directory(os.path.dirname(path) or ".")
@@ -388,7 +388,7 @@ def write_atomically(path: StrPath, data: ReadableBuffer) -> None:
 
 
 def rename(source: StrPath, target: StrPath) -> None:
-    """Give a file or directory another name, in one step; a file at the target is replaced. Not yet durable."""
+    """Rename a file or directory atomically; a file at the target is replaced. Not yet durable."""
     try:
         os.replace(source, target)
     except OSError as error:
@@ -396,9 +396,9 @@ def rename(source: StrPath, target: StrPath) -> None:
 
 
 def unlink(path: StrPath, *, dir_fd: int | None = None) -> bool:
-    """Delete a file; False when there was none. Not yet durable.
+    """Delete a file; return False if there is none. Not yet durable.
 
-    With `dir_fd` the file is the one of this name in the directory that is open there, wherever the path leads now.
+    With `dir_fd`, delete the file of this name in that open directory, wherever the path leads now.
     """
     return _remove(os.unlink, path, dir_fd)
 
@@ -414,7 +414,7 @@ def _remove(call: Callable[..., None], path: StrPath, dir_fd: int | None) -> boo
 
 
 def mkdir(path: StrPath) -> bool:
-    """Make one directory and sync its parent, so that it outlives a crash; False when it was there."""
+    """Make one directory, durably: sync its parent; return False if it exists."""
     if not make_directory(path):
         return False
     sync_directory(os.path.dirname(os.path.abspath(path)))
@@ -422,7 +422,7 @@ def mkdir(path: StrPath) -> bool:
 
 
 def make_directory(path: StrPath) -> bool:
-    """Make one directory; False when it was there. Not yet durable. A link to a directory is not taken for one."""
+    """Make one directory; return False if it exists. Not yet durable. Raises `StorageError` if a link is there."""
     try:
         os.mkdir(path)
     except FileExistsError as error:
@@ -437,7 +437,7 @@ def make_directory(path: StrPath) -> bool:
 
 
 def make_directories(path: StrPath) -> None:
-    """Make a directory and the missing ones above it, each durable before the next; `StorageError` for a file there."""
+    """Make a directory and its missing parents, each durable before the next; raise `StorageError` for a file there."""
     missing = []
     at = os.path.abspath(path)
     while not os.path.isdir(at):
@@ -450,7 +450,7 @@ def make_directories(path: StrPath) -> None:
 
 
 def rmdir(path: StrPath, *, dir_fd: int | None = None) -> bool:
-    """Remove an empty directory; False when there was none. Not yet durable. `dir_fd` is as for `unlink`."""
+    """Remove an empty directory; return False if there is none. Not yet durable. `dir_fd` is that of `unlink`."""
     return _remove(os.rmdir, path, dir_fd)
 
 
@@ -466,10 +466,10 @@ def refuse_links(path: StrPath, *, below: StrPath) -> None:
 def remove_tree(path: StrPath, *, below: StrPath | None = None) -> None:
     """Remove a directory with its contents; links are removed, not followed; a missing entry is no error.
 
-    Each directory is opened once, without following a link, and its entries are removed through that descriptor: a
-    directory that is replaced by a link meanwhile leads nowhere. With `below`, no part of the path behind that
-    directory may be a link either, and `below` itself may not. More than `MAX_DEPTH` directories in one another are a
-    `StorageError` (ELOOP), and stay.
+    Each directory is opened once, without following a link, and its entries are removed through that descriptor, so
+    that a directory that is replaced by a link during the removal is harmless. With `below`, neither `below` nor any
+    part of the path behind it may be a link. Raises `StorageError` (ELOOP) if directories are nested more than
+    `MAX_DEPTH` deep, and keeps those.
     """
     path = os.path.abspath(path)
     base = os.path.dirname(path) if below is None else os.path.abspath(below)
@@ -492,7 +492,7 @@ def remove_tree(path: StrPath, *, below: StrPath | None = None) -> None:
 
 
 def _open_directory(path: str, dir_fd: int | None, *, follow: bool = False) -> int:
-    """Open a directory: the one of the path's last name in that which is open at `dir_fd`; a link is refused."""
+    """Open a directory: with `dir_fd`, the one with the path's last name in that open directory. Refuses a link."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     while True:
         try:
@@ -504,7 +504,7 @@ def _open_directory(path: str, dir_fd: int | None, *, follow: bool = False) -> i
 
 
 def _empty(fd: int, path: str, depth: int) -> None:
-    """Remove the contents of the directory that is open at `fd`."""
+    """Remove the contents of the open directory `fd`."""
     if depth > MAX_DEPTH:
         raise StorageError(errno.ELOOP, f"more than {MAX_DEPTH} directories in one another; they are left alone", path)
     for name, is_directory in _names_in(fd, path):
@@ -524,7 +524,7 @@ def _empty(fd: int, path: str, depth: int) -> None:
 
 
 def _names_in(fd: int, path: str) -> list[tuple[str, bool]]:
-    """The names in the directory that is open at `fd`, and whether each is a directory's."""
+    """Return the names in the open directory `fd`, and for each whether it is a directory."""
     while True:
         try:
             with os.scandir(fd) as entries:
@@ -534,7 +534,7 @@ def _names_in(fd: int, path: str) -> list[tuple[str, bool]]:
 
 
 def listdir(path: StrPath) -> list[str]:
-    """List the names in a directory, sorted."""
+    """Return the names in a directory, sorted."""
     while True:
         try:
             return sorted(os.listdir(path))
@@ -543,7 +543,7 @@ def listdir(path: StrPath) -> list[str]:
 
 
 def scandir(path: StrPath) -> list[os.DirEntry[str]]:
-    """List a directory's entries, sorted by name; an entry's size costs a system call only when it is read."""
+    """Return a directory's entries, sorted by name; reading an entry's size takes a system call."""
     while True:
         try:
             with os.scandir(os.fspath(path)) as entries:
@@ -555,7 +555,7 @@ def scandir(path: StrPath) -> list[os.DirEntry[str]]:
 def sync_directory(path: StrPath, *, missing_ok: bool = False) -> None:
     """Return once all creations, renames and removals in the directory are on the disk.
 
-    A file system that has no such sync (it answers EINVAL) is taken at its word.
+    EINVAL, the error of a file system without such a sync, is ignored.
     """
     while True:
         try:

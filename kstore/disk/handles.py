@@ -1,7 +1,7 @@
-"""The system's errors as kstore's, and owners of descriptors that close their copies in a forked child.
+"""Converts system errors to kstore's, and makes owners of descriptors close their copies in a forked child.
 
-A forked child shares its parent's open files and locks. So an owner of descriptors registers here, and is called in the
-child before the child's own Python code runs. Used through `fs`.
+A forked child shares its parent's open files and locks. Therefore each owner of descriptors registers here and is
+called in the child, before the child's own Python code runs. Used through `fs`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 class MissingFileError(StorageError, FileNotFoundError):
-    """Nothing is at the path; to a caller also a `FileNotFoundError`."""
+    """Nothing is at the path; also a `FileNotFoundError`."""
 
 
 class ExistingFileError(StorageError, FileExistsError):
-    """Something is at the path already; to a caller also a `FileExistsError`."""
+    """Something is at the path already; also a `FileExistsError`."""
 
 
 class FullDiskError(StorageError):
-    """There is no room on the disk, or in a quota, for the bytes to be written; the file is unchanged.
+    """The disk or a quota has no space for the bytes to be written; the file is unchanged.
 
-    A sync that finds no room raises a plain `StorageError`: bytes that were written before may be lost.
+    A sync that fails for lack of space raises a plain `StorageError`, since bytes written before may be lost.
     """
 
     advice = "; reading and deleting still work, and writing works again once there is room"
@@ -51,9 +51,9 @@ _ERRORS = {
 
 
 def storage_error(error: OSError, path: StrPath | int | None = None, *, of_sync: bool = False) -> StorageError:
-    """Make the `StorageError` for an error of the system, with its errno and the path (or the descriptor's path).
+    """Return the `StorageError` for a system error, with its errno and the path (or the descriptor's path).
 
-    `of_sync` says that bytes written before may be lost: then it is never a `FullDiskError`.
+    With `of_sync` it is never a `FullDiskError`, since bytes written before may be lost.
     """
     kind = _ERRORS.get(error.errno or 0, StorageError)
     if of_sync and kind is FullDiskError:
@@ -72,16 +72,16 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 def make_room_or_raise(error: OSError, path: StrPath | int | None = None, *, of_sync: bool = False) -> None:
-    """Return if the call that failed should be tried again; raise the `StorageError` otherwise.
+    """Return if the failed call should be retried; raise the `StorageError` otherwise.
 
-    It should if the process, or the system, had no descriptor left, and files that are not in use could be closed.
+    It should if the process or the system had no descriptor left and files that are not in use could be closed.
     """
     if error.errno not in NO_DESCRIPTOR or not openfiles.make_room():
         raise storage_error(error, path, of_sync=of_sync) from error
 
 
 def path_of(fd: int) -> str | None:
-    """The path that a descriptor was opened at; None where the system does not know it."""
+    """Return the path of a descriptor's file; None if the system does not know it."""
     try:
         if sys.platform == "darwin":
             return fcntl.fcntl(fd, fcntl.F_GETPATH, b"\0" * 1024).rstrip(b"\0").decode(errors="replace")
@@ -102,9 +102,9 @@ _KINDS = (
 
 
 def open_regular(path: StrPath, flags: int, *, follow: bool = False) -> int:
-    """Open a regular file, and refuse anything else; opening a named pipe or a device does not wait.
+    """Open a regular file, and refuse anything else; never wait for a named pipe or a device.
 
-    A link is refused unless `follow` allows it. New files get the mode that the process's umask leaves of 0666.
+    A link is refused unless `follow` allows it. A new file has mode 0666 less the process's umask.
     """
     flags |= REGULAR | (0 if follow else os.O_NOFOLLOW)
     while True:
@@ -122,11 +122,11 @@ def open_regular(path: StrPath, flags: int, *, follow: bool = False) -> int:
 
 
 REGULAR = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""The flags to open a regular file with: without waiting, should something else be at the path."""
+"""The flags to open a regular file with; the call does not wait if something else is at the path."""
 
 
 def explain_or_make_room(error: OSError, path: StrPath, *, follow: bool = False) -> None:
-    """As `make_room_or_raise`; the error says what is at the path if it is not a regular file."""
+    """Do what `make_room_or_raise` does; the error says what is at the path if it is not a regular file."""
     if error.errno == errno.ELOOP and os.path.islink(path):
         error = OSError(errno.ELOOP, "a link that leads to itself" if follow else LINK_REASON)
     elif error.errno in (errno.ENXIO, errno.EISDIR):
@@ -150,7 +150,7 @@ def refuse_irregular(fd: int, path: StrPath) -> None:
 
 
 def _descriptors_held() -> str:
-    """How many descriptors kstore holds open, for the error of a process that has none left."""
+    """Return how many descriptors kstore holds, for the error of a process that has none left."""
     locks = sum(getattr(owner, "fd", -1) >= 0 for reference in list(_live.values()) if (owner := reference()))
     may_have = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     allowed = "any number" if may_have < 0 else str(may_have)
@@ -158,22 +158,22 @@ def _descriptors_held() -> str:
 
 
 class _Forked(Protocol):
-    def _after_fork(self) -> None: ...  # may take no lock: the thread that held it does not exist in the child
+    def _after_fork(self) -> None: ...  # must take no lock: the thread that holds it does not exist in the child
 
 
 _live: dict[
     int, weakref.ref[_Forked]
-] = {}  # a dict: its single operations are atomic, and a fork may come between any two
+] = {}  # a dict, since its operations are atomic and a fork may come between any two
 
 
 def register(owner: _Forked) -> None:
-    """Have `owner._after_fork()` called in every child that is forked while the owner lives."""
+    """Make every child that is forked while the owner exists call `owner._after_fork()`."""
     key = id(owner)
     _live[key] = weakref.ref(owner, lambda reference: _forget(key, reference))
 
 
 def _forget(key: int, reference: weakref.ref[_Forked]) -> None:
-    if _live.get(key) is reference:  # else a new object has the id of the dead one already
+    if _live.get(key) is reference:  # otherwise a new object has the id of the collected one
         del _live[key]
 
 
@@ -181,7 +181,7 @@ _process = [os.getpid()]
 
 
 def opener() -> int:
-    """The process that the owners which are called in a forked child belong to."""
+    """Return the id of the process that opened the descriptors of registered owners."""
     return _process[0]
 
 
@@ -198,15 +198,16 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Handles:
-    """The descriptors of one log: closed by `close`, or when the object is collected.
+    """The descriptors of one log, closed by `close` or when the object is collected.
 
-    Not at the end of the interpreter, where a program's own exit function may still close the log; the system closes
-    them when the process has ended.
+    They are not closed at interpreter exit, since the program's own exit function may still close the log.
 
-    In a forked child they are closed at once and `closed` is true. `on_fork` is called there too, before the system
-    can give the numbers to other files, so that compiled code forgets them. Pass no method of an object that holds this
-    one: only the cycle collector would end both. Other threads read within `use`. `drop` and `close` then close a
-    number when the last use has ended, so that it never means another file in the middle of a read. Thread-safe.
+    In a forked child they are closed immediately and `closed` is true. Before that `on_fork` is called, so that
+    compiled code forgets the numbers before another file can get them. `on_fork` must not be a method of an object that
+    holds this one: that would be a reference cycle.
+
+    Other threads read within `use`. `drop` and `close` then wait for the last use to end before they close a
+    descriptor, so that its number never becomes another file's during a read. Thread-safe.
     """
 
     def __init__(self, on_fork: Callable[[], None] | None = None) -> None:
@@ -221,7 +222,7 @@ class Handles:
         register(self)
 
     def add(self, fd: int) -> int:
-        """Take over a descriptor and return its number; after `close` the descriptor is closed and refused."""
+        """Take over a descriptor and return it; after `close`, close the descriptor and raise `StorageError`."""
         with self._lock:
             if not self.closed:
                 self._owned.add(fd)
@@ -230,7 +231,7 @@ class Handles:
         raise StorageError(errno.EBADF, "the handles are closed")
 
     def drop(self, fd: int) -> None:
-        """Close one descriptor, now or when the last `use` has ended; one that is not owned is no error."""
+        """Close one descriptor, now or when the last `use` has ended; ignore one that is not owned."""
         with self._lock:
             if fd not in self._owned:
                 return
@@ -240,11 +241,11 @@ class Handles:
         _close_each(over)
 
     def use(self) -> _Use:
-        """Keep every owned descriptor open until the `with` block ends, also if another thread drops or closes it."""
+        """Keep every owned descriptor open until the `with` block ends, even if another thread drops or closes it."""
         return _Use(self)
 
     def close(self) -> None:
-        """Close all, now or when the last `use` has ended. Idempotent."""
+        """Close all descriptors, now or when the last `use` has ended. Idempotent."""
         with self._lock:
             self.closed = True
             self._dropped |= self._owned
@@ -282,7 +283,7 @@ class Handles:
 
 
 class _Use:
-    """One use of handles, from entering its `with` block to leaving it."""
+    """One use of handles, for the duration of a `with` block."""
 
     __slots__ = ("_handles",)
 
@@ -297,7 +298,7 @@ class _Use:
 
 
 def _close_each(fds: Iterable[int]) -> None:
-    """Close all of them, then raise the first error (of a write that the system had put off, and that failed)."""
+    """Close all of them, then raise the first error (of an earlier, delayed write)."""
     first: OSError | None = None
     for fd in fds:
         try:
@@ -309,7 +310,7 @@ def _close_each(fds: Iterable[int]) -> None:
 
 
 def _close_all(pid: int, *owned: set[int]) -> None:
-    if os.getpid() != pid:  # in a child that was forked without os.fork: the descriptors are the parent's
+    if os.getpid() != pid:  # in a child that was not forked by os.fork: the descriptors are the parent's
         return
     for fds in owned:
         for fd in fds:

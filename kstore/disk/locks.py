@@ -1,7 +1,7 @@
-"""Locks on a directory of logs (its `.lock` file) and on partition directories. Used through `fs`.
+"""Locks on a log directory (its `.lock` file) and on partition directories. Used through `fs`.
 
-Byte 0 of `.lock` is locked by the directory's writer, byte 1 while its checkpoint files are rewritten; a broker locks
-the whole file. A `_lock.Lock` holds each of them. Invariant: `.lock` is never deleted here.
+The directory's writer locks byte 0 of `.lock`; byte 1 is locked while checkpoint files are rewritten; a broker locks
+the whole file. A `_lock.Lock` holds each lock. Invariant: kstore never deletes `.lock`.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ LOCK_FILE = ".lock"
 
 
 WAIT_SECONDS = 60.0
-"""How long `checkpoint_lock` waits: its holder writes and syncs a file of a few kilobytes."""
+"""How long `checkpoint_lock` waits; a holder writes and syncs a file of a few kilobytes."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
 
 
 def lock_root(root: StrPath, *, shared: bool) -> Lock:
-    """Lock a directory of logs against brokers and stores: `shared` for a lone writing log, else for a `Store`.
+    """Lock a log directory against brokers and stores: `shared` for a single writing log, not shared for a `Store`.
 
-    A record lock on byte 0 of `.lock`, which is made when missing; it conflicts with the lock that a broker takes on
-    the whole file, both ways. Raises `LogLockedError` at once when it is taken, in this process or another.
+    Takes a record lock on byte 0 of `.lock`, and creates a missing `.lock`. It conflicts in both directions with a
+    broker's lock on the whole file. Raises `LogLockedError` immediately if this process or another holds the lock.
     """
     return _lock_byte(os.path.join(root, LOCK_FILE), 0, shared=shared, wait=False)
 
 
 def checkpoint_lock(root: StrPath) -> Lock:
-    """Wait for the right to rewrite the checkpoint files of a root, on byte 1 of `.lock`; release it right afterwards.
+    """Lock byte 1 of `.lock` to rewrite the checkpoint files of a root; release it right afterwards.
 
-    Raises `LogLockedError`, which names the process that holds it, after `WAIT_SECONDS`.
+    Waits up to `WAIT_SECONDS`, then raises `LogLockedError`, which names the process that holds the lock.
     """
     return _lock_byte(os.path.join(root, LOCK_FILE), 1, shared=False, wait=True)
 
 
 def lock_partition(path: StrPath) -> Lock:
-    """Lock a partition's directory for its one writer; `LogLockedError` at once when another has it."""
+    """Lock a partition's directory for its only writer; raise `LogLockedError` immediately if another holds it."""
 
     def lock(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,9 +61,9 @@ def lock_partition(path: StrPath) -> Lock:
 
 
 def is_locked(root: StrPath) -> bool:
-    """Whether a log, a store or a broker has locked the directory of logs for writing; True where it cannot be known.
+    """Return whether a log, a store or a broker has locked the log directory; True if that cannot be determined.
 
-    Takes no lock, and makes no file.
+    Takes no lock, and creates no file.
     """
     try:
         fd = open_regular(os.path.join(root, LOCK_FILE), os.O_RDONLY)
@@ -83,8 +83,8 @@ def is_locked(root: StrPath) -> bool:
 def _lock_what_is_there(path: str, flags: int, byte: int, lock: Callable[[int], None], *, wait: bool) -> Lock:
     """Open and lock the path, and repeat both until the locked file is the one at the path.
 
-    A broker that stops deletes its `.lock`: a lock taken on the deleted file excludes no other process. The descriptor
-    has an owner before it is locked, so that an interrupt releases it.
+    A broker that stops deletes its `.lock`, and a lock on the deleted file would exclude no other process. The
+    descriptor has an owner before it is locked, so that an interrupt releases the lock.
     """
     patience = _Patience(wait)
     while True:
@@ -119,7 +119,7 @@ _TAKEN = (errno.EAGAIN, errno.EACCES)
 
 
 class _Patience:
-    """How long to try. The system would wait without a limit, and the holder may have been stopped."""
+    """How long to retry a lock. A blocking system call would wait forever for a holder that is stopped."""
 
     def __init__(self, wait: bool) -> None:
         self.seconds = WAIT_SECONDS if wait else 0.0
@@ -152,8 +152,8 @@ def _close_quietly(fd: int) -> None:
         os.close(fd)
 
 
-# Linux has locks of an open file, which end only with their own descriptor. Other systems, macOS among them, have only
-# POSIX's locks of a process.
+# Linux has open file description locks, which end only with their own descriptor. Other systems, such as macOS, have
+# only POSIX locks, which belong to the process.
 
 _FLOCK = struct.Struct("@hhqqi4x")  # type, whence, start, length, pid
 _HAS_OFD_LOCKS = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
@@ -178,15 +178,15 @@ class _Holder:
 
 
 class _ProcessLocks:
-    """Record locks for macOS and other systems that have only POSIX's, which belong to the process as a whole.
+    """Record locks for macOS and other systems that have only POSIX locks, which belong to the whole process.
 
-    The process loses them when it closes any descriptor of the file. So each file is opened once in the process, and
-    this table makes the process's own holders exclude each other. A forked child does not inherit the locks, and its
-    table is empty. Thread-safe.
+    The process loses them when it closes any descriptor of the file. Therefore each file is opened once in the process,
+    and this table makes holders within the process exclude each other. A forked child does not inherit the locks, and
+    its table is empty. Thread-safe.
     """
 
     def __init__(self) -> None:
-        # The lock is entered itself, not by way of its condition: an interrupt in there would leave it taken.
+        # Code enters the lock itself, not the condition, in which an interrupt would leave the lock taken.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._fds: dict[str, int] = {}
@@ -227,7 +227,7 @@ class _ProcessLocks:
                         _refuse(path, error, pid, patience)
             elif patience.is_over:
                 _refuse(path, BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), os.getpid(), patience)
-            self._changed.wait(0.02)  # when another process unlocks, no notification comes
+            self._changed.wait(0.02)  # an unlock by another process does not notify
 
     def _open(self, path: str) -> int:
         self._fds[path] = open_regular(path, os.O_RDWR | os.O_CREAT)
@@ -239,7 +239,7 @@ class _ProcessLocks:
                 is_its = holder in holders
                 if is_its:
                     holders.remove(holder)
-                if not holders and (is_its or self._fds.get(path) == fd):  # or locked for it, and interrupted then
+                if not holders and (is_its or self._fds.get(path) == fd):  # or an interrupt came after its lock
                     with contextlib.suppress(OSError):
                         fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte, os.SEEK_SET)
                     self._close_unused(path, fd)
@@ -272,10 +272,10 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def _find_holder(fd: int, byte: int) -> int | None:
-    """The process that has locked the byte, or with -1 the file; None where that cannot be known.
+    """Return the process that has locked the byte, or the file if it is -1; None if that cannot be determined.
 
-    The system names the owner of a lock of a process, as a broker's is, and says -1 for a lock of an open file. Then
-    /proc is searched for a process that has such a lock; other users' processes cannot be seen there.
+    The system names the owner of a process's lock, such as a broker's, but not of an open file description lock. For
+    those /proc is searched for a process with such a lock; it does not show other users' processes.
     """
     if byte >= 0 and _HAS_OFD_LOCKS:
         with contextlib.suppress(OSError):
@@ -301,7 +301,7 @@ def _find_holder(fd: int, byte: int) -> int | None:
 
 
 def _is_lock_on(line: str, inode: int, byte: int) -> bool:
-    """Whether a line of fdinfo is a lock on a file's byte: `lock: 1: OFDLCK ADVISORY WRITE -1 08:01:77 0 0`."""
+    """Return whether a line of fdinfo is a lock on a file's byte: `lock: 1: OFDLCK ADVISORY WRITE -1 08:01:77 0 0`."""
     words = line.split()
     if words[:1] != ["lock:"] or not words[-3].endswith(f":{inode}"):
         return False

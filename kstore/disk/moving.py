@@ -1,8 +1,8 @@
-"""Files of a log that get other names while readers use them: a reader opens the file that it means, under any name.
+"""Lets a reader open the file that it means while the files of a log are renamed.
 
-A swap of segments gives each of their files another name, twice, and a file that takes its place the old one. The
-object that reads a file says where the file is now; who renames it holds `renaming()` until that object knows.
-Invariant: a file that was opened under a name that has changed meanwhile may be another file, and is not used.
+A swap of segments renames each of their files twice, and another file then gets the old name. The object that reads a
+file knows its present path; code that renames a file holds `renaming()` until it has updated that object. Invariant: if
+the path has changed during an open, the opened file may be another one and is not used.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _names = ForkLock()
 
 @contextmanager
 def renaming() -> Iterator[None]:
-    """For a block that renames files and tells their objects; not for a sync."""
+    """Enter a block that renames files and updates the paths in their objects; it must not sync."""
     with _names.mutex:
         yield
 
 
 def at_its_path(use: Callable[[str], T], path_of: Callable[[], str], drop: Callable[[T], object] | None = None) -> T:
-    """Return `use(path_of())`, once more where the path has changed meanwhile; `drop` gives back what was not used.
+    """Return `use(path_of())`; repeat if the path changed during the call, after `drop` releases the unused result.
 
-    Raises `MissingFileError` where no file is at a path that has not changed.
+    Raises `MissingFileError` if there is no file and the path has not changed.
     """
     path = path_of()
     while True:
         try:
             result = use(path)
         except fs.MissingFileError:
-            with _names.mutex:  # a file that is being renamed has its new path behind this
+            with _names.mutex:  # wait for a rename in progress to update the path
                 now = path_of()
             if now == path:
                 raise

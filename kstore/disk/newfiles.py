@@ -1,6 +1,6 @@
-"""New files that are written part by part, and what is left of them when a process is killed meanwhile.
+"""Writes new files part by part, and removes the leftovers of killed processes.
 
-Invariant: a file that a living process is writing is locked, so that no other process takes it for left over.
+Invariant: a file that a running process is writing is locked, so that no other process treats it as a leftover.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class FilePart(Protocol):
-    """A part of a new file that lies in another one."""
+    """A part of a new file that is copied from another file."""
 
     def __len__(self) -> int: ...
 
     def copy_to(self, fd: int, at: int) -> int:
-        """Write it to a place in a file; how many bytes it has."""
+        """Write the part to a position in a file; return its size in bytes."""
 
 
 @contextlib.contextmanager
 def written(path: str, parts: Iterable[ReadableBuffer | FilePart]) -> Iterator[None]:
-    """Write a file that was not there, part by part, durably but for its name; it is locked until the block ends.
+    """Write a new file part by part, and sync it but not its name; the file is locked until the block ends.
 
-    Within the block it may be renamed. When writing fails no file is left.
+    The block may rename the file. If writing or the block fails, the file is deleted.
     """
     fd = _new_locked(path)
     try:
@@ -51,10 +51,10 @@ def written(path: str, parts: Iterable[ReadableBuffer | FilePart]) -> Iterator[N
 
 
 def _new_locked(path: str) -> int:
-    """Make a file and lock it, again if it was taken for left over in between."""
+    """Make a file and lock it; repeat if another process removed it as a leftover before it was locked."""
     while True:
         fd = fs.open(path, new=True)
-        with contextlib.suppress(OSError):  # a file system that has no locks
+        with contextlib.suppress(OSError):  # the file system has no locks
             fcntl.flock(fd, fcntl.LOCK_EX)
         if fs.is_at(fd, path):
             return fd
@@ -62,9 +62,9 @@ def _new_locked(path: str) -> int:
 
 
 def remove_leftover(path: str) -> bool:
-    """Delete a file that `written` has made, unless a living process is writing it; whether it was deleted.
+    """Delete a file made by `written` unless a running process is writing it; return whether it was deleted.
 
-    Where the file system has no locks it stays.
+    If the file system has no locks, the file is kept.
     """
     try:
         fd = fs.open(path)

@@ -1,12 +1,12 @@
 """The budget of files that the logs of this process keep open while no call uses them.
 
-A file that was read stays open, and an index stays mapped: to open it again costs a hundred times a lookup. A `Holder`
-has such files: a sealed segment, an index file, a log that is open for writing. The budget is counted in descriptors; a
-map counts as one, and so does each 64 KiB of an index that was copied. Above the budget those holders close their files
-first that were not used since they were last asked. Where the process has no descriptor left all the same, less is held
-open for a minute (`make_room`).
+Files stay open and indexes mapped after a read, since opening one again takes a hundred times as long as a lookup. A
+`Holder` has such files: a sealed segment, an index file, a log open for writing. The budget counts descriptors; a map
+counts as one, and so does each 64 KiB of a copied index. Above the budget, holders that were not used since the last
+check close their files first. If the process still has no descriptor left, the budget is lower for a minute
+(`make_room`).
 
-Invariant: using a file costs no more than setting a mark; there is no list in the order of use, and no lock.
+Invariant: using a file only sets a flag. There is no list in order of use, and no lock.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ logger = logging.getLogger("kstore")
 
 MOST_BY_DEFAULT = 8192
 LEAST = 8
-"""With less, a single lookup could close a file that it has just opened."""
+"""The least budget; with less, a single lookup could close a file that it has just opened."""
 TIGHT_SECONDS = 60.0
-"""After the process had no descriptor left, less is held for so long: other code may close some meanwhile."""
+"""How long the budget is lower after the process had no descriptor left; other code may close some in this time."""
 LOOK_EVERY = 64
-"""After so many descriptors the process's limit is asked for again."""
+"""The number of opened descriptors after which the process's limit is read again."""
 _OTHERS_SECONDS, _PAUSE = 5.0, 0.001
 
 
 class Holder(Protocol):
-    """Something that holds files open. All of it may be called from any thread."""
+    """Something that holds files open. All methods may be called from any thread."""
 
     listed: bool
-    """Whether the holder is in this module's ring; only this module sets it. False at first."""
+    """Whether the holder is in this module's ring, False at first; only this module sets it."""
 
     def holds(self) -> int:
-        """How many descriptors it holds now."""
+        """Return the number of descriptors that it holds now."""
 
     def was_used(self) -> bool:
-        """Whether it was used since the last call."""
+        """Return whether it was used since the last call."""
 
     def let_go(self) -> None:
         """Close the files that are not in use; must not wait for a thread that may wait for the caller."""
@@ -53,18 +53,18 @@ _limit: int | None = None
 _ring: deque[weakref.ref[Holder]] = deque()
 _room = 0  # descriptors that may still be opened within the budget, by the last count
 _unsure = 0  # descriptors opened since the last count; how many were closed since then is not known
-_trusted = 0  # with no more than so many opened since the last count, it is not repeated
+_trusted = 0  # the count is repeated after more than this many were opened
 _counted_for = 0  # the budget at the last count
-_next_look = 0  # with so many opened since the last count, the budget is looked at: the process's limit may be lower
-_least_limit: int | None = None  # a lower limit, since the process had no descriptor left
-_least_limit_until = 0.0  # the lower limit ends then, by the monotonic clock
-# The sweep in progress. `setdefault` and `del` are single steps; an interrupt right after the `acquire` of a lock would
-# leave the lock taken for ever.
+_next_look = 0  # the budget is read again after this many were opened, since the process's limit may have changed
+_least_limit: int | None = None  # a lower budget, since the process had no descriptor left
+_least_limit_until = 0.0  # the end of the lower budget, by the monotonic clock
+# The sweep in progress. Not a lock, since an interrupt right after `acquire` would leave it taken forever; `setdefault`
+# and `del` are atomic.
 _sweeping: dict[str, object] = {}
 
 
 def limit() -> int:
-    """The budget: the one that was set, else half of the process's limit, at most `MOST_BY_DEFAULT`.
+    """Return the budget: the one that was set, or half of the process's limit, at most `MOST_BY_DEFAULT`.
 
     It is lower for a while after the process had no descriptor left.
     """
@@ -78,7 +78,7 @@ def limit() -> int:
 
 
 def set_limit(most: int | None) -> None:
-    """Set the budget of the whole process, None for the default; files above it are closed now."""
+    """Set the budget of the whole process, None for the default; close files above it now."""
     global _limit, _least_limit
     if most is not None and most < LEAST:
         raise ValueError(f"a limit of {most} open files; the least is {LEAST}")
@@ -87,16 +87,17 @@ def set_limit(most: int | None) -> None:
 
 
 def held() -> int:
-    """Count the descriptors that are held now. Takes time in proportion to the number of holders."""
+    """Return the number of descriptors held now. Takes time proportional to the number of holders."""
     holders = {id(holder): holder for reference in tuple(_ring) if (holder := reference()) is not None}
     return sum(holder.holds() for holder in holders.values())
 
 
 def make_room() -> bool:
-    """Close a quarter of the open files, and allow no more than the rest for a minute; False if none could be closed.
+    """Close a quarter of the open files, and lower the budget for a minute; return False if none could be closed.
 
-    For a call that found no descriptor left; the caller may hold locks. A sweep in another thread is waited for until
-    it has closed a file, which it may have to sync before; but not for ever: it may be waiting for one of these locks.
+    Called when the process has no descriptor left; the caller may hold locks. If another thread is sweeping, waits
+    until that has closed a file, which may need a sync first, but only for some seconds: it may be waiting for one of
+    the caller's locks.
     """
     global _least_limit, _least_limit_until
     before = held()
@@ -112,7 +113,7 @@ def make_room() -> bool:
 
 
 def opened(holder: Holder, count: int = 1) -> None:
-    """Note that the holder has opened `count` more; above the budget other holders close files."""
+    """Record that the holder has opened `count` more descriptors; above the budget, close files of other holders."""
     global _room, _unsure, _next_look
     if not holder.listed:
         holder.listed = True
@@ -128,7 +129,7 @@ def opened(holder: Holder, count: int = 1) -> None:
 
 
 def _sweep(newcomer: Holder | None, most: int) -> bool:
-    """Close files until a little less than `most` are open; False while another thread sweeps."""
+    """Close files until slightly fewer than `most` are open; return False if another thread is sweeping."""
     global _room, _unsure, _trusted, _counted_for, _next_look
     this_sweep = object()
     try:
@@ -137,12 +138,12 @@ def _sweep(newcomer: Holder | None, most: int) -> bool:
         if newcomer is None or most != _counted_for or _unsure > min(_trusted, most // 16):
             count = _count()
             _room, _unsure = most - count, 0
-            _trusted = LOOK_EVERY + count  # so an opening looks at one holder, on average
+            _trusted = LOOK_EVERY + count  # so each open checks one holder on average
             _counted_for, _next_look = most, LOOK_EVERY
         if _room < 0:
             _reduce(most // 1024, newcomer)
         if _room < 0:
-            _room = most // 64  # all is in use: the next few files are opened without another sweep
+            _room = most // 64  # all files are in use: the next few are opened without another sweep
         return True
     finally:
         if _sweeping.get("by") is this_sweep:
@@ -150,7 +151,7 @@ def _sweep(newcomer: Holder | None, most: int) -> bool:
 
 
 def _count() -> int:
-    """Count the descriptors that are held, and keep only those in the ring who hold some: most logs may be parked."""
+    """Count the held descriptors, and remove holders without any from the ring, since most logs may be parked."""
     held_by: dict[int, int] = {}
     for _ in range(len(_ring)):
         holder = _ring[0]()
@@ -163,21 +164,21 @@ def _count() -> int:
 
 
 def _keep_or_drop(holder: Holder, holds: int) -> None:
-    """Put the first one of the ring last, or take it out if it holds nothing."""
+    """Move the first holder of the ring to its end, or remove it if it holds nothing."""
     if holds:
         _ring.rotate(-1)
         return
     holder.listed = False
     _ring.popleft()
-    if holder.holds() and not holder.listed:  # another thread opened a file meanwhile, and saw the holder listed
+    if holder.holds() and not holder.listed:  # another thread opened a file and saw the holder still listed
         holder.listed = True
         _ring.append(weakref.ref(holder))
 
 
 def _reduce(spare: int, newcomer: Holder | None) -> None:
-    """Go round the ring, twice at the most, until there is room for `spare`; a holder that was used is spared once.
+    """Go round the ring, at most twice, until `spare` descriptors are free; skip a holder that was used once.
 
-    `spare` is small: some holders wait for the disk before they close a file.
+    `spare` is small, since some holders sync before they close a file.
     """
     global _room
     for _ in range(2 * len(_ring)):
@@ -199,7 +200,7 @@ def _reduce(spare: int, newcomer: Holder | None) -> None:
 
 
 def _forget() -> None:
-    """Start empty in a forked child: its logs are closed, and a sweep of another thread would never end there."""
+    """Start empty in a forked child: its logs are closed, and another thread's sweep would never end there."""
     _ring.clear()
     _sweeping.clear()
 
