@@ -1,4 +1,4 @@
-"""Small tools that know nothing of logs: argument checks, closing, limits of numbers, optional imports, interrupts.
+"""General helpers that every package may use: argument checks, limits of numbers, optional imports, threads, times.
 
-Owns nothing on the disk and no format. Every room may use it; it uses `kstore.errors` alone.
+Invariant: they know nothing of logs, and import only `kstore.errors`.
 """

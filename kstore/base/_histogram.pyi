@@ -1,4 +1,4 @@
-"""`Histogram`: how long or how large what happens beside a system call is, counted in ranges."""
+"""`Histogram`: counts durations or sizes in ranges."""
 
 from collections.abc import Sequence
 from typing import final
@@ -7,10 +7,10 @@ from kstore.base.stats import HistogramStats
 
 @final
 class Histogram:
-    """Counts of observed values, for each bound those at or below it. Any thread may observe and read."""
+    """For each bound, the number of observed values at or below it. Any thread may observe and read."""
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` are rising numbers, 24 at the most."""
+        """`bounds` are at most 24 rising numbers."""
     def observe(self, value: float) -> None:
         """Count a value."""
     def stats(self) -> HistogramStats:
-        """How many values there were, their sum, and for each bound how many were at or below it."""
+        """Return the number of values, their sum, and for each bound the number of values at or below it."""

@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""`Histogram`: how long or how large what happens beside a system call is, counted in ranges.
+"""`Histogram`: counts durations or sizes in ranges.
 
-Compiled, so that an observation is one step under the GIL. Invariant: nothing that happens once for each append is
-observed.
+Compiled, so that an observation is atomic under the GIL. Invariant: only operations with a system call are observed,
+never one that happens for each append.
 """
 
 cimport cython
@@ -14,7 +14,7 @@ cdef enum:
 
 @cython.final
 cdef class Histogram:
-    """Counts of observed values, for each bound those at or below it. Any thread may observe and read."""
+    """For each bound, the number of observed values at or below it. Any thread may observe and read."""
 
     cdef double bounds[MOST_BOUNDS]
     cdef int64_t counts[MOST_BOUNDS + 1]
@@ -23,7 +23,7 @@ cdef class Histogram:
     cdef double total
 
     def __init__(self, bounds: Sequence[float]):
-        """`bounds` are rising numbers, 24 at the most."""
+        """`bounds` are at most 24 rising numbers."""
         if len(bounds) > MOST_BOUNDS or list(bounds) != sorted(set(bounds)):
             raise ValueError(f"bounds are {bounds!r}; at most {MOST_BOUNDS} rising numbers are allowed")
         self.size = len(bounds)
@@ -40,12 +40,12 @@ cdef class Histogram:
         self.total += value
 
     def stats(self) -> HistogramStats:
-        """How many values there were, their sum, and for each bound how many were at or below it."""
+        """Return the number of values, their sum, and for each bound the number of values at or below it."""
         cdef int64_t counts[MOST_BOUNDS]
         cdef int64_t below = 0, observed = self.observed
         cdef double total = self.total
         cdef int at
-        for at in range(self.size):  # in one step: what is made below may let other threads run
+        for at in range(self.size):  # atomic, while making the objects below may let other threads run
             below += self.counts[at]
             counts[at] = below
         return {

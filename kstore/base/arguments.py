@@ -1,4 +1,4 @@
-"""Checks of callers' arguments: a wrong one raises an error that names the argument, its value, and what is allowed."""
+"""Checks of callers' arguments. The error for a wrong one names the argument, its value and the allowed values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ P = ParamSpec("P")
 
 
 def integer(name: str, value: SupportsIndex, low: int = LONG_MIN, high: int = LONG_MAX) -> int:
-    """Return a whole number of `[low, high]`; `TypeError` for anything else (a bool, a float), `ValueError` outside."""
+    """Return a whole number in `[low, high]`; raise `TypeError` for a bool, float or other type, else `ValueError`."""
     number = whole(name, value)
     if not low <= number <= high:
         raise ValueError(f"{name} is {number}; {low} to {high} are allowed")
@@ -32,7 +32,7 @@ def integer(name: str, value: SupportsIndex, low: int = LONG_MIN, high: int = LO
 
 
 def whole(name: str, value: SupportsIndex) -> int:
-    """Return a whole number of any size; `TypeError` for anything else."""
+    """Return a whole number of any size; raise `TypeError` for anything else."""
     if type(value) is int:
         return value
     if isinstance(value, bool):
@@ -44,7 +44,7 @@ def whole(name: str, value: SupportsIndex) -> int:
 
 
 def seconds(name: str, value: float | None) -> float | None:
-    """Return a time to wait, None for ever; `ValueError` for one that is negative or NaN."""
+    """Return a time to wait, None for no limit; raise `ValueError` if it is negative or NaN."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -55,7 +55,7 @@ def seconds(name: str, value: float | None) -> float | None:
 
 
 def path(name: str, value: object) -> str:
-    """Return a path as text; `TypeError` for anything else, `ConfigError` if it is empty or has a null character."""
+    """Return a path as text; raise `TypeError` for anything else, `ConfigError` if it is empty or contains NUL."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str or an os.PathLike of one, not {type(value).__name__}")
@@ -72,26 +72,26 @@ def real_path(name: str, value: object) -> str:
 
 
 def one_of(name: str, value: object, *kinds: type) -> None:
-    """Refuse a value that is neither None nor of one of these types."""
+    """Raise `TypeError` for a value that is neither None nor of one of these types."""
     if value is not None and not isinstance(value, kinds):
         allowed = ", ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"{name} must be one of {allowed} or None, not {type(value).__name__}")
 
 
 def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.5) -> str:
-    """A question after the known name that is most like this one; "" where none is alike enough."""
+    """Return a question that suggests the most similar known name; "" if none is similar enough."""
     close = difflib.get_close_matches(name[:200], sorted(names), n=1, cutoff=cutoff)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def names_of(call: Callable[..., object]) -> set[str]:
-    """The names that a function or method may be given by keyword."""
-    code = call.__code__  # a method gives its function's
+    """Return the names of the keyword arguments of a method, without `self`."""
+    code = call.__code__  # of a method, its function's
     return set(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
 
 
 def named(method: Callable[P, T]) -> Callable[P, T]:
-    """Have a method that takes no other keywords name the nearest one in its error for a misspelt one."""
+    """Make a method's error for a misspelt keyword suggest the nearest one; for methods without `**` arguments."""
     names = names_of(method)
 
     @functools.wraps(method)
@@ -111,7 +111,7 @@ def header_pairs(headers: Headers) -> list[tuple[str, ReadableBuffer | None]]:
 
 
 def iterator(name: str, value: Iterable[T]) -> Iterator[T]:
-    """Return an iterator over `value`; a `TypeError` for a value without iterator, and for bytes or text."""
+    """Return an iterator over `value`; raise `TypeError` for bytes, text, or a value that is not iterable."""
     if isinstance(value, bytes | bytearray | memoryview | str):
         raise TypeError(f"{name} must be an iterable of records, not one {type(value).__name__}")
     try:

@@ -1,4 +1,4 @@
-"""The base of classes with `close()`: a `with` block closes their objects at its end."""
+"""The base class of objects with `close()`, which a `with` block closes at its end."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Self
 
 
 class Closing:
-    """A context manager that calls `close()` at the end of the block, also after an error."""
+    """A context manager that calls `close()` at the end of the block, also after an error.
+
+    Each subclass says whether it is thread-safe.
+    """
 
     @abstractmethod
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the object. Idempotent."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
-"""Many works: the calling thread does them, and others help it where they take long.
+"""Runs many tasks in the calling thread, with the help of other threads if the tasks take long.
 
-Threads that run Python take turns, so helpers pay only for works that wait for a disk or run C without the GIL.
-Invariant: each work is done once, whichever thread does it, and none begins when the caller has left.
+Threads share the GIL, so helpers are useful only for tasks that wait for a disk or run C code without the GIL.
+Invariant: each task runs once, in one thread or another, and none starts after the caller has left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from kstore.base.threads import start
 
 PATIENCE_S = 0.002
-"""What a small log takes at the most: a work that takes longer waits for the disk, or checks many bytes."""
+"""The most time that a small log takes; a task that takes longer waits for the disk or checks many bytes."""
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -32,24 +32,24 @@ def with_helpers(
     patience_s: float = 0.0,
     on_leaving: Callable[[], object] = lambda: None,
 ) -> Iterator[T]:
-    """Do the work for each item of all groups, up to `at_once` of a group at a time; yield the results as they come.
+    """Call `work` for each item of all groups, up to `at_once` of a group at a time; yield the results as they arrive.
 
-    The calling thread does one after the other, all of them where no thread can be started; the helpers are threads of
-    this `name`. One of them begins a work where none was begun for `patience_s`: where most are Python alone, and take
-    less, helpers would only be in the way. The first error of a work is raised, after the works that had begun have
-    ended; no other begins then, nor when the iteration ends early. `on_leaving` is called before those that run are
-    waited for, perhaps more than once.
+    The calling thread takes one item after the other, and all of them if no thread can be started. The helpers are
+    threads of this `name`. A helper takes an item only if no call has started for `patience_s`, since helpers slow down
+    short calls that run only Python. After an error, or if the iteration ends early, no further call starts; the first
+    error is raised once the running calls have ended. `on_leaving` is called before those are waited for, perhaps more
+    than once.
     """
     works = _Works(work, [_Group(items, at_once) for items in groups], patience_s, on_leaving)
     return works.run(at_once, name)
 
 
 class _Group(Generic[Item]):
-    """The items of which a few are worked on at a time, as of one disk."""
+    """Items of which only a few are processed at the same time, for example those of one disk."""
 
     def __init__(self, items: Iterable[Item], at_once: int) -> None:
-        self.items = deque(items)  # `popleft` is atomic: one thread gets it
-        # Not a Semaphore, and below not an Event: an interrupt may leave those locked.
+        self.items = deque(items)  # `popleft` is atomic, so only one thread gets an item
+        # Not a Semaphore, nor an Event below, since an interrupt may leave those locked.
         self.slots: SimpleQueue[None] = SimpleQueue()
         for _ in range(at_once):
             self.slots.put(None)
@@ -67,14 +67,14 @@ class _Works(Generic[Item, T]):
         self._groups = groups
         self._results: deque[T] = deque()
         self._errors: deque[BaseException] = deque()
-        self._begun = monotonic()  # when a work was begun last
-        self._next = threading.Lock()  # of the helper that is the next to begin a work
-        # Rung for each helper once nothing is left; not an Event, as above.
+        self._begun = monotonic()  # when the last call started
+        self._next = threading.Lock()  # held by the helper that starts the next call
+        # Gets an entry for each helper once no item is left.
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._helpers: list[threading.Thread] = []
 
     def run(self, at_once: int, name: str) -> Iterator[T]:
-        """The calling thread's part."""
+        """Do the calling thread's part."""
         try:
             self._start_helpers(at_once, name)
             for group in self._groups:
@@ -93,14 +93,14 @@ class _Works(Generic[Item, T]):
             raise
         finally:
             for helper in self._helpers:
-                if helper.ident is not None:  # else an interrupt came before its start
+                if helper.ident is not None:  # otherwise an interrupt came before its start
                     helper.join()
         if self._errors:
             raise self._errors[0]
 
     def _start_helpers(self, at_once: int, name: str) -> None:
         for number, group in enumerate(self._groups):
-            # Of the first group the calling thread does one work at a time itself.
+            # The calling thread itself starts with the first group, one item at a time.
             for _ in range(min(at_once, len(group.items)) - (number == 0)):
                 helper = threading.Thread(target=self._help, args=(group,), name=name)
                 self._helpers.append(helper)
@@ -125,7 +125,7 @@ class _Works(Generic[Item, T]):
             group.slots.put(None)
 
     def _help(self, group: _Group[Item]) -> None:
-        """A helper's life."""
+        """Do a helper thread's part."""
         try:
             while group.items:
                 with self._next:
@@ -141,7 +141,7 @@ class _Works(Generic[Item, T]):
             self._on_leaving()
 
     def _leave_the_rest(self) -> None:
-        """Have no other work begin, and wake the helpers, also where an interrupt has taken a slot with it."""
+        """Start no other call, and wake the helpers, even if an interrupt has lost a slot."""
         for group in self._groups:
             group.items.clear()
         for _ in self._helpers:

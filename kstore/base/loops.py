@@ -1,7 +1,7 @@
-"""What asynchronous calls need of an event loop: wake-ups, work in a thread, turns. Imported on their first use.
+"""Event loop helpers of asynchronous calls: wake-ups, work in a thread, turns. Imported on first use.
 
-The only file that imports asyncio. Invariant: a loop is touched in its own thread alone, but for
-`call_soon_threadsafe`; a loop that has been closed is no error.
+No other module imports asyncio. Invariant: only the loop's own thread uses a loop, except for `call_soon_threadsafe`;
+a closed loop is no error.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Future = asyncio.Future
 
 T = TypeVar("T")
 
-TURN_SECONDS = 0.0005  # how long one task may call again and again before the loop's other tasks get their turn
+TURN_SECONDS = 0.0005  # how long a task may make calls that do not wait before the loop's other tasks run
 
 
 def running() -> Loop:
-    """The loop that runs in this thread; `RuntimeError` without one, as under trio."""
+    """Return the loop that runs in this thread; raise `RuntimeError` if there is none, as under trio."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -35,11 +35,11 @@ def running() -> Loop:
 
 
 def in_thread(loop: Loop, work: Callable[[], T]) -> Future[T]:
-    """Have `work` done by a thread of the loop's default executor; by this thread where none can be started."""
+    """Run `work` in a thread of the loop's default executor, or in this thread if no thread can be started."""
     task = threads.Task(work)
     try:
         return loop.run_in_executor(None, task.result)
-    except RuntimeError as error:  # the executor may have queued it all the same: then one of its threads may do it
+    except RuntimeError as error:  # the executor may still have queued it: then one of its threads may run it
         threads.warn(error)
         future: Future[T] = loop.create_future()
         try:
@@ -50,12 +50,12 @@ def in_thread(loop: Loop, work: Callable[[], T]) -> Future[T]:
 
 
 async def kept(future: Future[T]) -> T:
-    """Await a future that a cancellation of the caller does not cancel."""
+    """Await a future; a cancellation of the caller does not cancel the future."""
     return await asyncio.shield(future)
 
 
 async def finished(work: Callable[[], T]) -> T:
-    """Await `work` in a thread to its end; a cancellation of the caller is raised after that."""
+    """Run `work` in a thread and await its end; a cancellation of the caller is raised after that."""
     future = in_thread(running(), work)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
@@ -69,7 +69,7 @@ async def finished(work: Callable[[], T]) -> T:
 
 
 class Bell:
-    """Wakes one task of an event loop. `ring` may be called in any thread, the rest by the task alone."""
+    """Wakes one task of an event loop. Any thread may call `ring`; only the task may call the other methods."""
 
     __slots__ = ("__weakref__", "_future", "_has_rung", "_loop", "_thread")
 
@@ -80,14 +80,14 @@ class Bell:
         self._future: Future[None] | None = None
 
     def ring(self) -> None:
-        """End the wait that is under way, or the next one. Neither waits nor raises."""
+        """End the current wait, or the next one. Neither waits nor raises."""
         if self._has_rung:
             return
         self._has_rung = True
         if get_ident() == self._thread:
             self._wake()
         else:
-            with suppress(RuntimeError):  # the loop has been closed: no task of it waits any more
+            with suppress(RuntimeError):  # the loop is closed, so none of its tasks waits
                 self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -96,11 +96,11 @@ class Bell:
             future.set_result(None)
 
     def clear(self) -> None:
-        """Forget the rings until now; the caller looks for itself after this."""
+        """Forget earlier rings; the caller then checks its condition."""
         self._has_rung = False
 
     async def wait(self, seconds: float | None) -> None:
-        """Wait for a ring since the last `clear`, at most so many seconds."""
+        """Wait for a ring since the last `clear`, at most `seconds`."""
         if self._has_rung:
             return
         future = self._future = self._loop.create_future()
@@ -114,12 +114,12 @@ class Bell:
 
 
 async def give_way() -> None:
-    """Have the loop's other tasks that are ready run first."""
+    """Let the loop's other ready tasks run first."""
     await asyncio.sleep(0)
 
 
 class Turns:
-    """Has tasks that call again and again without waiting give way to the loop's other tasks."""
+    """Makes tasks that make many calls without waiting give way to the loop's other tasks."""
 
     __slots__ = ("_end",)
 
@@ -127,11 +127,11 @@ class Turns:
         self._end = 0.0
 
     def is_over(self) -> bool:
-        """Whether a turn has passed since a task last gave way."""
+        """Return whether a turn has passed since a task last gave way."""
         return monotonic() >= self._end
 
     async def give_way(self) -> None:
-        """Begin a new turn: the loop's other tasks that are ready run first."""
+        """Let the loop's other ready tasks run first, and start a new turn."""
         running()
         self._end = monotonic() + TURN_SECONDS
         await give_way()

@@ -1,4 +1,4 @@
-"""The limits of Kafka's numbers, which are Java's: 16, 32 and 64 bits with a sign."""
+"""The limits of Kafka's numbers, which are Java's signed integers of 16, 32 and 64 bits."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ INT_MAX = 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 NEVER = LONG_MAX
-"""A time in milliseconds that does not come, and an offset that no log reaches."""
+"""A time in milliseconds that is never reached, and an offset that no log reaches."""

@@ -1,4 +1,4 @@
-"""Libraries that only some parts of kstore need, imported on use: of an extra, an error names it."""
+"""Imports optional libraries on use. The error for a missing one names the extra that installs it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Late:
 
 
 def pyarrow(user: str, *modules: str, extra: str = "arrow") -> Any:
-    """Import PyArrow and these modules of it; a `ConfigError` says that `user` needs it, and which extra has it."""
+    """Import PyArrow and these modules of it, or raise a `ConfigError` that names `user` and the `extra`."""
     for name in modules:
         _library(user, f"pyarrow.{name}", "PyArrow", extra)
     return _library(user, "pyarrow", "PyArrow", extra)
 
 
 def pyspark(user: str, module: str = "pyspark") -> Any:
-    """Import PySpark, or a module of it; a `ConfigError` says that `user` needs it."""
+    """Import PySpark or a module of it, or raise a `ConfigError` that names `user`."""
     return _library(user, module, "PySpark", "spark")
 
 
 def pyspark_if_installed() -> Any:
-    """Import PySpark; None where it is not installed."""
+    """Import PySpark; return None if it is not installed."""
     try:
         return importlib.import_module("pyspark")
     except ImportError:
@@ -41,25 +41,25 @@ def pyspark_if_installed() -> Any:
 
 
 def obstore(user: str, *modules: str) -> Any:
-    """Import obstore and these modules of it; a `ConfigError` says that `user` needs it."""
+    """Import obstore and these modules of it, or raise a `ConfigError` that names `user`."""
     for name in modules:
         _library(user, f"obstore.{name}", "obstore", "backup")
     return _library(user, "obstore", "obstore", "backup")
 
 
 def pandas(user: str) -> Any:
-    """Import pandas; a `ConfigError` says that `user` needs it."""
+    """Import pandas, or raise a `ConfigError` that names `user`."""
     return _library(user, "pandas", "pandas", "spark")
 
 
 def prometheus_client(user: str) -> Any:
-    """Import prometheus_client; a `ConfigError` says that `user` needs it."""
+    """Import prometheus_client, or raise a `ConfigError` that names `user`."""
     _library(user, "prometheus_client.metrics_core", "prometheus_client", "prometheus")
     return _library(user, "prometheus_client", "prometheus_client", "prometheus")
 
 
 def opentelemetry_metrics(user: str) -> Any:
-    """Import OpenTelemetry's API for metrics; a `ConfigError` says that `user` needs it."""
+    """Import OpenTelemetry's API for metrics, or raise a `ConfigError` that names `user`."""
     return _library(user, "opentelemetry.metrics", "OpenTelemetry", "opentelemetry")
 
 

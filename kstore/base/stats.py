@@ -1,4 +1,4 @@
-"""What `stats` answers: plain dictionaries of texts and numbers, fit for JSON. docs/metrics.md has each key."""
+"""The types of the results of `stats`: plain dictionaries of texts and numbers, fit for JSON (docs/metrics.md)."""
 
 from __future__ import annotations
 
@@ -6,222 +6,222 @@ from typing import TypedDict
 
 
 class HistogramStats(TypedDict):
-    """How often something was how long or how large, since the log or the store was opened."""
+    """A histogram of durations or sizes, since the log or the store was opened."""
 
     count: int
-    """How many values there were."""
+    """The number of values."""
     sum: float
-    """Their sum."""
+    """The sum of the values."""
     buckets: list[list[float]]
-    """Pairs of a bound and how many values were at or below it, by rising bounds."""
+    """Pairs of a bound and the number of values at or below it, by rising bounds."""
 
 
 class CompactionStateStats(TypedDict, total=False):
-    """How far the compaction of one log is."""
+    """The state of the compaction of one log."""
 
     size_bytes: int
-    """Batches in all `.log` files."""
+    """The size of the batches in all `.log` files."""
     first_dirty_offset: int
-    """The cleaner has been at all below it; -1 where `cleanup.policy` has not `compact`."""
+    """The offset up to which the log has been cleaned; -1 if `cleanup.policy` does not include `compact`."""
     dirty_ratio: float
-    """The cleanable bytes' share of clean and cleanable ones."""
+    """The cleanable bytes divided by the clean and cleanable bytes."""
     compacted_ms: int
-    """When the last compaction since the opening ended; -1 without one."""
+    """The end of the last compaction since the log was opened, in milliseconds since the epoch; -1 if none."""
     compacted_records_before: int
-    """How many records that compaction read."""
+    """The number of records that the last compaction read."""
     compacted_records_after: int
-    """How many of them it kept."""
+    """The number of records that the last compaction kept."""
     compaction_failure: str
-    """Why the last compaction since the opening failed; "" where it did not."""
+    """The error of the last compaction since the log was opened; "" if it did not fail."""
     error: str
-    """Why the log cannot be looked at; all else is missing then."""
+    """The error if the state of the log cannot be read; all other keys are then missing."""
 
 
 class LogStats(TypedDict):
-    """What `Log.stats` answers."""
+    """The result of `Log.stats`."""
 
     path: str
     """The partition's directory."""
     mode: str
-    """How it was opened: "a" or "r"."""
+    """The mode in which the log was opened: "a" or "r"."""
     log_start_offset: int
     """The lowest offset that can be read."""
     log_end_offset: int
     """The offset of the next record. A truncation lowers it."""
     recovery_point: int
-    """Below it a power failure loses nothing. In mode "r" it is the one in the checkpoint file, which is behind."""
+    """The offset below which a power failure loses nothing; in mode "r" that of the checkpoint file, which is older."""
     segments: int
-    """How many there are, with the active one."""
+    """The number of segments, including the active one."""
     size_bytes: int
-    """Batches in all `.log` files."""
+    """The size of the batches in all `.log` files."""
     offset_index_entries: int
-    """Entries of all `.index` files."""
+    """The number of entries in all `.index` files."""
     time_index_entries: int
-    """Entries of all `.timeindex` files."""
+    """The number of entries in all `.timeindex` files."""
     full: str
-    """Why the last write failed, if the disk had no room for it; "" else, and once a write has found room."""
+    """The error of the last write if the disk was full; "" otherwise, and after the next successful write."""
     zstd_of_columns: str
-    """Which library decompresses zstd. It does not change."""
+    """The library that decompresses zstd. It does not change."""
     first_dirty_offset: int
-    """The cleaner has been at all below it; -1 where `cleanup.policy` has not `compact`."""
+    """The offset up to which the log has been cleaned; -1 if `cleanup.policy` does not include `compact`."""
     dirty_ratio: float
-    """The cleanable bytes' share of clean and cleanable ones."""
+    """The cleanable bytes divided by the clean and cleanable bytes."""
     compacted_ms: int
-    """When the last compaction since the opening ended; -1 without one."""
+    """The end of the last compaction since the log was opened, in milliseconds since the epoch; -1 if none."""
     compacted_records_before: int
-    """How many records that compaction read."""
+    """The number of records that the last compaction read."""
     compacted_records_after: int
-    """How many of them it kept."""
+    """The number of records that the last compaction kept."""
     compaction_failure: str
-    """Why the last compaction since the opening failed; "" where it did not."""
+    """The error of the last compaction since the log was opened; "" if it did not fail."""
 
 
 class AnyStoreStats(TypedDict):
-    """What `Store.stats` answers in both modes."""
+    """The keys of `Store.stats` in both modes."""
 
     paths: list[str]
     """The log directories."""
     mode: str
-    """How it was opened: "a" or "r"."""
+    """The mode in which the store was opened: "a" or "r"."""
     role: str
     """Either "leader" or "follower"."""
     source: list[str]
     """The directories of a follower's leader; empty for a leader."""
     topics: int
-    """How many there are, internal ones included."""
+    """The number of topics, including internal ones."""
     partitions: int
-    """How many there are in all topics."""
+    """The number of partitions of all topics."""
     open_logs: int
-    """How many partitions are open."""
+    """The number of open partitions."""
     refused: dict[str, str]
-    """The partitions that cannot be written, and why. One that is opened again after `kstore repair` is not here any
-    more.
-    """
+    """The partitions that cannot be written, and why, until they are opened again after `kstore repair`."""
     passed_over: list[str]
-    """Directories in the roots that are no partitions."""
+    """The directories in the log directories that are not partitions."""
     compaction: dict[str, CompactionStateStats]
-    """How far the compaction of each open log is that is compacted, by `topic-partition`."""
+    """The state of the compaction of each open log that is compacted, by `topic-partition`."""
     zstd_of_columns: str
-    """As in `Log.stats()`."""
+    """The library that decompresses zstd. It does not change."""
 
 
 class StoreStats(AnyStoreStats, total=False):
-    """What `Store.stats` answers; the keys here are those of a store that is open for writing."""
+    """The result of `Store.stats`; the keys here exist if the store is open for writing."""
 
     offline: dict[str, str]
-    """The log directories that have failed, and why. Opening the store again brings back one that works."""
+    """The log directories that have failed, and why. Opening the store again restores one that works."""
     full: dict[str, str]
-    """Those in which the last write found no room, until one does."""
+    """The log directories whose disk was full at the last write, and its error; removed by a successful write."""
     failures: dict[str, str]
-    """What housekeeping could not do, and why; "retention orders-0" is a task for one partition. Gone when the next
-    run works; the failure of a task as a whole stays until the store is closed.
+    """The failed tasks of housekeeping, and why; "retention orders-0" is a task for one partition.
+
+    A failure for a partition is removed by the next successful run; that of a whole task stays until the store is
+    closed.
     """
     tasks: dict[str, int]
-    """When each task of housekeeping is due next."""
+    """When each task of housekeeping is due next, in milliseconds since the epoch."""
     to_be_removed: list[str]
-    """Directories of deleted partitions that wait for `file.delete.delay.ms`."""
+    """The directories of deleted partitions that wait for `file.delete.delay.ms`."""
     sync_seconds: dict[str, HistogramStats]
-    """How long each sync of a log took that did not fail."""
+    """The seconds of each successful sync of a log, by log directory."""
     sync_callers: dict[str, HistogramStats]
-    """How many calls of `flush` each sync served (group commit)."""
+    """The number of calls of `flush` that each sync served (group commit), by log directory."""
     task_seconds: dict[str, HistogramStats]
-    """How long each run of a task took that did not fail."""
+    """The seconds of each successful run of a task, by task."""
     cleaning_seconds: HistogramStats
-    """How long each cleaning of one log took that was not given up."""
+    """The seconds of each cleaning of one log that was not abandoned."""
 
 
 class BackupLag(TypedDict):
-    """How far the backup of one partition is."""
+    """The state of the backup of one partition."""
 
     end_offset: int
-    """Everything below is backed up."""
+    """The offset below which every record is backed up."""
     log_end_offset: int
-    """Where the log ended at the last round."""
+    """The log end offset at the last round."""
     lag_records: int
-    """How many offsets are missing."""
+    """The number of offsets that are not backed up."""
     unflushed_records: int
-    """How many of them another process has not flushed, where its files cannot be synced."""
+    """The number of those that another process has not flushed, if its files cannot be synced."""
 
 
 class BackupStats(TypedDict):
-    """What `Backup.stats` answers."""
+    """The result of `Backup.stats`."""
 
     url: str
-    """Where it goes, without credentials."""
+    """The backup's URL, without credentials."""
     backup: str
     """The backup's id."""
     generation: int
-    """How many writers the backup has had."""
+    """The number of writers that the backup has had."""
     rounds: int
-    """Since it was opened."""
+    """The number of rounds since the backup was opened."""
     round: int
-    """The number of the last round, over all writers."""
+    """The number of the last round, counted over all writers."""
     requests: dict[str, int]
-    """Since it was opened, by get, put, list, delete."""
+    """The number of requests since the backup was opened, by kind: get, put, list, delete."""
     sent_bytes: int
-    """Since it was opened."""
+    """The number of bytes sent since the backup was opened."""
     caught_up: bool
-    """Whether the last round sent all there was."""
+    """Whether the backup had every record, to the ends of the logs, after the last round."""
     last_backup_ms: int | None
-    """When everything was backed up last since it was opened."""
+    """When everything was last backed up since the backup was opened, in milliseconds since the epoch."""
     partitions: dict[str, BackupLag]
-    """How far each partition is backed up, by `topic-partition`, as of the last round."""
+    """The state of each partition after the last round, by `topic-partition`."""
     unknown: dict[str, str]
-    """Those that cannot be backed up, and why."""
+    """The partitions that cannot be backed up, and why."""
     failure: str | None
-    """Why the last round failed; None where it did not."""
+    """The error of the last round; None if it did not fail."""
     fenced: bool
     """Whether another writer has taken over."""
 
 
 class TruncationStats(TypedDict):
-    """One truncation of a follower: what was cut, and the files that keep it."""
+    """One truncation of a follower."""
 
     offset: int
     """The first offset that was cut."""
     end_offset: int
-    """Where the log ended before."""
+    """The log end offset before the truncation."""
     records: int
-    """How many records were cut."""
+    """The number of records that were cut."""
     saved: list[str]
-    """The files that keep them; none without `save_truncated`."""
+    """The files that keep the cut records; none without `save_truncated`."""
 
 
 class FollowerStats(TypedDict, total=False):
-    """How far behind one partition of a follower is. A partition that was not looked at yet has `failure` alone."""
+    """The lag of one partition of a follower. Before its first check a partition has only `failure`."""
 
     log_start_offset: int
-    """Of the follower."""
+    """The follower's log start offset."""
     log_end_offset: int
-    """Of the follower."""
+    """The follower's log end offset."""
     leader_log_end_offset: int
-    """Of the leader, at the last look."""
+    """The leader's log end offset at the last check."""
     lag_records: int
-    """How many the follower has not yet."""
+    """The number of offsets that the follower does not have yet."""
     lag_bytes: int
-    """Their size."""
+    """The bytes that the follower does not have yet."""
     lag_ms: int
-    """Since when the follower has not had all; 0 where it has."""
+    """The milliseconds since the follower last had all records; 0 if it has them."""
     truncations: list[TruncationStats]
-    """Each truncation since the replication began: `offset`, `end_offset`, `records`, and the files in `saved`."""
+    """The truncations since the replication was started."""
     failure: str
-    """Why it is not copied; "" else."""
+    """Why the partition is not copied; "" if it is."""
 
 
 class ReplicationStats(TypedDict):
-    """What `Replication.stats` answers."""
+    """The result of `Replication.stats`."""
 
     source: str
     """Either "followed" (a process writes it), "no writer" or "gone"."""
     source_paths: list[str]
     """The leader's directories."""
     target_paths: list[str]
-    """The follower's."""
+    """The follower's directories."""
     following: bool
-    """Whether a thread follows."""
+    """Whether a thread follows the leader."""
     failure: str
-    """Why nothing is copied any more; "" else."""
+    """Why copying has stopped; "" if it has not."""
     partitions: dict[str, FollowerStats]
-    """How far behind each partition is, by `topic-partition`."""
+    """The lag of each partition, by `topic-partition`."""
     failures: dict[str, str]
     """The topics that are not copied, and why."""

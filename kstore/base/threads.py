@@ -1,7 +1,7 @@
-"""Threads that may fail to start, waits that an interrupt cannot break, and a lock that a fork makes anew.
+"""Threads that may fail to start, waits that an interrupt cannot break, and a lock that is new in a forked child.
 
-A container may limit its processes, and threads count. Then the calling thread does the work itself, and one warning
-says so. Invariant: each work is done once, by one thread or the other.
+A container may limit the number of threads. Then the calling thread does the work itself, and one warning is logged.
+Invariant: each task is run once, by one thread or another.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ logger = logging.getLogger("kstore")
 
 T = TypeVar("T")
 
-_LOOK_S = 0.5  # seconds of one wait: an interrupt may come between a change and the ring that tells of it
-_LINGER_S = 0.05  # seconds for which a thread without work waits for more
+_LOOK_S = 0.5  # seconds of one wait, since an interrupt may come between a change and its ring
+_LINGER_S = 0.05  # seconds for which an idle thread waits for tasks
 
 _warned: list[str] = []
 
 
 def start(thread: threading.Thread) -> bool:
-    """Start a thread; False where the system refuses to start one.
+    """Start a thread; return False if the system refuses.
 
-    An interrupt in `Thread.start` could leave the lock taken under which the new thread says that it runs. So the main
-    thread, in which interrupts come, has another one call it.
+    An interrupt in `Thread.start` could leave the lock taken with which the new thread reports that it runs. Therefore
+    the main thread, which gets the interrupts, lets another thread call it.
     """
     if threading.current_thread() is not threading.main_thread():
         error = _start(thread)
@@ -68,7 +68,7 @@ def _start(thread: threading.Thread) -> BaseException | None:
 
 
 def warn(error: RuntimeError) -> None:
-    """Log, once, that no thread could be started; not at the interpreter's end, where none can be."""
+    """Log once that no thread could be started; not at interpreter exit, when none can be."""
     if not _warned and threading.main_thread().is_alive():
         _warned.append(str(error))
         logger.warning("%s: background work is done by the threads that call", error)
@@ -77,25 +77,25 @@ def warn(error: RuntimeError) -> None:
 class Bell:
     """Wakes the threads that wait for something, in place of `threading.Event` and `threading.Condition`.
 
-    An interrupt in the Python code of those two can leave their lock taken for ever, and a signal's handler that sets
-    an event may find the lock taken by the code that it interrupts. There is no such lock here. Thread-safe.
+    An interrupt in the Python code of those two can leave their lock taken forever, and a signal handler that sets an
+    event may find the lock taken by the code that it interrupts. This class has no such lock. Thread-safe.
     """
 
     def __init__(self) -> None:
-        self._waiting: list[SimpleQueue[None]] = []  # one of each waiting thread
+        self._waiting: list[SimpleQueue[None]] = []  # one for each waiting thread
 
     def ring(self) -> None:
-        """Have each waiting thread look again; called after a change of what they wait for."""
+        """Make each waiting thread check its condition again; called after a change."""
         for woken in list(self._waiting):
-            if woken.empty():  # else it has not looked yet since an earlier one
+            if woken.empty():  # otherwise it has not checked since an earlier ring
                 woken.put(None)
 
     def wait(self, has_come: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until `has_come()`, which is asked after each `ring`, and now and then; False when the time is up."""
+        """Wait until `has_come()`, which is called after each `ring` and every half second; False after `timeout`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         woken: SimpleQueue[None] = SimpleQueue()
         try:
-            self._waiting.append(woken)  # before the first look: a change after it rings
+            self._waiting.append(woken)  # before the first check, so that no later change is missed
             while not has_come():
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
@@ -106,12 +106,12 @@ class Bell:
                     continue
             return True
         finally:
-            if woken in self._waiting:  # else an interrupt came before it
+            if woken in self._waiting:  # otherwise an interrupt came before the append
                 self._waiting.remove(woken)
 
 
 class ForkLock:
-    """A lock of the whole process, `with lock.mutex:`; a forked child has a new one, since its holder is not there."""
+    """A lock of the whole process, `with lock.mutex:`; new in a forked child, in which the holder does not exist."""
 
     def __init__(self) -> None:
         self._renew()
@@ -122,12 +122,11 @@ class ForkLock:
 
 
 class Workers:
-    """Up to `count` threads for many works; the calling thread does them where no thread can be started.
+    """Runs many tasks in up to `count` threads, or in the calling thread if no thread can be started.
 
-    A context manager, which waits for all works at its end. For use by one thread.
-
-    Not an executor of `concurrent.futures`: an interrupt in its Python code, or in that of a future, can leave a lock
-    taken for which a worker then waits for ever.
+    A context manager, which waits for all tasks at its end. It replaces executors of `concurrent.futures`: an interrupt
+    in their Python code, or in that of a future, can leave a lock taken, and a worker waits for it forever. For use by
+    one thread.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -137,15 +136,15 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def submit(self, work: Callable[[], T]) -> Task[T]:
-        """Queue a work for the threads, or do it now where none can be started; the task's `run` does it here."""
+        """Queue a call for the threads, or do it now if none can be started; `Task.run` does it in this thread."""
         task = Task(work)
         self.queue(task)
         return task
 
     def queue(self, task: Task[Any]) -> None:
-        """As `submit`, for a task that the caller has made."""
+        """Do what `submit` does, for a task that the caller has made."""
         self._tasks.put(task)
-        with self._lock:  # a thread leaves under it, if nothing is queued
+        with self._lock:  # idle threads end under this lock, if nothing is queued
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             if len(self._threads) >= self._count:
                 return
@@ -155,7 +154,7 @@ class Workers:
             task.run()
 
     def _work(self) -> None:
-        """A thread's life: it leaves when it has had nothing to do for a while, so no exit of the process waits."""
+        """Run tasks in a thread, which ends when idle for a while, so that process exit does not wait for it."""
         while True:
             try:
                 task = self._tasks.get(timeout=_LINGER_S)
@@ -171,7 +170,7 @@ class Workers:
             del task  # it holds the result
 
     def map(self, work: Callable[..., T], *items: Iterable[Any]) -> Iterator[T]:
-        """Yield the results in order; when the iteration ends early, works that have not begun are cancelled."""
+        """Yield the results in order; if the iteration ends early, cancel the tasks that have not started."""
         tasks = [self.submit(partial(work, *arguments)) for arguments in zip(*items, strict=True)]
         tasks.reverse()
 
@@ -186,7 +185,7 @@ class Workers:
         return results()
 
     def shutdown(self, *, cancel: bool = False) -> None:
-        """Wait for all works, with `cancel` only for those that have begun; the others are cancelled."""
+        """Wait for all tasks; with `cancel`, first cancel those that have not started."""
         while cancel:
             try:
                 task = self._tasks.get_nowait()
@@ -198,7 +197,7 @@ class Workers:
         for _ in threads:
             self._tasks.put(None)
         for thread in threads:
-            if thread.ident is not None:  # else an interrupt came before its start
+            if thread.ident is not None:  # otherwise an interrupt came before its start
                 thread.join()
 
     def __enter__(self) -> Workers:
@@ -209,28 +208,28 @@ class Workers:
 
 
 class Task(Generic[T]):
-    """One work, done by the first thread that takes it. Thread-safe."""
+    """One call, done by the first thread that takes it. Thread-safe."""
 
     __slots__ = ("_ended", "_error", "_result", "_takers", "_work", "done")
 
     done: bool
-    """Whether the work has ended, was cancelled, or has raised."""
+    """Whether the call has returned or raised, or was cancelled."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self.done = False
         self._work: Callable[[], T] | None = work
-        self._takers: list[object] = []  # the first of them has the work
+        self._takers: list[object] = []  # the first one does the call
         self._result: T
         self._error: BaseException | None = None
         self._ended = threading.Lock()
         self._ended.acquire()
 
     def run(self) -> None:
-        """Do the work, unless another thread does it, or it is cancelled."""
+        """Do the call, unless another thread does it or it is cancelled."""
         self._take(self._work)
 
     def cancel(self) -> bool:
-        """Have no thread begin the work; whether none has."""
+        """Cancel the call unless it has started; return whether it is cancelled."""
         self._take(_raise_cancelled)
         return isinstance(self._error, CancelledError)
 
@@ -241,7 +240,7 @@ class Task(Generic[T]):
             if self._takers[0] is taker:
                 self._result = work()
         except BaseException as error:
-            if self._takers[:1] != [taker]:  # interrupted before
+            if self._takers[:1] != [taker]:  # an interrupt came before this thread took the call
                 raise
             self._error = error
         finally:
@@ -253,14 +252,14 @@ class Task(Generic[T]):
 
     @property
     def error(self) -> BaseException | None:
-        """What the work has raised; None if it has not ended."""
+        """The error that the call has raised; None if it has not ended."""
         return self._error
 
     def wait(self) -> T:
-        """Wait for the work, and return its result."""
+        """Wait for the call, and return its result."""
         while not self.done:
             if self._ended.acquire(timeout=_LOOK_S):
-                self._ended.release()  # for others that wait
+                self._ended.release()  # for other waiting threads
         if self._error is not None:
             try:
                 raise self._error
@@ -269,7 +268,7 @@ class Task(Generic[T]):
         return self._result
 
     def result(self) -> T:
-        """Do the work, unless another thread does it, and return its result."""
+        """Do the call, unless another thread does it, and return its result."""
         self.run()
         return self.wait()
 

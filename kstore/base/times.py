@@ -1,4 +1,4 @@
-"""Times as people read and write them, and the milliseconds that they are in a log."""
+"""Converts times between the forms that people read and write and the milliseconds of a log."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kstore.errors import InvalidTimestampError
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
-_UNSURE_NS = 50_000_000  # what changed less than this ago may change again with the same time
+_UNSURE_NS = 50_000_000  # a file that changed less than this ago may change again with the same time
 
 
 def is_settled(changed_ns: int) -> bool:
-    """Whether no later change of a file or directory can have this same time of modification."""
+    """Return whether no later change of a file or directory can have the same modification time."""
     return clocks.time_ns() - changed_ns > _UNSURE_NS
 
 
 def show(milliseconds: int | None) -> str:
-    """Write a time like `2026-11-21T14:00:00.000Z`; a dash for none, the number where the calendar ends."""
+    """Return a time as `2026-11-21T14:00:00.000Z`, `-` for none, or the number if it is beyond the calendar."""
     if milliseconds is None or milliseconds < 0:
         return "-"
     try:
@@ -33,7 +33,7 @@ def show(milliseconds: int | None) -> str:
 
 
 def span(milliseconds: int) -> str:
-    """Write a duration, exactly in milliseconds and roughly in the two largest units that fit."""
+    """Return a duration as text: exactly in milliseconds, and roughly in the two largest units."""
     parts, left = [], milliseconds
     for unit, name in _UNITS:
         if left >= unit:
@@ -43,10 +43,9 @@ def span(milliseconds: int) -> str:
 
 
 def milliseconds(name: str, time: SupportsIndex | datetime) -> int:
-    """Return a time of a caller as milliseconds since the epoch: a whole number as it is, a `datetime` down to its
-    millisecond.
+    """Return a caller's time as milliseconds since the epoch; a `datetime` is rounded down to its millisecond.
 
-    Raises `InvalidTimestampError` for a `datetime` without a time zone or before 1970, `TypeError` for anything else.
+    Raises `InvalidTimestampError` for a `datetime` without a time zone or before 1970, and `TypeError` for other types.
     """
     if isinstance(time, datetime):
         found = _since_epoch(name, time)
@@ -64,7 +63,7 @@ def milliseconds(name: str, time: SupportsIndex | datetime) -> int:
 
 
 def checked_clock(clock: Callable[[], SupportsIndex | datetime] | None) -> Callable[[], int] | None:
-    """Return a clock of a caller, which gives what `milliseconds` takes, as one that gives an `int`; None as None."""
+    """Return a clock that returns milliseconds, made from a caller's clock (see `milliseconds`); None for None."""
     if clock is None:
         return None
     if not callable(clock):
@@ -73,7 +72,7 @@ def checked_clock(clock: Callable[[], SupportsIndex | datetime] | None) -> Calla
 
 
 def moment(name: str, time: SupportsIndex | datetime) -> int:
-    """Return a time to search for, as `milliseconds` does; a `datetime` before 1970 is 0: no record is older."""
+    """Return a time to search for, as `milliseconds` does; a `datetime` before 1970 is 0, since no record is older."""
     if type(time) is int and LONG_MIN <= time <= LONG_MAX:
         return time
     if isinstance(time, datetime):
@@ -82,7 +81,7 @@ def moment(name: str, time: SupportsIndex | datetime) -> int:
 
 
 def refuse_naive(name: str, time: datetime) -> None:
-    """Refuse a `datetime` without a time zone: it is another moment on each machine."""
+    """Raise `InvalidTimestampError` for a `datetime` without a time zone, which is another time on each machine."""
     if time.tzinfo is None or time.utcoffset() is None:
         raise InvalidTimestampError(
             f"{name} is {time}, without a time zone, so it would be another moment on each machine; give one, as in "

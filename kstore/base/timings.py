@@ -1,4 +1,4 @@
-"""`Timings`: how long syncs take and how many callers each of them serves, for all logs of one housekeeper."""
+"""`Timings`: the durations of syncs and the callers that each sync serves, for all logs of one housekeeper."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class Timings:
     __slots__ = ("callers", "sync")
 
     def __init__(self) -> None:
-        self.sync = Histogram(SYNC_SECONDS)  # seconds of each sync of a log: fdatasync, and what goes with it
-        self.callers = Histogram(CALLERS)  # how many calls of `flush` each sync ended (group commit)
+        self.sync = Histogram(SYNC_SECONDS)  # seconds of each sync of a log, with all that belongs to it
+        self.callers = Histogram(CALLERS)  # the calls of `flush` that each sync served (group commit)

@@ -1,7 +1,7 @@
-"""Work that no interrupt breaks off: it runs in a thread of its own, since Python raises interrupts in the main thread.
+"""Runs work that no interrupt may break, in a separate thread, since Python raises interrupts in the main thread.
 
-Where no thread can be started the main thread does it and puts off Ctrl-C. Invariant: the work takes and releases its
-locks itself; a second interrupt may end the main thread's wait for it at any instruction.
+If no thread can be started, the main thread does the work and delays Ctrl-C. Invariant: the work takes and releases its
+locks itself, since a second interrupt may end the main thread's wait for it at any instruction.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kstore.base import threads
 
 T = TypeVar("T")
 
-_LOOK_S = 0.5  # seconds of one wait: a signal that comes just before a wait begins does not end it
+_LOOK_S = 0.5  # seconds of one wait, since a signal that comes just before a wait does not end it
 
 
 class GivenUp(BaseException):
-    """Raised inside of the work where it may still stop, and an interrupt has come; `run` never lets it out."""
+    """Raised inside of the work if an interrupt has come and the work may still stop; `run` never raises it."""
 
 
 @contextmanager
 def _put_off(interrupts: list[BaseException]) -> Iterator[None]:
-    """Note Ctrl-C instead of raising it, while the work runs in the main thread."""
+    """Record Ctrl-C instead of raising it, while the work runs in the main thread."""
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # it is ignored, or the program has a handler of its own
+    if before is not signal.default_int_handler:  # Ctrl-C is ignored, or the program has its own handler
         yield
         return
     signal.signal(signal.SIGINT, lambda *_: interrupts.append(KeyboardInterrupt()))
@@ -38,10 +38,10 @@ def _put_off(interrupts: list[BaseException]) -> Iterator[None]:
 
 
 def run(work: Callable[[Callable[[], None]], T]) -> T:
-    """Run `work` to its end, also when an interrupt comes; return its result, or raise its error.
+    """Run `work` to its end even if an interrupt comes; return its result, or raise its error.
 
-    The interrupt is raised once the work has ended. The work gets a function that raises `GivenUp` if an interrupt has
-    come; it calls the function while it has changed nothing yet.
+    The interrupt is raised once the work has ended. The argument of `work` is a function that raises `GivenUp` if an
+    interrupt has come; `work` calls it before it has changed anything.
     """
     interrupts: list[BaseException] = []
 

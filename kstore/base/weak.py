@@ -1,4 +1,4 @@
-"""Callbacks that do not keep the object alive that they belong to."""
+"""Callbacks that do not keep their object alive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def weak_method(method: Callable[..., T]) -> Callable[..., T]:
-    """The bound method without its hold on the object; it does nothing once the object is collected."""
+    """Return a callback that calls the method but does not keep its object alive; afterwards it does nothing."""
     reference = weakref.WeakMethod(method)
 
     def call(*arguments: object) -> T:
