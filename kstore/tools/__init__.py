@@ -1,1 +1,1 @@
-"""What operators use on files: `dump` prints them, `check` verifies and repairs them."""
+"""Tools for operators: `dump` prints files, `check` verifies and repairs them."""

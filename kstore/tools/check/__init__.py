@@ -1,5 +1,5 @@
-"""Verification and repair: batches against headers, indexes and snapshots against batches, a root against its logs.
+"""Verifies and repairs batches, indexes, snapshots, partitions and data directories.
 
-Owns findings and plans of repair. Invariant: nothing that kstore itself does is reported as an error, and a
-repair says what it would lose before it changes a byte.
+Invariant: nothing that kstore itself does is reported as an error, and a repair says what it would lose before it
+changes a byte.
 """

@@ -1,9 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Compares the batches of a `.log` file with their own headers, for a check of the whole file at the speed of memory.
+"""Compares the batches of a `.log` file with their own headers, to check the whole file at the speed of memory.
 
-`walk` gives a row for each batch, with what a checker needs to compare it with others, and goes on where recovery's
-scan would stop; `find_next` looks behind damage for the next sound batch. Reads with `pread`, without the GIL, into
-memory of its own. Invariant: whatever bytes the file holds, both end in a time that is bounded by its length.
+`walk` returns a row for each batch, with the fields that a checker compares with other batches, and continues where
+recovery's scan would stop; `find_next` finds the next sound batch behind damage. Both read with `pread` into their own
+memory, without the GIL. Invariant: whatever bytes the file holds, their running time is bounded by its length.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -26,24 +26,24 @@ from kstore.errors import StorageError
 
 
 cdef enum:
-    WINDOW = 262144                # stays in the second-level cache between the copy in and the checksum
+    WINDOW = 262144                # small enough to be in the second-level cache from the read to the checksum
     MAX_WHOLE = 67108864           # a larger batch has its CRC checked piece by piece, and its records not at all
 
-# What can be wrong with a batch whose CRC holds; bits of a row's `faults`.
+# The faults of a batch whose CRC matches; bits of a row's `faults`.
 cpdef enum Fault:  # type: IntFlag
-    COUNT = 1                      # records_count negative, or more than the offsets leave room for
-    DELTA = 2                      # last_offset_delta negative, or the last offset beyond 2^63
+    COUNT = 1                      # records_count is negative, or more than the batch has offsets
+    DELTA = 2                      # last_offset_delta is negative, or the last offset is beyond 2^63
     CODEC = 4                      # compression types 5 to 7
     RECORDS = 8                    # the records do not parse, or do not end with the batch
-    OFFSETS = 16                   # records' offsets do not rise, or leave the batch's span
-    TIMESTAMP = 32                 # the header's max_timestamp is not the records'
+    OFFSETS = 16                   # the records' offsets do not rise, or leave the batch's span
+    TIMESTAMP = 32                 # the header's max_timestamp is not that of the records
     EPOCH = 64                     # leader epoch below -1
 
 
 cdef struct Row:
     int64_t position
     int64_t size
-    int64_t base_offset            # of formats 0 and 1: the entry's own offset
+    int64_t base_offset            # in formats 0 and 1 the entry's own offset
     int64_t last_offset
     int64_t max_timestamp
     int64_t producer_id
@@ -51,7 +51,7 @@ cdef struct Row:
     int32_t base_sequence
     int32_t count
     int32_t faults
-    int32_t control                # a control batch's type: 0 abort, 1 commit, ...; -1 not a control batch or unread
+    int32_t control                # a control batch's type: 0 abort, 1 commit, ...; -1 if not one, or not read
     int16_t producer_epoch
     int16_t attributes
     int16_t magic
@@ -63,7 +63,7 @@ ROW = [  # type: list[tuple[str, str]]
        ("producer_id", "i8"), ("leader_epoch", "i4"), ("base_sequence", "i4"), ("count", "i4"), ("faults", "i4"),
        ("control", "i4"), ("producer_epoch", "i2"), ("attributes", "i2"), ("magic", "i2"), ("unused_1", "i2"),
        ("unused_2", "i4")]
-"""A row's fields, as NumPy takes them for a dtype."""
+"""The NumPy dtype of a row."""
 
 cdef enum Stop:
     GOES_ON
@@ -83,8 +83,8 @@ cdef Stop missing(const Window *w) noexcept nogil:
 
 
 cdef Stop frame(Window *w, int64_t position, Row *row, const uint8_t **batch) noexcept nogil:
-    """Frame the batch at `position` (FORMAT 2.7) and take the fields of its header into `row`."""
-    # The magic decides before the size, other than in `read_header` of files/_framing.pxd, which says why.
+    """Frame the batch at `position` (FORMAT 2.7) and copy the fields of its header into `row`."""
+    # The magic is checked before the size, unlike in `read_header` of files/_framing.pxd, which says why.
     cdef const uint8_t *p
     cdef int64_t length
     cdef int32_t delta
@@ -145,7 +145,7 @@ cdef Stop frame(Window *w, int64_t position, Row *row, const uint8_t **batch) no
 
 
 cdef Stop check_crc(Window *w, const Row *row) noexcept nogil:
-    """Compare the CRC of a framed batch, piece by piece where it is very large."""
+    """Check the CRC of a framed batch, piece by piece if the batch is very large."""
     cdef int holds = window_crc_holds(w, row.position, row.size, row.magic,
                                       <Py_ssize_t> row.size if row.size <= MAX_WHOLE else WINDOW)
     if holds < 0:
@@ -172,7 +172,7 @@ cdef void check_records(Row *row, const uint8_t *batch) noexcept nogil:
         if r.offset_delta <= before or r.offset_delta > last_delta:
             row.faults |= OFFSETS
         before = r.offset_delta
-        p = r.end  # the same; but the processor knows it after the first field, and begins with the next record
+        p = r.end  # the same value, but known after the first field, so that the CPU can start the next record
         timestamp = <int64_t> (<unsigned long long> base_timestamp + <unsigned long long> r.timestamp_delta)
         if timestamp > greatest:
             greatest = timestamp
@@ -180,7 +180,7 @@ cdef void check_records(Row *row, const uint8_t *batch) noexcept nogil:
             row.control = load16(r.key + 2)
     if p != end:
         row.faults |= RECORDS
-    # Of records before 1970 an append as a leader writes -1, none; a batch that was copied may say the true one.
+    # For records before 1970 an append as a leader writes -1, none; a copied batch may have the true timestamp.
     if row.count > 0 and not row.attributes & TIMESTAMP_TYPE_BIT and greatest != row.max_timestamp:
         if row.max_timestamp != -1 or greatest > -1:
             row.faults |= TIMESTAMP
@@ -233,10 +233,10 @@ def walk(int fd, int64_t position, int64_t end, *, Py_ssize_t rows=16384, bint r
          path: StrPath | None = None) -> tuple[bytes, int, str]:
     """Check the batches of `[position, end)` one by one, at most `rows` of them, without the GIL.
 
-    Returns the rows of the sound ones (bytes of `ROW`s), the position where the last of them ends, and why it stopped
+    Returns the rows of the sound batches (bytes of `ROW`s), the end position of the last one, and why the walk stopped
     there: "end", "more" (call again from there), "torn" (the file ends inside a batch), "size", "magic" or "crc". A
-    batch is sound if its frame and CRC hold; a row's `faults` tell what else is wrong with it. With `records` the
-    records of batches that are not compressed are parsed. Raises `StorageError` when a read fails.
+    batch is sound if its frame and CRC are right; a row's `faults` name its other faults. With `records`, the records
+    of batches that are not compressed are parsed. Raises `StorageError` if a read fails.
     """
     cdef Window w
     cdef Stop stop = END
@@ -266,7 +266,7 @@ cdef int _raise_read(const Window *w, object path) except -1:
 
 
 cdef bint is_sound(Window *w, int64_t position, int64_t least, int64_t most, bint legacy, int64_t *budget) noexcept nogil:
-    """Whether a batch is there whose frame, offsets and CRC hold; the budget shrinks by the size of a checked batch."""
+    """Return whether a sound batch is at `position`; reduce the budget by the size of a batch whose CRC is computed."""
     cdef Row row
     cdef const uint8_t *p = NULL
     if frame(w, position, &row, &p) != GOES_ON or row.faults & (COUNT | DELTA | CODEC | EPOCH):
@@ -308,11 +308,11 @@ cdef int64_t _find_next(Window *w, Window *checking, int64_t position, int64_t l
 
 def find_next(int fd, int64_t position, int64_t end, int64_t least, int64_t most, *, bint legacy=False,
               path: StrPath | None = None) -> int:
-    """Where the next sound batch is, at or after `position`, with offsets in `[least, most)`; -1 if there is none.
+    """Return the position of the next sound batch from `position` on, with offsets in `[least, most)`; -1 if none.
 
-    A batch is sound if its frame, offsets and CRC hold; formats 0 and 1 count with `legacy`. Every byte is tried as a
-    start. CRCs are computed over at most a few times the file's length; the search ends when that is used up. Without
-    the GIL. Raises `StorageError` when a read fails.
+    A batch is sound if its frame, offsets and CRC are right; formats 0 and 1 count only with `legacy`. Every byte is
+    tried as a start. The search ends when CRCs were computed over a few times the file's length. Runs without the GIL.
+    Raises `StorageError` if a read fails.
     """
     cdef Window w
     cdef Window checking

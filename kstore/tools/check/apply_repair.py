@@ -1,7 +1,7 @@
-"""Carries out the plan of a repair, after copies of everything that it changes are in a backup.
+"""Carries out the plan of a repair, after everything that it changes was copied to a backup.
 
 A segment is replaced as a compaction replaces one (SEMANTICS 7.25), so a crash at any point leaves the old files or the
-new ones for the next opening. Nothing is decided here.
+new ones for the next opening.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _INTERVAL_BYTES = 4096
 
 
 def carry_out(plan: Plan, backup: str) -> None:
-    """Do what a plan says, after copies of all files that it changes are in `backup`, a new directory.
+    """Copy all files that the plan changes to `backup`, a new directory, then do what the plan says.
 
-    Takes the locks of a writer: `LogLockedError` when the log, a store or a broker is in use. Raises `StorageError`.
+    Takes the locks of a writer. Raises `LogLockedError` if the log, a store or a broker is in use, and `StorageError`.
     """
     directory = os.path.abspath(plan.path)
     root = os.path.dirname(directory)
@@ -74,7 +74,7 @@ def carry_out(plan: Plan, backup: str) -> None:
 
 
 def _back_up(plan: Plan, directory: str, root: str, backup: str) -> None:
-    """Copy every file that will be changed, durably, before any is changed."""
+    """Copy every file that will be changed, durably."""
     into = os.path.join(backup, os.path.basename(directory))
     fs.make_directories(into)
     changed = {*plan.remove, *(source for source, _ in plan.rename)}
@@ -97,7 +97,7 @@ def _back_up(plan: Plan, directory: str, root: str, backup: str) -> None:
 
 
 def _copy(source: str, target: str, ranges: Iterable[tuple[int, int]] | None = None) -> None:
-    """Copy a file, or ranges of its bytes one after the other, and sync the copy; its name is not synced."""
+    """Copy a file, or ranges of its bytes one after the other, and sync the copy but not its name."""
     reading = fs.open(source)
     try:
         writing = fs.open(target, create=True, empty=True)
@@ -122,17 +122,17 @@ def _is_moved(segment: SegmentPlan) -> bool:
 
 
 def _rewrite(directory: str, segments: list[SegmentPlan]) -> None:
-    """Replace the files of segments by mended ones, as a compaction does: of all segments, or of none."""
+    """Replace the files of segments by repaired ones, as a compaction does, atomically for all segments."""
     staged = {segment.base_offset: _stage(directory, segment) for segment in segments}
     fs.sync_directory(directory)
-    # An opening drops all of them as long as one file of the first segment is not renamed.
+    # Opening drops all new files while a file of the first segment is still `.cleaned`, so that segment comes last.
     for base in sorted(staged, reverse=True):
         if base == min(staged):
             fs.sync_directory(directory)
         for path in staged[base]:
             fs.rename(path + names.CLEANED, path + names.SWAP)
     fs.sync_directory(directory)
-    # It deletes what lies between those that still are to be swapped in, so they go in order.
+    # Opening deletes segments between those that still must be swapped in, so they are swapped in order.
     for base in sorted(staged):
         for path in staged[base]:
             fs.rename(path + names.SWAP, path)
@@ -140,7 +140,7 @@ def _rewrite(directory: str, segments: list[SegmentPlan]) -> None:
 
 
 def _stage(directory: str, segment: SegmentPlan) -> list[str]:
-    """Write a segment's mended files beside the old ones; returns the paths that they are for."""
+    """Write a segment's repaired files next to the old ones; return the paths that they will replace."""
     new = os.path.join(directory, names.file_name(segment.base_offset, names.LOG, names.CLEANED))
     _copy(segment.path, new, segment.keep)
     fd = fs.open(new, write=True)
@@ -161,7 +161,7 @@ def _stage(directory: str, segment: SegmentPlan) -> list[str]:
 
 
 def _moved(position: int, keep: list[tuple[int, int]]) -> int:
-    """The position in the new file of a byte of the old one."""
+    """Return the position in the new file of a byte of the old one."""
     at = 0
     for start, end in keep:
         if start <= position < end:
@@ -171,7 +171,7 @@ def _moved(position: int, keep: list[tuple[int, int]]) -> int:
 
 
 def _indexes(path: str, base_offset: int) -> tuple[bytes, bytes]:
-    """Both indexes of a sound log file, as recovery makes them (SEMANTICS 8.16, 8.18)."""
+    """Return both indexes of a sound log file, as recovery builds them (SEMANTICS 8.16, 8.18)."""
     fd = open_log(path)
     try:
         scanned = _log_scan.scan(fd, 0, fs.size(fd), base_offset, index_interval_bytes=_INTERVAL_BYTES, path=path)

@@ -1,8 +1,8 @@
 """Compares index files with the batches of their segment, entry by entry.
 
-An index is read whole, then compared with the rows of the log's batches as they are read; at the end it says which
-entries are wrong. Maps no file. Invariant: entries of older brokers, of reopened logs and of live preallocated
-files are right if a reader can use them (SEMANTICS 3.18).
+An index is read as a whole and compared with the rows of the log's batches as they are read; wrong entries are reported
+at the end. Maps no file. Invariant: entries of older brokers, of reopened logs and of live preallocated files are right
+if a reader can use them (SEMANTICS 3.18).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REBUILD = "rebuild the segment's indexes"
 
 
 class _Index:
-    """The entries of an index file, and whether the log has a batch as each entry says."""
+    """The entries of an index file, and for each whether the log has the batch that it names."""
 
     dtype = _OFFSET_ENTRY
 
@@ -45,7 +45,7 @@ class _Index:
         self.state = numpy.zeros(0, "i1")
 
     def read(self, findings: Findings) -> None:
-        """Read the file; a size that is not whole entries goes into `findings`."""
+        """Read the file; report a size that is not a multiple of an entry."""
         try:
             data = fs.read_file(self.path)
         except fs.MissingFileError:
@@ -73,14 +73,14 @@ class _Index:
         )  # fmt: skip
 
     def slots_of(self, values: Rows, low: int, high: int, side: Literal["left", "right"] = "left") -> Rows:
-        """The slots of the entries with values in `[low, high)`, or with "right" in `[low, high]`, by rising values."""
+        """Return the slots with values in `[low, high)`, or with "right" in `[low, high]`, by rising values."""
         if not len(self.order):
             self.order = numpy.argsort(values, kind="stable")
             self.sorted = values[self.order]
         return self.order[numpy.searchsorted(self.sorted, low) : numpy.searchsorted(self.sorted, high, side)]
 
     def is_there(self, report: SegmentReport, findings: Findings, missing: str, severity: Severity) -> bool:
-        """Whether there is an index; report one that is missing beside batches."""
+        """Return whether there is an index; report a missing one if there are batches."""
         if not self.exists and report.size_bytes:
             findings.add(self.path, "SEMANTICS 8.8", missing, severity=severity, repair=_REBUILD)
         return self.exists
@@ -94,13 +94,13 @@ class _Index:
             )  # fmt: skip
 
     def is_stale(self, slot: int) -> bool:
-        """Whether no entry from here on is right, as in the unused slots of a live index after a truncation."""
+        """Return whether no entry from `slot` on is right, as in unused slots of a live index after a truncation."""
         return not (self.state[slot:] == _EXACT).any()
 
 
 class OffsetIndexCheck(_Index):
     def compare(self, rows: Rows) -> None:
-        """Look up the entries that point into these batches."""
+        """Compare the entries that point into these batches."""
         if not len(self.keys):
             return
         starts, lasts = rows["position"], rows["last_offset"]
@@ -120,7 +120,7 @@ class OffsetIndexCheck(_Index):
     def conclude(
         self, report: SegmentReport, findings: Findings, *, is_open: bool, in_doubt: bool, cleaned_below: int
     ) -> None:
-        """Say what is wrong, now that the log has been read."""
+        """Report the wrong entries, after the log has been read."""
         if not self.is_there(report, findings, "the offset index is missing", "error"):
             return
         doubtful: Severity = "note" if in_doubt else "error"
@@ -163,10 +163,10 @@ class TimeIndexCheck(_Index):
         self.has_zero_entry = False
         self.last_offset = base_offset - 1
         self.inside: list[tuple[int, int, int]] = []  # slot, position, size
-        self.exact: list[tuple[int, int, int]] = []  # likewise, the first few of batches of several records
+        self.exact: list[tuple[int, int, int]] = []  # the same, for the first few batches of several records
 
     def compare(self, rows: Rows) -> None:
-        """Look up the entries whose offsets these batches hold."""
+        """Compare the entries whose offsets are in these batches."""
         greatest = numpy.maximum.accumulate(rows["max_timestamp"])
         before = numpy.empty_like(greatest)
         before[1:] = greatest[:-1]
@@ -204,7 +204,7 @@ class TimeIndexCheck(_Index):
             self._keep(self.exact, slots, rows, at, several[:_SAMPLES])
 
     def settle(self) -> None:
-        """Take a single empty slot for the entry of timestamp 0 at the base offset, where that is what it says."""
+        """Treat a single slot of zeros as the entry of timestamp 0 at the base offset, if the log has that record."""
         if self.zeros == 1 and not len(self.keys) and self.has_zero_entry and self.greatest == 0:
             self.zeros = 0
             self.keys, self.offsets = numpy.zeros(1, "i8"), numpy.full(1, self.base_offset, "i8")
@@ -217,14 +217,14 @@ class TimeIndexCheck(_Index):
             into.append((int(slots[number]), int(row["position"]), int(row["size"])))
 
     def conclude(self, fd: int, report: SegmentReport, findings: Findings, *, is_open: bool, in_doubt: bool) -> None:
-        """Say what is wrong, now that the log has been read."""
+        """Report the wrong entries, after the log has been read."""
         missing = "the time index is missing; opening makes an empty one, and searches by time read more"
         if not self.is_there(report, findings, missing, "note"):
             return
         doubtful: Severity = "note" if in_doubt else "error"
         if not is_open:
             self.tell_zeros(findings, doubtful)
-        # Brokers before 4.0 named the record itself: in one segment all entries do, or hardly any.
+        # Brokers before 4.0 named the record itself; in one segment either all entries do or hardly any.
         is_odd = len(self.inside) == 1 and not all(self._names_record(fd, *entry) for entry in self.exact[:_SAMPLES])
         for slot, position, size in self.inside:
             if not is_odd and self._names_record(fd, slot, position, size):
@@ -255,7 +255,7 @@ class TimeIndexCheck(_Index):
             self.tell(findings, len(self.keys) - 1, "SEMANTICS 3.11", what, doubtful)
 
     def _names_record(self, fd: int, slot: int, position: int, size: int) -> bool:
-        """Whether an entry names the first record with its timestamp, as brokers before 4.0 made it."""
+        """Return whether an entry names the first record with its timestamp, as brokers before 4.0 wrote it."""
         try:
             offsets, timestamps = offsets_and_timestamps(fs.pread(fd, size, position))
         except KStoreError:

@@ -1,7 +1,7 @@
-"""One partition's directory: its segments against each other, and against its marks, epochs, snapshots and names.
+"""Checks a partition's directory: compares its segments with each other and with marks, epochs, snapshots and names.
 
 `check_segment` checks a segment's own files, `check_producers` snapshots and transaction indexes. Invariant: files that
-kstore or Kafka left in good order are never called wrong.
+kstore or Kafka left in order are never reported as errors.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ __all__ = ["Marks", "PartitionReport", "Progress", "check_epochs", "check_partit
 _KNOWN_NAMES = {names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA, gap_files.GAPS_FILE}
 
 Progress = Callable[[int], object]
-"""Called with the number of bytes that have been read."""
+"""Called with the number of bytes read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The lines of one partition in the checkpoint files of its root; None where there is no line. Immutable."""
+    """The lines of one partition in the checkpoint files of its root; None if there is no line. Immutable."""
 
     recovery_point: int | None = None
     log_start: int | None = None
     high_watermark: int | None = None
     cleaner: int | None = None
     has_marker: bool = False
-    """Whether the root was left by an orderly shutdown."""
+    """Whether the root was shut down cleanly."""
     is_root: bool = False
-    """Whether the parent is a directory of logs, where a partition without a line has a recovery point of 0."""
+    """Whether the parent is a log directory, in which a partition without a line has a recovery point of 0."""
 
     @property
     def flushed_below(self) -> int | None:
-        """One past the last offset that was flushed; None if it is not known."""
+        """One past the last flushed offset; None if it is not known."""
         return 0 if self.recovery_point is None and self.is_root else self.recovery_point
 
     def cleaned_below(self, bases: Sequence[int]) -> int:
-        """The offset below which a cleaner may have removed batches; 0 for a log that no cleaner has cleaned.
+        """Return the offset below which a cleaner may have removed batches; 0 if no cleaner has cleaned the log.
 
-        A pass writes its line after it has swapped segments (SEMANTICS 7.7): one that was killed in between has
+        A pass writes its line after it has swapped segments (SEMANTICS 7.7). A pass that was killed in between has
         cleaned segments above the line, up to the active one.
         """
         return 0 if self.cleaner is None else max([self.cleaner, *bases[-1:]])
 
     def explains_start(self, first_base: int) -> bool:
-        """Whether a log may begin at `first_base` though other files know of records below it.
+        """Return whether a log may start at `first_base` although other files name records below it.
 
-        A log start is on the disk before the first segment below it goes. Where no line could be, it is not known.
+        A log start is on the disk before a segment below it is deleted. Outside of a root any start is accepted.
         """
         return not self.is_root or (self.log_start or 0) >= first_base
 
     def begins_anew(self, first_base: int, end_offset: int) -> bool:
-        """Whether the log ends below its start and nothing in it is promised: an opening drops it (SEMANTICS 8.11)."""
+        """Return whether the log ends below its start and has no flushed data: opening drops it (SEMANTICS 8.11)."""
         return (self.log_start or 0) > end_offset and (self.recovery_point or 0) <= first_base
 
 
@@ -77,18 +77,18 @@ class PartitionReport:
     start_offset: int = 0
     next_offset: int = 0
     aborted: dict[int, list[AbortedTxn]] = field(default_factory=dict)
-    """The entries that transaction indexes should hold, by the base offset of their segments."""
+    """The entries that transaction indexes should have, by the base offset of their segments."""
     lost_first: tuple[int, int] | None = None
-    """The offsets `[start, end)` of first segments that are missing, as far as indexes and epochs show them."""
+    """The offsets `[start, end)` of missing first segments, as far as indexes and epochs show them."""
 
     def lose_first(self, offset: int, first_base: int, marks: Marks) -> None:
-        """Take in that a file knows of records from `offset` on, below the first segment that is there."""
+        """Record that a file names records from `offset` on, below the first existing segment."""
         start = min(offset, first_base if self.lost_first is None else self.lost_first[0])
         self.lost_first = max(start, marks.log_start or 0), first_base
 
 
 def read_marks(directory: str) -> Marks:
-    """Read a partition's lines in the files of its parent directory; a file that cannot be read has no line."""
+    """Read a partition's lines in the files of its parent directory; an unreadable file counts as without a line."""
     root, name = os.path.split(os.path.abspath(directory))
     try:
         parsed = names.parse_partition_name(name)
@@ -115,7 +115,7 @@ def _line(root: str, name: str, partition: checkpoint.Partition) -> int | None:
 def check_partition(
     directory: str, marks: Marks, *, deep: bool = False, progress: Progress | None = None
 ) -> PartitionReport:
-    """Check a partition's directory against itself and the marks. Raises `StorageError` where it is unreadable."""
+    """Check a partition's directory, also against the marks. Raises `StorageError` if it is unreadable."""
     report = PartitionReport(directory)
     findings = report.findings
     files = _check_names(report, marks)
@@ -155,7 +155,7 @@ def check_partition(
         except fs.MissingFileError:
             if is_last or not _begins_behind(directory, base):
                 raise
-            # Retention has deleted it meanwhile, with all segments before it: the log begins behind it.
+            # Retention has deleted it during the check, with all segments before it: the log starts behind it.
             findings[:] = found_by_name
             report.segments.clear()
             start = max(start, bases[number + 1])
@@ -167,8 +167,7 @@ def check_partition(
     _check_gaps(report, accepted, cleaned)
     _check_marks(report, marks)
     is_closed = _is_closed(report, marks)
-    # A close after a truncation inside a batch leaves a snapshot where the log ended, beyond its batches
-    # (SEMANTICS 11.4).
+    # A close after a truncation inside a batch leaves a snapshot at the log end, beyond the batches (SEMANTICS 11.4).
     closed_at = max(report.next_offset, *snapshots, 0)
     check_epochs(report, closed_at, marks, is_closed=is_closed, cleaned_below=cleaned)
     is_whole = marks.flushed_below is not None and marks.flushed_below <= report.next_offset
@@ -197,14 +196,14 @@ def check_metadata(directory: str, findings: Findings) -> None:
 
 
 def _begins_behind(directory: str, base_offset: int) -> bool:
-    """Whether all segments now begin behind an offset."""
+    """Return whether all segments now start above an offset."""
     files = map(names.parse_file_name, fs.listdir(directory))
     bases = [file.offset for file in files if file is not None and file.kind == names.LOG and not file.state]
     return bool(bases) and min(bases) > base_offset
 
 
 def _check_names(report: PartitionReport, marks: Marks) -> list[names.FileName]:
-    """The files of segments and the snapshots to check; other names go into the report."""
+    """Return the segment files and snapshots to check; report other names."""
     directory, findings = report.path, report.findings
     counted = []
     files = [(name, names.parse_file_name(name)) for name in fs.listdir(directory)]
@@ -242,7 +241,7 @@ def _check_names(report: PartitionReport, marks: Marks) -> list[names.FileName]:
 
 
 def _was_deleted(directory: str, base_offset: int, first_base: int, marks: Marks) -> bool:
-    """Whether a segment may lack its `.log` because a process died while it deleted it: the log is renamed first."""
+    """Return whether a segment may lack its `.log` since a process died while deleting it: the log is renamed first."""
     if marks.has_marker:
         return False
     if os.path.exists(os.path.join(directory, names.log_name(base_offset) + names.DELETED)):
@@ -260,7 +259,7 @@ def _read_gaps(directory: str, findings: Findings) -> list[tuple[int, int]]:
 
 
 def _check_gaps(report: PartitionReport, accepted: Sequence[tuple[int, int]], cleaned: int) -> None:
-    """Check offsets that no batch holds: legal inside a segment, between segments only where a cleaner removed them."""
+    """Check gaps in offsets: legal within a segment, but between segments only if a cleaner removed batches."""
     findings = report.findings
     for segment in report.segments:
         lost = [damage.next_offset for damage in segment.damages]
@@ -291,7 +290,7 @@ def _within(stretches: Sequence[tuple[int, int]], low: int, high: int) -> bool:
 
 
 def _is_closed(report: PartitionReport, marks: Marks) -> bool:
-    """Whether the log looks as a close leaves it; its marks must then be right."""
+    """Return whether the log was closed; its marks must then be right."""
     if not report.segments or report.segments[-1].is_live:
         return False
     return marks.has_marker or marks.recovery_point == report.next_offset
@@ -332,7 +331,7 @@ def _check_marks(report: PartitionReport, marks: Marks) -> None:
         findings.add(
             os.path.join(root, checkpoint.HIGH_WATERMARKS), "SEMANTICS 8.13",
             f"high watermark {marks.high_watermark} of a log that ends at {end}", offset=marks.high_watermark,
-            # With the marker an opening takes it for a recovery point, unless all records below it were deleted.
+            # With the marker, opening treats it as a recovery point, unless all records below it were deleted.
             severity="error" if marks.has_marker and marks.high_watermark > (marks.log_start or 0) else "note",
             repair=f"set it to {end}",
         )  # fmt: skip
@@ -347,10 +346,10 @@ def _check_marks(report: PartitionReport, marks: Marks) -> None:
 def check_epochs(
     report: PartitionReport, closed_at: int, marks: Marks, *, is_closed: bool, cleaned_below: int = 0
 ) -> None:
-    """Check the file of leader epochs, and the epochs of batches against it, or against each other if it is empty.
+    """Check the file of leader epochs, and compare the epochs of batches with it, or with each other if it is empty.
 
-    An epoch of -1, none, is wrong behind the first epoch. But a cleaner writes it where it rewrites a batch of format
-    0 or 1, so below `cleaned_below` it is a note.
+    An epoch of -1, none, is wrong behind the first epoch. But a cleaner writes it when it rewrites a batch of format 0
+    or 1, so below `cleaned_below` it is a note.
     """
 
     def severity_of(epoch: int, last: int) -> Severity:

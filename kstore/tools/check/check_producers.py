@@ -1,7 +1,7 @@
 """Compares snapshots and transaction indexes with the batches of a log.
 
-Replays the state that a broker keeps of each producer (SEMANTICS 9), as far as the batches still show it. Producers
-expire, and old batches are deleted: a snapshot may have more or fewer producers than the log, and not contradict it.
+Replays the state that a broker keeps for each producer (SEMANTICS 9), as far as the batches still show it. As producers
+expire and old batches are deleted, a snapshot may have more or fewer producers than the log and not contradict it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class _Producer:
 def check_snapshot_file(
     path: str, offset: int, findings: Findings, *, is_above: bool = False
 ) -> list[ProducerEntry] | None:
-    """Check one snapshot by itself; returns its entries, or None if it is not sound.
+    """Check one snapshot by itself; return its entries, or None if it is not sound.
 
-    A snapshot that `is_above` the recovery point may end too soon if the log was not shut down in order: the process
-    died while it wrote the file, and opening removes it.
+    With `is_above` the snapshot is above the recovery point of a log that was not shut down cleanly. It may be cut
+    short: the process died while it wrote the file, and opening removes it.
     """
     data = fs.read_file(path)
     try:
@@ -63,7 +63,7 @@ def check_snapshot_file(
 
 
 def check_txn_index_file(path: str, base_offset: int, findings: Findings) -> list[AbortedTxn]:
-    """Check one transaction index by itself; returns its entries."""
+    """Check one transaction index by itself; return its entries."""
     data = fs.read_file(path)
     if len(data) % 34:
         what = f"{len(data)} bytes are no multiple of 34"
@@ -102,24 +102,24 @@ class ProducerCheck:
         self._cleaned_below = cleaned_below
         self._findings = findings
         self._flushed_below = flushed_below
-        self._has_marker = has_marker  # an orderly shutdown left the log
+        self._has_marker = has_marker  # the log was shut down cleanly
         self._producers: dict[int, _Producer] = {}
         self._aborted: list[AbortedTxn] = []
         self._expected: list[AbortedTxn] = []
         self._seen: list[tuple[int, int, int]] = []  # aborts of the segment: producer, first offset or -1, last offset
         self._segment: int | None = None
         self.aborted: dict[int, list[AbortedTxn]] = {}
-        """The entries that the transaction index of each segment should hold, if it has or needs an index."""
+        """The entries that each segment's transaction index should have, for segments that have or need one."""
 
     def enter(self, base_offset: int, has_index: bool) -> None:
-        """Begin a segment."""
+        """Start a segment."""
         self._leave()
         self._segment = base_offset
         path = os.path.join(self._directory, names.txn_index_name(base_offset))
         self._aborted = check_txn_index_file(path, base_offset, self._findings) if has_index else []
 
     def _leave(self) -> None:
-        """Compare the index of the segment that has been read with its abort markers."""
+        """Compare the transaction index of the segment just read with its abort markers."""
         if self._segment is None:
             return
         path = os.path.join(self._directory, names.txn_index_name(self._segment))
@@ -153,14 +153,14 @@ class ProducerCheck:
         self._expected.clear()
 
     def _is_above(self, offset: int, unknown: int = LONG_MAX) -> bool:
-        """Whether opening recovers an offset and makes these files anew; `unknown` is for a missing recovery point."""
+        """Return whether opening recovers an offset; `unknown` replaces a recovery point that is not known."""
         return not self._has_marker and offset >= (unknown if self._flushed_below is None else self._flushed_below)
 
     def _was_cleaned(self, offset: int) -> bool:
         return offset < max(self._cleaned_below, self._log_start)
 
     def take(self, rows: Rows) -> None:
-        """Follow sound batches, in the order of the log."""
+        """Replay sound batches, in the order of the log."""
         while self._due and rows["base_offset"][-1] >= self._due[-1]:
             below = int(numpy.searchsorted(rows["base_offset"], self._due[-1]))
             self._follow(rows[:below])
@@ -203,7 +203,7 @@ class ProducerCheck:
         producer.epoch, producer.ended = epoch, bool(row["attributes"] & _CONTROL)
 
     def _compare(self, offset: int) -> None:
-        """Compare the snapshot at an offset with the state that the batches below it lead to."""
+        """Compare the snapshot at an offset with the state after the batches below it."""
         path = os.path.join(self._directory, names.snapshot_name(offset))
         entries = check_snapshot_file(path, offset, self._findings, is_above=self._is_above(offset, 0))
         for entry in entries or ():
@@ -212,7 +212,7 @@ class ProducerCheck:
                 continue
             what, who = None, f"producer {entry.producer_id}"
             if entry.last_offset < 0 and entry.producer_epoch == replayed.epoch and replayed.ended:
-                continue  # the producer had expired, and a marker made its entry again
+                continue  # the producer had expired, and a marker created its entry again
             if entry.last_offset < replayed.last_offset or entry.producer_epoch < replayed.epoch:
                 what = (
                     f"stale: producer {entry.producer_id} at offset {entry.last_offset}, epoch {entry.producer_epoch};"
@@ -237,13 +237,13 @@ class ProducerCheck:
     ) -> None:
         """Check the remaining snapshots, and which snapshots there should be (SEMANTICS 9.26 to 9.28).
 
-        `gaps` are known to hold no batches: the log ended there after truncations inside batches. `is_whole`: by its
-        recovery point the log has all that was flushed.
+        `gaps` are known to have no batches, since the log ended there after truncations inside batches. With
+        `is_whole` the recovery point shows that the log has all flushed data.
         """
         self._leave()
         beyond = [at for at in self._due if at > next_offset]
         # A truncation inside a batch leaves a snapshot at the log end, beyond the last batch (SEMANTICS 11.4), and so
-        # does a close behind it. Without a recovery point one of a close is all that is known to be so.
+        # does a close after it. Without a recovery point only a single such snapshot is known to be legal.
         is_close = len(beyond) == 1 and (next_offset in bases or next_offset not in self._snapshots)
         while self._due:
             offset = self._due.pop()

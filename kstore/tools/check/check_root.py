@@ -1,4 +1,4 @@
-"""The files of a data directory that belong to no partition: checkpoints, topics, the records of bulk loads."""
+"""Checks the files of a data directory that belong to no partition: checkpoints, topics, records of bulk loads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_root(root: str, beside: Sequence[str], findings: Findings) -> None:
 
 
 def _check_loads(root: str, findings: Findings) -> None:
-    """Check the records of bulk loads: of one that is pending, and of those that were done."""
+    """Check the records of bulk loads: that of a pending load, and that of finished loads."""
     path = os.path.join(root, load_files.COMMIT_FILE)
     how = "put back a copy, or move it away to give the load up: some of its records may be in the logs then"
     with findings.reading(path, "", how):
@@ -97,11 +97,11 @@ def _check_topics(
 def _check_missing(
     root: str, records: Mapping[str, topic_files.TopicRecord], present: set[checkpoint.Partition], findings: Findings
 ) -> None:
-    """Report partitions of the topics that are here that a checkpoint file names, and that have no directory."""
+    """Report the partitions of present topics that a checkpoint file names and that have no directory."""
     try:
         missing = topic_files.missing_partitions([root], records, present, {topic for topic, _ in present})
     except StorageError:
-        return  # `check_root` has reported it
+        return  # `check_root` has reported the error
     for topic, partition, _, offset in missing:
         what = f"the directory is missing: the checkpoint files know of offset {offset} in it"
         findings.add(os.path.join(root, f"{topic}-{partition}"), "SEMANTICS 13.8", what, offset=offset,

@@ -1,8 +1,8 @@
-"""Checks the files of one segment: what is wrong with them, where, and by which rule.
+"""Checks the files of one segment.
 
-Reads the `.log` once, and compares each batch with its neighbours and each index entry with the batches;
-`check_partition` checks what lies between segments. Maps no file, since a broker may own the files and cut them.
-Invariant: files that Kafka or kstore leave in good order are never called wrong; what is odd and legal is a note.
+Reads the `.log` once, and compares each batch with its neighbours and each index entry with the batches. Maps no file,
+since a broker may own the files and cut them. Invariant: files that Kafka or kstore left in order are never reported as
+errors; unusual but legal facts are notes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["check_segment", "read_rows", "walk_log"]
 ROW = numpy.dtype(_verify.ROW)
 _CODECS = 0x07
 _MOST_STRETCHES = 64
-"""How many stretches stay apart when there are many: a chain looks, for each, at all before it."""
+"""The most stretches that are kept separate, since a chain compares each with all before it."""
 _ROWS_AT_ONCE = 16384
 _FAULTS = (
     (_verify.Fault.COUNT, "FORMAT 2.4", "the number of records is negative or more than its offsets leave room for"),
@@ -54,29 +54,29 @@ _STOPS = {
 
 
 class _Order:
-    """The offsets of a segment's batches, as a walk reads them: stretches that rise.
+    """The offsets of a segment's batches, in the order of a walk, as stretches of rising offsets.
 
-    A flipped bit lifts or lowers one batch's base offset, which no CRC covers; a misplaced block holds batches of other
-    offsets. The longest chain of rising offsets leaves them out. Not thread-safe.
+    A flipped bit raises or lowers a batch's base offset, which no CRC covers; a misplaced block has batches of other
+    offsets. The longest chain of rising offsets leaves such batches out. Not thread-safe.
     """
 
     def __init__(self, base_offset: int, limit_offset: int) -> None:
         self._base = base_offset
         self._limit = limit_offset
         self._stretches: list[tuple[int, int, int]] = []
-        """First offset, one past the last, how many batches."""
+        """First offset, one past the last, number of batches."""
         self._is_whole = True
-        """Whether no damaged bytes have come."""
+        """Whether there was no damage yet."""
         self._behind_damage = 0
-        """The first stretch behind the last damage."""
+        """The index of the first stretch behind the last damage."""
 
     def take(self, rows: Rows) -> None:
         """Add the next batches of the file."""
         firsts = rows["base_offset"]
         lasts = rows["last_offset"]
         falls = numpy.flatnonzero(firsts[1:] <= lasts[:-1]) + 1
-        # Which of both batches is wrong, the one before the fall or the one behind it, is not known: each is alone.
-        # So is the last one behind a gap, which a flip may have lifted.
+        # It is not known which batch is wrong, the one before the fall or the one behind it, so each is a stretch by
+        # itself. So is the last batch if it is behind a gap, since a flip may have raised its offset.
         borders = {0, len(rows), *(int(at) + by for at in falls for by in (-1, 0, 1))}
         if len(rows) > 1 and firsts[-1] > lasts[-2] + 1:
             borders.add(len(rows) - 1)
@@ -98,7 +98,7 @@ class _Order:
             self._behind_damage = min(self._behind_damage, max(self._behind_damage - _MOST_STRETCHES + 1, 1))
 
     def cut(self) -> None:
-        """Say that damaged bytes come next."""
+        """Record that damaged bytes follow."""
         self._is_whole = False
         self._behind_damage = len(self._stretches)
 
@@ -109,20 +109,20 @@ class _Order:
 
     @property
     def least(self) -> int:
-        """The least offset that a batch behind the damage can have: batches behind the damage before may be wrong."""
+        """The least possible offset of a batch behind the damage; batches since the previous damage may be wrong."""
         if not self._is_whole:
             return _longest(self._stretches[: self._behind_damage], self._base)[1]
-        # The last batch may stand behind a gap because a flip has lifted it.
+        # The last batch may be behind a gap because a flip has raised its offset.
         is_alone = len(self._stretches) > 1 and self._stretches[-1][2] == 1
         return min(self.end, _longest(self._stretches[:-1], self._base)[1]) if is_alone else self.end
 
     def end_below(self, offset: int) -> int:
-        """One past the last offset of the longest chain that ends at `offset` or below it."""
+        """Return one past the last offset of the longest chain that ends at or below `offset`."""
         return _longest([stretch for stretch in self._stretches if stretch[1] <= offset], self._base)[1]
 
 
 def _longest(stretches: Sequence[tuple[int, int, int]], base: int) -> tuple[int, int]:
-    """Of the longest chain of stretches: how many batches it has, and one past its last offset."""
+    """Return the number of batches in the longest chain of stretches, and one past its last offset."""
     chains: list[tuple[int, int]] = []
     for first, end, count in stretches:
         chains.append((count + max((before for before, low in chains if low <= first), default=0), end))
@@ -138,10 +138,10 @@ def walk_log(
     path: str | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Iterator[Rows | Damage]:
-    """Walk a log file: the rows of sound batches, and the damage between them.
+    """Walk a log file; yield the rows of sound batches, and the damage between them.
 
-    Behind damage the walk goes on at the next sound batch whose offsets lie below `limit_offset`, and not below the
-    batches before: those behind the last damage may be misplaced, so the batch may have lower offsets than they.
+    Behind damage the walk continues at the next sound batch whose offsets are below `limit_offset` and not below those
+    of the batches before. Batches since the previous damage do not count, since they may be misplaced.
     """
     end = fs.size(fd)
     order, position, legacy = _Order(base_offset, limit_offset), 0, False
@@ -176,7 +176,7 @@ def _base_offset_at(fd: int, position: int) -> int:
 
 
 def _behind(fd: int, position: int, end: int, stop: str, least: int, most: int, legacy: bool, path: str | None) -> int:
-    """Where sound batches go on behind the fault at `position`, -1 if they do not."""
+    """Return where sound batches continue behind the fault at `position`, -1 if they do not."""
     if stop == "crc":
         data = fs.pread(fd, LOG_OVERHEAD, position)
         size = size_of(data) if len(data) == LOG_OVERHEAD else 0
@@ -190,7 +190,7 @@ def _behind(fd: int, position: int, end: int, stop: str, least: int, most: int, 
 
 
 def read_rows(path: str, base_offset: int, *, limit_offset: int = LONG_MAX) -> tuple[Rows, list[Damage]]:
-    """Read the rows of all sound batches of a file, and the damage between them."""
+    """Return the rows of all sound batches of a file, and the damage between them."""
     fd = open_log(path)
     try:
         parts = list(walk_log(fd, base_offset, limit_offset=limit_offset, path=path))
@@ -218,11 +218,11 @@ def check_segment(
     deep: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> SegmentReport:
-    """Check the `.log` of a segment with its two indexes, and add what is wrong to `findings`.
+    """Check the `.log` of a segment with its two indexes, and add the faults to `findings`.
 
     `limit_offset` is the next segment's base offset. A cleaner has cleaned the offsets below `cleaned_below`. All
-    records below `flushed_below` were flushed (None: not known). The report tells which of `borders_at` are borders of
-    batches. `take_rows` is called with the rows of sound batches. `deep` also decompresses. Raises `StorageError` when
+    records below `flushed_below` were flushed (None: not known). The report says which of `borders_at` are borders of
+    batches. `take_rows` is called with the rows of sound batches. `deep` also decompresses. Raises `StorageError` if
     the log cannot be read.
     """
     path = os.path.join(directory, names.log_name(base_offset))
@@ -255,7 +255,7 @@ def check_segment(
         is_open = is_last and report.is_live
         for damage in report.damages:
             _tell_damage(fd, damage, report, findings, is_last=is_last, flushed=flushed_below, has_marker=has_marker)
-        # Opening recovers the segment that holds the recovery point and all above it, and rebuilds their indexes: a
+        # Opening recovers the segment with the recovery point and all above it, and rebuilds their indexes, since a
         # process that died may have left them in any state.
         is_above = flushed_below is not None and flushed_below < report.next_offset
         in_doubt = not has_marker and (is_open or is_above)
@@ -267,7 +267,7 @@ def check_segment(
 
 
 def _are_among(wanted: NDArray[numpy.int64], values: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
-    """Which of `wanted` are among `values`: a few among many, which are in order unless the file is damaged."""
+    """Return which of a few `wanted` are among many `values`, which are in order unless the file is damaged."""
     if not len(wanted) or not (values[1:] >= values[:-1]).all():
         return numpy.isin(wanted, values)
     at = numpy.minimum(numpy.searchsorted(values, wanted), len(values) - 1)
@@ -275,7 +275,7 @@ def _are_among(wanted: NDArray[numpy.int64], values: NDArray[numpy.int64]) -> ND
 
 
 def _check_batches(rows: Rows, before: Any, report: SegmentReport, findings: Findings, limit_offset: int) -> None:
-    """Compare batches with their headers and neighbours, and gather what the check of the whole log needs."""
+    """Compare batches with their headers and neighbours, and collect data for the check of the whole log."""
     for at in numpy.flatnonzero(rows["faults"]):
         row = rows[at]
         for bit, rule, what in _FAULTS:
@@ -290,7 +290,7 @@ def _check_batches(rows: Rows, before: Any, report: SegmentReport, findings: Fin
     previous = numpy.empty_like(bases)
     previous[1:] = lasts[:-1]
     previous[0] = report.base_offset - 1 if before is None else before["last_offset"]
-    # A message of format 0 or 1 has its own offset as base offset, a wrapper that of its last message.
+    # In formats 0 and 1 the base offset is the message's own offset; that of a wrapper is its last message's.
     old = rows["magic"] < 2
     report.has_legacy = report.has_legacy or bool(old.any())
     firsts = numpy.where(old, numpy.minimum(bases, previous + 1), bases)
@@ -363,7 +363,7 @@ def _check_compressed(fd: int, rows: Rows, report: SegmentReport, findings: Find
 
 
 def _greatest(timestamps: NDArray[Any]) -> tuple[int, int]:
-    """The max timestamps that a header may have: before 1970 also -1, none, as an append of a leader writes it."""
+    """Return the max timestamps that a header may have; before 1970 also -1, none, as a leader's append writes."""
     greatest = int(timestamps.max())
     return greatest, max(greatest, -1)
 
@@ -387,7 +387,7 @@ def _tell_damage(
                 position=damage.position, offset=damage.next_offset, severity="note", repair="cut them",
             )  # fmt: skip
             return
-        # A flip in the base offset of the batch before it leads above what was flushed, and the offset here does not.
+        # If a flip raised the offset of the batch before the damage, the damaged batch's own shows that it was flushed.
         is_below = flushed is not None and report.base_offset < _base_offset_at(fd, damage.position) < flushed
         if flushed is not None and damage.next_offset >= flushed and not is_below:
             findings.add(

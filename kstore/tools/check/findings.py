@@ -1,7 +1,4 @@
-"""The results of a check: findings, damage, the report of a segment.
-
-Pure: no file is opened here, and nothing is decided.
-"""
+"""The results of a check: findings, damage, and the report of a segment. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ __all__ = ["Damage", "Finding", "Findings", "SegmentReport", "Severity"]
 Severity: TypeAlias = Literal["error", "note"]
 
 MAX_FINDINGS = 1000
-"""How many findings of one directory are kept; the others are only counted."""
+"""The most findings of one directory that are kept; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault, or one oddity, that a check reports. Immutable.
+    """One fault or unusual fact that a check reports.
 
-    An "error" is wrong; a "note" is legal, and worth knowing. `position` is in bytes from the start of the file;
-    `rule` is the rule of docs/rules that is broken, `repair` what `kstore repair` would do.
+    An "error" is a fault; a "note" is legal but worth knowing. `position` is in bytes from the start of the file,
+    `rule` is the broken rule of docs/rules, and `repair` says what `kstore repair` would do. Immutable.
     """
 
     path: str
@@ -38,7 +35,7 @@ class Finding:
     repair: str = ""
 
     def in_one_line(self, severity: str = "") -> str:
-        """Return the finding as a line of text, with `severity` as it is to be shown."""
+        """Return the finding as a line of text; `severity` replaces the finding's own."""
         place = self.path if self.position is None else f"{self.path}:{self.position}"
         offset = "" if self.offset is None else f" (offset {self.offset})"
         rule = f" [{self.rule}]" if self.rule else ""
@@ -64,7 +61,7 @@ class Findings(list[Finding]):
         severity: Severity = "error",
         repair: str = "",
     ) -> None:
-        """Keep a finding; where there are too many already, only count it if it is an error."""
+        """Keep a finding; if there are too many already, only count it if it is an error."""
         if len(self) < MAX_FINDINGS:
             self.append(Finding(path, position, offset, rule, severity, what, repair))
         else:
@@ -72,7 +69,7 @@ class Findings(list[Finding]):
 
     @contextmanager
     def reading(self, path: str, rule: str, repair: str) -> Iterator[None]:
-        """Keep the finding that a file could not be read in the block, which ends there."""
+        """Run a block that reads a file; if it raises `StorageError`, add a finding and suppress the error."""
         try:
             yield
         except StorageError as error:
@@ -89,7 +86,8 @@ class Findings(list[Finding]):
 class Damage:
     """Bytes `[position, end)` of a log file that are no sound batches; `end` is the file's end if none follows.
 
-    `stop` is the reason, as `_verify.walk` names it. `next_offset` is one past the last offset before them. Immutable.
+    `stop` is the reason in the words of `_verify.walk`. `next_offset` is one past the last offset before the bytes.
+    Immutable.
     """
 
     position: int
@@ -101,7 +99,7 @@ class Damage:
 
 @dataclass(slots=True)
 class SegmentReport:
-    """What a check of one segment learned, for the check of the whole log. Not thread-safe."""
+    """The results of a check of one segment, for the check of the whole log. Not thread-safe."""
 
     base_offset: int
     path: str
@@ -112,13 +110,13 @@ class SegmentReport:
     max_timestamp: int = -1
     has_legacy: bool = False
     is_live: bool = False
-    """Whether an index ends in zeros, as it does while the segment is written to."""
+    """Whether an index ends in zeros, as while the segment is being written."""
     damages: list[Damage] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """Offsets `[start, end)` between batches of the segment that no batch holds."""
     last_gap: int = 0
-    """How many offsets no batch holds right before the last batch."""
+    """The size of the gap in offsets right before the last batch."""
     epochs: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """Runs of batches of format 2 of one leader epoch: epoch, first base offset, last base offset, position."""
+    """For each run of format 2 batches of one leader epoch: epoch, first base offset, last base offset, position."""
     borders: set[int] = field(default_factory=set)
-    """Those of the offsets `borders_at` at which a batch begins, or ends."""
+    """The offsets of `borders_at` at which a batch starts or ends."""

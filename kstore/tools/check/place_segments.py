@@ -1,8 +1,8 @@
-"""Decides which log file of a partition belongs under which base offset, and which files hold only copies.
+"""Decides which log file of a partition belongs under which base offset, and which files have only copies.
 
-Reads logs and changes nothing. Invariant: a sound batch says itself where it belongs, and of each one copy
-stays. A file's name is one vote beside those of its batches; the base offset of a batch counts as flipped only where
-one bit leads to the offset that the others tell.
+Reads logs and changes nothing. Each sound batch votes for its file's base offset, and the file's name is one more vote.
+A batch's base offset counts as flipped only if one bit makes it the offset that the others imply. Invariant: one copy
+of each sound batch is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNUSABLE = (
     _verify.Fault.COUNT | _verify.Fault.DELTA | _verify.Fault.CODEC | _verify.Fault.RECORDS | _verify.Fault.OFFSETS
 )
 _Key = tuple[int, int, bytes]
-"""Of a batch: its offset, its size, and its header behind the base offset, length and leader epoch, with the CRC."""
+"""Identifies a batch: its offset, its size, and its header from the magic on, which includes the CRC."""
 
 
 @dataclass(slots=True)
@@ -37,15 +37,15 @@ class Places:
     """Where log files belong. Not thread-safe."""
 
     logs: dict[int, str] = field(default_factory=dict)
-    """Names of the files that stay, by the base offset that is theirs."""
+    """Names of the files that are kept, by their right base offsets."""
     redundant: list[str] = field(default_factory=list)
-    """Names of files that go: others hold their batches or belong under their name, or nothing tells their offsets."""
+    """Names of files to remove: others have their batches or their name, or their offsets cannot be known."""
     flipped: dict[str, int] = field(default_factory=dict)
-    """By file name: the base offset of the one batch, in which a bit was flipped."""
+    """By file name: the right base offset of the file's only batch, in which a bit was flipped."""
     copies: dict[str, dict[int, str]] = field(default_factory=dict)
-    """By file name: positions of batches that another file holds, and the name of that file."""
+    """By file name: positions of batches that another file has, and the name of that file."""
     lost_bytes: int = 0
-    """How many bytes of redundant files no other file holds."""
+    """The bytes of redundant files that no other file has."""
 
 
 @dataclass(slots=True)
@@ -56,12 +56,12 @@ class _File:
     rows: Rows
     size: int
     firsts: NDArray[numpy.int64]
-    """The batches' base offsets; flipped ones as they were."""
+    """The batches' base offsets before any bit was flipped."""
     is_sure: bool = False
     is_lost: bool = False
-    """Whether its batches contradict other files: it stays under its name where no other file belongs there."""
+    """Whether its batches contradict other files: it keeps its name if no other file belongs there."""
     own: int = 0
-    """The offset at which its batches say that it begins."""
+    """The offset at which it starts by its batches."""
     end: int = 0
 
     @property
@@ -71,7 +71,7 @@ class _File:
 
     @property
     def begins(self) -> NDArray[numpy.int64]:
-        """Where the file begins by each of the batches before any damage, if they are without a gap."""
+        """Where the file starts according to each of the batches before any damage, if there is no gap."""
         ends = self.rows["position"] + self.rows["size"]
         starts = numpy.concatenate([[0], ends[:-1]])
         whole = numpy.logical_and.accumulate(self.rows["position"] == starts)
@@ -80,7 +80,7 @@ class _File:
         return begins
 
     def without_flips(self, begin: int) -> NDArray[numpy.int64]:
-        """The batches' base offsets if the file begins at `begin`: those that one bit puts in their place are there."""
+        """Return the batches' base offsets if the file starts at `begin`, with those corrected that are one bit off."""
         begins = self.begins
         firsts = self.firsts.copy()
         wanted = firsts[: len(begins)] - begins + begin
@@ -91,13 +91,13 @@ class _File:
 
     @property
     def is_flip_possible(self) -> bool:
-        """Whether its one batch has its name's offset but for one bit."""
+        """Whether the file has one batch, whose offset differs in one bit from that of the name."""
         is_whole = len(self.rows) == 1 and not self.rows["position"][0]
         return is_whole and is_one_bit(int(self.firsts[0]) ^ self.named)
 
     @property
     def is_flipped(self) -> bool:
-        """Whether it has one batch, whose base offset was flipped."""
+        """Whether the file has one batch, whose base offset was flipped."""
         return len(self.rows) == 1 and bool(self.firsts[0] != self.rows["base_offset"][0])
 
     def settle(self, firsts: NDArray[numpy.int64]) -> None:
@@ -107,7 +107,7 @@ class _File:
         self.own, self.end = (int(firsts[chain[0]]), int(ends[chain[-1]])) if chain else (self.named, self.named)
 
     def keys(self, low: int, high: int) -> dict[int, _Key]:
-        """By position: what tells the batches in `[low, high)` from all others."""
+        """Return by position the keys of the batches with offsets in `[low, high)`."""
         found = {}
         fd = open_log(self.path)
         try:
@@ -121,9 +121,9 @@ class _File:
 
 
 def find_places(directory: str, logs: dict[int, str], orphans: Iterable[int], known_end: int) -> Places:
-    """Decide about `logs`, file names by base offset. Raises `StorageError` where one cannot be read.
+    """Decide about `logs`, file names by base offset. Raises `StorageError` if one cannot be read.
 
-    `orphans` are base offsets of indexes without a log, `known_end` is the log end that other files know.
+    `orphans` are base offsets of indexes without a log; `known_end` is the log end by other files.
     """
     files = [_read(os.path.join(directory, name), base) for base, name in sorted(logs.items())]
     places = Places()
@@ -150,12 +150,12 @@ def find_places(directory: str, logs: dict[int, str], orphans: Iterable[int], kn
 def _read(path: str, base: int) -> _File:
     rows, _ = read_rows(path, base)
     if not len(rows) or rows["base_offset"][0] < base:
-        rows, _ = read_rows(path, 0)  # behind damage only batches at the base offset or above it are looked for
+        rows, _ = read_rows(path, 0)  # behind damage only batches at or above the given base offset are found
     rows = rows[(rows["faults"] & _UNUSABLE) == 0]
     file = _File(os.path.basename(path), path, base, rows, fs.stat(path).st_size, rows["base_offset"].copy())
     file.settle(file.firsts)
     if len(rows) and (rows["magic"] < 2).any():
-        file.is_sure, file.own = True, base  # a message of format 0 or 1 does not tell its first offset
+        file.is_sure, file.own = True, base  # the header of a wrapper in format 0 or 1 lacks its first offset
     elif len(rows):
         votes = Counter(file.begins.tolist())
         votes[base] += 1
@@ -168,9 +168,9 @@ def _read(path: str, base: int) -> _File:
 
 
 def _settle(files: list[_File], bounds: set[int], blank: set[int], known_end: int, places: Places) -> list[_File]:
-    """Settle the files whose batches and name do not agree; returns all files that may stay.
+    """Decide about the files whose batches and name disagree; return all files that may be kept.
 
-    `bounds` are base offsets that names of other files tell, `blank` the names of logs without a sound batch.
+    `bounds` are base offsets in names of other files, `blank` those of logs without a sound batch.
     """
     flipped: set[_Key] = set()
     settled = [file for file in files if file.is_sure]
@@ -204,17 +204,17 @@ def _settle(files: list[_File], bounds: set[int], blank: set[int], known_end: in
         settled.append(file)
         known_end = max(known_end, file.end)
     for file in [file for file in settled if not file.is_sure]:
-        if flipped & set(file.keys(file.own, file.end).values()):  # a copy of a batch that was flipped before
+        if flipped & set(file.keys(file.own, file.end).values()):  # a copy of a batch that was found to be flipped
             settled.remove(file)
             places.redundant.append(file.name)
     return settled
 
 
 def _is_flipped(file: _File, others: Sequence[_File], bounds: set[int], blank: set[int], known_end: int) -> bool | None:
-    """Whether a file whose one batch has its name's offset but for one bit belongs under its name.
+    """Return whether a file whose only batch differs in one bit from the name's offset belongs under its name.
 
-    It does where more borders of other files fit it than where it says; `bounds` are those that names tell. It is not
-    known (None) where as many do, and a file without a sound batch stands there.
+    It does if more borders of other files fit the name's offset than the batch's; `bounds` are those from names. It is
+    not known (None) if equally many fit and a file without a sound batch has the batch's offset as its name.
     """
     if file.end > known_end or _overlapping(file, [other for other in others if other.is_sure]):
         return True
@@ -236,7 +236,7 @@ def _all_keys(files: Iterable[_File], file: _File) -> set[_Key]:
 
 
 def _without_copies(files: list[_File], places: Places) -> list[_File]:
-    """Take out the files whose batches all stand in others; a file under its right name stays if one of two can."""
+    """Drop the files whose batches are all in others; if either of two can go, keep the one under its right name."""
     left = sorted(files, key=lambda file: (file.own, file.name))
     for file in sorted(left, key=lambda file: (not file.is_flipped, file.own == file.named, len(file.rows))):
         over = _overlapping(file, left)
@@ -247,9 +247,9 @@ def _without_copies(files: list[_File], places: Places) -> list[_File]:
 
 
 def _name(files: Sequence[_File], known: set[int], places: Places) -> None:
-    """Give each file the base offset of its first batch; it keeps its name where only a missing batch lies between.
+    """Give each file the base offset of its first batch; it keeps its name if only a missing batch lies between.
 
-    `known` are the base offsets that logs and indexes have.
+    `known` are the base offsets in names of logs and indexes.
     """
     ordered = sorted(files, key=lambda file: (file.is_lost, file.own, -len(file.rows), file.own != file.named))
     owns = {file.own for file in files if not file.is_lost}
@@ -267,7 +267,7 @@ def _name(files: Sequence[_File], known: set[int], places: Places) -> None:
 
 
 def _place_rest(file: _File, other: _File, places: Places) -> None:
-    """Of two files of the same place: the batches of `file` that `other` lacks stay if they all lie behind it."""
+    """Settle a `file` with the base offset of `other`: batches that `other` lacks are kept if all are behind it."""
     held = set(other.keys(file.own, file.end).values())
     keys = file.keys(file.own, file.end)
     lacking = {position: key for position, key in keys.items() if key not in held}

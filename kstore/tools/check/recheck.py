@@ -1,9 +1,8 @@
-"""Checks files that a writer may be changing: a fault is looked for again before it is reported.
+"""Checks files that a writer may be changing: checks again before a fault is reported.
 
-A look is a function that reads the files and returns the faults. If no process uses the directory and nothing changed
-meanwhile, one look is enough. Else the writer may have been between two steps, or the look may have read one file
-before a step and another after it: only a fault that several looks in a row see is reported. Invariant: a fault
-that is really there is always reported.
+If no process uses the directory and nothing changed during a check, one check is enough. Otherwise the writer may have
+been between two steps, or the check may have read one file before a step and another after it. Then only a fault that
+several checks in a row find is reported. Invariant: a real fault is always reported.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ __all__ = ["look", "sight"]
 T = TypeVar("T")
 
 AGREE = 4
-"""While a process writes, a fault is reported once so many looks in a row have seen it."""
+"""While a process writes, a fault is reported after this many checks in a row have found it."""
 
 LOOKS = 16
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.08  # seconds; so long a writer on a busy machine waits between two steps
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.08  # seconds that a writer on a busy machine may wait between two steps
 
 
 def look(
@@ -34,9 +33,9 @@ def look(
     directory: str,
     root: str,
 ) -> tuple[T, set[Hashable]]:
-    """Look at `directory` until faults are certain; what the last look gave, and the faults that are still in doubt.
+    """Call `once`, which checks `directory`, until faults are certain; return its last result and the doubtful faults.
 
-    `faults` gives the faults in the result of a look. `root` is the directory of logs, whose lock a writer holds.
+    `faults` returns the faults in a result of `once`. `root` is the log directory, whose lock a writer holds.
     """
     seen: dict[Hashable, int] = {}
     pause = _FIRST_PAUSE
@@ -55,10 +54,9 @@ def look(
 
 
 def sight(directory: str, root: str) -> object:
-    """The names, sizes and times of everything in `directory`, and of the files of marks in its root; it differs after
-    each change.
+    """Return a value that differs after each change of `directory` or of the checkpoint files in its root.
 
-    What else is in the root is not looked at: a root of very many partitions is looked at once for each of them.
+    It has names, sizes and times. Other entries of the root are ignored, since this is called for each partition.
     """
     state: list[object] = []
     try:
@@ -66,7 +64,7 @@ def sight(directory: str, root: str) -> object:
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
-                continue  # it was removed meanwhile
+                continue  # the entry was removed since the listing
             is_file = not entry.is_dir(follow_symlinks=False)
             state.append((entry.name, status.st_ino, _times(status) if is_file else ()))
         state.append(fs.stat(directory).st_ino)

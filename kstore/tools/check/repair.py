@@ -1,7 +1,7 @@
-"""Mends a partition's directory in two steps: from damage to a plan, from the plan to a sound log.
+"""Repairs a partition's directory in two steps: makes a plan, then carries it out.
 
-`plan_repair` reads and decides, and changes nothing; `carry_out` does exactly what a plan says. Invariant: a
-batch whose bytes are sound is always kept, as long as its offsets are known.
+`plan_repair` reads and decides, and changes nothing; `carry_out` does exactly what a plan says. Invariant: a batch
+whose bytes are sound is always kept if its offsets are known.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _ROUNDS = 3
 
 
 def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
-    """Decide what mends a partition's directory; changes nothing. Raises `StorageError` where it cannot be read.
+    """Return a plan that repairs a partition's directory; change nothing. Raises `StorageError` if it cannot be read.
 
-    `progress` is called with the number of bytes that have been checked.
+    `progress` is called with the number of bytes checked.
     """
     marks = read_marks(directory)
     checked = check_partition(directory, marks, progress=progress)
@@ -72,7 +72,7 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
         limit = max(limit, overlaps.limits.get(base, limit))
         copies = {at: f"the segments from {next} on hold" for at, next in overlaps.copies.get(base, {}).items()}
         copies |= {at: f"{name} holds" for at, name in places.copies.get(logs[base], {}).items()}
-        # An opening that completes the swap of several segments deletes what lies between them.
+        # If opening completes the swap of several segments, it deletes the segments between them.
         is_moved = bool(moved) and moved[0] <= base <= moved[-1]
         batches = _plan_segment(
             plan, path, base, limit, marks, bool(errors), copies, places.flipped.get(logs[base]),
@@ -91,12 +91,12 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
         _plan_leftovers(plan, files, errors, logs)
         _plan_marks(plan, bases, marks)
         if checked.lost_first is not None and bases and checked.lost_first[0] < bases[0]:
-            plan.lost.insert(0, (checked.lost_first[0], bases[0]))  # what is left above them stays true
+            plan.lost.insert(0, (checked.lost_first[0], bases[0]))  # files about the offsets above remain right
     return plan
 
 
 def _plan_names(plan: Plan, files: dict[str, names.FileName], logs: dict[int, str]) -> dict[int, str]:
-    """Give files the names that they should have; returns the logs by base offset, under their present names."""
+    """Plan the right names of files; return the present names of the logs by base offset."""
     taken = set(files)
     for name, file in files.items():
         if str(file) != name and str(file) not in taken and file.kind != names.LOG:
@@ -106,7 +106,7 @@ def _plan_names(plan: Plan, files: dict[str, names.FileName], logs: dict[int, st
 
 
 def _plan_places(plan: Plan, files: dict[str, names.FileName], logs: dict[int, str], marks: Marks) -> Places:
-    """Find the logs' right names, and those that hold only copies."""
+    """Find the logs' right names, and the logs that have only copies."""
     kinds = (names.OFFSET_INDEX, names.TIME_INDEX)
     orphans = {file.offset for file in files.values() if file.kind in kinds and not file.state} - set(logs)
     places = find_places(plan.path, logs, orphans, _known_end(plan.path, marks, 0, is_trimmed=False))
@@ -128,7 +128,7 @@ def _plan_segment(
     is_last: bool,
     is_moved: bool,
 ) -> list[Batch]:
-    """Decide about the batches of one log file; returns those that stay."""
+    """Decide about the batches of one log file; return those that are kept."""
     rows, damages = read_rows(path, base, limit_offset=limit)
     fd = open_log(path)
     try:
@@ -178,7 +178,7 @@ def _batch(fd: int, row: Any) -> Batch:
 
 
 def _with_restored(fd: int, batches: list[Batch], damages: list[Damage], segment: SegmentPlan) -> list[Batch]:
-    """Take back batches whose length or magic alone is wrong: the CRC covers the rest, and holds."""
+    """Restore batches of which only the length or magic is wrong: the CRC covers the rest, and matches."""
     restored = list(batches)
     for damage in list(damages):
         size = damage.end - damage.position
@@ -210,7 +210,7 @@ def _with_restored(fd: int, batches: list[Batch], damages: list[Damage], segment
 
 
 def _settle_faults(fd: int, rows: Rows, batches: list[Batch], segment: SegmentPlan) -> None:
-    """Write the records' greatest timestamp into headers that have another one."""
+    """Plan to write the records' greatest timestamp into headers that have another one."""
     wrong = {int(row["position"]) for row in rows[(rows["faults"] & _verify.Fault.TIMESTAMP) != 0]}
     for batch in batches:
         if batch.position in wrong and not batch.why_not:
@@ -223,7 +223,7 @@ def _settle_faults(fd: int, rows: Rows, batches: list[Batch], segment: SegmentPl
 
 
 def _settle_epochs(batches: list[Batch], segment: SegmentPlan) -> None:
-    """Restore a leader epoch that differs from both neighbours', which agree."""
+    """Plan to restore a leader epoch that differs from both neighbours', which agree."""
     path = os.path.join(os.path.dirname(segment.path), names.LEADER_EPOCH_CHECKPOINT)
     try:
         entries = [(int(epoch), int(start)) for epoch, start in checkpoint.read_checkpoint(path, 2)]
@@ -249,7 +249,7 @@ def _settle_epochs(batches: list[Batch], segment: SegmentPlan) -> None:
 
 
 def _settle_bytes(segment: SegmentPlan, batches: list[Batch], damages: list[Damage]) -> None:
-    """Decide which ranges of bytes stay, and which are cut."""
+    """Decide which ranges of bytes are kept, and which are cut."""
     reasons = {"torn": "the file ends inside a batch", "crc": "the CRC does not hold"}
     for damage in damages:
         why = reasons.get(damage.stop, "no batch can be here")
@@ -293,10 +293,10 @@ def _plan_offsets(
 
 
 def _known_end(directory: str, marks: Marks, end: int, *, is_trimmed: bool) -> int:
-    """The greatest end of the log that a mark or a snapshot still shows.
+    """Return the greatest end of the log that a mark or a snapshot shows.
 
-    After a close, which trims the indexes, a recovery point at the end shows that the log ended there: a snapshot
-    beyond it comes from a truncation inside a batch (SEMANTICS 11.4).
+    After a close, which trims the indexes, a recovery point at the end shows that the log ended there. A snapshot
+    beyond it is then from a truncation inside a batch (SEMANTICS 11.4).
     """
     if marks.recovery_point == end and (is_trimmed or marks.has_marker):
         return end
@@ -343,10 +343,10 @@ def _plan_epochs(plan: Plan, kept: list[list[Batch]], wrong: set[str]) -> None:
 
 
 def _known_topic_id(directory: str) -> uuid.UUID | None:
-    """The id of a partition's topic as another partition in the root has it; None where none tells it.
+    """Return the topic id that another partition in the root has; None if it is not known.
 
-    Where the partition's own file is blank, and all others are blank or missing, the file of topics counts: a store
-    takes its record for the topic's own, too. A malformed file may name another topic than that record.
+    If the partition's own file is blank and all others are blank or missing, the id is that of the file of topics,
+    which a store uses then, too. A malformed file may name another topic than that record.
     """
     root = os.path.dirname(os.path.abspath(directory))
     try:
@@ -360,7 +360,7 @@ def _known_topic_id(directory: str) -> uuid.UUID | None:
 
 
 def _plan_leftovers(plan: Plan, files: dict[str, names.FileName], errors: list[Finding], logs: dict[int, str]) -> None:
-    """Find the files that cannot stay: those with errors, and those that the rewriting makes untrue."""
+    """Find the files to remove: those with errors, and those that no longer match the rewritten logs."""
     renamed = {source for source, _ in plan.rename} | set(logs.values())
     wrong = {os.path.basename(finding.path) for finding in errors}
     cut_from = min((low for low, _ in plan.lost), default=None)
@@ -402,9 +402,9 @@ def _plan_marks(plan: Plan, bases: list[int], marks: Marks) -> None:
 
 
 def repair(plan: Plan, backup: str, progress: Progress | None = None) -> list[Finding]:
-    """Carry out a plan, then the plans for errors that the mended files still have; returns the errors that are left.
+    """Carry out a plan, then plans for errors that the repaired files still have; return the errors that are left.
 
-    Further rounds only concern files that can be made again: indexes, snapshots, marks.
+    Further rounds only change files that can be rebuilt: indexes, snapshots, marks.
     """
     for number in range(_ROUNDS):
         carry_out(plan, backup if not number else f"{backup}/round-{number + 1}")

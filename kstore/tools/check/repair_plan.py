@@ -1,7 +1,4 @@
-"""What a repair would do to one partition, and what would be lost: a plan, and the lines that show it.
-
-Pure: no file is opened here, and nothing is decided.
-"""
+"""The plan of a repair of one partition: what it does and what would be lost, also as text. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -18,55 +15,55 @@ __all__ = ["Plan", "SegmentPlan"]
 
 @dataclass(slots=True)
 class SegmentPlan:
-    """One log file to be rewritten: the ranges of bytes that stay, and the bytes in them that are written over.
+    """One log file to be rewritten: the ranges of bytes that are kept, and the bytes in them that are overwritten.
 
-    A file that belongs under another name has no other change.
+    A file that only gets another name has no such changes.
     """
 
     base_offset: int
     path: str
-    """The file as it is named before the repair."""
+    """The path of the file before the repair."""
     size_bytes: int
     keep: list[tuple[int, int]] = field(default_factory=list)
     patches: list[tuple[int, bytes, str]] = field(default_factory=list)
-    """Position in the old file, new bytes, why."""
+    """Position in the old file, new bytes, reason."""
     cuts: list[tuple[int, int, str]] = field(default_factory=list)
-    """Position and end of the bytes that are cut, and why."""
+    """Position and end of the bytes that are cut, and the reason."""
     copied_bytes: int = 0
-    """How many of the bytes that are cut another segment holds, too."""
+    """The number of cut bytes that another segment has, too."""
     kept_batches: int = 0
     kept_records: int = 0
     next_offset: int = 0
 
     @property
     def lost_bytes(self) -> int:
-        """How many bytes are cut that no other segment holds."""
+        """The number of cut bytes that no other segment has."""
         return sum(end - start for start, end, _ in self.cuts) - self.copied_bytes
 
 
 @dataclass(slots=True)
 class Plan:
-    """Everything that would be done to one partition, and what would be lost. Not thread-safe."""
+    """All changes of a repair to one partition, and its losses. Not thread-safe."""
 
     path: str
     findings: list[Finding]
     segments: list[SegmentPlan] = field(default_factory=list)
     reindex: list[int] = field(default_factory=list)
-    """Base offsets of segments whose indexes are built anew, beside those of `segments`."""
+    """Base offsets of segments whose indexes are rebuilt, in addition to those of `segments`."""
     remove: list[str] = field(default_factory=list)
-    """Names of files that move into the backup."""
+    """Names of files that are moved into the backup."""
     removed_bytes: int = 0
-    """How many bytes of those that are logs no other log holds."""
+    """The bytes of removed logs that no other log has."""
     rename: list[tuple[str, str]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
-    """Offsets `[start, end)` that no batch will hold, and whose records are lost."""
+    """Offsets `[start, end)` that no batch will have, and whose records are lost."""
     marks: list[tuple[str, int | None]] = field(default_factory=list)
-    """Checkpoint file, and the partition's new line in it."""
+    """Checkpoint file, and the partition's new line in it; None removes the line."""
     epochs: list[tuple[int, int]] | None = None
     topic_id: uuid.UUID | None = None
-    """The id with which `partition.metadata` is written anew."""
+    """The id to write into `partition.metadata`."""
     aborted: list[tuple[int, list[AbortedTxn]]] = field(default_factory=list)
-    """Base offsets of segments whose transaction index is written anew, with its entries."""
+    """Base offsets of segments whose transaction index is rewritten, with its entries."""
     kept_batches: int = 0
     kept_records: int = 0
     kept_bytes: int = 0
@@ -81,21 +78,21 @@ class Plan:
 
     @property
     def lost_bytes(self) -> int:
-        """How many bytes of logs are cut that are nowhere else in the log."""
+        """The cut and removed bytes of logs that are nowhere else in the partition."""
         return sum(segment.lost_bytes for segment in self.segments) + self.removed_bytes
 
     @property
     def lost_between(self) -> list[tuple[int, int]]:
-        """The lost offsets below the end, which stay without records. Those at the end are given to new records."""
+        """The lost offsets below the end, which will have no records; those at the end are given to new records."""
         return [gap for gap in self.lost if gap[1] <= self.end_offset]
 
     @property
     def most_lost_records(self) -> int:
-        """How many records the lost offsets can have had at most: a damaged batch does not tell how many it had."""
+        """The most records that the lost offsets can have had; a damaged batch does not say how many it had."""
         return sum(end - start for start, end in self.lost)
 
     def lines(self) -> list[str]:
-        """Say what would be done, one line for each step, and what would be kept and lost."""
+        """Return the plan as text, one line for each step, then what would be kept and lost."""
         text = [f"rename {source} to {target}" for source, target in self.rename]
         for segment in self.segments:
             name = os.path.basename(segment.path)

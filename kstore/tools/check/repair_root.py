@@ -1,8 +1,8 @@
-"""Mends the files of a data directory beside its partitions: checkpoints, topics, the records of bulk loads.
+"""Repairs the files of a data directory that belong to no partition: checkpoints, topics, records of bulk loads.
 
 Complete lines are kept. A partition whose line is lost is recovered from its files at the next opening. A topic whose
-settings are lost keeps all its records until it gets settings again. Invariant: all partitions share these
-files, so they are only replaced as a whole, while no process uses the directory.
+settings are lost keeps all its records until it gets settings again. Invariant: these files, which all partitions
+share, are only replaced as a whole and while no process uses the directory.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _KEEPS_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 @dataclass(slots=True)
 class RootPlan:
-    """Everything that would be done to the files of a data directory. Not thread-safe."""
+    """All changes of a repair to the files of a data directory. Not thread-safe."""
 
     root: str
     steps: list[str] = field(default_factory=list)
     by_hand: list[str] = field(default_factory=list)
-    """Faults that are not mended, each with what its owner can do."""
+    """Faults that are not repaired, each with what the user can do."""
     checkpoints: dict[str, checkpoint.Offsets] = field(default_factory=dict)
     topics: topic_files.TopicTable | None = None
     done: load_files.Done | None = None
     missing: dict[checkpoint.Partition, tuple[int, uuid.UUID | None]] = field(default_factory=dict)
-    """Partitions whose directories are gone: the offset at which each goes on, empty, and its topic's id."""
+    """Partitions whose directories are missing: the offset at which each continues, empty, and its topic's id."""
 
     @property
     def names(self) -> list[str]:
-        """The files that would be written anew."""
+        """The files that would be rewritten."""
         return [
             *self.checkpoints,
             *([] if self.topics is None else [topic_files.TOPICS_FILE]),
@@ -54,14 +54,14 @@ class RootPlan:
 
     @property
     def errors(self) -> int:
-        """How many files are wrong."""
+        """The number of faults."""
         return len(self.names) + len(self.by_hand) + len(self.missing)
 
 
 def plan_root(root: str, roots: Sequence[str] = ()) -> RootPlan:
-    """Decide how to mend the files of a data directory; changes nothing.
+    """Return a plan that repairs the files of a data directory; change nothing.
 
-    `roots` are all directories of the store that are known: another one may have a sound copy.
+    `roots` are all known directories of the store, since another one may have a sound copy.
     """
     plan = RootPlan(root)
     others = [other for other in roots if os.path.realpath(other) != os.path.realpath(root)]
@@ -84,9 +84,9 @@ def plan_root(root: str, roots: Sequence[str] = ()) -> RootPlan:
 
 
 def _plan_missing(plan: RootPlan, others: Sequence[str]) -> None:
-    """Find partitions of the topics that are here that a checkpoint file names, and that have no directory."""
+    """Find the partitions of present topics that a checkpoint file names and that have no directory."""
     if plan.errors:
-        return  # the files that name partitions are damaged: the next run decides, after they are mended
+        return  # the files that name partitions are damaged: the next run decides, after their repair
     table = topic_files.read_topics([plan.root])
     present = {entry.key: entry.path for entry in catalog.look([plan.root, *others]).entries}
     here = {topic: path for (topic, _), path in present.items()}
@@ -100,16 +100,16 @@ def _plan_missing(plan: RootPlan, others: Sequence[str]) -> None:
 
 
 def _topic_id(directory: str) -> uuid.UUID | None:
-    """The topic id of a partition, None where its directory tells none."""
+    """Return the topic id of a partition; None if its directory has none."""
     try:
         metadata = checkpoint.read_partition_metadata(directory)
     except StorageError:
-        return None  # the partition's own plan reports it
+        return None  # the partition's own plan reports the error
     return None if metadata is None else metadata.topic_id
 
 
 def _plan_role(plan: RootPlan) -> None:
-    """Find a follower's file that cannot be read: only its user knows whose follower the directory is."""
+    """Report a follower's file that cannot be read: only the user knows the directory's leader."""
     try:
         follower_file.read_role(plan.root)
     except StorageError as error:
@@ -161,9 +161,9 @@ def _plan_topics(plan: RootPlan, others: Sequence[str]) -> None:
 
 
 def _topic_ids(roots: Sequence[str]) -> dict[str, tuple[uuid.UUID | None, int]]:
-    """Each topic of the directories, with its id if a partition has it, and its number of partitions.
+    """Return each topic of the directories with its id, if a partition has it, and its number of partitions.
 
-    Internal topics have the number of partitions that is configured: only directories in use were made.
+    Internal topics have at least the configured number of partitions, as only directories in use were created.
     """
     ids: dict[str, tuple[uuid.UUID | None, int]] = {}
     broker = BrokerConfig()
@@ -176,7 +176,7 @@ def _topic_ids(roots: Sequence[str]) -> dict[str, tuple[uuid.UUID | None, int]]:
                 metadata = checkpoint.read_partition_metadata(entry.path)
                 topic_id = None if metadata is None else metadata.topic_id
             except StorageError:
-                pass  # the partition's own plan reports it
+                pass  # the partition's own plan reports the error
         ids[entry.topic] = topic_id, max(count, entry.partition + 1)
     return ids
 
@@ -184,9 +184,9 @@ def _topic_ids(roots: Sequence[str]) -> dict[str, tuple[uuid.UUID | None, int]]:
 def _settle_topics(
     salvaged: topic_files.Salvage, ids: Mapping[str, tuple[uuid.UUID | None, int]], cleaned: frozenset[str] | None
 ) -> tuple[dict[str, topic_files.TopicRecord], dict[str, topic_files.TopicRecord]]:
-    """The records that stay as they are, and new ones for topics whose settings are lost or may be lost.
+    """Return the records that are kept, and new ones for topics whose settings are lost or may be lost.
 
-    A topic of which only the directories are left may never have had settings: nothing here tells.
+    A topic that has only directories may never have had settings; that cannot be known.
     """
     kept: dict[str, topic_files.TopicRecord] = {}
     lost: dict[str, topic_files.TopicRecord] = {}
@@ -279,9 +279,9 @@ def _whole_loads(text: str) -> load_files.Done:
 
 
 def mend_root(root: str, roots: Sequence[str], backup: str) -> RootPlan:
-    """Write the files that can be mended anew, with copies of the old ones in `backup`; returns what was done.
+    """Rewrite the files that can be repaired, with copies of the old ones in `backup`; return what was done.
 
-    Raises `LogLockedError` when the directory is in use.
+    Raises `LogLockedError` if the directory is in use.
     """
     with fs.lock_root(root, shared=False):
         plan = plan_root(root, roots)

@@ -1,7 +1,7 @@
-"""Settles offsets: of batches within a segment that are out of order, and of segments that overlap.
+"""Decides about the offsets of batches that are out of order within a segment, and of segments that overlap.
 
-Reads logs and changes nothing. Invariant: of each sound batch one copy stays; batches are copies only if their
-headers are equal, with the CRC over all the rest.
+Reads logs and changes nothing. Invariant: one copy of each sound batch is kept; batches are copies only if their
+headers are equal, including the CRC over all the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclass(slots=True)
 class Batch:
-    """A batch that stays, unless `why_not` says why it is cut."""
+    """A batch that is kept unless `why_not` says why it is cut."""
 
     position: int
     size: int
@@ -51,7 +51,7 @@ class Batch:
     max_timestamp: int
     why_not: str = ""
     is_restored: bool = False
-    """Whether its length or its magic was wrong, so that a flip of its offset would be a second fault in one header."""
+    """Whether its length or magic was wrong, so that a flip of its offset would be a second fault in one header."""
 
     @property
     def next(self) -> int:
@@ -62,10 +62,10 @@ class Batch:
 
 
 def settle_copies(fd: int, batches: list[Batch], base: int, limit: int) -> None:
-    """Cut batches that are out of order and stand in order elsewhere: a block was written to a wrong place.
+    """Cut batches that are out of order and exist in order elsewhere: a block was written to a wrong place.
 
-    A batch of equal records that a flip gave the other's offset looks so, too: it stays where its neighbours leave
-    just its own room, and a flip of one bit leads there.
+    A batch of equal records to which a flip gave the other's offset looks the same. It is kept if exactly its offsets
+    are missing between its neighbours and a flip of one bit restores them.
     """
     misplaced = {batch.position for batch, _ in _misplaced(batches, base, limit)}
     usable = [batch for batch in batches if not batch.why_not]
@@ -91,7 +91,7 @@ def _header(fd: int, batch: Batch) -> bytes:
 def settle_offsets(
     batches: list[Batch], base: int, limit: int, marks: Marks, segment: SegmentPlan, *, is_last: bool
 ) -> None:
-    """Put offsets in order in the way that cuts the fewest batches: misplaced ones go first, or none."""
+    """Put offsets in order so that the fewest batches are cut: try to cut no, some or all misplaced batches first."""
     best: tuple[list[Batch], list[tuple[int, bytes, str]]] | None = None
     fewest = len(batches) + 1
     for choose in (_none_misplaced, _misplaced_runs, _misplaced):
@@ -114,7 +114,7 @@ def _none_misplaced(batches: list[Batch], base: int, limit: int) -> list[tuple[B
 
 
 def _misplaced(batches: list[Batch], base: int, limit: int) -> list[tuple[Batch, str]]:
-    """The batches that are not in the longest chain of rising offsets of the segment, and why they are cut."""
+    """Return the batches that are not in the segment's longest chain of rising offsets, and why they are cut."""
     usable = [batch for batch in batches if not batch.why_not]
     possible = [
         batch for batch in usable
@@ -136,7 +136,7 @@ def _misplaced(batches: list[Batch], base: int, limit: int) -> list[tuple[Batch,
 
 
 def _misplaced_runs(batches: list[Batch], base: int, limit: int) -> list[tuple[Batch, str]]:
-    """Those of the misplaced batches that continue each other's offsets: no flip of a bit has moved them."""
+    """Return the misplaced batches that continue each other's offsets: no flip of a bit has moved those."""
     found = _misplaced(batches, base, limit)
     spans = [(batch.base, batch.next) for batch, _ in found]
     starts, ends = {start for start, _ in spans}, {end for _, end in spans}
@@ -151,7 +151,7 @@ def _no_place(batch: Batch, low: int, high: int) -> str:
 def _put_in_order(
     batches: list[Batch], base: int, limit: int, marks: Marks, *, is_last: bool
 ) -> list[tuple[int, bytes, str]]:
-    """Restore the offsets that the neighbours determine, cut batches that no offset fits; returns the patches."""
+    """Restore the offsets that the neighbours determine, cut batches that no offset fits, and return the patches."""
     patches: list[tuple[int, bytes, str]] = []
     usable = [batch for batch in batches if not batch.why_not]
     expected = base
@@ -164,7 +164,7 @@ def _put_in_order(
                 continue
         elif not fits or batch.next > after:
             is_end = number + 1 == len(usable) and after == LONG_MAX
-            is_alone = len(usable) == 1  # and its file may be one that belongs elsewhere
+            is_alone = len(usable) == 1  # its file may belong elsewhere
             highest = expected if is_end or is_alone else after - batch.span
             is_elsewheres = is_alone and batch.is_restored
             wanted = None if is_elsewheres else _offset_told(batch, expected, highest, is_end=is_end or is_alone)
@@ -180,11 +180,11 @@ def _put_in_order(
 
 
 def _offset_told(batch: Batch, low: int, high: int, *, is_end: bool) -> int | None:
-    """The offset in `[low, high]` that a batch must have had; None if that cannot be known.
+    """Return the offset in `[low, high]` that a batch must have had; None if that cannot be known.
 
-    It is known if a flip of one bit gives one such offset only, or if its neighbours in the file leave room for one
-    offset only. Behind the last batch there is room for any offset: the batch may be an old one that was written twice.
-    So it is with a batch that is alone in its file.
+    It is known if a flip of one bit gives only one such offset, or if the batch's neighbours in the file leave only one
+    offset. The neighbours do not count for the last batch, which may be an old one that was written twice, and for a
+    batch that is alone in its file.
     """
     near = [at for bit in range(64) if low <= (at := (batch.base % (1 << 64)) ^ (1 << bit)) <= high]
     if len(near) == 1:
@@ -193,31 +193,31 @@ def _offset_told(batch: Batch, low: int, high: int, *, is_end: bool) -> int | No
 
 
 def _was_flipped_last(batch: Batch, expected: int, marks: Marks) -> bool:
-    """Whether the recovery point of a close shows that the last batch belongs right after the one before it."""
+    """Return whether the recovery point of a close shows that the last batch belongs right after the one before it."""
     return expected + batch.span == marks.recovery_point and is_one_bit(batch.base ^ expected)
 
 
 def is_one_bit(value: int) -> bool:
-    """Whether exactly one bit of a number is set."""
+    """Return whether exactly one bit of a number is set."""
     return value > 0 and value & (value - 1) == 0
 
 
 def move(batch: Batch, base: int) -> tuple[int, bytes, str]:
-    """Give a batch its offset; returns the patch."""
+    """Give a batch its offset, and return the patch."""
     why = f"restore the batch's offset, {base} where {batch.base} is written"
     batch.base = base
     return patch(batch.position, header.BASE_OFFSET, base, why)
 
 
 def patch(position: int, field: header.Field, value: int, why: str) -> tuple[int, bytes, str]:
-    """A patch that writes one field of the batch at `position`."""
+    """Return a patch that writes one field of the batch at `position`."""
     return position + field.at, field.bytes_of(value), why
 
 
 def longest_chain(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """The most batches of which each begins at or above the end of the one before it: their numbers, in order.
+    """Return the indexes of a longest chain of batches that each start at or above the end of the one before.
 
-    `spans` are the batches' offsets `[start, end)`. Of several such chains, one that ends at the lowest offset.
+    `spans` are the batches' offsets `[start, end)`. Of several chains, one that ends at the lowest offset is returned.
     """
     if all(one[1] <= other[0] for one, other in pairwise(spans)):
         return list(range(len(spans)))
@@ -245,12 +245,12 @@ def longest_chain(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 @dataclass(slots=True)
 class Overlaps:
-    """What is decided about the segments that overlap. Not thread-safe."""
+    """The decisions about segments that overlap. Not thread-safe."""
 
     redundant: set[int] = field(default_factory=set)
-    """Base offsets of segments that go: they hold nothing, or nothing that the segment before them does not hold."""
+    """Base offsets of segments to remove: they are empty, or the segment before them has all their batches."""
     copies: dict[int, dict[int, int]] = field(default_factory=dict)
-    """By base offset: positions of batches that later segments hold, too, and the base offset of the next segment."""
+    """By base offset: positions of batches that later segments have, too, and the base offset of the next segment."""
     limits: dict[int, int] = field(default_factory=dict)
     """By base offset: the end of a segment that overlaps the next one with other batches. Neither is cut."""
 
@@ -263,7 +263,7 @@ class _Segment:
     damages: list[Damage]
 
     def reaching(self, offset: int) -> Rows:
-        """The batches at the end of the segment that lie at `offset` or above it, in order; none if there are not."""
+        """Return the batches at the segment's end that reach `offset`; none if they are not in order."""
         first = len(self.rows)
         while first and self.rows["last_offset"][first - 1] >= offset:
             first -= 1
@@ -273,7 +273,7 @@ class _Segment:
         return found if rises and is_within else self.rows[:0]
 
     def keys(self, rows: Rows) -> set[tuple[int, bytes]]:
-        """What tells a batch from all others: its size and its header, in which the CRC is."""
+        """Return what identifies each batch: its size and its header, which includes the CRC."""
         fd = open_log(self.path)
         try:
             return {(int(row["size"]), fs.pread(fd, header.HEADER_BYTES, int(row["position"]))) for row in rows}
@@ -282,7 +282,7 @@ class _Segment:
 
 
 def find_overlaps(directory: str, logs: dict[int, str]) -> Overlaps:
-    """Decide about the segments of `logs`, file names by base offset. Raises `StorageError` where one is unreadable."""
+    """Decide about the segments of `logs`, file names by base offset. Raises `StorageError` if one is unreadable."""
     found = Overlaps()
     paths = [(base, os.path.join(directory, logs[base])) for base in sorted(logs)]
     segments = [_Segment(base, path, *read_rows(path, base)) for base, path in paths]
@@ -304,14 +304,14 @@ def find_overlaps(directory: str, logs: dict[int, str]) -> Overlaps:
 
 
 def _is_held(segment: _Segment, before: _Segment, reaching: Rows) -> bool:
-    """Whether the segment before an undamaged one holds all that it holds, and is not just thought to reach over it."""
+    """Return whether the segment `before` an undamaged one has all its batches, and does not seem to only by a flip."""
     if len(segment.rows):
         return segment.keys(segment.rows) <= before.keys(reaching)
     return not _may_be_moved(before, reaching, segment.base)
 
 
 def _may_be_moved(segment: _Segment, reaching: Rows, limit: int) -> bool:
-    """Whether only the last batch reaches `limit`, and a flip of one bit of its offset can be the reason."""
+    """Return whether only the last batch reaches `limit`, possibly because one bit of its offset was flipped."""
     if len(reaching) > 1:
         return False
     (row,) = reaching

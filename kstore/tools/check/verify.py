@@ -1,8 +1,7 @@
-"""Checks data directories, partitions and single files without changing a byte: paths to findings.
+"""Checks data directories, partitions and single files without changing a byte.
 
 `check_partition` checks a partition's directory, `check_root` the files of a data directory that belong to no
-partition. No lock is taken, so that a directory in use can be checked; what looks wrong then is checked again
-(`recheck`).
+partition. No lock is taken, so that a directory in use can be checked; faults in it are checked again (`recheck`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = ["Finding", "Report", "targets", "verify"]
 
 @dataclass(slots=True)
 class FileReport:
-    """What a check of a single file learned; `segment` of a `.log`. Not thread-safe."""
+    """The results of a check of a single file; `segment` is that of a `.log`. Not thread-safe."""
 
     findings: Findings = field(default_factory=Findings)
     segment: SegmentReport | None = None
@@ -57,7 +56,7 @@ class Report:
 
     findings: list[Finding] = field(default_factory=list)
     files: int = 0
-    """Single files that were named; the files of partitions are not counted."""
+    """The number of single files that were named; the files of partitions are not counted."""
     partitions: int = 0
     segments: int = 0
     batches: int = 0
@@ -66,7 +65,7 @@ class Report:
 
     @property
     def errors(self) -> int:
-        """How many findings say that something is wrong."""
+        """The number of findings that are errors."""
         return sum(finding.severity == "error" for finding in self.findings)
 
     def take(self, part: _Part) -> None:
@@ -96,13 +95,13 @@ class Target:
     kind: str
     path: str
     beside: tuple[str, ...] = ()
-    """Of a root: the other roots of the same check; they may belong to the same store."""
+    """For a root, the other roots of the same check; they may belong to the same store."""
 
 
 def targets(paths: Iterable[str | os.PathLike[str]]) -> list[Target]:
-    """What to check at the paths: data directories, `DIR/TOPIC`, `DIR/TOPIC-P` or files.
+    """Return what to check at the paths: data directories, `DIR/TOPIC`, `DIR/TOPIC-P` or files.
 
-    Raises `StorageError` for a path with nothing at it, and `ConfigError` for an empty one.
+    Raises `StorageError` if nothing is at a path, and `ConfigError` for an empty path.
     """
     chosen: list[Target] = []
     named = [arguments.path("path", path) for path in paths]
@@ -150,11 +149,10 @@ def verify(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check everything at the paths, several partitions at a time; the report's `findings` say what is wrong.
+    """Check everything at the paths, several partitions at a time; the report has the `findings`.
 
-    `deep` decompresses batches to check their records, too. `progress` is called with the number of bytes that have
-    been read, from any thread. Raises `StorageError` for a path with nothing at it; a file that cannot be read is a
-    finding.
+    `deep` decompresses batches to check their records, too. `progress` is called in any thread with the number of bytes
+    read. Raises `StorageError` if nothing is at a path; an unreadable file is a finding.
     """
     checked = targets(paths)
     report = Report()
@@ -174,7 +172,7 @@ def verify(
         nonlocal is_stopping
         is_stopping = True
 
-    # After Ctrl-C no thread may read the rest of terabytes first.
+    # After Ctrl-C a thread must not read the rest of terabytes first.
     parts = with_helpers(check, [range(len(checked))], threads, "kstore-verify", patience_s=PATIENCE_S, on_leaving=stop)
     for _, part in sorted(parts, key=itemgetter(0)):
         report.take(part)
@@ -186,7 +184,7 @@ class _Stopped(Exception):
 
 
 def _check(target: Target, deep: bool, progress: Progress | None) -> _Part:
-    """Check one thing; again, where a writer may have changed it meanwhile."""
+    """Check one target; repeat if a writer may have changed it during the check."""
     path = os.path.abspath(target.path)
     directory = path if target.kind != "file" else os.path.dirname(path)
     root = path if target.kind == "root" else os.path.dirname(directory)
@@ -225,7 +223,7 @@ def _check_once(target: Target, deep: bool, progress: Progress | None) -> _Part:
 
 
 def _check_file(path: str, report: FileReport, *, deep: bool, progress: Progress | None) -> None:
-    """Check one file alone; an index together with its log."""
+    """Check one file, an index together with its log."""
     findings = report.findings
     report.size_bytes = fs.stat(path).st_size
     directory, name = os.path.split(os.path.abspath(path))
@@ -283,7 +281,7 @@ _READERS: dict[str, Callable[[str], object]] = {
 
 @contextmanager
 def _only(findings: Findings, path: str, shown: str) -> Iterator[Findings]:
-    """Collect findings, and keep those about the file `path`, under the name `shown`."""
+    """Collect findings, and keep only those about the file `path`, under the name `shown`."""
     collected = Findings()
     yield collected
     findings += [replace(finding, path=shown) for finding in collected if finding.path == path]

@@ -1,9 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The lines of the dump tool: from a log's batches to text or JSON, without a Python object for a record.
+"""Prints v2 batches and their records as text or JSON, without a Python object for each record (DUMP 3).
 
-Steps over the batches in a `.log` file's bytes, and prints v2 batches and their records (DUMP 3); `batch_walk` reads the
-file, `legacy_dump` prints formats 0 and 1. Invariant: where Kafka's tool stops in the middle of a line, the same part of
-the line is in the output when the error is raised.
+`batch_walk` reads the file, and `legacy_dump` prints formats 0 and 1. Invariant: if Kafka's tool stops in the middle of
+a line, the output has the same part of the line when the error is raised.
 """
 
 cimport cython
@@ -44,11 +43,11 @@ cdef extern from "json.h" nogil:
     uint8_t *ks_put_base64_digits(uint8_t *out, const uint8_t *p, size_t n) noexcept
 
 cdef enum:
-    FLUSH_BYTES = 262144          # written before it leaves the second-level cache
+    FLUSH_BYTES = 262144          # small enough that the text is written while it is in the second-level cache
     BATCH_LINE_BYTES = 1024       # more than the longest batch line
     RECORD_LINE_BYTES = 512       # more than a record line without its keys, values and header names
-    JSON_PIECE_BYTES = 65536      # escaped at a time, so that room is made for what it comes to
-    JSON_ROOM = 16                # more than a character that crosses the border of a piece needs
+    JSON_PIECE_BYTES = 65536      # escaped at a time, since space for the escaped text must be reserved first
+    JSON_ROOM = 16                # more than a character that crosses the end of a piece needs
 
 cdef list CODEC_NAMES = [name.encode() for name in compression.NAMES]
 
@@ -63,7 +62,7 @@ cdef inline uint8_t *put_flag(uint8_t *out, bint flag) noexcept nogil:
 
 
 cdef inline int32_t sequence_at(int32_t base, int32_t delta) noexcept nogil:
-    """The sequence `delta` records after `base`, from 2^31 - 1 on to 0; -1 where there is none."""
+    """Return the sequence `delta` records after `base`, which wraps from 2^31 - 1 to 0; -1 if `base` is none."""
     if base == -1:
         return -1
     if base > <int32_t> (<uint32_t> 0x7fffffff - <uint32_t> delta):
@@ -72,17 +71,16 @@ cdef inline int32_t sequence_at(int32_t base, int32_t delta) noexcept nogil:
 
 
 cdef class LogText:
-    """Text of the batches of one `.log` file, handed to `write` piece by piece.
+    """Prints the batches of one `.log` file as text, and passes the text to `write` piece by piece.
 
-    `deep` asks for record lines, `contents` for keys and values in them, `metadata` for what stands before those.
-    `control(key, value)` gives the text of a control record, `decode(offset, key, value)` that of a record's key and
-    value (None: they are text already); both answer in bytes.
-    `gaps` maps the offset before each gap to the one after it. After an error, `flush` hands over the text that was
-    printed before it.
+    `deep` prints record lines, `contents` prints keys and values in them, `metadata` the part of the line before those.
+    `control(key, value)` returns the text of a control record, `decode(offset, key, value)` the texts of a record's key
+    and value, all as bytes; if `decode` is None, they are text already. `gaps` maps the offset before each gap to the
+    one after it. After an error, `flush` writes the text printed before it.
 
     With `tolerant` the walk stops at bytes that are no sound v2 batch instead of printing them or raising, and `gaps`
-    stays empty; `print_batch` prints them as a batch nevertheless. An error is then about the records of the batch at
-    `position`, of `needed` bytes; `settle` ends the line that was begun, and the walk may go on behind the batch.
+    is empty; `print_batch` can still print them as a batch. An error is then one of the records of the batch at
+    `position`, which has `needed` bytes; `settle` ends the unfinished line, and the walk may continue behind the batch.
     Not thread-safe.
     """
 
@@ -102,16 +100,16 @@ cdef class LogText:
     cdef int64_t _end_offset
     cdef readonly dict gaps  # type: dict[int, int]
     cdef readonly list disorder  # type: list[tuple[int, int, int, int]]
-    """With `tolerant`: position, base offset, last offset and the last offset before, where offsets do not rise."""
+    """With `tolerant`: position, base offset, last offset and the offset before, for each batch whose offsets fall."""
     cdef readonly str stop
-    """Why `feed` came back: "more" (bytes needed), "end" (of the batches), "legacy" or "short" (what is next).
+    """Why `feed` returned: "more" (bytes needed), "end" (of the batches), "legacy" or "short" (the next batch is so).
 
-    With `tolerant` also "unsound" (a batch whose CRC, format or size does not hold) or "lost" (no batch can be here).
+    With `tolerant` also "unsound" (a batch with a wrong CRC, format or size) or "lost" (no batch can start here).
     """
     cdef readonly Py_ssize_t needed
-    """How many bytes the next batch has, when `stop` is not "end"."""
+    """The size of the next batch, if `stop` is not "end"."""
     cdef readonly int64_t position
-    """The position of the batch that was read last."""
+    """The position of the last batch that was read."""
     cdef public int64_t last_offset
     """With `tolerant`: the last offset of the last sound batch."""
 
@@ -142,9 +140,9 @@ cdef class LogText:
         PyMem_RawFree(self._out)
 
     def feed(self, data: ReadableBuffer, Py_ssize_t size, int64_t position, int64_t end) -> int:
-        """Print the batches in the first `size` bytes of `data`, which stand at `position` of a file of `end` bytes.
+        """Print the batches in the first `size` bytes of `data`, which are at `position` of a file of `end` bytes.
 
-        Returns how many bytes that were; `stop` says why it ended. Raises `CorruptRecordError` where Kafka's tool stops.
+        Returns the size of those batches; `stop` says why it ended. Raises `CorruptRecordError` if Kafka's tool stops.
         """
         cdef Buffer buffer = Buffer(data)
         cdef const uint8_t *p = buffer.p
@@ -200,7 +198,7 @@ cdef class LogText:
         return p - buffer.p
 
     def short_batch(self, header: ReadableBuffer, int64_t position, Py_ssize_t size) -> None:
-        """Print the line of a batch too small for its header, from the 61 bytes at its start."""
+        """Print the line of a batch that is smaller than its header, from the 61 bytes at its start."""
         cdef Buffer buffer = Buffer(header)
         if buffer.size < RECORDS_AT:
             raise CorruptRecordError(f"the file ends within the header of a batch of {size} bytes", path=self._path,
@@ -211,7 +209,7 @@ cdef class LogText:
                                      position=position)
 
     def print_batch(self, data: ReadableBuffer, int64_t position) -> None:
-        """Print at least 61 bytes as a v2 batch; the line says whether its CRC holds."""
+        """Print at least 61 bytes as a v2 batch; the line says whether its CRC matches."""
         cdef Buffer buffer = Buffer(data)
         cdef bint valid
         if buffer.size < RECORDS_AT:
@@ -229,7 +227,7 @@ cdef class LogText:
         self._end_offset = end_offset
 
     def settle(self) -> None:
-        """End the line that an error has interrupted."""
+        """End the line that an error interrupted."""
         if self._size and self._out[self._size - 1] != c"\n":
             self.put(b"\n")
 
@@ -240,11 +238,11 @@ cdef class LogText:
         self._size += n
 
     def follow(self, int64_t offset) -> None:
-        """Note the offset of a record that the caller has printed."""
+        """Record the offset of a record that the caller has printed."""
         self._follow(offset)
 
     def flush(self) -> None:
-        """Hand over the text printed so far."""
+        """Pass the text printed so far to `write`."""
         cdef Py_ssize_t size = self._size
         if size:
             self._size = 0
@@ -272,7 +270,7 @@ cdef class LogText:
         return 0
 
     cdef int _rise(self, int64_t base_offset, int64_t last_offset) except -1:
-        """Note a batch's offsets, which should lie above those before it."""
+        """Record a batch's offsets, which should be above those before it."""
         if base_offset <= self.last_offset or last_offset < base_offset:
             self.disorder.append((self.position, base_offset, last_offset, self.last_offset))
         self.last_offset = max(last_offset, -1)
@@ -351,7 +349,7 @@ cdef class LogText:
             section = record_section(batch, size, compression.MAX_DECOMPRESSED_BYTES, self._path, position)
             p = <const uint8_t *> PyBytes_AS_STRING(section)
             end = p + PyBytes_GET_SIZE(section)
-            # Kafka parses all records of such a batch before it prints the first.
+            # Kafka parses all records of a compressed batch before it prints the first.
             self._step_over(p, end, count, position)
         for i in range(count):
             p = ks_parse_record(p, end, &r)
@@ -456,10 +454,10 @@ cdef class LogText:
 
 @cython.final
 cdef class LogJson(LogText):
-    """The batches, or with `deep` their records, as JSON objects, one on each line.
+    """Prints the batches, or with `deep` their records, as JSON objects, one on each line.
 
-    `file` is a member of each, as JSON. `control` gives a control record's value as JSON, `decode` the members for a
-    key and a value. `settle` removes a line that an error has interrupted. Not thread-safe.
+    `file` is a member of each object, as JSON. `control` returns a control record's value as JSON, `decode` the members
+    for a key and a value. Not thread-safe.
     """
 
     cdef bytes _file
@@ -473,7 +471,7 @@ cdef class LogJson(LogText):
         self._file = file
 
     def settle(self) -> None:
-        """Remove the line that an error has interrupted."""
+        """Remove the line that an error interrupted."""
         while self._size and self._out[self._size - 1] != c"\n":     # no JSON string has a line feed
             self._size -= 1
 
@@ -587,9 +585,9 @@ cdef class LogJson(LogText):
         return 0
 
     cdef int _octets(self, const char *name, size_t name_size, const uint8_t *p, Py_ssize_t n) except -1:
-        """Print bytes as a member: text if they are UTF-8, else base64 under the name with `_base64` appended.
+        """Print bytes as a member: text if they are UTF-8, otherwise base64 under the name with `_base64` appended.
 
-        `name` ends before its closing quote, and begins with the text in front of it.
+        `name` includes the text before the name, and ends before the closing quote.
         """
         cdef Py_ssize_t start = self._size
         cdef const uint8_t *end = p + max(n, 0)
@@ -616,7 +614,7 @@ cdef class LogJson(LogText):
 
 
 def java_text(bytes data not None) -> bytes:
-    """Make valid UTF-8 of any bytes, with a replacement character where Java's decoder puts one; thread-safe."""
+    """Return any bytes as valid UTF-8, with replacement characters as from Java's decoder; thread-safe."""
     cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, 3 * n)
     cdef uint8_t *start = <uint8_t *> PyBytes_AS_STRING(out)

@@ -1,6 +1,6 @@
-"""The walk over the batches of a log file, for all dumps.
+"""Walks over the batches of a log file, for all dumps.
 
-It ends at the first damage, where Kafka's tool ends, or reports each fault and goes on with the next sound batch.
+The walk ends at the first damage, as Kafka's tool does, or reports each fault and continues with the next sound batch.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _BAD_CRC = "the CRC of the batch does not hold"
 
 
 class LogWalk:
-    """The batches of one log file. Not thread-safe.
+    """Prints the batches of one log file.
 
-    With `report` damage is reported, and skipped. Without it an error of a batch is raised, `stretch` is a whole file,
-    and what ends the batches ends the walk.
+    With `report`, damage is reported and skipped. Without it, `stretch` is a whole file, an error of a batch is raised,
+    and the walk ends at the end of the batches. Not thread-safe.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class LogWalk:
         self._stretch = stretch
         self._contents = contents
         self._has_legacy = False
-        self._is_cut = False  # the caller's limit ends the walk: a batch that crosses it is no damage
+        self._is_cut = False  # the caller's limit ends the walk, so a batch that crosses it is no damage
         self._end = 0
 
     def run(self, max_bytes: int) -> tuple[int, int]:
-        """Print the stretch, as far as it lies within the first `max_bytes` of the file.
+        """Print the part of the stretch that is within the first `max_bytes` of the file.
 
-        Returns the file's size, and how many bytes of the stretch come after its last batch.
+        Returns the file's size, and the number of bytes of the stretch after its last batch.
         """
         size = fs.size(self._fd)
         self._end = end = min(size if self._stretch.end is None else self._stretch.end, max_bytes, size)
@@ -74,11 +74,11 @@ class LogWalk:
             self._reach(position)
             if text.stop == "more" and text.needed > len(buffer):
                 buffer = bytearray(text.needed)
-                before = -1  # go on; if the file has become shorter, the next round ends the walk
+                before = -1  # continue; if the file has become shorter, the next round ends the walk
         return size, end - position
 
     def _chunk(self, view: memoryview, position: int) -> tuple[int, bool]:
-        """Print the batches in a piece of the file; returns where to go on, and whether the walk is over."""
+        """Print the batches in a piece of the file; return where to continue, and whether the walk is over."""
         text, start = self._text, position
         while position - start < len(view):
             rest = view[position - start :]
@@ -98,7 +98,7 @@ class LogWalk:
         return position, False
 
     def _stopped(self, batch: memoryview, position: int) -> int:
-        """Treat what `feed` does not print, which `batch` begins with; returns where to go on, or -1."""
+        """Handle the `batch` at which `feed` stopped; return where to continue, or -1."""
         stop = self._text.stop
         if stop == "legacy":
             return self._legacy(batch, position)
@@ -114,7 +114,7 @@ class LogWalk:
         return self._lost(position, "the file ends inside a batch")
 
     def _faulty(self, error: CorruptRecordError | InvalidRecordError) -> int:
-        """Report an error of the batch that was read last; returns where the next one begins."""
+        """Report an error of the last batch that was read; return where the next one starts."""
         if self._tell is None:
             raise error
         text = self._text
@@ -132,7 +132,7 @@ class LogWalk:
         self._text.disorder.clear()
 
     def _lost(self, position: int, what: str) -> int:
-        """Report bytes that are no sound batch; returns where sound batches go on, or -1."""
+        """Report bytes that are no sound batch; return where sound batches continue, or -1."""
         end = self._end
         next_position = follow(
             self._fd, position + 1, end, self._stretch.files, self._text.last_offset + 1, self._path,
@@ -145,14 +145,14 @@ class LogWalk:
         return next_position
 
     def _has_true_size(self, position: int, size: int) -> bool:
-        """Whether an unsound batch ends where its header says: another begins there, or the file ends."""
+        """Return whether an unsound batch ends where its header says: another starts there, or the file ends."""
         if position + size == self._end:
             return True
         data, _, _ = _verify.walk(self._fd, position + size, self._end, rows=1, records=False, path=self._path)
         return bool(data)
 
     def _unsound(self, batch: memoryview, position: int) -> int:
-        """Print an unsound batch, if the bytes look like one; returns where to go on."""
+        """Print an unsound batch if the bytes look like one; return where to continue."""
         magic = header.MAGIC.of(batch)
         what = _BAD_CRC if magic == 2 else f"a batch of format {magic}, which is not known"
         if len(batch) < header.HEADER_BYTES:
@@ -170,7 +170,7 @@ class LogWalk:
         return position + len(batch)
 
     def _legacy(self, batch: memoryview, position: int) -> int:
-        """Print an entry of format 0 or 1; returns where to go on."""
+        """Print an entry of format 0 or 1; return where to continue."""
         data, size = bytes(batch), len(batch)
         if self._tell is not None:
             offset = header.BASE_OFFSET.of(data)

@@ -1,4 +1,4 @@
-"""The options of a dump as they were typed, and their meaning: numbers as Java reads them, decoders of contents."""
+"""The options of a dump as they were typed, and their values: numbers as Java parses them, decoders of contents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kstore.tools.dump._dump import java_text
 __all__ = ["Decode", "DumpOptions", "base_offset_of", "decoder_of", "int_option"]
 
 Decode = Callable[[int, bytes | None, bytes | None], tuple[bytes | None, bytes | None]]
-"""Makes text of a record's key and value; the offset is for error texts."""
+"""Returns a record's key and value as text; the offset is for error messages."""
 
 _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _CLASSES = "org.apache.kafka.tools.api."
@@ -22,9 +22,10 @@ _CLASSES = "org.apache.kafka.tools.api."
 
 @dataclass(frozen=True)
 class DumpOptions:
-    """The options of the command line; numbers are as they were typed, since Kafka's tool parses them late.
+    """The options of the command line; numbers are text as typed, since Kafka's tool parses them late.
 
-    `decoder` is "offsets", "transaction", "share-group" or another of Kafka's; with None the two classes decode.
+    `decoder` is "offsets", "transaction", "share-group" or another of Kafka's; if it is None, `key_decoder` and
+    `value_decoder` are used.
     """
 
     deep: bool = False
@@ -40,18 +41,18 @@ class DumpOptions:
 
     @property
     def lines(self) -> dict[str, bool]:
-        """What is printed of a log, as `LogText` takes it."""
+        """The arguments of `LogText` that say what is printed."""
         return {"deep": self.deep, "contents": self.contents, "metadata": self.metadata}
 
 
 def _number(text: str, bits: int) -> int | None:
-    """Read a number as Java does: without underscores and blanks."""
+    """Parse a number as Java does: without underscores and blanks."""
     value = int(text) if _NUMBER.fullmatch(text) and len(text) < 1000 else None
     return value if value is not None and -(1 << (bits - 1)) <= value < 1 << (bits - 1) else None
 
 
 def int_option(name: str, text: str) -> int:
-    """The number in an option; `ConfigError` for a text that is no number to Java."""
+    """Return the number in an option; raise `ConfigError` for text that Java does not parse as a number."""
     value = _number(text, 32)
     if value is None:
         raise ConfigError(f"Cannot parse argument '{text}' of option {name}: a number of 32 bits is wanted")
@@ -59,7 +60,7 @@ def int_option(name: str, text: str) -> int:
 
 
 def base_offset_of(name: str) -> int:
-    """The base offset in a file's name; `ConfigError` for a name without one, as in Java."""
+    """Return the base offset in a file's name; raise `ConfigError` for a name without one, as in Java."""
     text = name.partition(".")[0]
     value = _number(text, 64)
     if value is None:
@@ -85,7 +86,7 @@ _DECODERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def decoder_of(options: DumpOptions) -> Decode | None:
-    """Choose the decoder of keys and values; None if they are text already."""
+    """Return the decoder of keys and values; None if they are text already."""
     if options.decoder in _COORDINATORS:
         return _COORDINATORS[options.decoder]
     if options.decoder is not None:

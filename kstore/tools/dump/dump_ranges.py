@@ -1,7 +1,7 @@
 """Finds the files of a partition that a dump reads, and the bytes in them that hold a range of offsets or times.
 
-The indexes save reading, but no entry is trusted. Invariant: an entry is used only if the log confirms it; a wrong
-one is reported, and the log is read instead. No file is opened for writing.
+Invariant: an index entry is used only if the log confirms it; a wrong entry is reported, and the log is read instead.
+No file is opened for writing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ __all__ = [
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 
 Report = Callable[[str, int | None, str], object]
-"""Called for each damage: the file, the position in it or None, and what is wrong."""
+"""Called for each fault with the file, the position in it or None, and a description."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """The offsets `[from_offset, to_offset)` and those from a first record of a time to another; None is no bound.
+    """A range of offsets, of times or of both; None is no bound.
 
-    A time, in milliseconds, means the first record at or after it, as a search by time finds it. Immutable.
+    A time, in milliseconds, means the offset of the first record at or after it, as a search by time finds it.
+    Immutable.
     """
 
     from_offset: int | None = None
@@ -53,9 +54,9 @@ class Span:
 
 @dataclass(frozen=True)
 class SegmentFiles:
-    """The files of one base offset: their paths by kind (`.log`, …), and which of them are wanted. Immutable.
+    """The files of one base offset: their paths by kind (`.log`, …), and the kinds to dump.
 
-    `limit_offset` is the next segment's base offset.
+    `limit_offset` is the next segment's base offset. Immutable.
     """
 
     base_offset: int
@@ -65,7 +66,7 @@ class SegmentFiles:
 
 
 class PartitionFiles(NamedTuple):
-    """The segments of a partition's directory, and the paths of what is named like a file of one and is no file."""
+    """The segments of a partition's directory, and the paths that are named like their files but are no files."""
 
     segments: list[SegmentFiles]
     others: list[str]
@@ -73,7 +74,7 @@ class PartitionFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Stretch:
-    """The part of a segment to dump: bytes `[start, end)` of its log, None for its end, and the offsets. Immutable."""
+    """The part of a segment to dump: bytes `[start, end)` of its log (None: to its end), and offsets. Immutable."""
 
     files: SegmentFiles
     start: int = 0
@@ -83,7 +84,7 @@ class Stretch:
 
 
 def partition_files(directory: str) -> PartitionFiles:
-    """List the files of a partition by base offset, without `.deleted`, `.cleaned`, `.swap`; raises `StorageError`."""
+    """Return the files of a partition by base offset, without `.deleted`, `.cleaned` and `.swap` files."""
     by_base: dict[int, dict[str, str]] = {}
     others: list[str] = []
     for entry in fs.scandir(directory):
@@ -106,7 +107,7 @@ def partition_files(directory: str) -> PartitionFiles:
 
 
 def stretches(segments: Sequence[SegmentFiles], span: Span, report: Report) -> Iterator[Stretch]:
-    """Find the parts of a partition's segments that hold a span, one segment after the other."""
+    """Yield the parts of a partition's segments that hold a span, one segment after the other."""
     low = LEAST if span.from_offset is None else span.from_offset
     high = MOST if span.to_offset is None else span.to_offset
     begun, done = span.from_time is None, False
@@ -141,7 +142,7 @@ def stretches(segments: Sequence[SegmentFiles], span: Span, report: Report) -> I
 def follow(
     fd: int, position: int, end: int, files: SegmentFiles, next_offset: int, path: str, *, legacy: bool = False
 ) -> int:
-    """The position of a sound batch at or behind `position`, -1 for none; a batch whose offsets follow is preferred."""
+    """Return the position of a sound batch at or behind `position`, -1 if none; prefer one from `next_offset` on."""
     base_offset, limit_offset = files.base_offset, files.limit_offset
     if base_offset < next_offset < limit_offset:
         next_position = _verify.find_next(fd, position, end, next_offset, limit_offset, legacy=legacy, path=path)
@@ -151,7 +152,7 @@ def follow(
 
 
 class _Finder:
-    """Looks for offsets and times in a segment. Not thread-safe."""
+    """Searches for offsets and times in a segment. Not thread-safe."""
 
     def __init__(self, files: SegmentFiles, report: Report) -> None:
         self._files = files
@@ -172,7 +173,7 @@ class _Finder:
         fs.close(self._fd)
 
     def positions(self, low: int, high: int) -> tuple[int, int]:
-        """The bytes that hold every batch with offsets in `[low, high)`, and few others."""
+        """Return the range of bytes that holds every batch with offsets in `[low, high)`, and few others."""
         start, end = 0, self._size
         if low > self._files.base_offset:
             offset, position = self._offsets().lookup(low)
@@ -187,7 +188,7 @@ class _Finder:
         return start, max(start, end)
 
     def first_at(self, timestamp: int, min_offset: int) -> int | None:
-        """The offset, at least `min_offset`, of the first record with this timestamp or a later one; None for none."""
+        """Return the offset of the first record from `min_offset` on with this timestamp or a later one, or None."""
         position = max(self._start_of(timestamp), self.positions(min_offset, MOST)[0])
         while True:
             try:
@@ -204,7 +205,7 @@ class _Finder:
                     return None
 
     def _start_of(self, timestamp: int) -> int:
-        """A position before which every record is older."""
+        """Return a position before which every record is older."""
         indexed, offset = self._last_older(timestamp)
         if indexed < 0:
             return 0
@@ -213,7 +214,7 @@ class _Finder:
                 self._fd, self.positions(offset, MOST)[0], self._size, offset, path=self._path
             )
         except CorruptRecordError:
-            return 0  # the dump reports it when it comes there
+            return 0  # the dump reports the damage when it reads it
         if batch is None or batch.max_timestamp != indexed or (batch.magic == 2 and batch.base_offset > offset):
             what = f"an entry names timestamp {indexed} at offset {offset}, which the log does not have"
             self._report(self._files.paths[names.TIME_INDEX], None, what)
@@ -221,7 +222,7 @@ class _Finder:
         return batch.position
 
     def _last_older(self, timestamp: int) -> tuple[int, int]:
-        """The last entry of the time index below a timestamp; (-1, ...) for none."""
+        """Return the last entry of the time index below a timestamp; (-1, ...) if there is none."""
         path = self._files.paths.get(names.TIME_INDEX)
         if path is None or not fs.exists(path):
             return -1, 0
@@ -241,7 +242,7 @@ class _Finder:
         return self._index
 
     def _is_there(self, position: int, least: int, most: int) -> bool:
-        """Whether a sound batch begins where an entry says so, with a base offset in `[least, most]`."""
+        """Return whether a sound batch with a base offset in `[least, most]` starts at an entry's position."""
         if position < self._size:
             data, _, _ = _verify.walk(self._fd, position, self._size, rows=1, records=False, path=self._path)
             if data and least <= int(numpy.frombuffer(data, _verify.ROW)["base_offset"][0]) <= most:
@@ -252,7 +253,7 @@ class _Finder:
 
 
 def sound_offsets(files: SegmentFiles) -> OffsetEntries:
-    """The sound entries of a segment's offset index; none without one."""
+    """Return the valid entries of a segment's offset index; none if there is no index."""
     path = files.paths.get(names.OFFSET_INDEX)
     data = _whole(path, OFFSET_ENTRY_BYTES) if path is not None and fs.exists(path) else b""
     index = OffsetEntries(data, files.base_offset)
@@ -261,7 +262,7 @@ def sound_offsets(files: SegmentFiles) -> OffsetEntries:
 
 
 def _last_bytes(path: str, count: int) -> bytes | None:
-    """The last `count` bytes of a file; None if its size is not a multiple of that."""
+    """Return the last `count` bytes of a file; None if its size is not a multiple of `count`."""
     fd = fs.open(path)
     try:
         size = fs.size(fd)
@@ -271,6 +272,6 @@ def _last_bytes(path: str, count: int) -> bytes | None:
 
 
 def _whole(path: str, entry_bytes: int) -> bytes:
-    """A file's whole entries."""
+    """Return the bytes of a file's whole entries."""
     data = fs.read_file(path)
     return data[: len(data) - len(data) % entry_bytes]

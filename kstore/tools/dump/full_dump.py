@@ -1,4 +1,4 @@
-"""Dumps that Kafka's tool does not have: of whole directories, of ranges, as JSON, and past damage.
+"""Dumps that Kafka's tool does not have: of whole directories, of ranges, as JSON, and behind damage.
 
 Invariant: every fault is reported and skipped, and no line is printed in part. No file is opened for writing.
 """
@@ -30,8 +30,8 @@ from kstore.tools.dump.record_contents import Contents, json_line, json_members,
 __all__ = ["FullDump", "Source", "file_source"]
 
 _MOST_COMPLAINTS = 20
-"""So many wrong entries of one index are reported; behind a wrong entry there are often thousands."""
-_REMEMBERED = 4096  # so many damages are remembered, to report each once although it is met twice
+"""The most wrong entries of one index that are reported; behind a wrong entry there are often thousands."""
+_REMEMBERED = 4096  # the most faults that are remembered, to report each only once
 _CHECKPOINT = ".checkpoint"
 _INTERNAL = {
     "__consumer_offsets": OFFSETS,
@@ -42,13 +42,13 @@ _NUMBERS = ("org.apache.kafka.tools.api.IntegerDecoder", "org.apache.kafka.tools
 
 
 _Damage: TypeAlias = tuple[str, int | None, str]
-"""The file, the position in it if there is one, and what is wrong."""
+"""The file, the position in it or None, and a description."""
 
 
 class Source(NamedTuple):
-    """The segments of a partition, or one file, that are dumped together; the topic, if the directory's name tells it.
+    """A partition or a single file to dump; `topic` is that of the directory's name, if it has one.
 
-    `directory` is the partition's; None for a single file. `others` are paths that should be files and are none.
+    `directory` is the partition's, None for a single file. `others` are paths that should be files but are not.
     """
 
     segments: Sequence[SegmentFiles]
@@ -58,14 +58,14 @@ class Source(NamedTuple):
 
 
 class _Nowhere(io.BytesIO):
-    """Discards text: it was printed already."""
+    """Discards text, which was printed before."""
 
     def write(self, _: object) -> int:
         return 0
 
 
 def file_source(path: str) -> Source:
-    """A single file, with its kind and base offset from its name; `ConfigError` for a file that is never dumped."""
+    """Return a single file as a source; raise `ConfigError` if its name is not that of a file of a log."""
     directory, slash, name = path.rpartition("/")
     kind = name[name.rfind(".") :] if "." in name else ""
     if kind == _CHECKPOINT:
@@ -81,10 +81,10 @@ def file_source(path: str) -> Source:
 
 
 class FullDump:
-    """One run, to `out`; `report` is called for each damage. Not thread-safe.
+    """One run of a dump, which prints to `out` and calls `report` for each fault of a file.
 
-    `progress` is called with the number of bytes of logs that are done. Raises `ConfigError` at once for an unknown
-    decoder. All faults of files are reported, and counted in `damages`.
+    `progress` is called with the number of bytes of logs that are done. `damages` counts the faults. The constructor
+    raises `ConfigError` for an unknown decoder. Not thread-safe.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class FullDump:
             self._told.clear()
 
     def _damages_of(self, kind: str, path: str, stretch: Stretch, topic: str | None) -> list[_Damage]:
-        """Dump one file; returns its damages."""
+        """Dump one file; return its faults."""
         damages: list[_Damage] = []
         self._collected = damages
         try:
@@ -139,7 +139,7 @@ class FullDump:
         return damages
 
     def _look_again(self, kind: str, path: str, stretch: Stretch, topic: str | None, directory: str) -> list[_Damage]:
-        """The damages of a file that are not those of a write under way; none if a writer has removed the file."""
+        """Return a file's faults except those of a write in progress; none if a writer has removed the file."""
         out, self._out = self._out, _Nowhere()
         progress, self._progress = self._progress, None
         try:
@@ -155,14 +155,14 @@ class FullDump:
         try:
             fs.close(fs.open(path))
         except fs.MissingFileError:
-            pass  # removed meanwhile
+            pass  # removed since the directory was listed
         except KStoreError as error:
             self._report(path, None, reason_of(error))
         else:
             self._report(path, None, "it was no regular file when the directory was listed, and is left out")
 
     def _report_unless_removed(self, directory: str | None, path: str, position: int | None, what: str) -> None:
-        """Report damage, unless a writer has removed the file meanwhile."""
+        """Report a fault, unless a writer has removed the file."""
         if directory is None or fs.exists(path):
             self._report(path, position, what)
 
@@ -233,11 +233,11 @@ class FullDump:
             fs.close(fd)
 
     def _decoder(self, topic: str | None) -> Decode | None:
-        """The decoder of the options, else that of an internal topic if its directory is dumped."""
+        """Return the decoder of the options, or that of an internal topic if its directory is dumped."""
         return _INTERNAL.get(topic or "") if self._decode is None else self._decode
 
     def reach(self, position: int) -> None:
-        """Report the progress: so many bytes of the present log are done."""
+        """Report the progress: the present log is done up to `position`."""
         if self._progress is not None:
             self._progress(self._done + position)
 
@@ -253,7 +253,7 @@ class FullDump:
         return not self._options.verify_index_only and not self._options.index_sanity_check
 
     def _index(self, path: str, stretch: Stretch, *, of_time: bool) -> None:
-        """Dump an offset index, or a time index: pairs of which one is an offset."""
+        """Dump an offset index or a time index."""
         kind: type[OffsetEntries | TimeEntries] = TimeEntries if of_time else OffsetEntries
         entry_bytes = TIME_ENTRY_BYTES if of_time else OFFSET_ENTRY_BYTES
         first, second = ("timestamp", "offset") if of_time else ("offset", "position")
@@ -307,7 +307,7 @@ class FullDump:
 
 
 class _Entries:
-    """Compares the entries of an index file with the log beside it. Not thread-safe."""
+    """Compares the entries of an index file with the log in the same directory. Not thread-safe."""
 
     def __init__(self, report: Report, path: str, stretch: Stretch, size: int, entry_bytes: int) -> None:
         self._report = report
@@ -340,7 +340,7 @@ class _Entries:
             self._report(self._path, position, what)
 
     def check_offset(self, at: int, offset: int, position: int) -> None:
-        """Complain unless a batch begins there that ends at the offset, or below, as before 4.1 (SEMANTICS 3.18)."""
+        """Complain unless a batch at the position ends at the offset, or below it, as before 4.1 (SEMANTICS 3.18)."""
         if self._fd is None:
             return
         try:

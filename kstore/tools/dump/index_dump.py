@@ -1,8 +1,7 @@
-"""Prints index files, and compares each entry with the log beside it (DUMP 4 and 5).
+"""Prints index files, and compares each entry with the log in the same directory (DUMP 4 and 5).
 
-Owns how the dump tool treats `.index` and `.timeindex` files: their lines, the mismatches for its summary, the entries
-it stops at. It reads the same bytes as Kafka's tool in the same order, since the order decides where the tool stops;
-but it opens no file for writing, creates none and cuts none.
+It reads the same bytes as Kafka's tool in the same order, since the order decides where the tool stops. Unlike that
+tool it never opens a file for writing, creates one or cuts one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from kstore.files.log_file import MAX_LOG_BYTES, open_log
 
 __all__ = ["IndexCheck", "LogWindow", "TimeFindings", "dump_index", "dump_time_index"]
 
-_WARM_BYTES = 8192  # the end of an index that Kafka searches first (its AbstractIndex says why)
+_WARM_BYTES = 8192  # the end of an index that Kafka searches first (Kafka's AbstractIndex says why)
 
 
 class _Batch(NamedTuple):
@@ -46,16 +45,16 @@ class LogWindow(Closing):
         fs.close(self._fd)
 
     def batches(self, position: int, limit: int = MAX_LOG_BYTES) -> Iterator[_Batch]:
-        """Walk from `position` within `limit` bytes; `CorruptRecordError` where no batch can be."""
+        """Yield the batches from `position` within `limit` bytes; raise `CorruptRecordError` at bytes that are none."""
         if position < 0 or position > self._size or limit < 0:
             raise CorruptRecordError(
                 f"cannot read {limit} bytes: the file has {self._size}", path=self._path, position=position
             )
         end = min(position + limit, self._size)
-        while position < end - header.UP_TO_MAGIC_BYTES:  # Kafka reads so many bytes to see whether there is a batch
+        while position < end - header.UP_TO_MAGIC_BYTES:  # Kafka reads these bytes to see whether there is a batch
             head = fs.pread(self._fd, header.HEADER_BYTES, position)
             if len(head) <= header.UP_TO_MAGIC_BYTES:
-                return  # the file has been cut meanwhile
+                return  # the file was cut during the walk
             size = header.size_of(head)
             if size < header.LOG_OVERHEAD + header.MIN_V0_MESSAGE:
                 raise CorruptRecordError(
@@ -71,7 +70,7 @@ class LogWindow(Closing):
     def ensure_walkable(self, position: int) -> None:
         """Raise the first error of a walk from `position` to the end of the log.
 
-        Kafka's tool lists all those batches for each entry of a time index; here the list is made once.
+        Kafka's tool walks over all those batches for each entry of a time index; here the walk is done once.
         """
         at = bisect_left(self._walked, position)
         if at < len(self._walked) and self._walked[at] == position:
@@ -87,8 +86,8 @@ class LogWindow(Closing):
         return header.last_offset_of(batch.head)
 
     def max_timestamp(self, batch: _Batch) -> int:
-        """Find the largest timestamp of a batch's records, -1 without any."""
-        from kstore.columns.record_offsets import offsets_and_timestamps  # with NumPy, which other dumps need not load
+        """Return the greatest timestamp of a batch's records, -1 if it has none."""
+        from kstore.columns.record_offsets import offsets_and_timestamps  # late, since other dumps do not need NumPy
 
         data = bytearray(fs.pread(self._fd, batch.size, batch.position))
         if header.MAGIC.of(data) > 2:
@@ -99,7 +98,7 @@ class LogWindow(Closing):
 
 @dataclass
 class IndexCheck:
-    """How to dump an index file: with the broker's check alone, or with its lines, or with the wrong lines only."""
+    """How to dump an index file: only the broker's check, all lines, or only the wrong entries."""
 
     sanity_only: bool = False
     lines: bool = True
@@ -107,7 +106,7 @@ class IndexCheck:
 
 @dataclass
 class TimeFindings:
-    """The faults of a time index, in file order: pairs of the indexed value and the true one."""
+    """The faults of a time index, in file order: pairs of the indexed value and the one it was compared with."""
 
     mismatches: list[tuple[int, int]] = field(default_factory=list)
     disorder: list[tuple[int, int]] = field(default_factory=list)
@@ -115,7 +114,7 @@ class TimeFindings:
 
 
 def whole_entries(kind: type[OffsetEntries | TimeEntries], data: bytes, base_offset: int = 0) -> list[tuple[int, int]]:
-    """The whole entries in an index file, in their order; bytes after the last of them do not count."""
+    """Return the whole entries in an index file, in order; a partial entry at the end is ignored."""
     size = OFFSET_ENTRY_BYTES if kind is OffsetEntries else TIME_ENTRY_BYTES
     return kind(data[: len(data) // size * size], base_offset).all_entries()
 
@@ -129,7 +128,7 @@ def dump_index(
     max_message_size: int,
     write: Callable[[str], None],
 ) -> dict[int, int]:
-    """Dump an offset index; returns the mismatches: the log's offset by the index's offset.
+    """Dump an offset index; return the mismatches: the log's offset by the index's offset.
 
     Raises `CorruptIndexError` if the broker's check fails, `CorruptRecordError` if an entry points at no batch.
     """
@@ -232,7 +231,7 @@ def _check_time_index(path: str, data: bytes, entries: list[tuple[int, int]], ba
 
 
 def _lookup(entries: list[tuple[int, int]], relative: int) -> int:
-    """Find where to start, with the steps of Kafka's search: another one ends elsewhere if entries are out of order."""
+    """Return where to start, by the steps of Kafka's search: if entries are out of order, others end elsewhere."""
     if not entries:
         return 0
     low, high = max(0, len(entries) - 1 - _WARM_BYTES // OFFSET_ENTRY_BYTES), len(entries) - 1

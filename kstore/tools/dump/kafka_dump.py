@@ -1,6 +1,6 @@
-"""The text of Kafka's dump tool for the files of a partition directory, and its last summary (docs/rules/dump.md).
+"""Prints the text and the summary of Kafka's dump tool for the files of a partition directory (docs/rules/dump.md).
 
-`_dump.pyx` makes the lines of batches and records. Invariant: the output equals that of Kafka's tool, and ends where
+`_dump.pyx` prints the lines of batches and records. Invariant: the output equals that of Kafka's tool, and ends where
 Kafka's ends, so that two dumps can be compared with `diff`.
 """
 
@@ -40,9 +40,10 @@ class _Findings:
 
 
 class Dump:
-    """One run: `files`, to `out` and `err`. Not thread-safe.
+    """One run of the tool, which prints to `out` and `err`.
 
-    A `KStoreError` ends the run where Kafka's tool ends with a stack trace; what it has printed by then is in `out`.
+    If Kafka's tool ends with a stack trace, the run raises a `KStoreError`; `out` has the text up to there. Not
+    thread-safe.
     """
 
     def __init__(self, options: DumpOptions, out: BinaryIO, err: Callable[[str], object]) -> None:
@@ -207,7 +208,7 @@ class Dump:
 
 
 def _plain_path(path: str) -> str:
-    """Normalise a path as Java's `File` does: no double slash, none at the end."""
+    """Normalise a path as Java's `File` does: no double slash, and no slash at the end."""
     path = re.sub("/+", "/", path)
     return path[:-1] if len(path) > 1 and path.endswith("/") else path
 
@@ -217,7 +218,7 @@ def _sibling(path: str, name: str, suffix: str) -> str:
 
 
 def snapshot_line(entry: ProducerEntry) -> str:
-    """A producer's entry in a snapshot as the tool prints it."""
+    """Return a producer's entry in a snapshot as the tool prints it."""
     first = entry.current_txn_first_offset
     line = (
         f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch}"
@@ -235,7 +236,7 @@ def snapshot_line(entry: ProducerEntry) -> str:
 
 
 def txn_index_line(entry: AbortedTxn) -> str:
-    """An entry of a transaction index as the tool prints it."""
+    """Return an entry of a transaction index as the tool prints it."""
     return (
         f"version: {entry.version} producerId: {entry.producer_id} firstOffset: {entry.first_offset}"
         f" lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}\n"

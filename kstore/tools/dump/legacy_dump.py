@@ -1,4 +1,4 @@
-"""Entries of formats 0 and 1 as text and as JSON (DUMP 3)."""
+"""Prints entries of formats 0 and 1 as text and as JSON (DUMP 3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def legacy_text(
     decode: Decode,
     wants: Callable[[int], bool],
 ) -> None:
-    """Print an entry of format 0 or 1 as Kafka's tool does, with those of its records whose offsets `wants` accepts."""
+    """Print an entry of format 0 or 1 as Kafka's tool does, with the records whose offsets `wants` accepts."""
     offset, crc, magic = header.BASE_OFFSET.of(batch), header.LEGACY_CRC.of(batch), header.MAGIC.of(batch)
     attributes = header.LEGACY_ATTRIBUTES.of(batch)
     text.put(f"offset: {offset}".encode())
@@ -90,7 +90,7 @@ def legacy_json(
     contents: Contents,
     wants: Callable[[int], bool],
 ) -> None:
-    """Print an entry of format 0 or 1 as JSON: itself, or those of its records whose offsets `wants` accepts."""
+    """Print an entry of format 0 or 1 as JSON, or with `deep` the records whose offsets `wants` accepts."""
     place = {**octets("file", os.fsencode(path)), "position": position}
     for batch in decode_batches(data, check_crc=False, path=path, position=position):
         if not options.deep:

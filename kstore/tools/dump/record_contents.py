@@ -1,4 +1,4 @@
-"""Text and JSON of keys, values and control records."""
+"""Converts keys, values and control records to text and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Contents", "json_line", "json_members", "octets", "reason_of"]
 
 
 def octets(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Name bytes for JSON: text if they are UTF-8, else base64 under the name with `_base64` appended."""
+    """Return bytes as a JSON member: text if they are UTF-8, otherwise base64 with `_base64` after the name."""
     if data is None:
         return {name: None}
     try:
@@ -39,14 +39,14 @@ def json_members(members: dict[str, Any]) -> bytes:
 
 
 def reason_of(error: KStoreError) -> str:
-    """The reason of an error, without the path and position."""
+    """Return the reason of an error, without the path and position."""
     return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
 
 
 class Contents:
-    """Makes text or JSON of keys, values and control records.
+    """Converts keys, values and control records to text or JSON.
 
-    With `report` data that cannot be decoded is reported and printed as it is; without it the error is raised.
+    With `report`, data that cannot be decoded is reported and printed as it is; otherwise the error is raised.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Contents:
         return None if key is None else java_text(key), None if value is None else java_text(value)
 
     def members(self, offset: int, key: bytes | None, value: bytes | None) -> bytes:
-        """The members of a record in JSON that stand for its key and its value."""
+        """Return the JSON members for a record's key and value."""
         stored: dict[str, Any] = {**octets("key", key), **octets("value", value)}
         if self.decode is None:
             return json_members(stored)
