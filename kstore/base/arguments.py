@@ -24,7 +24,7 @@ P = ParamSpec("P")
 
 
 def integer(name: str, value: SupportsIndex, low: int = LONG_MIN, high: int = LONG_MAX) -> int:
-    """Return a whole number in `[low, high]`; raise `TypeError` for a bool, float or other type, else `ValueError`."""
+    """Return a whole number; raise `ValueError` outside of `[low, high]`, `TypeError` for a bool, a float or others."""
     number = whole(name, value)
     if not low <= number <= high:
         raise ValueError(f"{name} is {number}; {low} to {high} are allowed")

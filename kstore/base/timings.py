@@ -14,5 +14,5 @@ class Timings:
     __slots__ = ("callers", "sync")
 
     def __init__(self) -> None:
-        self.sync = Histogram(SYNC_SECONDS)  # seconds of each sync of a log, with all that belongs to it
+        self.sync = Histogram(SYNC_SECONDS)  # seconds of each sync of a log: fdatasync and the work around it
         self.callers = Histogram(CALLERS)  # the calls of `flush` that each sync served (group commit)

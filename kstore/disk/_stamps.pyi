@@ -9,10 +9,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 @disjoint_base
 class Stamps(Generic[_K]):
-    """Pairs of files or directories, each with a key.
-
-    For one thread at a time; a call of another thread during `take_changed` raises `RuntimeError`.
-    """
+    """Pairs of paths, each with a key. For one thread at a time: another's call may raise `RuntimeError`."""
     def __len__(self) -> int: ...
     def add(self, key: _K, first: str, second: str) -> None:
         """Watch two paths from now on, in place of the key's earlier paths."""
@@ -21,6 +18,5 @@ class Stamps(Generic[_K]):
     def take_changed(self) -> list[_K]:
         """Return the keys with a changed path, and stop watching them.
 
-        A path has changed if its inode, size or modification time differs from when it was added, if it was created
-        or removed, or if it was too new then to be sure.
+        A path has changed if its inode, size or modification time did, or if it was too new to be sure.
         """

@@ -1,7 +1,7 @@
 """`Stamps`: finds which of many files and directories have changed, with one system call for each unchanged one.
 
-Compiled, since a follower of thousands of partitions checks all of them many times a second. Opens nothing. Invariant:
-a path that changed very recently is reported again, since it may change once more without a change of its time.
+Compiled, since a follower checks thousands of partitions many times a second. Opens nothing. Invariant: a path that
+changed very recently is reported again, since it may change once more without a change of its time.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -62,10 +62,7 @@ cdef struct _Pair:
 
 
 cdef class Stamps:  # type: Generic[_K]
-    """Pairs of files or directories, each with a key.
-
-    For one thread at a time; a call of another thread during `take_changed` raises `RuntimeError`.
-    """
+    """Pairs of paths, each with a key. For one thread at a time: another's call may raise `RuntimeError`."""
 
     cdef _Pair *pairs
     cdef Py_ssize_t room
@@ -122,8 +119,7 @@ cdef class Stamps:  # type: Generic[_K]
     def take_changed(self) -> list[_K]:
         """Return the keys with a changed path, and stop watching them.
 
-        A path has changed if its inode, size or modification time differs from when it was added, if it was created
-        or removed, or if it was too new then to be sure.
+        A path has changed if its inode, size or modification time did, or if it was too new to be sure.
         """
         cdef Py_ssize_t i, count = len(self.keys)
         cdef _Pair *pair

@@ -338,7 +338,7 @@ def read_file(path: StrPath, *, most_bytes: int | None = None, follow: bool = Fa
 
 
 def _read_all(fd: int, most_bytes: int) -> bytes:
-    """Read a file up to `most_bytes` + 1; first with memory for the size that the file reports."""
+    """Read at most `most_bytes` + 1 bytes; try first with memory for the size that the file reports."""
     room = min(max(size(fd), _LEAST_ROOM), most_bytes) + 1
     data = pread(fd, room, 0)
     return data if len(data) < room or room > most_bytes else pread(fd, most_bytes + 1, 0)

@@ -204,10 +204,9 @@ class Handles:
 
     In a forked child they are closed immediately and `closed` is true. Before that `on_fork` is called, so that
     compiled code forgets the numbers before another file can get them. `on_fork` must not be a method of an object that
-    holds this one: that would be a reference cycle.
-
-    Other threads read within `use`. `drop` and `close` then wait for the last use to end before they close a
-    descriptor, so that its number never becomes another file's during a read. Thread-safe.
+    holds this one: that would be a reference cycle. Other threads read within `use`. During a use, `drop` and `close`
+    leave the closing to the end of the last use, so that a number never becomes another file's during a read.
+    Thread-safe.
     """
 
     def __init__(self, on_fork: Callable[[], None] | None = None) -> None:

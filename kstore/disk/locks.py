@@ -61,7 +61,7 @@ def lock_partition(path: StrPath) -> Lock:
 
 
 def is_locked(root: StrPath) -> bool:
-    """Return whether a log, a store or a broker has locked the log directory; True if that cannot be determined.
+    """Return whether a log, a store or a broker has locked the log directory for writing; True if not known.
 
     Takes no lock, and creates no file.
     """

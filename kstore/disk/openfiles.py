@@ -3,8 +3,7 @@
 Files stay open and indexes mapped after a read, since opening one again takes a hundred times as long as a lookup. A
 `Holder` has such files: a sealed segment, an index file, a log open for writing. The budget counts descriptors; a map
 counts as one, and so does each 64 KiB of a copied index. Above the budget, holders that were not used since the last
-check close their files first. If the process still has no descriptor left, the budget is lower for a minute
-(`make_room`).
+check close their files first. If the process has no descriptor left, the budget is lower for a minute (`make_room`).
 
 Invariant: using a file only sets a flag. There is no list in order of use, and no lock.
 """
@@ -58,8 +57,7 @@ _counted_for = 0  # the budget at the last count
 _next_look = 0  # the budget is read again after this many were opened, since the process's limit may have changed
 _least_limit: int | None = None  # a lower budget, since the process had no descriptor left
 _least_limit_until = 0.0  # the end of the lower budget, by the monotonic clock
-# The sweep in progress. Not a lock, since an interrupt right after `acquire` would leave it taken forever; `setdefault`
-# and `del` are atomic.
+# The sweep in progress; `setdefault` and `del` are atomic, while an interrupt could leave a lock taken forever.
 _sweeping: dict[str, object] = {}
 
 
@@ -95,9 +93,8 @@ def held() -> int:
 def make_room() -> bool:
     """Close a quarter of the open files, and lower the budget for a minute; return False if none could be closed.
 
-    Called when the process has no descriptor left; the caller may hold locks. If another thread is sweeping, waits
-    until that has closed a file, which may need a sync first, but only for some seconds: it may be waiting for one of
-    the caller's locks.
+    Called when no descriptor is left; the caller may hold locks. If another thread is sweeping, waits until that has
+    closed a file, which may need a sync first, but only for seconds: it may be waiting for one of the caller's locks.
     """
     global _least_limit, _least_limit_until
     before = held()
@@ -176,7 +173,7 @@ def _keep_or_drop(holder: Holder, holds: int) -> None:
 
 
 def _reduce(spare: int, newcomer: Holder | None) -> None:
-    """Go round the ring, at most twice, until `spare` descriptors are free; skip a holder that was used once.
+    """Go round the ring, at most twice, until `spare` descriptors are free; skip a used holder the first time.
 
     `spare` is small, since some holders sync before they close a file.
     """

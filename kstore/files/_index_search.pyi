@@ -54,7 +54,7 @@ class Entries:
     def _has_size(self) -> bool:
         """Return whether the counts are known."""
     def _set_size(self, entries: int, room: int) -> None:
-        """Set the number of entries in use and that of entries with space; first drop a buffer that lacks some."""
+        """Set the numbers of entries in use and with space; the caller first drops a buffer that is too small."""
     def _hold(self, buffer: ReadableBuffer, filled: int = -1) -> None:
         """Search in `buffer` from now on; its first `filled` entries are there, by default `room`.
 
@@ -68,8 +68,7 @@ class Entries:
         """Return the bytes of memory that the proofs of searches by time take."""
     def _held_bytes(self) -> int:
         """Return the size of the held buffer, -1 without a buffer."""
-    def _is_mapped(self) -> bool:
-        """Return whether a file is mapped."""
+    def _is_mapped(self) -> bool: ...
     def _take_touched(self) -> bool:
         """Return whether the entries were read since the last call."""
     def _forget(self) -> Any:

@@ -235,7 +235,7 @@ cdef class Entries:
         return self.room >= 0
 
     cpdef _set_size(self, int64_t entries, int64_t room):  # type: None
-        """Set the number of entries in use and that of entries with space; first drop a buffer that lacks some."""
+        """Set the numbers of entries in use and with space; the caller first drops a buffer that is too small."""
         if entries < 0 or room < entries:
             raise ValueError(f"{entries} entries in an index that has room for {room}")
         self.count = entries
@@ -291,7 +291,6 @@ cdef class Entries:
         return -1 if self.data == NULL else self.view.len
 
     cpdef bint _is_mapped(self):
-        """Return whether a file is mapped."""
         return self._map is not None
 
     cpdef bint _take_touched(self):

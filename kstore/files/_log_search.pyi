@@ -136,8 +136,8 @@ def find_behind(
 
     The header of the named batch is read first, to check the entries against the log. If they were confirmed before
     and the next entries name the batch behind, only that batch is read. Returns None if the log contradicts the
-    entries, if no such record is found near them, or if the bytes are damaged: `find_timestamp` then reports the
-    damage. The CRC of each batch behind the named one is checked.
+    entries, if no record is near them, or if bytes are damaged, which `find_timestamp` then reports. Checks the CRC of
+    each batch behind the named one.
     """
 
 def header_at(fd: int, position: int, end: int, *, path: StrPath | None = None) -> BatchPlace | None:

@@ -389,8 +389,8 @@ def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, Time
 
     The header of the named batch is read first, to check the entries against the log. If they were confirmed before
     and the next entries name the batch behind, only that batch is read. Returns None if the log contradicts the
-    entries, if no such record is found near them, or if the bytes are damaged: `find_timestamp` then reports the
-    damage. The CRC of each batch behind the named one is checked.
+    entries, if no record is near them, or if bytes are damaged, which `find_timestamp` then reports. Checks the CRC of
+    each batch behind the named one.
     """
     cdef Found found
     if look_behind(fd, end, timestamp, min_offset, times, offsets, max_decompressed_bytes, False, &found):
@@ -435,10 +435,7 @@ cdef bint look_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset
 
 cdef Stop _frame_behind(Window *w, Header *h, const Neighbours *named, int64_t base_offset, int64_t timestamp,
                         int64_t min_offset, bint *is_proved) noexcept nogil:
-    """Frame the batch behind the one that both indexes name.
-
-    `is_proved` says whether the named batch was confirmed before; on return, whether it is confirmed now.
-    """
+    """Frame the batch behind the one that both indexes name; `is_proved`: whether that was, or now is, confirmed."""
     cdef Stop stop = BAD_ORDER
     cdef int64_t position, far, least
     cdef const uint8_t *p = NULL

@@ -36,7 +36,7 @@ class IndexFile(Entries):
     are copied to memory when they are first needed, and `refresh` adds new ones; a missing file has no entries.
 
     A writer that calls `pwrite` itself uses `fd` and `max_entries`. It writes the entry at `entries * entry_bytes` and
-    then sets `entries`, which tells `flush` of the write. `fd` is valid until `trim`, `truncate_to`, `replace`,
+    then sets `entries`, so that `flush` knows of the write. `fd` is valid until `trim`, `truncate_to`, `replace`,
     `create_empty` or `close`.
 
     As an `openfiles.Holder` it holds the bytes that are searched; the log closes the descriptor for writing (`park`).
@@ -189,7 +189,7 @@ class IndexFile(Entries):
             self._let_go()
 
     def holds(self) -> int:
-        """Return 0 if nothing is held, otherwise 1 plus the memory for the copy and the proofs in `COPY_BYTES`."""
+        """Return 0 if nothing is held, else 1 plus the memory of the copy and the proofs in units of `COPY_BYTES`."""
         size = self._held_bytes()
         if size < 0:
             return 0

@@ -1,4 +1,4 @@
-"""Parses kstore's own small JSON files as strictly as untrusted input: size, depth, names, types and ranges.
+"""Parses kstore's own small JSON files as untrusted input: checks size, depth, names, types and ranges.
 
 Errors name the file and the field. Invariant: any bytes result in an object of the expected form or a `StorageError`.
 """

@@ -85,12 +85,10 @@ def log_name(offset: int) -> str:
 
 
 def index_name(offset: int) -> str:
-    """Build the name of a segment's offset index."""
     return file_name(offset, OFFSET_INDEX)
 
 
 def time_index_name(offset: int) -> str:
-    """Build the name of a segment's time index."""
     return file_name(offset, TIME_INDEX)
 
 
@@ -201,7 +199,6 @@ def _suggested(name: str) -> str:
 
 
 def is_partition_name(name: str) -> bool:
-    """Return whether a directory of this name is a partition's."""
     try:
         parse_partition_name(name)
     except InvalidTopicError:

@@ -184,7 +184,6 @@ def check_partition(
 
 
 def check_metadata(directory: str, findings: Findings) -> None:
-    """Check a partition's `partition.metadata`."""
     path = os.path.join(directory, names.PARTITION_METADATA)
     how = "write it anew with the topic's id, or move it away where nothing tells the id"
     with findings.reading(path, "FORMAT 1.10", how):

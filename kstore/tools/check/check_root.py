@@ -67,7 +67,6 @@ def _check_loads(root: str, findings: Findings) -> None:
 
 
 def _check_role(root: str, findings: Findings) -> None:
-    """Check a follower's file."""
     path = os.path.join(root, follower_file.FOLLOWER_FILE)
     with findings.reading(path, "", "kstore.replicate into this directory writes it anew"):
         follows = follower_file.read_role(root)

@@ -267,7 +267,7 @@ def _name(files: Sequence[_File], known: set[int], places: Places) -> None:
 
 
 def _place_rest(file: _File, other: _File, places: Places) -> None:
-    """Settle a `file` with the base offset of `other`: batches that `other` lacks are kept if all are behind it."""
+    """Settle a `file` with the base offset of `other`: only its batches behind the end of `other` are kept."""
     held = set(other.keys(file.own, file.end).values())
     keys = file.keys(file.own, file.end)
     lacking = {position: key for position, key in keys.items() if key not in held}

@@ -198,7 +198,6 @@ def _was_flipped_last(batch: Batch, expected: int, marks: Marks) -> bool:
 
 
 def is_one_bit(value: int) -> bool:
-    """Return whether exactly one bit of a number is set."""
     return value > 0 and value & (value - 1) == 0
 
 

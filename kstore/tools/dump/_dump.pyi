@@ -12,8 +12,8 @@ class LogText:
 
     `deep` prints record lines, `contents` prints keys and values in them, `metadata` the part of the line before those.
     `control(key, value)` returns the text of a control record, `decode(offset, key, value)` the texts of a record's key
-    and value, all as bytes; if `decode` is None, they are text already. `gaps` maps the offset before each gap to the
-    one after it. After an error, `flush` writes the text printed before it.
+    and value, all as bytes; without `decode` they are text already. `gaps` maps the offset before each gap to the one
+    after it. After an error, `flush` writes the text printed before it.
 
     With `tolerant` the walk stops at bytes that are no sound v2 batch instead of printing them or raising, and `gaps`
     is empty; `print_batch` can still print them as a batch. An error is then one of the records of the batch at

@@ -75,8 +75,8 @@ cdef class LogText:
 
     `deep` prints record lines, `contents` prints keys and values in them, `metadata` the part of the line before those.
     `control(key, value)` returns the text of a control record, `decode(offset, key, value)` the texts of a record's key
-    and value, all as bytes; if `decode` is None, they are text already. `gaps` maps the offset before each gap to the
-    one after it. After an error, `flush` writes the text printed before it.
+    and value, all as bytes; without `decode` they are text already. `gaps` maps the offset before each gap to the one
+    after it. After an error, `flush` writes the text printed before it.
 
     With `tolerant` the walk stops at bytes that are no sound v2 batch instead of printing them or raising, and `gaps`
     is empty; `print_batch` can still print them as a batch. An error is then one of the records of the batch at
@@ -440,7 +440,7 @@ cdef class LogText:
         cdef int fault
         for i in range(r.headers_count):
             p = ks_parse_header(p, r.end, &key, &key_size, &value, &value_size, &fault)
-            if p == NULL:          # only if another thread wrote into the buffer meanwhile
+            if p == NULL:          # only if another thread writes into the buffer
                 raise CorruptRecordError(fault_text(fault), path=self._path)
             self._text(b",", 1 if i else 0, key, key_size)
         return 0
@@ -575,7 +575,7 @@ cdef class LogJson(LogText):
         self.put(b',"headers":[')
         for i in range(r.headers_count):
             p = ks_parse_header(p, r.end, &key, &key_size, &value, &value_size, &fault)
-            if p == NULL:          # only if another thread wrote into the buffer meanwhile
+            if p == NULL:          # only if another thread writes into the buffer
                 raise CorruptRecordError(fault_text(fault), path=self._path)
             self._octets(b',{"key' if i else b'{"key', 6 if i else 5, key, key_size)
             if self._contents:

@@ -36,10 +36,9 @@ Report = Callable[[str, int | None, str], object]
 
 @dataclass(frozen=True)
 class Span:
-    """A range of offsets, of times or of both; None is no bound.
+    """A range of offsets, of times or of both; None is no bound. Immutable.
 
     A time, in milliseconds, means the offset of the first record at or after it, as a search by time finds it.
-    Immutable.
     """
 
     from_offset: int | None = None
