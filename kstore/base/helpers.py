@@ -74,7 +74,6 @@ class _Works(Generic[Item, T]):
         self._helpers: list[threading.Thread] = []
 
     def run(self, at_once: int, name: str) -> Iterator[T]:
-        """Do the calling thread's part."""
         try:
             self._start_helpers(at_once, name)
             for group in self._groups:
@@ -125,7 +124,6 @@ class _Works(Generic[Item, T]):
             group.slots.put(None)
 
     def _help(self, group: _Group[Item]) -> None:
-        """Do a helper thread's part."""
         try:
             while group.items:
                 with self._next:

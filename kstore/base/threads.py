@@ -256,7 +256,6 @@ class Task(Generic[T]):
         return self._error
 
     def wait(self) -> T:
-        """Wait for the call, and return its result."""
         while not self.done:
             if self._ended.acquire(timeout=_LOOK_S):
                 self._ended.release()  # for other waiting threads

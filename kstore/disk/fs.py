@@ -195,7 +195,6 @@ def hole_behind(fd: int, position: int) -> int | None:
 
 
 def inode(fd: int) -> int:
-    """Return the file's inode number."""
     try:
         return os.fstat(fd).st_ino
     except OSError as error:

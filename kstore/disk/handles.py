@@ -282,8 +282,6 @@ class Handles:
 
 
 class _Use:
-    """One use of handles, for the duration of a `with` block."""
-
     __slots__ = ("_handles",)
 
     def __init__(self, handles: Handles) -> None:

@@ -105,7 +105,7 @@ def _lock_what_is_there(path: str, flags: int, byte: int, lock: Callable[[int], 
 
 
 def _is_locked(fd: int, lock: Callable[[int], None], patience: _Patience) -> bool:
-    """Whether the lock could be had; False while there is time to try again."""
+    """Take the lock; return False if another holds it and there is time to retry."""
     try:
         lock(fd)
     except OSError as error:

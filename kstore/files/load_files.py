@@ -84,7 +84,6 @@ class Done:
         return Done(applications, loads[-MOST_JOBS:])
 
     def joined(self, other: Done) -> Done:
-        """Return the loads of both."""
         applications = dict(other.applications)
         for name, version in self.applications.items():
             applications[name] = max(version, applications.get(name, version))
@@ -309,7 +308,6 @@ def _where_it_is(record: CommitRecord, records: Mapping[str, CommitRecord]) -> C
 
 
 def _is_the_same(one: str, other: str) -> bool:
-    """Return whether two paths lead to the same directory."""
     first, second = fs.stat(one), fs.stat(other)
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
 

@@ -80,7 +80,6 @@ def file_name(offset: int, kind: str, state: str = "") -> str:
 
 
 def log_name(offset: int) -> str:
-    """Build the name of the log file of the segment with this base offset."""
     return file_name(offset, LOG)
 
 

@@ -95,7 +95,6 @@ class TopicTable:
         return self._changed({**self.topics, names.check_topic(topic): record})
 
     def remove(self, topic: str) -> TopicTable:
-        """Return a table without the topic."""
         return self._changed({name: record for name, record in self.topics.items() if name != topic})
 
     def find(self, topic: str, topic_id: uuid.UUID | None = None) -> TopicRecord | None:

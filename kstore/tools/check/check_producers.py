@@ -112,7 +112,6 @@ class ProducerCheck:
         """The entries that each segment's transaction index should have, for segments that have or need one."""
 
     def enter(self, base_offset: int, has_index: bool) -> None:
-        """Start a segment."""
         self._leave()
         self._segment = base_offset
         path = os.path.join(self._directory, names.txn_index_name(base_offset))
@@ -153,7 +152,7 @@ class ProducerCheck:
         self._expected.clear()
 
     def _is_above(self, offset: int, unknown: int = LONG_MAX) -> bool:
-        """Return whether opening recovers an offset; `unknown` replaces a recovery point that is not known."""
+        """Return whether opening recovers an offset and rebuilds its files; use `unknown` without a recovery point."""
         return not self._has_marker and offset >= (unknown if self._flushed_below is None else self._flushed_below)
 
     def _was_cleaned(self, offset: int) -> bool:

@@ -72,7 +72,6 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
         done = (self.segments, self.reindex, self.remove, self.rename, self.lost, self.marks, self.aborted)
         return not any(done) and self.epochs is None
 

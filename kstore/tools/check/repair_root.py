@@ -54,7 +54,6 @@ class RootPlan:
 
     @property
     def errors(self) -> int:
-        """The number of faults."""
         return len(self.names) + len(self.by_hand) + len(self.missing)
 
 
@@ -100,7 +99,6 @@ def _plan_missing(plan: RootPlan, others: Sequence[str]) -> None:
 
 
 def _topic_id(directory: str) -> uuid.UUID | None:
-    """Return the topic id of a partition; None if its directory has none."""
     try:
         metadata = checkpoint.read_partition_metadata(directory)
     except StorageError:

@@ -113,7 +113,6 @@ class FullDump:
         self.damages = 0
 
     def run(self, source: Source) -> None:
-        """Dump a partition or a file."""
         for path in source.others:
             self._report_other(path)
         for stretch in stretches(source.segments, self._span, partial(self._report_unless_removed, source.directory)):
@@ -242,7 +241,6 @@ class FullDump:
             self._progress(self._done + position)
 
     def finish(self, size: int) -> None:
-        """Count a log as done."""
         self._done += size
         self.reach(0)
 
@@ -253,7 +251,6 @@ class FullDump:
         return not self._options.verify_index_only and not self._options.index_sanity_check
 
     def _index(self, path: str, stretch: Stretch, *, of_time: bool) -> None:
-        """Dump an offset index or a time index."""
         kind: type[OffsetEntries | TimeEntries] = TimeEntries if of_time else OffsetEntries
         entry_bytes = TIME_ENTRY_BYTES if of_time else OFFSET_ENTRY_BYTES
         first, second = ("timestamp", "offset") if of_time else ("offset", "position")
