@@ -1,4 +1,4 @@
-"""Records as columns, in both directions: Arrow and NumPy memory into batches, batches into Arrow memory.
+"""Columns: batches are encoded from Arrow and NumPy memory, and decoded into Arrow memory.
 
-Invariant: columns and records never disagree; `kstore._core` decides about a batch that the fast decoder doubts.
+Invariant: columns and records never disagree; `kstore._core` decodes each batch that the fast decoder rejects.
 """

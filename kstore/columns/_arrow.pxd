@@ -32,7 +32,7 @@ cdef extern from "columns/gather.h" nogil:
 
 cdef class Column:
     cdef ks_column c
-    cdef readonly str what             # how errors call it
+    cdef readonly str what             # its name in errors
     cdef object owner                  # keeps the memory alive
     cdef Column items                  # keep what `c` points to alive
     cdef Column names

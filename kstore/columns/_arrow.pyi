@@ -7,19 +7,19 @@ from _typeshed import ReadableBuffer
 
 @final
 class Column:
-    """One column of records, or a chunk of it: a description of memory that it keeps alive.
+    """One column of records, or a chunk of it: describes memory and keeps it alive.
 
-    `len` is its number of rows, `what` its name in errors; only functions of this module make one that is not empty.
-    Thread-safe: it does not change.
+    `len` is its number of rows, `what` its name in errors. Only functions of this module create a non-empty column.
+    Immutable; thread-safe.
     """
     @property
     def what(self) -> str: ...
     def __len__(self) -> int: ...
 
 def fixed(what: str, source: Any, valid: ReadableBuffer | None = None, *, padded: bool = False) -> Column:
-    """Rows of a buffer of one dimension, or of two if the bytes of each row are contiguous.
+    """Return the rows of a buffer of one dimension, or of two if the bytes of each row are contiguous.
 
-    `padded`: NUL bytes at a row's end do not belong to it. `valid` is None or a bit for each row, 0 for null.
+    With `padded`, NUL bytes at a row's end do not belong to it. `valid` is None or a bit for each row, 0 for null.
     """
 
 def times(
@@ -32,23 +32,23 @@ def times(
     is_unsigned: bool = False,
     has_nat: bool = False,
 ) -> Column:
-    """Numbers of a one-dimensional buffer; times `multiplier` or over `divisor` they are milliseconds.
+    """Return the numbers of a one-dimensional buffer; times `multiplier` and over `divisor` they are milliseconds.
 
-    `has_nat`: the least number of 64 bits means null, as in NumPy's times.
+    With `has_nat`, the lowest 64-bit integer means null, as in NumPy's times.
     """
 
 def pointers(what: str, rows: Iterable[ReadableBuffer | None], first: int = 0) -> Column:
-    """Rows that are bytes-like or None; a `TypeError` for another type names its row, counted from `first`."""
+    """Return a column of bytes-like rows or None; raises `TypeError` with the row's number, counted from `first`."""
 
 @final
 class Source:
-    """Columns of an object with the Arrow PyCapsule interface, chunk by chunk: an iterator of dicts by role.
+    """Columns of an object with the Arrow PyCapsule interface: an iterator of chunks, each a dict of columns by role.
 
-    `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" a struct (a record
-    batch, a table) may come instead: it gives a column for each field of these names, and its fields that say where a
-    record was (offset, partition, ...) are ignored. `roles` names the columns, `rows` is their number of rows, -1 while
-    it is not known. Raises `TypeError` for a type that cannot be stored, `InvalidColumnError` for unsound Arrow data.
-    Not thread-safe.
+    `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" the source may be a
+    struct (a record batch, a table) instead: each field with the name of a role is a column, and fields that describe
+    where a record came from (offset, partition, ...) are ignored. `roles` are the roles of the columns, `rows` is their
+    number of rows, -1 until it is known. Raises `TypeError` for a type that cannot be stored, `InvalidColumnError` for
+    unsound Arrow data. Not thread-safe.
     """
     @property
     def rows(self) -> int: ...

@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Columns of other libraries, read without a copy: Arrow data by its C interfaces, strided buffers, lists of bytes.
 
-Types, lengths and missing buffers are checked once, when a column comes in; gather.h checks each row. Invariant: no
-memory outside of the buffers that the structures name is read. The last offset of a buffer of bytes is trusted.
+Types, lengths and missing buffers are checked once, on import; gather.h checks each row. Invariant: no memory outside
+the buffers of the Arrow structures is read. The last offset of a buffer of bytes is trusted.
 """
 
 cimport cython
@@ -41,16 +41,16 @@ cdef extern from *:
         return stream->get_next(stream, out);
     }
     """
-    # Without the GIL: another thread, which the stream may wait for, may need it.
+    # Without the GIL: the stream may wait for another thread that needs it.
     int stream_schema "ks_stream_schema"(ArrowArrayStream *stream, ArrowSchema *out) noexcept nogil
     int stream_next "ks_stream_next"(ArrowArrayStream *stream, ArrowArray *out) noexcept nogil
 
 cdef enum:
-    LONGEST_FORMAT = 64                # the longest part of a format that is read here is a zone's name
+    LONGEST_FORMAT = 64                # the longest part of a format that is read here is a time zone's name
 
-cdef int64_t MAX_ROWS = <int64_t> 1 << 47      # and bytes: what 64-bit machines can address
-cdef int64_t MAX_VIEW_BUFFERS = <int64_t> 1 << 31      # a view names its buffer by a signed number of 32 bits
-cdef int64_t MAX_COLUMNS = 1 << 20             # of a table, which must be known by their names
+cdef int64_t MAX_ROWS = <int64_t> 1 << 47      # also of bytes: 64-bit machines address no more
+cdef int64_t MAX_VIEW_BUFFERS = <int64_t> 1 << 31      # a view's buffer number is a signed 32-bit integer
+cdef int64_t MAX_COLUMNS = 1 << 20             # of a table
 cdef const uint8_t *NOTHING = b"\x00"
 
 cdef enum Role:
@@ -60,7 +60,7 @@ cdef enum Role:
 
 cdef dict ROLES = {"value": BYTES, "key": BYTES, "timestamp": TIMES, "headers": HEADERS}
 
-# Further columns that a table of records may have: they say where records were, and are not stored.
+# Further columns that a table of records may have: they describe where the records came from, and are not stored.
 cdef frozenset IGNORED = frozenset((
     "offset", "partition", "topic", "timestamp_type", "timestampType", "partition_leader_epoch", "producer_id",
     "producer_epoch", "base_sequence", "sequence", "base_offset", "compression", "is_transactional", "is_tombstone",
@@ -69,10 +69,10 @@ cdef frozenset IGNORED = frozenset((
 
 @cython.final
 cdef class Column:
-    """One column of records, or a chunk of it: a description of memory that it keeps alive.
+    """One column of records, or a chunk of it: describes memory and keeps it alive.
 
-    `len` is its number of rows, `what` its name in errors; only functions of this module make one that is not empty.
-    Thread-safe: it does not change.
+    `len` is its number of rows, `what` its name in errors. Only functions of this module create a non-empty column.
+    Immutable; thread-safe.
     """
 
     def __len__(self):
@@ -108,9 +108,9 @@ cdef class _View:
 
 
 def fixed(str what, source: Any, valid: ReadableBuffer | None = None, *, bint padded=False) -> Column:
-    """Rows of a buffer of one dimension, or of two if the bytes of each row are contiguous.
+    """Return the rows of a buffer of one dimension, or of two if the bytes of each row are contiguous.
 
-    `padded`: NUL bytes at a row's end do not belong to it. `valid` is None or a bit for each row, 0 for null.
+    With `padded`, NUL bytes at a row's end do not belong to it. `valid` is None or a bit for each row, 0 for null.
     """
     cdef _View held = _View(source)
     cdef Py_buffer *view = &held.view
@@ -132,9 +132,9 @@ def fixed(str what, source: Any, valid: ReadableBuffer | None = None, *, bint pa
 
 def times(str what, source: Any, valid: ReadableBuffer | None = None, *, int64_t multiplier=1, int64_t divisor=1,
           bint is_unsigned=False, bint has_nat=False) -> Column:
-    """Numbers of a one-dimensional buffer; times `multiplier` or over `divisor` they are milliseconds.
+    """Return the numbers of a one-dimensional buffer; times `multiplier` and over `divisor` they are milliseconds.
 
-    `has_nat`: the least number of 64 bits means null, as in NumPy's times.
+    With `has_nat`, the lowest 64-bit integer means null, as in NumPy's times.
     """
     cdef _View held = _View(source)
     cdef Column column
@@ -178,7 +178,7 @@ cdef class _Pointers:
 
 
 def pointers(str what, rows: Iterable[ReadableBuffer | None], int64_t first=0) -> Column:
-    """Rows that are bytes-like or None; a `TypeError` for another type names its row, counted from `first`."""
+    """Return a column of bytes-like rows or None; raises `TypeError` with the row's number, counted from `first`."""
     cdef list kept = list(rows)
     cdef Py_ssize_t i, count = len(kept)
     cdef _Pointers held = _Pointers(count)
@@ -204,7 +204,7 @@ def pointers(str what, rows: Iterable[ReadableBuffer | None], int64_t first=0) -
 
 @cython.final
 cdef class _Shape:
-    """The checked type of a column: how its arrays are read."""
+    """The checked type of a column, which says how its arrays are read."""
     cdef int layout, is_unsigned
     cdef int64_t width, multiplier, divisor
     cdef _Shape items, names
@@ -260,7 +260,7 @@ cdef _Shape _bytes_shape(const ArrowSchema *schema, str what):
         if text not in NUMBERS:
             raise InvalidColumnError(f"{what}: a dictionary with indices of {_told(text)}")
         _format(schema.dictionary)
-        if schema.dictionary.dictionary != NULL:       # it might be its own: not followed
+        if schema.dictionary.dictionary != NULL:       # not followed: a dictionary might contain itself
             raise TypeError(f"{what}: a dictionary of dictionaries is not taken")
         shape = _Shape(KS_DICTIONARY)
         shape.width, shape.is_unsigned = NUMBERS[text]
@@ -333,7 +333,7 @@ cdef _Shape _shape(const ArrowSchema *schema, int role, str what):
 # ---- Arrow arrays.
 
 cdef int _check(const ArrowArray *array, str what, int64_t buffers, int64_t children, bint dictionary) except -1:
-    """Check the rules for any array; with -1 for `buffers` the caller checks their number."""
+    """Check the rules for all arrays; if `buffers` is -1, the caller checks their number."""
     if array == NULL or array.release == NULL:
         raise InvalidColumnError(f"{what}: an Arrow array that has been released")
     if array.length < 0 or array.offset < 0 or array.length > MAX_ROWS or array.offset > MAX_ROWS:
@@ -359,7 +359,7 @@ cdef const uint8_t *_buffer(const ArrowArray *array, int64_t number, bint needed
 
 
 cdef Column _import(_Shape shape, const ArrowArray *array, int64_t skip, int64_t length, object owner, str what):
-    """Rows [skip, skip + length) of an array of bytes, times or headers."""
+    """Return rows [skip, skip + length) of an array of bytes, times or headers."""
     cdef Column column = _column(what, shape.layout, length, owner)
     cdef ks_column *c = &column.c
     cdef bint rows = length > 0
@@ -419,7 +419,7 @@ cdef int64_t _length(const ArrowArray *array, str what) except -1:
 
 
 cdef int _import_range(ks_column *c, bint narrow, str what) except -1:
-    """Check the first and the last offset; the others are checked, row by row, to lie between them."""
+    """Check the first and the last offset; each row's offsets are later checked to lie between them."""
     if c.length == 0:
         return 0
     c.low = ks_i32(c.offsets, c.offset) if narrow else ks_i64(c.offsets, c.offset)
@@ -445,7 +445,7 @@ cdef int _import_views(ks_column *c, const ArrowArray *array, bint rows, str wha
 
 
 cdef int _import_headers(Column column, _Shape shape, const ArrowArray *array, str what) except -1:
-    """Import the names and values of a list's entries; the list's offsets count the rows of both."""
+    """Import the names and values of a list's entries; the list's offsets index both."""
     cdef const ArrowArray *entries = array.children[0]
     cdef int64_t i
     _check(entries, f"entries of {what}", 1, 2, False)
@@ -455,7 +455,7 @@ cdef int _import_headers(Column column, _Shape shape, const ArrowArray *array, s
                            f"keys of {what}")
     column.items = _import(shape.items, entries.children[1], entries.offset, entries.length, column.owner,
                            f"values of {what}")
-    # After both columns, which confirm the number of entries.
+    # Only now: importing both columns has checked the number of entries.
     if entries.null_count != 0 and entries.buffers[0] != NULL:
         for i in range(column.c.low, column.c.high):
             if not ks_bit(<const uint8_t *> entries.buffers[0], entries.offset + i):
@@ -469,7 +469,7 @@ cdef int _import_headers(Column column, _Shape shape, const ArrowArray *array, s
 
 @cython.final
 cdef class _Held:
-    """An Arrow array that this module owns: released with the last column that reads it."""
+    """An Arrow array that this module owns; released with the last column that reads it."""
     cdef ArrowArray array
 
     def __dealloc__(self):
@@ -479,13 +479,13 @@ cdef class _Held:
 
 @cython.final
 cdef class Source:
-    """Columns of an object with the Arrow PyCapsule interface, chunk by chunk: an iterator of dicts by role.
+    """Columns of an object with the Arrow PyCapsule interface: an iterator of chunks, each a dict of columns by role.
 
-    `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" a struct (a record
-    batch, a table) may come instead: it gives a column for each field of these names, and its fields that say where a
-    record was (offset, partition, ...) are ignored. `roles` names the columns, `rows` is their number of rows, -1 while
-    it is not known. Raises `TypeError` for a type that cannot be stored, `InvalidColumnError` for unsound Arrow data.
-    Not thread-safe.
+    `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" the source may be a
+    struct (a record batch, a table) instead: each field with the name of a role is a column, and fields that describe
+    where a record came from (offset, partition, ...) are ignored. `roles` are the roles of the columns, `rows` is their
+    number of rows, -1 until it is known. Raises `TypeError` for a type that cannot be stored, `InvalidColumnError` for
+    unsound Arrow data. Not thread-safe.
     """
 
     cdef ArrowSchema _schema
@@ -565,7 +565,7 @@ cdef class Source:
         if not 0 <= self._schema.n_children <= MAX_COLUMNS:
             raise InvalidColumnError(f"{self._what}: an Arrow schema with {self._schema.n_children} children, where up to "
                                      f"{MAX_COLUMNS} are taken")
-        # No more than there are names: among these is a wrong one if there are more.
+        # One more than the known names is enough to find an unknown or repeated one.
         for i in range(min(self._schema.n_children, <int64_t> len(ROLES) + len(IGNORED) + 1)):
             child = _child(&self._schema, i, self._schema.n_children, self._what)
             _format(child)
@@ -617,7 +617,7 @@ cdef class Source:
             for role, number, shape in self._fields:
                 child = array.children[<int64_t> number]
                 chunk[role] = _import(shape, child, array.offset, array.length, held, f"column {role!r} of {self._what}")
-            # After the columns, which confirm the number of rows.
+            # Only now: importing the columns has checked the number of rows.
             if array.null_count != 0 and array.buffers[0] != NULL:
                 for i in range(array.length):
                     if not ks_bit(<const uint8_t *> array.buffers[0], array.offset + i):

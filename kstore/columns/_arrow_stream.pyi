@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from kstore.columns._columns import Columns
 
 def stream_capsule(chunks: Iterable[Columns], fields: tuple[tuple[str, str], ...], owner: object = None) -> object:
-    """An `arrow_array_stream` capsule of an iterator of `Columns`, with the fields as `fields_of` gives them.
+    """Return an `arrow_array_stream` capsule of `Columns`, with the fields that `fields_of` returns.
 
     `owner` is kept alive until the stream is released.
     """

@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """An iterator of `Columns` as an Arrow stream, through which `pyarrow`, `polars`, `duckdb` and `pandas` read a log.
 
-An engine calls the stream from any thread, one call at a time, and without the GIL. Invariant: an exception of the
-iterator becomes an errno and a message, and no Python object is used once the interpreter is shutting down.
+An engine calls the stream from any thread, one call at a time, without the GIL. Invariant: an exception of the
+iterator becomes an errno and a message, and no Python object is used while the interpreter shuts down.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
@@ -33,7 +33,7 @@ cdef class _Stream:
     cdef bytes error
 
     cdef int fail(self, error) noexcept:
-        """Keep the message of an error; returns its errno."""
+        """Store the message of an error and return its errno."""
         self.chunks = iter(())
         try:
             self.error = f"{type(error).__name__}: {error}".encode(errors="replace")
@@ -108,7 +108,7 @@ cdef void _free_capsule(object capsule) noexcept:
 
 def stream_capsule(chunks: Iterable[Columns], tuple fields: tuple[tuple[str, str], ...],
                    owner: object = None) -> object:
-    """An `arrow_array_stream` capsule of an iterator of `Columns`, with the fields as `fields_of` gives them.
+    """Return an `arrow_array_stream` capsule of `Columns`, with the fields that `fields_of` returns.
 
     `owner` is kept alive until the stream is released.
     """

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The Arrow C data and stream interfaces (arrow_c.h), for the modules that speak them."""
+"""The Arrow C data and stream interfaces (arrow_c.h)."""
 
 from libc.stdint cimport int64_t
 

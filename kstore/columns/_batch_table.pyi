@@ -1,4 +1,4 @@
-"""One row for each batch, from the headers alone: `Log.batch_table`."""
+"""One row for each batch, read from the headers only: `Log.batch_table`."""
 
 from collections.abc import Iterable
 from typing import Any, Final, final
@@ -12,7 +12,7 @@ BATCH_COLUMNS: Final[tuple[str, ...]]
 
 @final
 class BatchTable:
-    """Builds a table of batches; its methods are those of `_read.Reader`. Not thread-safe."""
+    """Builds a table of batches; its methods are those of `_column_reader.Reader`. Not thread-safe."""
     @property
     def path(self) -> Any: ...
     def __init__(self, threads: int = 1) -> None: ...
@@ -29,7 +29,7 @@ class BatchTable:
     def seek(self, start_offset: int, end_offset: int) -> None:
         """Read the batches with offsets in `[start_offset, end_offset)` from now on."""
     def begin(self, max_rows: int, max_bytes: int) -> None:
-        """Begin with no rows; the limits are not used."""
+        """Drop all rows; the limits are not used."""
     @property
     def least(self) -> int: ...
     def open(
@@ -41,21 +41,21 @@ class BatchTable:
         least: int | None = None,
         held: object = None,
     ) -> None:
-        """Go to a batch of the file of the segment that begins at `base_offset`; `least` is as with `Reader.open`.
+        """Move to a batch of the segment with this base offset; `least` is as in `Reader.open`.
 
-        `held` is not needed: all threads are done when `read` returns.
+        `held` is not used: no thread reads the file after `read` has returned.
         """
     def leave_out(self, aborted: AbortedFilter | None) -> None:
-        """Leave out the batches of these transactions from now on; None for none."""
+        """Leave out the batches of these transactions from now on; None leaves out none."""
     def mark(self) -> None:
-        """Remember how many rows there are, for `back`."""
+        """Remember the number of rows, for `back`."""
     def back(self) -> None:
-        """Drop the rows since `mark`; the next `read` begins where they began."""
+        """Drop the rows since `mark`; `next_offset` is again that of `mark`."""
     def divide(self, borders: Iterable[int]) -> None:
-        """Let the next `read` begin at several positions at once: those of possible batches, in any order."""
+        """Let the next `read` start at several positions in parallel: those of possible batches, in any order."""
     def read(self, pause: int, end: int, bytes_ahead: int, most: int = ...) -> str:
-        """Read headers up to a batch that begins at or behind `pause`; returns "end", "past" or "alone"."""
+        """Read headers up to a batch that starts at or after `pause`; returns "end", "past" or "alone"."""
     def read_slowly(self, data: ReadableBuffer | None) -> str:
-        """Read the first batch of `data`, which is at `position`; raises its error, unless it is sound after all."""
+        """Read the first batch of `data`, which is at `position`, with the batch iterator; raises its errors."""
     def finish(self, next_offset: int | None = None) -> Columns:
         """Return the rows as `Columns`."""

@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""One row for each batch, from the headers alone: `Log.batch_table`.
+"""One row for each batch, read from the headers only: `Log.batch_table`.
 
-The walk is in batchtable.h, without the GIL. Invariant: the batch iterator decides about a frame that is not sound, so
-that a table and the batches never differ.
+batchtable.h reads the headers, without the GIL. Invariant: the batch iterator decides about a frame that is not sound,
+so that a table and the batches never differ.
 """
 
 cimport cython
@@ -36,7 +36,7 @@ cdef size_t _at(const void *field) noexcept:
     return <size_t> (<const uint8_t *> field - <const uint8_t *> &_h)
 
 
-# Each column: its name, Arrow format, NumPy type, and its place in ks_header.
+# For each column its name, Arrow format, NumPy type, and place in ks_header.
 cdef tuple _FIELDS = (
     ("base_offset", "l", "int64", _at(&_h.base_offset)),
     ("last_offset", "l", "int64", _at(&_h.last_offset)),
@@ -63,7 +63,7 @@ BATCH_COLUMNS = tuple([name for name, *_ in _FIELDS])  # type: tuple[str, ...]
 
 @cython.final
 cdef class BatchTable:
-    """Builds a table of batches; its methods are those of `_read.Reader`. Not thread-safe."""
+    """Builds a table of batches; its methods are those of `_column_reader.Reader`. Not thread-safe."""
 
     cdef ks_reader _r
     cdef ks_headers_memory _memory
@@ -74,7 +74,7 @@ cdef class BatchTable:
     cdef int64_t _segment
     cdef int _threads
     cdef list _borders
-    cdef AbortedFilter _aborted        # what _r.aborted points into
+    cdef AbortedFilter _aborted        # owns the memory of _r.aborted
     cdef readonly object path  # type: Any
 
     def __init__(self, int threads=1):
@@ -108,11 +108,11 @@ cdef class BatchTable:
         self._r.start_offset = self._r.next_offset = start_offset
         self._r.last_wanted = end_offset if end_offset == NO_LIMIT else end_offset - 1
         if start_offset >= end_offset:
-            self._r.last_wanted = -1  # an empty range inside a batch gives no row either
+            self._r.last_wanted = -1  # an empty range inside a batch has no row either
         self._r.last_position = -1
 
     def begin(self, max_rows: int, max_bytes: int) -> None:
-        """Begin with no rows; the limits are not used."""
+        """Drop all rows; the limits are not used."""
         self._n = 0
 
     @property
@@ -121,9 +121,9 @@ cdef class BatchTable:
 
     def open(self, int fd, int64_t position, object path: StrPath | None, int64_t base_offset, least: int | None = None,
              held: object = None) -> None:
-        """Go to a batch of the file of the segment that begins at `base_offset`; `least` is as with `Reader.open`.
+        """Move to a batch of the segment with this base offset; `least` is as in `Reader.open`.
 
-        `held` is not needed: all threads are done when `read` returns.
+        `held` is not used: no thread reads the file after `read` has returned.
         """
         self._r.fd = fd
         self._r.chained = least is not None
@@ -135,27 +135,27 @@ cdef class BatchTable:
         self._segment = base_offset
 
     def leave_out(self, AbortedFilter aborted: AbortedFilter | None) -> None:
-        """Leave out the batches of these transactions from now on; None for none."""
+        """Leave out the batches of these transactions from now on; None leaves out none."""
         self._aborted = aborted
         self._r.aborted = NULL if aborted is None else aborted._spans
         self._r.aborted_n = 0 if aborted is None else aborted._count
 
     def mark(self) -> None:
-        """Remember how many rows there are, for `back`."""
+        """Remember the number of rows, for `back`."""
         self._mark = self._n
         self._marked_offset = self._r.next_offset
 
     def back(self) -> None:
-        """Drop the rows since `mark`; the next `read` begins where they began."""
+        """Drop the rows since `mark`; `next_offset` is again that of `mark`."""
         self._n = self._mark
         self._r.next_offset = self._marked_offset
 
     def divide(self, borders: Iterable[int]) -> None:
-        """Let the next `read` begin at several positions at once: those of possible batches, in any order."""
+        """Let the next `read` start at several positions in parallel: those of possible batches, in any order."""
         self._borders = list(borders)
 
     def read(self, int64_t pause, int64_t end, int64_t bytes_ahead, int64_t most=NO_LIMIT) -> str:
-        """Read headers up to a batch that begins at or behind `pause`; returns "end", "past" or "alone"."""
+        """Read headers up to a batch that starts at or after `pause`; returns "end", "past" or "alone"."""
         cdef int stop
         cdef int64_t borders[KS_MAX_BORDERS]
         cdef int64_t count = 1
@@ -182,7 +182,7 @@ cdef class BatchTable:
         return "past" if stop == KS_PAST else "alone" if stop == KS_LEFT_ALONE else "end"
 
     def read_slowly(self, data: ReadableBuffer | None) -> str:
-        """Read the first batch of `data`, which is at `position`; raises its error, unless it is sound after all."""
+        """Read the first batch of `data`, which is at `position`, with the batch iterator; raises its errors."""
         cdef ks_header h
         # If the format changes, check the CRC: no CRC covers the format itself, but each format has a CRC of its own.
         cdef bint changes = self._r.chained and memoryview(data)[MAGIC_AT] != self._r.magic
@@ -208,7 +208,7 @@ cdef class BatchTable:
         for name, _, kind, _ in _FIELDS:
             columns.memories[name] = new_memory(self._n * <Py_ssize_t> np.dtype(kind).itemsize)
             columns.columns[name] = np.frombuffer(columns.memories[name], kind)
-        while first < self._n:             # all fields of as many rows as the nearest cache holds
+        while first < self._n:             # all fields of as many rows as the first-level cache holds
             for name, _, kind, at in _FIELDS:
                 memory = columns.memories[name]
                 width = columns.columns[name].itemsize

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Rows in step, and how they get into a packer, for modules that choose the packer."""
+"""Rows of several columns, and the functions that pack them, for modules that choose the packer."""
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -25,9 +25,9 @@ cdef extern from "columns/encode.h" nogil:
         ks_widths widths
 
 cdef enum:
-    BLOCK = 256                        # rows gathered at a time: their pointers stay in the first cache
+    BLOCK = 256                        # rows gathered at a time: their pointers stay in the first-level cache
 
-# What stopped the packing of rows, and is wanted of the caller.
+# Why the packing of rows stopped; the caller acts on it.
 cdef enum:
     EXHAUSTED
     ENOUGH
@@ -46,18 +46,18 @@ cdef class Rows:
     cdef readonly int64_t first
     cdef int64_t _time
 
-    # The block at hand: rows [at - _taken, at - _taken + _block) of the stretch, of which `_taken` are packed.
+    # The current block: rows [at - _taken, at - _taken + _block), of which the first `_taken` are packed.
     cdef int64_t _block, _taken
     cdef ks_bytes[BLOCK] _value
     cdef ks_bytes[BLOCK] _key
     cdef ks_bytes[BLOCK] _header
     cdef int64_t[BLOCK] _stamp
-    cdef int _slack                    # KS_SLACK bytes can be read from where each key and each value begins
+    cdef int _slack                    # KS_SLACK bytes are readable from the start of each key and each value
     cdef uint8_t *_scratch
     cdef int64_t _scratch_bytes
 
     cdef int _fault
-    cdef int _faulty                   # the column
+    cdef int _faulty                   # the number of the faulty column
 
     cdef void step(self, int64_t count) noexcept nogil
     cdef int gather(self) noexcept nogil

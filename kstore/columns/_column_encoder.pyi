@@ -1,4 +1,4 @@
-"""The encoder for columns: their rows go into a `Packer`'s batches, without the GIL and without an object for each."""
+"""The encoder for columns: packs their rows into batches, without the GIL and without an object for each row."""
 
 from collections.abc import Iterable
 from typing import Any, final
@@ -8,11 +8,11 @@ from kstore.columns._arrow import Column
 
 @final
 class Rows:
-    """The next `count` rows of each column, packed in step.
+    """The next `count` rows of each column, which are packed together.
 
-    Takes the columns, each with the number of its first row; None for `keys` or `headers` means that no record has
-    them, for `times` that all get `time`. `at` counts the packed rows, `first` is the first row's number in errors.
-    Not thread-safe.
+    Takes the columns, each with the number of its first row. If `keys` or `headers` is None, no record has them; if
+    `times` is None, all records get `time`. `at` is the number of packed rows, `first` the number of the first row in
+    errors. Not thread-safe.
     """
     @property
     def at(self) -> int: ...
@@ -37,10 +37,10 @@ class Rows:
     ) -> None: ...
 
 def pack(packer: Packer, rows: Rows, limit_bytes: int) -> bool:
-    """Pack rows until `limit_bytes` of finished batches are in the packer; False once all rows are in.
+    """Pack rows until the packer has `limit_bytes` of finished batches; return False once all rows are packed.
 
-    The last batch stays open for further rows, until `close`. A refused row raises `InvalidRecordError`,
-    `InvalidTimestampError` or `RecordTooLargeError` with its number, an unsound one `InvalidColumnError`; the open
+    The last batch stays open for further rows until `close`. Raises `InvalidRecordError`, `InvalidTimestampError` or
+    `RecordTooLargeError` with the row's number for a refused row, `InvalidColumnError` for an unsound one; the open
     batch is then dropped.
     """
 
@@ -48,31 +48,31 @@ def close(packer: Packer) -> None:
     """Finish the open batch, if there is one."""
 
 def memory(packer: Packer) -> int:
-    """The bytes of memory that the packer has for batches, in use or not."""
+    """Return the bytes of memory that the packer has for batches, in use or not."""
 
 def shrink(packer: Packer) -> int:
-    """Give back the memory that the packer does not use; returns how many bytes it keeps."""
+    """Release the memory that the packer does not use; return the number of bytes that it keeps."""
 
 def hand_over(packer: Packer, spare: Packer) -> None:
-    """Move the finished batches to `spare`, which is empty, and take its memory for the next ones.
+    """Move the finished batches to the empty `spare`, and take its memory for the next batches.
 
-    The packer goes on with its open batch. Both may then be used by different threads.
+    The packer keeps its open batch. Different threads may then use the two packers.
     """
 
 def compress(plain: Packer, packed: Packer, codec: int, level: int | None) -> None:
-    """Compress the record sections of `plain`'s finished batches into `packed`, which is empty; may run in any thread.
+    """Compress the record sections of `plain`'s finished batches into the empty `packed`; any thread may call it.
 
-    Each section lies behind room for the header of its batch, which has nothing but the batch's length.
+    Space for the batch header precedes each section; only the batch's length is written there.
     """
 
 natively: bool
 
 def put_compressed(packer: Packer, plain: Packer, packed: Packer) -> None:
-    """Write the batches of `plain` into `packer`, which is empty, with the sections that `compress` made of them.
+    """Write the batches of `plain` into the empty `packer`, with the sections that `compress` made; empties `packed`.
 
-    A batch that is too large is split. Raises `RecordTooLargeError` for a record that is larger than a batch may be
-    even when compressed; the batches before it are in the packer. `packed` is empty then.
+    Splits a batch that is too large. Raises `RecordTooLargeError` for a record that exceeds a batch even when
+    compressed; the packer then has the batches before it.
     """
 
 def header_sections(what: str, rows: Iterable[Any], first: int) -> Column:
-    """A column of headers from the forms that `append_many` accepts: for each record pairs, a dict, or None."""
+    """Return a column of headers; each row is pairs, a dict, or None, as in `append_many`."""

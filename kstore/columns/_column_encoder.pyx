@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The encoder for columns: their rows go into a `Packer`'s batches, without the GIL and without an object for each.
+"""The encoder for columns: packs their rows into batches, without the GIL and without an object for each row.
 
-Invariant: the batches are byte for byte those that the packer makes of the same records one by one.
+Invariant: the batches are byte for byte those that the `Packer` writes for the same records one by one.
 """
 
 cimport cython
@@ -55,7 +55,7 @@ cdef extern from "columns/encode.h" nogil:
 
 cdef enum:
     SCRATCH_BYTES = 65536              # for the headers encoded at a time; one row may need more
-    SUMMED_BYTES = 32768               # so many bytes are still in the first cache when their checksum is computed
+    SUMMED_BYTES = 32768               # checksummed at a time, while they are still in the first-level cache
 
 cdef int64_t LONG_MAX = 0x7fffffffffffffff
 cdef const uint8_t *NO_HEADERS = b"\x00"
@@ -72,11 +72,11 @@ cdef dict FAULTS = {
 
 @cython.final
 cdef class Rows:
-    """The next `count` rows of each column, packed in step.
+    """The next `count` rows of each column, which are packed together.
 
-    Takes the columns, each with the number of its first row; None for `keys` or `headers` means that no record has
-    them, for `times` that all get `time`. `at` counts the packed rows, `first` is the first row's number in errors.
-    Not thread-safe.
+    Takes the columns, each with the number of its first row. If `keys` or `headers` is None, no record has them; if
+    `times` is None, all records get `time`. `at` is the number of packed rows, `first` the number of the first row in
+    errors. Not thread-safe.
     """
 
     def __init__(self, Column values not None, int64_t value_at, Column keys: Column | None, int64_t key_at,
@@ -100,12 +100,12 @@ cdef class Rows:
         return FAULTY
 
     cdef void step(self, int64_t count) noexcept nogil:
-        """Count rows of the block as packed."""
+        """Count the next `count` rows of the block as packed."""
         self._taken += count
         self.at += count
 
     cdef int gather(self) noexcept nogil:
-        """Gather the next block: returns 0, or the code of the fault in its first row."""
+        """Gather the next block; return 0, or a code if its first row is faulty or there is no memory."""
         cdef int64_t n = min(<int64_t> BLOCK, self.count - self.at), i
         cdef int fault = 0, slack = 0
         self._taken = self._block = 0
@@ -156,7 +156,7 @@ cdef class Rows:
                 fault[0] = <int> -size
                 return i
             if used + size + 16 > self._scratch_bytes:
-                if used:                            # the bytes written so far must not move: rows point to them
+                if used:                            # rows point to the bytes written so far, which must not move
                     return i
                 grown = PyMem_RawRealloc(self._scratch, <size_t> max(<int64_t> SCRATCH_BYTES, size + 16))
                 if grown == NULL:
@@ -187,10 +187,10 @@ cdef class Rows:
 
 
 def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes) -> bool:
-    """Pack rows until `limit_bytes` of finished batches are in the packer; False once all rows are in.
+    """Pack rows until the packer has `limit_bytes` of finished batches; return False once all rows are packed.
 
-    The last batch stays open for further rows, until `close`. A refused row raises `InvalidRecordError`,
-    `InvalidTimestampError` or `RecordTooLargeError` with its number, an unsound one `InvalidColumnError`; the open
+    The last batch stays open for further rows until `close`. Raises `InvalidRecordError`, `InvalidTimestampError` or
+    `RecordTooLargeError` with the row's number for a refused row, `InvalidColumnError` for an unsound one; the open
     batch is then dropped.
     """
     cdef int code
@@ -224,7 +224,7 @@ def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes) -> 
 
 
 cdef int put_odd(Packer packer, Rows rows, int64_t i) except -1:
-    """Have the packer itself append row `i` of the block: alone in a batch, or refused with its number."""
+    """Append row `i` of the block by the packer itself, which puts it alone in a batch or refuses it by number."""
     cdef ks_bytes key = rows._key[i] if rows._keys is not None else ks_bytes(NULL, -1)
     cdef ks_bytes headers = rows._header[i] if rows._headers is not None else ks_bytes(NO_HEADERS, 1)
     packer.records = rows.first + rows.at + i - rows._taken
@@ -255,11 +255,11 @@ cdef int _fill(Packer packer, Rows rows, Py_ssize_t limit_bytes, int64_t *total)
 cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
                       const int64_t *times, int slack, int64_t n, Py_ssize_t limit_bytes, int64_t *added,
                       int64_t enough, int *code, int64_t *total) noexcept nogil:
-    """Put rows into a packer that the caller has entered; returns how many, and in `code` why it stopped.
+    """Put rows into a packer that the caller has entered; return how many, and in `code` why it stopped.
 
-    `code` is EXHAUSTED once all rows are in, ENOUGH at `limit_bytes` of finished batches and once `added` reaches
-    `enough`; the bytes of records and of headers of new batches are added to `added`. With MORE_ROOM `total` is the
-    size of the next record. With `slack` KS_SLACK bytes can be read from the beginning of each key and value on.
+    `code` is EXHAUSTED once all rows are packed, ENOUGH at `limit_bytes` of finished batches or once `added` reaches
+    `enough`. `added` grows by the bytes of the records and of the headers of new batches. With MORE_ROOM `total` is the
+    size of the next record. With `slack` KS_SLACK bytes are readable from the start of each key and value.
     """
     cdef ks_open_batch batch
     cdef const ks_bytes *key = NULL
@@ -352,15 +352,15 @@ def close(Packer packer not None) -> None:
         packer.leave()
 
 
-# ---- Compression: finished batches go from the packer that makes them through a codec into the one that is written.
+# ---- Compression: of the finished batches of one packer, into another one whose batches are written to the log.
 
 def memory(Packer packer not None) -> int:
-    """The bytes of memory that the packer has for batches, in use or not."""
+    """Return the bytes of memory that the packer has for batches, in use or not."""
     return packer._capacity
 
 
 def shrink(Packer packer not None) -> int:
-    """Give back the memory that the packer does not use; returns how many bytes it keeps."""
+    """Release the memory that the packer does not use; return the number of bytes that it keeps."""
     packer.enter()
     try:
         packer.shrink()
@@ -370,9 +370,9 @@ def shrink(Packer packer not None) -> int:
 
 
 def hand_over(Packer packer not None, Packer spare not None) -> None:
-    """Move the finished batches to `spare`, which is empty, and take its memory for the next ones.
+    """Move the finished batches to the empty `spare`, and take its memory for the next batches.
 
-    The packer goes on with its open batch. Both may then be used by different threads.
+    The packer keeps its open batch. Different threads may then use the two packers.
     """
     cdef Py_ssize_t rest
     packer.enter()
@@ -400,9 +400,9 @@ def hand_over(Packer packer not None, Packer spare not None) -> None:
 
 
 def compress(Packer plain not None, Packer packed not None, int codec, level: int | None) -> None:
-    """Compress the record sections of `plain`'s finished batches into `packed`, which is empty; may run in any thread.
+    """Compress the record sections of `plain`'s finished batches into the empty `packed`; any thread may call it.
 
-    Each section lies behind room for the header of its batch, which has nothing but the batch's length.
+    Space for the batch header precedes each section; only the batch's length is written there.
     """
     plain.enter()
     try:
@@ -430,12 +430,12 @@ cdef void _empty(Packer packed) noexcept nogil:
 
 
 cdef Py_ssize_t _packed_size(const uint8_t *p) noexcept nogil:
-    """The bytes of a compressed section and the room before it: more than a batch can have where it did not get smaller."""
+    """Return the size of a compressed section with its header; it can exceed the largest batch if it did not shrink."""
     return <Py_ssize_t> <uint32_t> load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
 
 
 cdef void _end_section(Packer packed, Py_ssize_t size) noexcept nogil:
-    """Count a section of `size` bytes as written, with the room before it."""
+    """Count a section of `size` bytes and the space for its header as written."""
     store32(packed.data + packed._used + BATCH_LENGTH_AT, <int32_t> <uint32_t> (RECORDS_AT + size - LOG_OVERHEAD))
     packed._used += RECORDS_AT + size
     packed.finished = packed._used
@@ -443,7 +443,7 @@ cdef void _end_section(Packer packed, Py_ssize_t size) noexcept nogil:
 
 
 cdef bint _compress_natively(Packer plain, Packer packed, int codec, level) except -1:
-    """Compress without the GIL; False, and nothing is written, where that cannot be done."""
+    """Compress without the GIL; return False, with nothing written, if that is not possible."""
     cdef Py_ssize_t at = 0, size, room = 0
     cdef size_t bound
     cdef int64_t made = 0
@@ -489,10 +489,10 @@ cdef int _compress_by_package(Packer plain, Packer packed, int codec, level) exc
 
 
 def put_compressed(Packer packer not None, Packer plain not None, Packer packed not None) -> None:
-    """Write the batches of `plain` into `packer`, which is empty, with the sections that `compress` made of them.
+    """Write the batches of `plain` into the empty `packer`, with the sections that `compress` made; empties `packed`.
 
-    A batch that is too large is split. Raises `RecordTooLargeError` for a record that is larger than a batch may be
-    even when compressed; the batches before it are in the packer. `packed` is empty then.
+    Splits a batch that is too large. Raises `RecordTooLargeError` for a record that exceeds a batch even when
+    compressed; the packer then has the batches before it.
     """
     packer.enter()
     try:
@@ -522,7 +522,7 @@ def put_compressed(Packer packer not None, Packer plain not None, Packer packed 
 
 
 cdef bint _all_fit(Packer packer, Packer plain, Packer packed) except -1:
-    """Whether no batch has to be split."""
+    """Return whether no batch has to be split."""
     cdef Py_ssize_t at = 0, size, plain_at = 0, plain_size
     cdef int64_t most = compression.MAX_DECOMPRESSED_BYTES
     while at < packed.finished:
@@ -536,7 +536,7 @@ cdef bint _all_fit(Packer packer, Packer plain, Packer packed) except -1:
 
 
 cdef void _put_headers(Packer packer, Packer plain, Packer packed) noexcept:
-    """Take the memory of `packed`, and write the headers before its sections."""
+    """Take over the memory of `packed`, and write the header of each section into it."""
     cdef Py_ssize_t at = 0, size
     cdef const uint8_t *p = plain.data
     packer.data, packed.data = packed.data, packer.data
@@ -551,7 +551,7 @@ cdef void _put_headers(Packer packer, Packer plain, Packer packed) noexcept:
 
 
 cdef int _put_sections(Packer packer, Packer plain, Packer packed) except -1:
-    """Copy the sections one by one, those split that are too large as written or decompressed."""
+    """Copy the sections one by one; split each that is too large, compressed or decompressed."""
     cdef Py_ssize_t at = 0, size, plain_size
     cdef const uint8_t *p = plain.data
     while p < plain.data + plain.finished:
@@ -565,7 +565,7 @@ cdef int _put_sections(Packer packer, Packer plain, Packer packed) except -1:
 
 
 def header_sections(str what, rows: Iterable[Any], int64_t first) -> Column:
-    """A column of headers from the forms that `append_many` accepts: for each record pairs, a dict, or None."""
+    """Return a column of headers; each row is pairs, a dict, or None, as in `append_many`."""
     cdef Packer packer = Packer(1, 1, now_ms=0)
     cdef list sections = []
     for headers in rows:

@@ -1,4 +1,4 @@
-"""Reading columns: from the batches of files, or of a buffer, to `Columns`."""
+"""Reading columns: the batches of files, or of a buffer, become `Columns`."""
 
 from collections.abc import Sequence
 from typing import Any, Final, final
@@ -17,10 +17,10 @@ MAX_BORDERS: Final[int]
 
 @final
 class Reader:
-    """Builds columns from batches of files, one `Columns` after the other.
+    """Builds a series of `Columns` from batches of files.
 
-    `columns` are names of COLUMN_NAMES, `layout` one of LAYOUTS. `seek` chooses the offsets, `begin` opens the next
-    `Columns`, `open` goes to a batch of a file, `read` reads batches with `threads` threads, `finish` returns the
+    `columns` are names of COLUMN_NAMES, `layout` is one of LAYOUTS. `seek` sets the range of offsets, `begin` starts a
+    new `Columns`, `open` moves to a batch of a file, `read` reads batches with `threads` threads, `finish` returns the
     `Columns`. Not thread-safe.
     """
     @property
@@ -39,39 +39,39 @@ class Reader:
     ) -> None: ...
     @property
     def rows(self) -> int:
-        """Rows built since `begin`."""
+        """The number of rows built since `begin`."""
     @property
     def next_offset(self) -> int:
-        """Where to go on: one past the last record that was built or left out."""
+        """One past the last record that was built or left out: the offset at which to continue."""
     @property
     def position(self) -> int:
-        """Where the next batch begins in the file."""
+        """The position of the next batch in the file."""
     @property
     def is_amid(self) -> bool:
-        """Whether a batch was begun and some of its rows are not built yet."""
+        """Whether some rows of the current batch are not built yet."""
     @property
     def is_estimating(self) -> bool:
-        """Whether `bytes_ahead` is still used to estimate the room for further rows."""
+        """Whether `bytes_ahead` is still used to estimate the space for further rows."""
     def sample(self, pause: int, end: int, most: int = ...) -> None:
-        """Estimate from the next batch how far apart chunks should begin, if there are chunks and no estimate yet.
+        """Estimate from the next batch how far apart chunks should start, if there are chunks and no estimate yet.
 
-        No row is built. The arguments are those of `read`, which raises the errors of that batch.
+        Builds no row. Takes the arguments of `read`; errors of that batch are raised by `read`, not here.
         """
     @property
     def chunk_spacing(self) -> int:
-        """How far apart in the file several chunks should begin, for `divide`; 0 if they should not."""
+        """The distance in the file between the starts of chunks, for `divide`; 0 if the file should not be divided."""
     def divide(self, borders: Sequence[int]) -> None:
-        """Let further chunks be read at the same time, from these rising positions on, each possibly that of a batch."""
+        """Let further chunks be read in parallel from these positions, which rise and may each be that of a batch."""
     @property
     def last_batch(self) -> tuple[int, bytes, int, int]:
-        """(position, first 21 bytes, base offset, CRC) of the batch read last since `seek`; position -1 for none."""
+        """(position, first 21 bytes, base offset, CRC) of the last batch read since `seek`; position -1 if none."""
     def seek(self, start_offset: int, end_offset: int) -> None:
-        """Read `[start_offset, end_offset)` from now on; drops all that was read ahead."""
+        """Read `[start_offset, end_offset)` from now on, and discard all chunks that were read ahead."""
     def begin(self, max_rows: int, max_bytes: int) -> None:
-        """Open the next `Columns`, with at most so many rows and bytes of records; a single row may be larger."""
+        """Start the next `Columns`, with at most `max_rows` rows and `max_bytes` of records; one row may be larger."""
     @property
     def least(self) -> int:
-        """The least base offset of the next batch: where the one before it ended."""
+        """The lowest base offset that the next batch may have: one past the batch before it."""
     def open(
         self,
         fd: int,
@@ -81,35 +81,35 @@ class Reader:
         least: int | None = None,
         held: object = None,
     ) -> None:
-        """Go to a batch of a file; the segment's base offset is not used here.
+        """Move to a batch of a file; the segment's base offset is not used here.
 
-        The batch's base offset is at least `least`, and the batches follow one another; None if that is not known.
-        `held` keeps the descriptor open: helpers may use it until the reader has gone, or another file is opened.
+        The batch's base offset is at least `least`, and batches are contiguous; `least` is None if that is not known.
+        `held` keeps the descriptor open: helper threads may use it until the reader is freed or opens another file.
         """
     def leave_out(self, aborted: AbortedFilter | None) -> None:
-        """Leave out the batches of these transactions from now on; None for none."""
+        """Leave out the batches of these transactions from now on; None leaves out none."""
     def keep_only(self, offsets: npt.NDArray[np.int64]) -> None:
-        """Build rows of the records at these offsets alone from now on, which rise and must not change."""
+        """Build only the rows at these offsets from now on; they rise, and the array must not change."""
     def mark(self) -> None:
-        """Remember where we are, for `back`."""
+        """Remember the current rows and next offset, for `back`."""
     def back(self) -> None:
-        """Forget the rows since `mark`; a `seek` to `next_offset` must follow."""
+        """Drop the rows since `mark`; a `seek` to `next_offset` must follow."""
     def read(self, pause: int, end: int, bytes_ahead: int, most: int = ...) -> str:
-        """Read batches up to one that begins at or behind `pause`, within `[position, end)` of the file.
+        """Read the batches of `[position, end)` up to the first one that starts at or after `pause`.
 
-        All offsets in the file are below `most`. A batch that does not follow the one before it is left alone.
-        Returns "end" there, "full" when the columns are full, "past" when the next record is behind the last one to
-        read, "alone" before a batch that `read_slowly` must read. `bytes_ahead` is an estimate of the bytes still to
-        read, also those behind `end`.
+        All offsets in the file are below `most`. Returns "end" at `pause` or `end`; "full" when the columns are full;
+        "past" when the next record is beyond the last one to read; "alone" before a batch that `read_slowly` must read,
+        such as one whose base offset is out of order. `bytes_ahead` is an estimate of the bytes still to read,
+        including those after `end`.
         """
     def read_slowly(self, data: ReadableBuffer | None = None) -> str:
-        """Build rows from whole batches that begin at `position`, through the record reader; returns what `read` does.
+        """Build rows from whole batches at `position` with the record reader; returns the results of `read`.
 
-        `data` is a buffer of them, needed unless the call before returned "full". Reads all batches of formats 0 and 1
-        at its beginning, or one v2 batch. Raises the errors of the record reader.
+        `data` is a buffer of these batches, needed unless the call before returned "full". Reads all batches of formats
+        0 and 1 at its start, or one v2 batch. Raises the errors of the record reader.
         """
     def finish(self, next_offset: int | None = None) -> Columns:
-        """Return the rows since `begin` as `Columns`; `next_offset` replaces theirs."""
+        """Return the rows since `begin` as `Columns`, with the given `next_offset` if there is one."""
 
 def decode_columns(
     buffer: ReadableBuffer,
@@ -122,9 +122,34 @@ def decode_columns(
     max_decompressed_bytes: int | None = None,
     threads: int | None = None,
 ) -> Columns:
-    """The records of the batches in `buffer`, of any format, as `Columns`; control records are left out.
+    """Decode the records of the batches in `buffer`, of any format, into columns.
 
-    `columns` and `layout` are as in `Log.read_columns`. A batch that the end of the buffer cuts off is left out without
-    an error, as in `decode_batches`. Raises `CorruptRecordError`, and `ValueError` for 2 GiB and more of records in the
-    layout "binary". `path` and `position` are for errors. A buffer of megabytes is divided among `threads`.
+    Control records are left out. A batch that the end of the buffer cuts off is left out without an error, as in
+    `decode_batches`.
+
+    Args:
+        buffer: The encoded batches.
+        columns: The columns to build, of those that `Log.read_columns` lists; by default offset, timestamp, key and
+            value.
+        layout: How keys and values lie in memory, as in `Log.read_columns`: "binary", "large_binary" or "view".
+        check_crc: Whether to check the CRC of each batch.
+        path: The file that errors name.
+        position: The position of `buffer` in that file; errors add it to the positions of batches.
+        max_decompressed_bytes: The most bytes that the records of one batch may decompress to; by default 256 MiB.
+        threads: The most threads that share the work of a buffer of several megabytes; at most 16, by default one per
+            core and at most 4.
+
+    Returns:
+        The columns of all records. Its `next_offset` is one past the last record that was read or left out.
+
+    Raises:
+        CorruptRecordError: If the length, magic, size, CRC or records of a batch are wrong.
+        ValueError: If the layout is "binary" and there are 2 GiB or more of records, or if headers are requested and
+            the records are too large for one column of headers (about 683 MiB in the other layouts).
+
+    Example:
+        >>> batch = kstore.encode_batch([(b"key", b"value"), (b"key", None)])
+        >>> columns = kstore.decode_columns(batch, columns=["offset", "value"])
+        >>> columns.offsets.tolist(), columns.values.to_pylist()
+        ([0, 1], [b'value', None])
     """

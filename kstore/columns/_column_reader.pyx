@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Reading columns: from the batches of files, or of a buffer, to `Columns`.
+"""Reading columns: the batches of files, or of a buffer, become `Columns`.
 
-c/columns decodes; this module tells it where to read. Invariant: bytes that are not a sound v2 batch are read by
-`_core`'s record reader, so that columns and records never judge differently.
+The C code of c/columns decodes; this module tells it where to read. Invariant: bytes that are not a sound v2 batch are
+read by `_core`'s record reader, so that both always accept and reject the same bytes.
 """
 
 cimport cython
@@ -45,8 +45,8 @@ MAX_THREADS = 16
 MAX_BORDERS = KS_MAX_BORDERS  # type: int
 
 cdef enum:
-    FEW_BYTES = 262144      # of a file, or
-    FEW_ROWS = 1000         # that are read with the GIL held, as held.h says
+    FEW_BYTES = 262144      # up to so many bytes of a file, or
+    FEW_ROWS = 1000         # so many rows, are read with the GIL held (held.h)
 
 cdef dict STOPS = {KS_AT_END: "end", KS_FULL: "full", KS_PAST: "past", KS_LEFT_ALONE: "alone"}
 cdef tuple FIXED = _columns.FIXED
@@ -79,7 +79,7 @@ cdef BinaryColumn _binary_column(const ks_var *v, Py_ssize_t n, list buffers):
 
 
 cdef int64_t _unpack_slowly(void *context, ks_reader *r, const uint8_t *p, int64_t size) noexcept nogil:
-    """The `unpack_slowly` of a reader, called by any thread: decompresses the batch at `p`; returns the size, or -1."""
+    """Decompress the batch at `p` and return its size, or -1: the `unpack_slowly` of a reader, called by any thread."""
     return _unpack_with_gil(context, r, p, size)
 
 
@@ -90,7 +90,7 @@ cdef int64_t _unpack_with_gil(void *context, ks_reader *r, const uint8_t *p, int
     try:
         decompressed = record_section_slowly(p, size, reader._max_decompressed, None, 0)
     except BaseException:
-        return -1          # the reader meets the same error, and raises it
+        return -1          # the reader encounters the same error, and raises it
     to = ks_decompressed_room(r, 0, <size_t> len(decompressed))
     if to == NULL:
         return -1
@@ -99,12 +99,12 @@ cdef int64_t _unpack_with_gil(void *context, ks_reader *r, const uint8_t *p, int
 
 
 @cython.final
-@cython.no_gc_clear                   # helpers may look at what it holds until __dealloc__ has waited for them
+@cython.no_gc_clear                   # helper threads may use its members until __dealloc__ has waited for them
 cdef class Reader:
-    """Builds columns from batches of files, one `Columns` after the other.
+    """Builds a series of `Columns` from batches of files.
 
-    `columns` are names of COLUMN_NAMES, `layout` one of LAYOUTS. `seek` chooses the offsets, `begin` opens the next
-    `Columns`, `open` goes to a batch of a file, `read` reads batches with `threads` threads, `finish` returns the
+    `columns` are names of COLUMN_NAMES, `layout` is one of LAYOUTS. `seek` sets the range of offsets, `begin` starts a
+    new `Columns`, `open` moves to a batch of a file, `read` reads batches with `threads` threads, `finish` returns the
     `Columns`. Not thread-safe.
     """
 
@@ -119,13 +119,13 @@ cdef class Reader:
     cdef object _slow                  # a RecordIterator over the batches in _slow_data
     cdef bytes _slow_data
     cdef int64_t _slow_position
-    cdef Record _slow_record           # taken from it, and not yet used
+    cdef Record _slow_record           # taken from _slow, and not yet used
     cdef Buffer _memory                # the buffer that is read instead of a file
     cdef int64_t _memory_at            # the position of its first byte in errors
-    cdef ks_chunks *_ahead             # chunks that were read together with the one before; NULL if none are
-    cdef AbortedFilter _aborted        # what _r.aborted points into
-    cdef Buffer _kept                  # what _r.kept points into
-    cdef PyObject *_held               # what keeps the descriptor open: a cycle of this reader is none of it
+    cdef ks_chunks *_ahead             # chunks read in the same pass as the one before; NULL without chunks
+    cdef AbortedFilter _aborted        # owns the memory of _r.aborted
+    cdef Buffer _kept                  # owns the memory of _r.kept
+    cdef PyObject *_held               # keeps the descriptor open; a raw pointer, so no garbage collection clears it
     cdef readonly object path  # type: Any
 
     def __init__(self, columns: Sequence[str], layout: str, *, bint check_crc=True,
@@ -167,7 +167,7 @@ cdef class Reader:
 
     def __dealloc__(self):
         if self._ahead != NULL:
-            with nogil:                    # helpers may be at work
+            with nogil:                    # helper threads may be running
                 ks_chunks_drop(self._ahead)
             free(self._ahead)
         ks_rows_clear(&self._out, False)
@@ -178,33 +178,33 @@ cdef class Reader:
 
     @property
     def rows(self) -> int:
-        """Rows built since `begin`."""
+        """The number of rows built since `begin`."""
         return self._out.n
 
     @property
     def next_offset(self) -> int:
-        """Where to go on: one past the last record that was built or left out."""
+        """One past the last record that was built or left out: the offset at which to continue."""
         return self._r.next_offset
 
     @property
     def position(self) -> int:
-        """Where the next batch begins in the file."""
+        """The position of the next batch in the file."""
         return self._r.position
 
     @property
     def is_amid(self) -> bool:
-        """Whether a batch was begun and some of its rows are not built yet."""
+        """Whether some rows of the current batch are not built yet."""
         return self._slow is not None or self._r.staged_from < self._r.staged_to
 
     @property
     def is_estimating(self) -> bool:
-        """Whether `bytes_ahead` is still used to estimate the room for further rows."""
+        """Whether `bytes_ahead` is still used to estimate the space for further rows."""
         return not self._r.expected
 
     def sample(self, int64_t pause, int64_t end, int64_t most=NO_LIMIT) -> None:
-        """Estimate from the next batch how far apart chunks should begin, if there are chunks and no estimate yet.
+        """Estimate from the next batch how far apart chunks should start, if there are chunks and no estimate yet.
 
-        No row is built. The arguments are those of `read`, which raises the errors of that batch.
+        Builds no row. Takes the arguments of `read`; errors of that batch are raised by `read`, not here.
         """
         cdef ks_reader *r = &self._r
         if self._ahead == NULL or r.seen_rows or self._out.n or self.is_amid:
@@ -217,14 +217,14 @@ cdef class Reader:
 
     @property
     def chunk_spacing(self) -> int:
-        """How far apart in the file several chunks should begin, for `divide`; 0 if they should not."""
+        """The distance in the file between the starts of chunks, for `divide`; 0 if the file should not be divided."""
         if self._ahead == NULL or self._out.n or self._slow is not None or not ks_wants_borders(&self._r, self._ahead):
             return 0
-        # A tenth less than the bytes of the file that fit, if further rows are like those so far.
+        # Nine tenths of the bytes of the file that fit, if further rows resemble those read so far.
         return max(1, <int64_t> (0.9 * self._r.max_bytes * self._r.seen_bytes / max(self._r.seen_decompressed, 1)))
 
     def divide(self, borders: Sequence[int]) -> None:
-        """Let further chunks be read at the same time, from these rising positions on, each possibly that of a batch."""
+        """Let further chunks be read in parallel from these positions, which rise and may each be that of a batch."""
         cdef int n = 0
         if self._ahead == NULL:
             return
@@ -236,12 +236,12 @@ cdef class Reader:
 
     @property
     def last_batch(self) -> tuple[int, bytes, int, int]:
-        """(position, first 21 bytes, base offset, CRC) of the batch read last since `seek`; position -1 for none."""
+        """(position, first 21 bytes, base offset, CRC) of the last batch read since `seek`; position -1 if none."""
         return (self._r.last_position, PyBytes_FromStringAndSize(<const char *> self._r.last_header, 21),
                 self._r.last_base, self._r.last_crc)
 
     def seek(self, int64_t start_offset, int64_t end_offset) -> None:
-        """Read `[start_offset, end_offset)` from now on; drops all that was read ahead."""
+        """Read `[start_offset, end_offset)` from now on, and discard all chunks that were read ahead."""
         self._r.start_offset = self._r.next_offset = start_offset
         self._r.last_wanted = end_offset if end_offset == NO_LIMIT else end_offset - 1
         self._forget()
@@ -257,14 +257,14 @@ cdef class Reader:
         return 0
 
     cdef int _forget_ahead(self) except -1:
-        """Wait until no helper reads ahead, and drop what was read."""
+        """Wait until no helper thread reads ahead, and discard the chunks that were read."""
         if self._ahead != NULL:
             with nogil:
                 ks_chunks_forget(self._ahead)
         return 0
 
     def begin(self, int64_t max_rows, int64_t max_bytes) -> None:
-        """Open the next `Columns`, with at most so many rows and bytes of records; a single row may be larger."""
+        """Start the next `Columns`, with at most `max_rows` rows and `max_bytes` of records; one row may be larger."""
         ks_rows_clear(&self._out, False)
         self._r.expected = False
         self._r.max_rows = max_rows
@@ -272,15 +272,15 @@ cdef class Reader:
 
     @property
     def least(self) -> int:
-        """The least base offset of the next batch: where the one before it ended."""
+        """The lowest base offset that the next batch may have: one past the batch before it."""
         return self._r.min_base
 
     def open(self, int fd, int64_t position, object path: StrPath | None, int64_t base_offset=0,
              least: int | None = None, held: object = None) -> None:
-        """Go to a batch of a file; the segment's base offset is not used here.
+        """Move to a batch of a file; the segment's base offset is not used here.
 
-        The batch's base offset is at least `least`, and the batches follow one another; None if that is not known.
-        `held` keeps the descriptor open: helpers may use it until the reader has gone, or another file is opened.
+        The batch's base offset is at least `least`, and batches are contiguous; `least` is None if that is not known.
+        `held` keeps the descriptor open: helper threads may use it until the reader is freed or opens another file.
         """
         self._forget_ahead()
         Py_CLEAR(self._held)
@@ -295,26 +295,26 @@ cdef class Reader:
         ks_window_close(&self._r)
 
     def leave_out(self, AbortedFilter aborted: AbortedFilter | None) -> None:
-        """Leave out the batches of these transactions from now on; None for none."""
+        """Leave out the batches of these transactions from now on; None leaves out none."""
         self._forget_ahead()
         self._aborted = aborted
         self._r.aborted = NULL if aborted is None else aborted._spans
         self._r.aborted_n = 0 if aborted is None else aborted._count
 
     def keep_only(self, offsets: npt.NDArray[np.int64]) -> None:
-        """Build rows of the records at these offsets alone from now on, which rise and must not change."""
+        """Build only the rows at these offsets from now on; they rise, and the array must not change."""
         self._kept = Buffer(np.ascontiguousarray(offsets, np.int64))
         self._r.kept = <const int64_t *> self._kept.p
         self._r.kept_n = self._kept.size // 8
         self._r.kept_at = 0
 
     cdef int _open_memory(self, data, object path, int64_t position) except -1:
-        """Go to the beginning of a buffer; errors add `position` to the positions in it."""
+        """Move to the start of a buffer; errors add `position` to the positions in it."""
         cdef ks_block *block
         self._memory = Buffer(data)
         self._memory_at = position
         self._r.memory = self._memory.p
-        if self._layout == KS_VIEWS:        # views point into this memory: it must live as long as they
+        if self._layout == KS_VIEWS:        # views point into this memory: it must live as long as they do
             block = ks_block_new(<size_t> self._memory.size)
             if block == NULL:
                 raise MemoryError(f"{self._memory.size} bytes of batches")
@@ -326,22 +326,22 @@ cdef class Reader:
         return 0
 
     def mark(self) -> None:
-        """Remember where we are, for `back`."""
+        """Remember the current rows and next offset, for `back`."""
         self._mark = ks_rows_mark(&self._out)
         self._marked_offset = self._r.next_offset
 
     def back(self) -> None:
-        """Forget the rows since `mark`; a `seek` to `next_offset` must follow."""
+        """Drop the rows since `mark`; a `seek` to `next_offset` must follow."""
         ks_rows_back(&self._out, &self._mark)
         self._r.next_offset = self._marked_offset
 
     def read(self, int64_t pause, int64_t end, int64_t bytes_ahead, int64_t most=NO_LIMIT) -> str:
-        """Read batches up to one that begins at or behind `pause`, within `[position, end)` of the file.
+        """Read the batches of `[position, end)` up to the first one that starts at or after `pause`.
 
-        All offsets in the file are below `most`. A batch that does not follow the one before it is left alone.
-        Returns "end" there, "full" when the columns are full, "past" when the next record is behind the last one to
-        read, "alone" before a batch that `read_slowly` must read. `bytes_ahead` is an estimate of the bytes still to
-        read, also those behind `end`.
+        All offsets in the file are below `most`. Returns "end" at `pause` or `end`; "full" when the columns are full;
+        "past" when the next record is beyond the last one to read; "alone" before a batch that `read_slowly` must read,
+        such as one whose base offset is out of order. `bytes_ahead` is an estimate of the bytes still to read,
+        including those after `end`.
         """
         cdef int stop
         cdef ks_reader *r = &self._r
@@ -374,7 +374,7 @@ cdef class Reader:
             self._complain()
 
     cdef int _complain(self) except -1:
-        """Raise the error of the batch at `position`, which cannot be decompressed although its CRC holds."""
+        """Raise the error of the batch at `position`, which cannot be decompressed although its CRC is correct."""
         cdef ks_reader *r = &self._r
         cdef const uint8_t *p = ks_look(r, r.position, RECORDS_AT)
         cdef Py_ssize_t size = <Py_ssize_t> batch_size(p)
@@ -383,10 +383,10 @@ cdef class Reader:
         raise MemoryError(f"the records of a batch of {size} bytes")
 
     def read_slowly(self, data: ReadableBuffer | None = None) -> str:
-        """Build rows from whole batches that begin at `position`, through the record reader; returns what `read` does.
+        """Build rows from whole batches at `position` with the record reader; returns the results of `read`.
 
-        `data` is a buffer of them, needed unless the call before returned "full". Reads all batches of formats 0 and 1
-        at its beginning, or one v2 batch. Raises the errors of the record reader.
+        `data` is a buffer of these batches, needed unless the call before returned "full". Reads all batches of formats
+        0 and 1 at its start, or one v2 batch. Raises the errors of the record reader.
         """
         if self._slow is None:
             self._open_slowly(bytes(data))
@@ -414,7 +414,7 @@ cdef class Reader:
         return "end"
 
     cdef int _open_slowly(self, bytes data) except -1:
-        """Open the first batch of `data`, or all messages of formats 0 and 1 at its beginning."""
+        """Open the first batch of `data`, or all messages of formats 0 and 1 at its start."""
         cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
         cdef Py_ssize_t n = PyBytes_GET_SIZE(data), at = 0
         while at + MAGIC_AT < n:
@@ -446,7 +446,7 @@ cdef class Reader:
         return 0
 
     cdef int _close_slowly(self) except -1:
-        """Finish slow reading: note the last batch, and go on behind it."""
+        """Finish slow reading: record the last batch, and move past it."""
         cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(self._slow_data)
         cdef Py_ssize_t n = PyBytes_GET_SIZE(self._slow_data), at = 0, size
         self._r.next_offset = max(self._r.next_offset, <int64_t> self._slow.next_offset)
@@ -458,7 +458,7 @@ cdef class Reader:
         return 0
 
     cdef int64_t _size_of(self, Record record) except -1:
-        """The approximate size of a record in a v2 batch."""
+        """Return the approximate size of a record in a v2 batch."""
         cdef int64_t size = 20 + len(record.key or b"") + len(record.value or b"")
         for name, data in record.headers:
             size += len(name) + len(data or b"") + 10
@@ -500,7 +500,7 @@ cdef class Reader:
         return 0
 
     def finish(self, next_offset: int | None = None) -> Columns:
-        """Return the rows since `begin` as `Columns`; `next_offset` replaces theirs."""
+        """Return the rows since `begin` as `Columns`, with the given `next_offset` if there is one."""
         cdef Columns columns = Columns.__new__(Columns)
         cdef ks_rows *out = &self._out
         cdef int number
@@ -541,11 +541,36 @@ cdef class Reader:
 def decode_columns(buffer: ReadableBuffer, *, columns: Sequence[str] | None = None, layout: str = "binary",
                    bint check_crc=True, path: StrPath | None = None, int64_t position=0,
                    max_decompressed_bytes: int | None = None, threads: int | None = None) -> Columns:
-    """The records of the batches in `buffer`, of any format, as `Columns`; control records are left out.
+    """Decode the records of the batches in `buffer`, of any format, into columns.
 
-    `columns` and `layout` are as in `Log.read_columns`. A batch that the end of the buffer cuts off is left out without
-    an error, as in `decode_batches`. Raises `CorruptRecordError`, and `ValueError` for 2 GiB and more of records in the
-    layout "binary". `path` and `position` are for errors. A buffer of megabytes is divided among `threads`.
+    Control records are left out. A batch that the end of the buffer cuts off is left out without an error, as in
+    `decode_batches`.
+
+    Args:
+        buffer: The encoded batches.
+        columns: The columns to build, of those that `Log.read_columns` lists; by default offset, timestamp, key and
+            value.
+        layout: How keys and values lie in memory, as in `Log.read_columns`: "binary", "large_binary" or "view".
+        check_crc: Whether to check the CRC of each batch.
+        path: The file that errors name.
+        position: The position of `buffer` in that file; errors add it to the positions of batches.
+        max_decompressed_bytes: The most bytes that the records of one batch may decompress to; by default 256 MiB.
+        threads: The most threads that share the work of a buffer of several megabytes; at most 16, by default one per
+            core and at most 4.
+
+    Returns:
+        The columns of all records. Its `next_offset` is one past the last record that was read or left out.
+
+    Raises:
+        CorruptRecordError: If the length, magic, size, CRC or records of a batch are wrong.
+        ValueError: If the layout is "binary" and there are 2 GiB or more of records, or if headers are requested and
+            the records are too large for one column of headers (about 683 MiB in the other layouts).
+
+    Example:
+        >>> batch = kstore.encode_batch([(b"key", b"value"), (b"key", None)])
+        >>> columns = kstore.decode_columns(batch, columns=["offset", "value"])
+        >>> columns.offsets.tolist(), columns.values.to_pylist()
+        ([0, 1], [b'value', None])
     """
     cdef Reader reader = Reader(_columns.DEFAULT_COLUMNS if columns is None else columns, layout, check_crc=check_crc,
                                 max_decompressed_bytes=max_decompressed_bytes,

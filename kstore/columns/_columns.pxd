@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Columns as results: the memory they share, what they are made of, how Arrow is handed them."""
+"""Columns as results: their shared memory, their parts, and their export to Arrow."""
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -20,13 +20,13 @@ cdef int fill_schema(ArrowSchema *out, tuple field, bint nullable) except -1
 
 cdef class BinaryColumn:
     cdef readonly Py_ssize_t null_count
-    """How many rows are null."""
+    """The number of null rows."""
     cdef int layout_number
     cdef Py_ssize_t n
     cdef Memory places                 # offsets, one more than values; or views
-    cdef Memory bytes_                 # not of views
+    cdef Memory bytes_                 # the values' bytes; None for views
     cdef Memory valid                  # None without nulls
-    cdef list buffers                  # of Memory: what views point into
+    cdef list buffers                  # of Memory: the buffers that views point into
 
     cdef bint _is_null(self, Py_ssize_t i) noexcept
     cdef const uint8_t *_find(self, Py_ssize_t i, Py_ssize_t *size) noexcept
@@ -42,9 +42,9 @@ cdef class HeadersColumn:
     cdef Py_ssize_t n
     cdef Memory places
     cdef readonly BinaryColumn keys
-    """The names of all rows' headers, one after the other."""
+    """The names of all rows' headers, concatenated."""
     cdef readonly BinaryColumn values
-    """The values of all rows' headers, one after the other."""
+    """The values of all rows' headers, concatenated."""
 
     cdef tuple _item(self, Py_ssize_t i)
     cdef int _export(self, ArrowArray *out) except -1
@@ -54,7 +54,7 @@ cdef class Columns:
     cdef readonly tuple names  # type: tuple[str, ...]
     """The columns' names."""
     cdef readonly int64_t next_offset
-    """The offset to go on from."""
+    """The offset at which the next read continues."""
     cdef Py_ssize_t n
     cdef tuple fields                  # (name, Arrow format) of each
     cdef dict columns

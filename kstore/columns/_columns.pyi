@@ -1,4 +1,4 @@
-"""Columns as results: what `Log.read_columns` gives, and how other libraries take it."""
+"""Columns as results: `Log.read_columns` returns them, and other libraries import them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, SupportsIndex, TypeAlias, final, overload
@@ -15,54 +15,73 @@ LAYOUTS: Final[dict[str, int]]
 
 @final
 class Memory:
-    """A part of a block, as a read-only buffer; the block lives as long as anybody has a part of it."""
+    """A part of a block, as a read-only buffer; the block lives as long as any of its parts."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def memory_in_use() -> tuple[int, int]:
-    """How many blocks are held by results and readers, and how many bytes the pool keeps for the next ones."""
+    """Return the number of blocks that results and readers hold, and the idle bytes in the pool."""
 
 def give_back_memory() -> None:
     """Return the pool's idle memory to the system."""
 
 @final
 class BinaryColumn(Sequence[bytes | None]):
-    """A column of `bytes` or None: a sequence, and an Arrow array that others take without a copy.
+    """A column of `bytes` or `None`: a sequence, and an Arrow array that other libraries import without a copy.
 
-    `column[i]` is `bytes` or None, a slice is a list of them; `to_pylist()` gives all. `null_count` counts the nulls,
-    `validity` is a NumPy array of bool or None where there are none. In the layouts `"binary"` and `"large_binary"`,
-    `data` is one buffer of all values and `offsets` the NumPy array of where each begins and the last ends. Immutable;
-    thread-safe.
+    `column[i]` is `bytes` or `None`, a slice is a list of them, and `to_pylist()` returns them all. `null_count` is the
+    number of nulls; `validity` is a NumPy array of bool, or `None` if no row is null. In the layouts "binary" and
+    "large_binary", `data` is one buffer of all values, and `offsets` a NumPy array of the positions in it where each
+    value starts and where the last one ends.
+
+    Example:
+        >>> column = kstore.decode_columns(kstore.encode_batch([(b"key", b"value"), (None, b"more")]))["key"]
+        >>> column[0], column.to_pylist(), column.null_count
+        (b'key', [b'key', None], 1)
+
+    Immutable; thread-safe.
     """
     @property
     def null_count(self) -> int:
-        """How many rows are null."""
+        """The number of null rows."""
     def __init__(self, *args: object, **kwargs: object) -> None: ...
     def __len__(self) -> int: ...
     @property
     def layout(self) -> str:
-        """One of "binary", "large_binary", "view"."""
+        """The layout in memory: "binary", "large_binary" or "view"."""
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the column refers to; views may share theirs with other columns."""
+        """The bytes of memory that the column refers to; views may share them with other columns."""
     @property
     def validity(self) -> npt.NDArray[np.bool_] | None:
-        """For each row whether it has a value, as a NumPy array; None where no row is null."""
+        """For each row whether it has a value, as a NumPy array; `None` if no row is null."""
     @property
     def offsets(self) -> npt.NDArray[np.int32 | np.int64]:
-        """Where each value begins in `data`, and where the last one ends. In the layout "view" an `AttributeError`."""
+        """The positions in `data` where each value starts and where the last one ends.
+
+        Raises:
+            AttributeError: If the layout is "view".
+        """
     @property
     def data(self) -> memoryview:
-        """The bytes of all values, one after the other. In the layout "view" an `AttributeError`."""
+        """The concatenated bytes of all values.
+
+        Raises:
+            AttributeError: If the layout is "view".
+        """
     @property
     def lengths(self) -> npt.NDArray[np.int32 | np.int64]:
-        """The values' lengths, 0 for null."""
+        """The lengths of the values in bytes, 0 for null."""
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> bytes | None: ...
     @overload
     def __getitem__(self, index: slice, /) -> list[bytes | None]: ...
     def __iter__(self) -> Iterator[bytes | None]: ...
     def to_pylist(self) -> list[bytes | None]:
-        """All values, each `bytes` or None."""
+        """Return all values as a list.
+
+        Returns:
+            `bytes` or `None` for each row.
+        """
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __arrow_c_schema__(self) -> object: ...
@@ -70,33 +89,39 @@ class BinaryColumn(Sequence[bytes | None]):
 
 @final
 class HeadersColumn(Sequence[tuple[_Header, ...]]):
-    """A column of headers: each row a tuple of (str, bytes or None), as in `Record`.
+    """A column of headers: each row is a tuple of pairs `(str, bytes or None)`, as in `Record`.
 
-    A name that is not UTF-8 has U+FFFD in the place of what is wrong, as in Kafka's consumers; to Arrow it is a list of
-    structs of `key` and `value`. `keys` and `values` are the headers of all rows one after the other, and `offsets` says
-    where each row's begin. Immutable; thread-safe.
+    Bytes of a name that are not UTF-8 are replaced by U+FFFD, as in Kafka's consumers. In Arrow the column is a list of
+    structs of `key` and `value`. `keys` and `values` are the concatenated headers of all rows, and `offsets` are the
+    positions in both where each row's headers start.
+
+    Immutable; thread-safe.
     """
     @property
     def keys(self) -> BinaryColumn:
-        """The names of all rows' headers, one after the other."""
+        """The names of all rows' headers, concatenated."""
     @property
     def values(self) -> BinaryColumn:
-        """The values of all rows' headers, one after the other."""
+        """The values of all rows' headers, concatenated."""
     def __init__(self, *args: object, **kwargs: object) -> None: ...
     def __len__(self) -> int: ...
     @property
     def offsets(self) -> npt.NDArray[np.int32]:
-        """Where each row's headers begin in `keys` and `values`, and where the last row's end."""
+        """The positions in `keys` and `values` where each row's headers start and where those of the last row end."""
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the column refers to."""
+        """The bytes of memory that the column refers to."""
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> tuple[_Header, ...]: ...
     @overload
     def __getitem__(self, index: slice, /) -> list[tuple[_Header, ...]]: ...
     def __iter__(self) -> Iterator[tuple[_Header, ...]]: ...
     def to_pylist(self) -> list[tuple[_Header, ...]]:
-        """All rows, each a tuple of (str, bytes or None)."""
+        """Return all rows as a list.
+
+        Returns:
+            A tuple of pairs `(str, bytes or None)` for each row.
+        """
     def __eq__(self, other: object, /) -> bool: ...
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
@@ -105,18 +130,27 @@ class HeadersColumn(Sequence[tuple[_Header, ...]]):
 class Columns:
     """The columns of some records of a log, in the order of the request.
 
-    `offsets` and `timestamps` are NumPy arrays of int64, `keys` and `values` columns of `bytes` or None; any column can
-    be had by its name, `columns["value"]`, and those that are not of byte strings are NumPy arrays. `next_offset` says
-    where to go on. Arrow takes it as a record batch: `pyarrow.record_batch(columns)`, `polars.DataFrame(columns)`.
-    Its memory is its own: it stays valid and as it is whatever becomes of the log. It can be pickled; protocol 5 may
-    send its memory beside the pickle, without a copy. Immutable; thread-safe.
+    `offsets` and `timestamps` are NumPy arrays of int64, `keys` and `values` are columns of `bytes` or `None`.
+    `columns["value"]` returns any column by its name; `key` and `value` are `BinaryColumn`s, `headers` is a
+    `HeadersColumn`, all others are NumPy arrays. `next_offset` is the offset at which the next read continues. Arrow
+    imports the object as a record batch: `pyarrow.record_batch(columns)`, `polars.DataFrame(columns)`.
+
+    The object does not share memory with the log: it stays valid and unchanged even if the log is changed, closed or
+    deleted. It can be pickled; protocol 5 can send the memory out of band, without a copy.
+
+    Example:
+        >>> columns = log.read_columns(0, columns=["offset", "value"])
+        >>> columns.names, columns.offsets, columns["value"][0]
+        (('offset', 'value'), array([0, 1]), b'value')
+
+    Immutable; thread-safe.
     """
     @property
     def names(self) -> tuple[str, ...]:
         """The columns' names."""
     @property
     def next_offset(self) -> int:
-        """The offset to go on from."""
+        """The offset at which the next read continues."""
     def __init__(self, *args: object, **kwargs: object) -> None: ...
     def __len__(self) -> int: ...
     def __getitem__(self, name: str, /) -> Any: ...
@@ -126,7 +160,7 @@ class Columns:
         """The records' offsets."""
     @property
     def timestamps(self) -> npt.NDArray[np.int64]:
-        """The records' timestamps in milliseconds; -1 without one."""
+        """The records' timestamps in milliseconds since the epoch; -1 for a record without one."""
     @property
     def keys(self) -> BinaryColumn:
         """The records' keys."""
@@ -138,21 +172,21 @@ class Columns:
         """The records' headers."""
     @property
     def partition_leader_epoch(self) -> npt.NDArray[np.int32]:
-        """For each record the leader epoch of its batch; -1 where it is not known."""
+        """For each record the leader epoch of its batch; -1 if it is not known."""
     @property
     def producer_id(self) -> npt.NDArray[np.int64]:
-        """For each record the producer id of its batch; -1 without one."""
+        """For each record the producer id of its batch; -1 if the batch has none."""
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the columns refer to."""
+        """The bytes of memory that the columns refer to."""
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
 def fields_of(columns: Sequence[str], layout: str, requested_schema: object = None) -> tuple[tuple[str, str], ...]:
-    """(name, Arrow format) of the columns as they would be built, or as a requested schema wants them."""
+    """Return (name, Arrow format) for each column of this layout, or for each that a requested schema selects."""
 
 def layout_of(format: str) -> Literal["binary", "large_binary", "view"]:
-    """The layout that an Arrow format of bytes or text stands for."""
+    """Return the layout of an Arrow format of bytes or text."""
 
 def schema_capsule(fields: tuple[tuple[str, str], ...]) -> object:
-    """An `arrow_schema` capsule of a struct of these fields."""
+    """Return an `arrow_schema` capsule of a struct of these fields."""

@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Columns as results: what `Log.read_columns` gives, and how other libraries take it.
+"""Columns as results: `Log.read_columns` returns them, and other libraries import them.
 
 Columns lie in counted blocks of memory (blocks.h) that NumPy arrays and Arrow arrays share. Invariant: a block lives
-until the last of them has gone, on whatever thread and in whatever order they go.
+until the last of these arrays is released, on any thread and in any order.
 """
 
 cimport cython
@@ -38,7 +38,7 @@ cdef extern from "Python.h":
 MAX_BINARY_BYTES = 0x7fffffff
 
 
-# ---- What columns there are. Fixed ones in the order of ks_fixed.
+# ---- The known columns. Fixed-width ones have the order of ks_fixed.
 
 FIXED = (  # type: tuple[tuple[str, str, str], ...]
     ("offset", "l", "int64"),
@@ -62,12 +62,12 @@ cdef dict FORMATS = {KS_OFFSETS32: "z", KS_OFFSETS64: "Z", KS_VIEWS: "vz"}
 cdef dict LAYOUT_OF = {"z": KS_OFFSETS32, "u": KS_OFFSETS32, "Z": KS_OFFSETS64, "U": KS_OFFSETS64, "vz": KS_VIEWS, "vu": KS_VIEWS}
 
 
-# ---- Memory that results share.
+# ---- Shared memory.
 
 
 @cython.final
 cdef class Memory:
-    """A part of a block, as a read-only buffer; the block lives as long as anybody has a part of it."""
+    """A part of a block, as a read-only buffer; the block lives as long as any of its parts."""
 
     def __dealloc__(self):
         ks_block_drop(self.block)
@@ -80,18 +80,18 @@ cdef class Memory:
 
 
 cdef void _let_go(void *owner) noexcept nogil:
-    """Drop the holder of a buffer, on any thread; once the interpreter has ended its memory is left alone."""
+    """Release the owner of a buffer, on any thread; after the interpreter has ended the memory is not freed."""
     if Py_IsInitialized():
         with gil:
             Py_DECREF(<object> owner)
 
 
 def _unpickled_memory(data):
-    """The bytes that were pickled, where they lie: in `bytes`, or in a buffer that was sent beside the pickle."""
+    """Return pickled memory, without a copy if it is aligned: from `bytes`, or from an out-of-band buffer."""
     cdef Buffer buffer = Buffer(data)
     cdef Memory memory
     cdef ks_block *block
-    if <size_t> buffer.p & 7:              # numbers lie at multiples of their size
+    if <size_t> buffer.p & 7:              # numbers must lie at multiples of their size
         memory = new_memory(buffer.size)
         memcpy(<uint8_t *> memory.p, buffer.p, <size_t> buffer.size)
         return memory
@@ -105,7 +105,7 @@ def _unpickled_memory(data):
 
 
 cdef Memory share(ks_block *block, const void *p, Py_ssize_t size):
-    """A new share in `block`; the caller keeps its own."""
+    """Return a new reference to a part of `block`; the caller keeps its own reference."""
     cdef Memory memory = Memory.__new__(Memory)
     memory.block = ks_block_hold(block)
     memory.p = <const uint8_t *> p
@@ -124,7 +124,7 @@ cdef Memory new_memory(Py_ssize_t size):
 
 
 def memory_in_use() -> tuple[int, int]:
-    """How many blocks are held by results and readers, and how many bytes the pool keeps for the next ones."""
+    """Return the number of blocks that results and readers hold, and the idle bytes in the pool."""
     cdef int64_t live = 0, idle_bytes = 0
     ks_pool_use(&live, &idle_bytes)
     return live, idle_bytes
@@ -140,12 +140,19 @@ def give_back_memory() -> None:
 
 @cython.final
 cdef class BinaryColumn:  # type: Sequence[bytes | None]
-    """A column of `bytes` or None: a sequence, and an Arrow array that others take without a copy.
+    """A column of `bytes` or `None`: a sequence, and an Arrow array that other libraries import without a copy.
 
-    `column[i]` is `bytes` or None, a slice is a list of them; `to_pylist()` gives all. `null_count` counts the nulls,
-    `validity` is a NumPy array of bool or None where there are none. In the layouts `"binary"` and `"large_binary"`,
-    `data` is one buffer of all values and `offsets` the NumPy array of where each begins and the last ends. Immutable;
-    thread-safe.
+    `column[i]` is `bytes` or `None`, a slice is a list of them, and `to_pylist()` returns them all. `null_count` is the
+    number of nulls; `validity` is a NumPy array of bool, or `None` if no row is null. In the layouts "binary" and
+    "large_binary", `data` is one buffer of all values, and `offsets` a NumPy array of the positions in it where each
+    value starts and where the last one ends.
+
+    Example:
+        >>> column = kstore.decode_columns(kstore.encode_batch([(b"key", b"value"), (None, b"more")]))["key"]
+        >>> column[0], column.to_pylist(), column.null_count
+        (b'key', [b'key', None], 1)
+
+    Immutable; thread-safe.
     """
 
     def __init__(self, *args, **kwargs):
@@ -156,39 +163,47 @@ cdef class BinaryColumn:  # type: Sequence[bytes | None]
 
     @property
     def layout(self) -> str:
-        """One of "binary", "large_binary", "view"."""
+        """The layout in memory: "binary", "large_binary" or "view"."""
         return next(name for name, layout in LAYOUTS.items() if layout == self.layout_number)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the column refers to; views may share theirs with other columns."""
+        """The bytes of memory that the column refers to; views may share them with other columns."""
         parts = [self.places, self.bytes_, self.valid, *(self.buffers or ())]
         return sum([(<Memory> part).size for part in parts if part is not None])
 
     @property
     def validity(self) -> npt.NDArray[np.bool_] | None:
-        """For each row whether it has a value, as a NumPy array; None where no row is null."""
+        """For each row whether it has a value, as a NumPy array; `None` if no row is null."""
         if self.valid is None:
             return None
         return np.unpackbits(np.frombuffer(self.valid, "u1"), count=self.n, bitorder="little").view("bool")
 
     @property
     def offsets(self) -> npt.NDArray[np.int32 | np.int64]:
-        """Where each value begins in `data`, and where the last one ends. In the layout "view" an `AttributeError`."""
+        """The positions in `data` where each value starts and where the last one ends.
+
+        Raises:
+            AttributeError: If the layout is "view".
+        """
         if self.layout_number == KS_VIEWS:
             raise AttributeError("views have no offsets; read with layout='binary' or 'large_binary'")
         return np.frombuffer(self.places, "int32" if self.layout_number == KS_OFFSETS32 else "int64")
 
     @property
     def data(self) -> memoryview:
-        """The bytes of all values, one after the other. In the layout "view" an `AttributeError`."""
+        """The concatenated bytes of all values.
+
+        Raises:
+            AttributeError: If the layout is "view".
+        """
         if self.layout_number == KS_VIEWS:
             raise AttributeError("views have no data of their own; read with layout='binary' or 'large_binary'")
         return memoryview(self.bytes_)
 
     @property
     def lengths(self) -> npt.NDArray[np.int32 | np.int64]:
-        """The values' lengths, 0 for null."""
+        """The lengths of the values in bytes, 0 for null."""
         if self.layout_number == KS_VIEWS:
             return np.frombuffer(self.places, "int32")[::4].copy()
         return np.diff(self.offsets)
@@ -243,7 +258,11 @@ cdef class BinaryColumn:  # type: Sequence[bytes | None]
             yield self._item(i)
 
     def to_pylist(self) -> list[bytes | None]:
-        """All values, each `bytes` or None."""
+        """Return all values as a list.
+
+        Returns:
+            `bytes` or `None` for each row.
+        """
         cdef Py_ssize_t i
         return [self._item(i) for i in range(self.n)]
 
@@ -279,7 +298,7 @@ cdef class BinaryColumn:  # type: Sequence[bytes | None]
                 raise ValueError(f"a column of bytes cannot be had as Arrow format {wanted[1]!r}")
         return _schema_capsule(field), _array_capsule(self, field)
 
-    # Other layouts, on request.
+    # Conversion to other layouts.
 
     cdef BinaryColumn _as(self, int layout):
         if layout == self.layout_number:
@@ -287,7 +306,7 @@ cdef class BinaryColumn:  # type: Sequence[bytes | None]
         return self._as_views() if layout == KS_VIEWS else self._gathered(layout)
 
     cdef BinaryColumn _gathered(self, int layout):
-        """The values one behind the other, with offsets of the wanted width."""
+        """Return the values concatenated, with offsets of the wanted width."""
         cdef BinaryColumn out = BinaryColumn.__new__(BinaryColumn)
         cdef Py_ssize_t i, size, total = 0
         cdef const uint8_t *p
@@ -316,7 +335,7 @@ cdef class BinaryColumn:  # type: Sequence[bytes | None]
         return out
 
     cdef BinaryColumn _as_views(self):
-        """Views of the same bytes; each buffer begins a GiB after the one before, so that 31 bits reach every value."""
+        """Return views of the same bytes; buffers start 1 GiB apart, so that 31 bits address every value."""
         cdef BinaryColumn out = BinaryColumn.__new__(BinaryColumn)
         cdef Py_ssize_t i, size, at, buffer
         cdef const uint8_t *p
@@ -379,11 +398,13 @@ cdef class BinaryColumn:  # type: Sequence[bytes | None]
 
 @cython.final
 cdef class HeadersColumn:  # type: Sequence[tuple[_Header, ...]]
-    """A column of headers: each row a tuple of (str, bytes or None), as in `Record`.
+    """A column of headers: each row is a tuple of pairs `(str, bytes or None)`, as in `Record`.
 
-    A name that is not UTF-8 has U+FFFD in the place of what is wrong, as in Kafka's consumers; to Arrow it is a list of
-    structs of `key` and `value`. `keys` and `values` are the headers of all rows one after the other, and `offsets` says
-    where each row's begin. Immutable; thread-safe.
+    Bytes of a name that are not UTF-8 are replaced by U+FFFD, as in Kafka's consumers. In Arrow the column is a list of
+    structs of `key` and `value`. `keys` and `values` are the concatenated headers of all rows, and `offsets` are the
+    positions in both where each row's headers start.
+
+    Immutable; thread-safe.
     """
 
     def __init__(self, *args, **kwargs):
@@ -394,12 +415,12 @@ cdef class HeadersColumn:  # type: Sequence[tuple[_Header, ...]]
 
     @property
     def offsets(self) -> npt.NDArray[np.int32]:
-        """Where each row's headers begin in `keys` and `values`, and where the last row's end."""
+        """The positions in `keys` and `values` where each row's headers start and where those of the last row end."""
         return np.frombuffer(self.places, "int32")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the column refers to."""
+        """The bytes of memory that the column refers to."""
         return self.places.size + self.keys.nbytes + self.values.nbytes
 
     cdef tuple _item(self, Py_ssize_t i):
@@ -431,7 +452,11 @@ cdef class HeadersColumn:  # type: Sequence[tuple[_Header, ...]]
             yield self._item(i)
 
     def to_pylist(self) -> list[tuple[_Header, ...]]:
-        """All rows, each a tuple of (str, bytes or None)."""
+        """Return all rows as a list.
+
+        Returns:
+            A tuple of pairs `(str, bytes or None)` for each row.
+        """
         cdef Py_ssize_t i
         return [self._item(i) for i in range(self.n)]
 
@@ -469,11 +494,20 @@ cdef class HeadersColumn:  # type: Sequence[tuple[_Header, ...]]
 cdef class Columns:
     """The columns of some records of a log, in the order of the request.
 
-    `offsets` and `timestamps` are NumPy arrays of int64, `keys` and `values` columns of `bytes` or None; any column can
-    be had by its name, `columns["value"]`, and those that are not of byte strings are NumPy arrays. `next_offset` says
-    where to go on. Arrow takes it as a record batch: `pyarrow.record_batch(columns)`, `polars.DataFrame(columns)`.
-    Its memory is its own: it stays valid and as it is whatever becomes of the log. It can be pickled; protocol 5 may
-    send its memory beside the pickle, without a copy. Immutable; thread-safe.
+    `offsets` and `timestamps` are NumPy arrays of int64, `keys` and `values` are columns of `bytes` or `None`.
+    `columns["value"]` returns any column by its name; `key` and `value` are `BinaryColumn`s, `headers` is a
+    `HeadersColumn`, all others are NumPy arrays. `next_offset` is the offset at which the next read continues. Arrow
+    imports the object as a record batch: `pyarrow.record_batch(columns)`, `polars.DataFrame(columns)`.
+
+    The object does not share memory with the log: it stays valid and unchanged even if the log is changed, closed or
+    deleted. It can be pickled; protocol 5 can send the memory out of band, without a copy.
+
+    Example:
+        >>> columns = log.read_columns(0, columns=["offset", "value"])
+        >>> columns.names, columns.offsets, columns["value"][0]
+        (('offset', 'value'), array([0, 1]), b'value')
+
+    Immutable; thread-safe.
     """
 
     def __init__(self, *args, **kwargs):
@@ -503,7 +537,7 @@ cdef class Columns:
 
     @property
     def timestamps(self) -> npt.NDArray[np.int64]:
-        """The records' timestamps in milliseconds; -1 without one."""
+        """The records' timestamps in milliseconds since the epoch; -1 for a record without one."""
         return self.__getattr__("timestamp")
 
     @property
@@ -523,17 +557,17 @@ cdef class Columns:
 
     @property
     def partition_leader_epoch(self) -> npt.NDArray[np.int32]:
-        """For each record the leader epoch of its batch; -1 where it is not known."""
+        """For each record the leader epoch of its batch; -1 if it is not known."""
         return self.__getattr__("partition_leader_epoch")
 
     @property
     def producer_id(self) -> npt.NDArray[np.int64]:
-        """For each record the producer id of its batch; -1 without one."""
+        """For each record the producer id of its batch; -1 if the batch has none."""
         return self.__getattr__("producer_id")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the columns refer to."""
+        """The bytes of memory that the columns refer to."""
         return sum([column.nbytes for column in self.columns.values()])
 
     def __repr__(self):
@@ -568,7 +602,7 @@ cdef class Columns:
         return 0
 
 
-# ---- Columns out of a pickle. It says anything: all that is later read without a check is compared here.
+# ---- Columns from a pickle. A pickle is not trusted: everything that is later read unchecked is checked here.
 
 
 cdef dict _DTYPES = {"l": "int64", "i": "int32", "s": "int16", "c": "int8", "b": "bool", "I": "uint32"}
@@ -710,9 +744,9 @@ cdef tuple _read_schema(capsule):
 
 
 cdef tuple _choose(tuple fields, requested_schema):
-    """The fields that a requested schema asks for: some of ours, in its order; bytes in any layout, or as strings.
+    """Return the fields of a requested schema, in its order: some of `fields`, bytes in any layout or as strings.
 
-    `ValueError` for a column that we do not have, or that cannot be had so.
+    Raises `ValueError` for a column that is not in `fields`, or that cannot be converted to the requested format.
     """
     if requested_schema is None:
         return fields
@@ -735,7 +769,7 @@ cdef tuple _choose(tuple fields, requested_schema):
 
 
 def fields_of(columns: Sequence[str], layout: str, requested_schema: object = None) -> tuple[tuple[str, str], ...]:
-    """(name, Arrow format) of the columns as they would be built, or as a requested schema wants them."""
+    """Return (name, Arrow format) for each column of this layout, or for each that a requested schema selects."""
     formats = {name: format for name, format, _ in FIXED}
     formats.update(key=FORMATS[LAYOUTS[layout]], value=FORMATS[LAYOUTS[layout]], headers="+l",
                    partition="i")
@@ -743,10 +777,10 @@ def fields_of(columns: Sequence[str], layout: str, requested_schema: object = No
 
 
 def layout_of(format: str) -> Literal["binary", "large_binary", "view"]:
-    """The layout that an Arrow format of bytes or text stands for."""
+    """Return the layout of an Arrow format of bytes or text."""
     return next(name for name, layout in LAYOUTS.items() if layout == LAYOUT_OF[format])
 
 
 def schema_capsule(tuple fields: tuple[tuple[str, str], ...]) -> object:
-    """An `arrow_schema` capsule of a struct of these fields."""
+    """Return an `arrow_schema` capsule of a struct of these fields."""
     return _schema_capsule(("", "+s", fields))

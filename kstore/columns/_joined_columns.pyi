@@ -1,4 +1,4 @@
-"""Several `Columns` as one: the rows of each after those of the one before, perhaps with the partition of each."""
+"""Concatenation of several `Columns`, with an optional column for the partition, and selection of rows."""
 
 from collections.abc import Iterable
 
@@ -8,11 +8,11 @@ import numpy.typing as npt
 from kstore.columns._columns import Columns
 
 def joined(parts: Iterable[Columns], names: tuple[str, ...], *, partitions: Iterable[int] | None = None) -> Columns:
-    """The rows of several `Columns` that have these columns, one after the other, as one.
+    """Concatenate several `Columns`, each of which has the columns `names`.
 
-    With `partitions`, the number of each part, `names` may have "partition" too. The answer goes on where the last part
-    does. `ValueError` for more bytes than one column of the layout "binary" takes.
+    With `partitions`, the number of each part, `names` may include "partition". The result has the `next_offset` of the
+    last part. Raises `ValueError` for more bytes than one column of the layout "binary" holds.
     """
 
 def selected(columns: Columns, rows: npt.NDArray[np.int64]) -> Columns:
-    """The rows of these numbers, in this order, as `Columns` of the same names; of the layout "binary"."""
+    """Return the rows with these numbers, in this order; columns of bytes must have the layout "binary"."""

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Several `Columns` as one: the rows of each after those of the one before, perhaps with the partition of each.
+"""Concatenation of several `Columns`, with an optional column for the partition, and selection of rows.
 
-What is one part is shared; only what comes from several parts is copied.
+The keys, values and headers of a single part are shared, not copied.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -21,7 +21,7 @@ cdef dict FORMATS = {"partition": ("i", "int32"), **{name: (format, dtype) for n
 
 
 cdef Memory _placed(list parts, Py_ssize_t n):
-    """The offsets of several columns as those of one: 32-bit ones."""
+    """Concatenate the 32-bit offsets of several columns."""
     cdef Memory memory = new_memory((n + 1) * 4)
     cdef int32_t *to = <int32_t *> memory.p
     cdef const int32_t *begin
@@ -39,7 +39,7 @@ cdef Memory _placed(list parts, Py_ssize_t n):
 
 
 cdef BinaryColumn _joined_binary(list parts):
-    """The rows of several columns in the layout "binary"."""
+    """Concatenate columns of the layout "binary"."""
     cdef BinaryColumn column = BinaryColumn.__new__(BinaryColumn), part
     cdef Py_ssize_t at = 0, i, begin
     cdef int64_t size = 0
@@ -86,10 +86,10 @@ cdef HeadersColumn _joined_headers(list parts):
 
 def joined(parts: Iterable[Columns], tuple names: tuple[str, ...], *,
            partitions: Iterable[int] | None = None) -> Columns:
-    """The rows of several `Columns` that have these columns, one after the other, as one.
+    """Concatenate several `Columns`, each of which has the columns `names`.
 
-    With `partitions`, the number of each part, `names` may have "partition" too. The answer goes on where the last part
-    does. `ValueError` for more bytes than one column of the layout "binary" takes.
+    With `partitions`, the number of each part, `names` may include "partition". The result has the `next_offset` of the
+    last part. Raises `ValueError` for more bytes than one column of the layout "binary" holds.
     """
     cdef Columns columns = Columns.__new__(Columns), part
     cdef list whole = list(parts)
@@ -126,7 +126,7 @@ def joined(parts: Iterable[Columns], tuple names: tuple[str, ...], *,
 
 
 cdef Memory _stored(rows):
-    """A copy of the numbers of an array."""
+    """Return a copy of the numbers of an array."""
     cdef Buffer buffer = Buffer(rows)
     cdef Memory memory = new_memory(buffer.size)
     memcpy(<uint8_t *> memory.p, buffer.p, <size_t> buffer.size)
@@ -134,7 +134,7 @@ cdef Memory _stored(rows):
 
 
 def selected(Columns columns not None, rows: npt.NDArray[np.int64]) -> Columns:
-    """The rows of these numbers, in this order, as `Columns` of the same names; of the layout "binary"."""
+    """Return the rows with these numbers, in this order; columns of bytes must have the layout "binary"."""
     cdef Columns chosen = Columns.__new__(Columns)
     numbers = np.ascontiguousarray(rows, np.int64)
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < columns.n:

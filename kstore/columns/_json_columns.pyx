@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Columns as JSON: an object for each row, without a Python object for it.
+"""Columns as JSON: one JSON object for each row, written without Python objects.
 
-Invariant: any bytes in the columns give one line for each row, with one JSON object in UTF-8.
+Invariant: whatever bytes the columns hold, each row becomes one line with one JSON object in UTF-8.
 """
 
 cimport cython
@@ -38,8 +38,8 @@ cdef extern from "json.h" nogil:
     uint8_t *ks_put_base64(uint8_t *out, const uint8_t *p, size_t n) noexcept
     int ks_is_json_number(const uint8_t *p, size_t n) noexcept
 
-# How a field is written: bytes as text, or as base64 under another name if they are no UTF-8; bytes that are JSON
-# already; bytes that may be a number; whole numbers; headers.
+# How a field is written: bytes as text, or as base64 under another name if they are not UTF-8; bytes that are already
+# JSON; bytes that may be a number; integers; headers.
 cdef enum Kind:
     TEXT_FIELD
     RAW_FIELD
@@ -72,7 +72,7 @@ ctypedef struct Out:
 
 @cython.final
 cdef class Text:
-    """JSON objects, with or without line ends: a buffer. `ends` has a 0, then the end of each object (int64)."""
+    """A buffer of JSON objects, with or without line ends; `ends` holds 0 and the end of each object (int64)."""
 
     cdef Out out
     cdef uint8_t *_ends
@@ -82,7 +82,7 @@ cdef class Text:
         self.hold(0)
 
     cdef int hold(self, int64_t rows) except -1:
-        """Make room for the ends of so many rows."""
+        """Allocate the ends of `rows` rows."""
         cdef uint8_t *ends = <uint8_t *> PyMem_RawRealloc(self._ends, 8 * <size_t> (rows + 1))
         if ends == NULL:
             raise MemoryError
@@ -144,7 +144,7 @@ cdef inline void put(Out *out, const char *text, size_t n) noexcept nogil:
 
 cdef int put_text(Out *out, const ks_bytes *cell, const char *name, size_t name_size, const char *other,
                   size_t other_size) noexcept nogil:
-    """A name and bytes as text, or as base64 under the other name."""
+    """Write a name and bytes as text, or as base64 under the other name."""
     cdef uint8_t *end
     if reserve(out, name_size + other_size + KS_JSON_GROWTH * <size_t> max(cell.n, 0) + 16):
         return NO_MEMORY
@@ -182,7 +182,7 @@ cdef int put_headers(Out *out, const ks_column *c, int64_t row) noexcept nogil:
             fault = put_text(out, &value, b',"value":', 9, b',"value_base64":', 16)
         if fault:
             return fault
-        put(out, b"}", 1)              # there is room: put_text reserves more than it writes
+        put(out, b"}", 1)              # put_text has reserved space for it
     if reserve(out, 2):
         return NO_MEMORY
     put(out, b"]", 1)
@@ -231,7 +231,7 @@ cdef int render(Out *out, const Field *fields, int64_t count, int64_t rows, cons
         put(out, prefix, prefix_size)
         for i in range(count):
             if i > 0:
-                put(out, b",", 1)      # there is room: each field reserves more than it writes
+                put(out, b",", 1)      # each field has reserved space for it
             fault = put_field(out, &fields[i], row)
             if fault:
                 return fault
@@ -251,7 +251,7 @@ cdef bint fits(int kind, int layout):
 
 
 def are_numbers(Column column) -> bool:
-    """Whether a column of bytes holds only JSON numbers and nulls, and at least one number."""
+    """Return whether a column of bytes holds only JSON numbers and nulls, and at least one number."""
     cdef int64_t row
     cdef ks_bytes cell
     cdef bint has_number = False
@@ -274,10 +274,10 @@ def render_rows(fields: Iterable[tuple[str, _Kind, Column]], *, bytes prefix=b""
     """Write an object for each row of the columns, up to the end of the shortest one.
 
     `fields` are (name, kind, `Column`). Kinds: "text", bytes written as a string, or as base64 under the name with
-    `_base64` appended if they are no UTF-8; "number", bytes written as they are if they are a JSON number, as text
-    otherwise; "raw", bytes that are JSON; "int", a column of times or other whole numbers; "headers". `prefix` goes
-    before the first field of each object. With `lines` each object is a line. Raises `InvalidColumnError` for a row
-    that is no sound Arrow data. The columns must not change meanwhile: the GIL is released.
+    `_base64` appended if they are not UTF-8; "number", bytes written unchanged if they are a JSON number, otherwise as
+    text; "raw", bytes that are JSON; "int", a column of times or other integers; "headers". `prefix` is written before
+    the first field of each object. With `lines` each object is a line. Raises `InvalidColumnError` for a row of unsound
+    Arrow data. Releases the GIL: the columns must not change during the call.
     """
     cdef list held = []
     cdef Py_ssize_t count = len(fields), i

@@ -13,29 +13,29 @@ COLUMNS: Final[tuple[str, ...]]
 SECRET_BYTES: Final[int]
 
 def new_secret() -> bytes:
-    """A secret for `LatestOffsets`."""
+    """Return a random secret for `LatestOffsets`."""
 
 @final
 class LatestOffsets:
-    """For each key the offset of its newest record, of those that were added; none for a tombstone.
+    """For each key the offset of its newest added record; none if that record is a tombstone.
 
-    All offsets are in `[first_offset, end_offset)`; one record that is not is a `ValueError`.
-    Those that are to be compared need the same secret. Adding is for one thread at a time; after that, thread-safe.
+    All offsets are in `[first_offset, end_offset)`; `add` raises `ValueError` for any other. `share_keys` compares only
+    objects with the same secret. One thread at a time may add; after that, thread-safe.
     """
     def __new__(cls, secret: bytes, first_offset: int, end_offset: int, *, _hash_bits: int = 96) -> Self: ...
     def __len__(self) -> int: ...
     @property
     def memory_bytes(self) -> int:
-        """Memory of the map and of the offsets."""
+        """The bytes of memory of the map and the offsets."""
     def add(self, columns: Columns) -> None:
-        """Take the records of columns that come after those added before; COLUMNS are needed, keys as "binary".
+        """Add records that come after those added before; needs COLUMNS, with keys in the layout "binary".
 
-        Raises `MemoryError`, for more than 2^32 - 2 keys too; the object is of no further use then.
+        Raises `MemoryError`, also for more than 2^32 - 2 keys; the object must not be used after that.
         """
     def find(self, key: ReadableBuffer) -> int:
-        """The offset of a key's newest record, -1 where there is none; another key may have it, but hardly ever."""
+        """Return the offset of a key's newest record, or -1; after a (very rare) hash collision, another key's."""
     def offsets(self) -> npt.NDArray[np.int64]:
-        """The offsets of all of them, in order."""
+        """Return the offsets of the newest records of all keys, in rising order."""
 
 def share_keys(tables: Iterable[LatestOffsets]) -> bool:
-    """Whether a key may have a record in two of these; False only if none has."""
+    """Return False if no key has a record in two of the tables, True if one may have."""

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The offset of each key's newest record, from columns of keys; c/columns/latest.c does the work, without the GIL.
 
-A key is known by 96 bits of a hash with a secret of this process; whoever finds a record by it compares the key itself.
+A key is identified by 96 bits of a hash with a secret of this process; callers compare the key of a record they find.
 """
 
 cimport cython
@@ -40,16 +40,16 @@ SECRET_BYTES = 16
 
 
 def new_secret() -> bytes:
-    """A secret for `LatestOffsets`."""
+    """Return a random secret for `LatestOffsets`."""
     return os.urandom(SECRET_BYTES)
 
 
 @cython.final
 cdef class LatestOffsets:
-    """For each key the offset of its newest record, of those that were added; none for a tombstone.
+    """For each key the offset of its newest added record; none if that record is a tombstone.
 
-    All offsets are in `[first_offset, end_offset)`; one record that is not is a `ValueError`.
-    Those that are to be compared need the same secret. Adding is for one thread at a time; after that, thread-safe.
+    All offsets are in `[first_offset, end_offset)`; `add` raises `ValueError` for any other. `share_keys` compares only
+    objects with the same secret. One thread at a time may add; after that, thread-safe.
     """
 
     cdef ks_latest _state
@@ -71,13 +71,13 @@ cdef class LatestOffsets:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the map and of the offsets."""
+        """The bytes of memory of the map and the offsets."""
         return ks_keymap_memory(&self._state.map) + 8 * self._state.capacity
 
     def add(self, Columns columns not None) -> None:
-        """Take the records of columns that come after those added before; COLUMNS are needed, keys as "binary".
+        """Add records that come after those added before; needs COLUMNS, with keys in the layout "binary".
 
-        Raises `MemoryError`, for more than 2^32 - 2 keys too; the object is of no further use then.
+        Raises `MemoryError`, also for more than 2^32 - 2 keys; the object must not be used after that.
         """
         cdef BinaryColumn keys = columns.columns["key"]
         cdef Memory offsets = columns.memories["offset"], tombstones = columns.memories["is_tombstone"]
@@ -103,12 +103,12 @@ cdef class LatestOffsets:
             raise MemoryError(f"the offsets of {self._state.map.size} keys")
 
     def find(self, key: ReadableBuffer) -> int:
-        """The offset of a key's newest record, -1 where there is none; another key may have it, but hardly ever."""
+        """Return the offset of a key's newest record, or -1; after a (very rare) hash collision, another key's."""
         cdef Buffer buffer = Buffer(key)
         return ks_latest_find(&self._state, buffer.p, <size_t> buffer.size)
 
     def offsets(self) -> npt.NDArray[np.int64]:
-        """The offsets of all of them, in order."""
+        """Return the offsets of the newest records of all keys, in rising order."""
         cdef Memory memory = new_memory(8 * self._state.live)
         with nogil:
             ks_latest_list(&self._state, <int64_t *> memory.p)
@@ -116,7 +116,7 @@ cdef class LatestOffsets:
 
 
 def share_keys(tables: Iterable[LatestOffsets]) -> bool:
-    """Whether a key may have a record in two of these; False only if none has."""
+    """Return False if no key has a record in two of the tables, True if one may have."""
     cdef LatestOffsets table
     cdef Memory memory
     hashes = []

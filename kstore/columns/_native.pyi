@@ -1,1 +1,1 @@
-"""The one copy of the C of columns that has state: the pool of blocks, the crew of threads."""
+"""The only copy of the C code of columns that has state: the pool of blocks and the crew of threads."""

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The one copy of the C of columns that has state: the pool of blocks, the crew of threads.
+"""The only copy of the C code of columns that has state: the pool of blocks and the crew of threads.
 
-`setup.py` compiles these files of c/columns into this module alone. Other modules call them by the pointers here.
+`setup.py` compiles these files of c/columns into this module only. Other modules call them through its pointers.
 """
 
 cdef extern from "columns/blocks.h" nogil:

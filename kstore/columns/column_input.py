@@ -1,6 +1,6 @@
-"""What a caller may hand over as columns, read in step without a copy of their bytes.
+"""The columns that a caller passes to an append, read row by row in parallel without a copy of their bytes.
 
-Invariant: row n of each column belongs to record n, wherever their chunks end.
+Invariant: row n of each column belongs to record n, wherever the chunks end.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 else:
     np = Late("numpy")
 
-_LIST_ROWS = 1 << 16  # of a list at a time: a row costs 16 bytes while it is at hand
+_LIST_ROWS = 1 << 16  # of a list at a time: each costs 16 bytes while its chunk is in use
 
 _Chunk = dict[str, Column]
 
 
 @dataclass
 class _Feed:
-    """One argument: which columns it gives, how many rows (-1: not known yet), and the chunk at hand."""
+    """One argument: the columns in it, its number of rows (-1: not known yet), and its current chunk."""
 
     name: str
     roles: tuple[str, ...]
@@ -42,7 +42,7 @@ class _Feed:
     taken: int = 0
 
     def advance(self) -> bool:
-        """See that there is a row at hand; False at the end."""
+        """Move to the next chunk with rows if the current one is used up; return False at the end."""
         while self.left == 0:
             chunk = next(self.chunks, None)
             if chunk is None:
@@ -57,7 +57,7 @@ class _Feed:
 
 
 class ColumnInput:
-    """The columns of one call, in step: an iterator of `Rows`. `rows` is their number, -1 while it is not known."""
+    """The columns of one call, as an iterator of `Rows`; `rows` is the number of rows, -1 if it is not known yet."""
 
     def __init__(self, values: Any, keys: Any, timestamps: Any, headers: Any, now_ms: int) -> None:
         self._time = now_ms
@@ -117,7 +117,7 @@ class ColumnInput:
 
 
 def _one_time(timestamps: Any) -> int | None:
-    """The time of all records, if that is what was given."""
+    """Return the time of all records in milliseconds, or None if `timestamps` is a column."""
     if isinstance(timestamps, datetime):
         return times.milliseconds("timestamps", timestamps)
     if isinstance(timestamps, bool) or not hasattr(timestamps, "__index__") or isinstance(timestamps, np.ndarray):
@@ -182,7 +182,7 @@ def _list_chunks(name: str, role: str, rows: Sequence[Any]) -> Iterator[_Chunk]:
 
 
 def _list_times(name: str, rows: Iterable[Any], first: int) -> Column:
-    """A list of milliseconds or datetimes, None for now."""
+    """Return a column of times from milliseconds or datetimes; None means now."""
     numbers = []
     valid = []
     for number, time in enumerate(rows, first):
@@ -198,7 +198,7 @@ def _list_times(name: str, rows: Iterable[Any], first: int) -> Column:
 
 # NumPy.
 
-# A NumPy unit in milliseconds, as multiplier and divisor; longer and shorter ones are converted by NumPy.
+# A NumPy unit in milliseconds, as multiplier and divisor; NumPy converts longer and shorter units.
 _UNITS = {"ms": (1, 1), "s": (1000, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
 
 
@@ -234,7 +234,7 @@ def _numpy_column(name: str, role: str, source: Any) -> Column:
         return _numpy_times(name, source, valid)
     kind = source.dtype.kind
     if source.ndim == 1 and kind in "SV" and source.dtype.names is None:
-        # Two views of bytes: the buffer interface gives neither a name that says what a row is.
+        # `fixed` takes bytes: a void type is viewed as bytes of the same size.
         rows = source if kind == "S" else source.view(f"S{source.dtype.itemsize}")
         return _arrow.fixed(name, rows, valid, padded=kind == "S")
     if source.ndim == 2 and source.dtype in (np.uint8, np.int8):

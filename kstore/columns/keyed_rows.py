@@ -1,6 +1,6 @@
-"""`KeyedRows`: rows of columns that are found by their key, as records, as a mapping and as Arrow data.
+"""`KeyedRows`: rows of columns that can be looked up by key, as a mapping, as records and as Arrow data.
 
-Invariant: it shows the log as of one moment, and stays as it is whatever becomes of the log.
+Invariant: it is a snapshot of the log, and later changes of the log do not affect it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from kstore.columns._columns import Columns
 from kstore.columns._latest_offsets import LatestOffsets
 
 ROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
-_AT_ONCE = 4096  # rows that are made into objects at a time
+_AT_ONCE = 4096  # rows that become objects at a time
 R = TypeVar("R")
 D = TypeVar("D")
 
 
 def checked_columns(columns: Sequence[str], names: Sequence[str], are: str) -> tuple[str, ...]:
-    """Refuse what is no choice of columns among those that `are` there, or known: each once, and at least one."""
+    """Return the chosen columns, or raise `ValueError` unless they are some of `names`, at least one and each once.
+
+    `are` is what the message says about `names`: that they are "there", or "known".
+    """
     if isinstance(columns, str):
         raise TypeError("columns is a str; a sequence of column names is wanted, as in columns=['value']")
     chosen = tuple(columns)
@@ -33,25 +36,28 @@ def checked_columns(columns: Sequence[str], names: Sequence[str], are: str) -> t
 
 
 class KeyedPart(NamedTuple):
-    """The rows of one log, in the order of their offsets, and where each key's row is."""
+    """The rows of one log, in the order of their offsets, and the offset of each key's row."""
 
     newest: LatestOffsets
     chunks: Sequence[Columns]
 
 
 class KeyedRows(ABC, Generic[R]):
-    """Rows of columns, each with a key of its own. Immutable; thread-safe."""
+    """Rows of columns, each with a distinct key.
+
+    Immutable; thread-safe.
+    """
 
     _names: tuple[str, ...] = ROW_COLUMNS
-    """The columns there are."""
+    """The columns of the rows."""
 
     def __init__(self, parts: Sequence[KeyedPart]) -> None:
         self._parts = tuple(parts)
-        self._chunks = tuple(chunk for part in parts for chunk in part.chunks)  # one at least, perhaps empty
+        self._chunks = tuple(chunk for part in parts for chunk in part.chunks)  # at least one, perhaps empty
 
     @abstractmethod
     def _rows(self, chunk: Columns, first: int, stop: int) -> Iterator[R]:
-        """Make the rows `[first, stop)` of a chunk."""
+        """Yield the rows `[first, stop)` of a chunk."""
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
@@ -62,12 +68,20 @@ class KeyedRows(ABC, Generic[R]):
                 yield from self._rows(chunk, first, min(first + _AT_ONCE, len(chunk)))
 
     def keys(self) -> Iterator[bytes]:
-        """Iterate over the keys, in the order of the rows."""
+        """Iterate over the keys.
+
+        Yields:
+            The key of each row, in the order of the rows.
+        """
         for chunk in self._chunks:
             yield from chunk.keys  # type: ignore[misc]  # none is null
 
     def items(self) -> Iterator[tuple[bytes, R]]:
-        """Iterate over pairs of a key and its record, in the order of the rows."""
+        """Iterate over pairs of a key and its record.
+
+        Returns:
+            An iterator of the pairs, in the order of the rows.
+        """
         return zip(self.keys(), self, strict=True)
 
     def __getitem__(self, key: bytes) -> R:
@@ -84,7 +98,18 @@ class KeyedRows(ABC, Generic[R]):
     @overload
     def get(self, key: bytes, default: D) -> R | D: ...
     def get(self, key: bytes, default: D | None = None) -> R | D | None:
-        """Give the record of a key, or `default`."""
+        """Return the record of a key, or `default`.
+
+        Args:
+            key: The key.
+            default: The result if there is no record with this key.
+
+        Returns:
+            The record, or `default`.
+
+        Raises:
+            TypeError: If `key` is not `bytes`.
+        """
         place = self._find(key)
         return default if place is None else self._row(*place)
 
@@ -92,7 +117,7 @@ class KeyedRows(ABC, Generic[R]):
         return next(self._rows(chunk, row, row + 1))
 
     def _find(self, key: object) -> tuple[Columns, int] | None:
-        """The chunk and the row of a key; None for a key that is not there."""
+        """Return the chunk and the row of a key, or None if the key is not there."""
         if not isinstance(key, bytes):
             hint = ": encode it first, as in text.encode()" if isinstance(key, str) else ""
             raise TypeError(f"a key is bytes, not {type(key).__name__}{hint}")
@@ -107,21 +132,37 @@ class KeyedRows(ABC, Generic[R]):
     # As columns.
 
     def columns(self, columns: Sequence[str] | None = None) -> Columns:
-        """Give all rows as one `Columns`, by default without headers.
+        """Return all rows as one `Columns`.
 
-        Raises `ValueError` for a column that is not there, and for more than 2 GiB of keys or of values: then take
-        `iter_columns`, or the Arrow stream.
+        Args:
+            columns: The names of the columns; by default all except the headers.
+
+        Returns:
+            The rows.
+
+        Raises:
+            ValueError: If there is no such column, or if there are more than 2 GiB of keys or of values: use
+                `iter_columns` or the Arrow stream instead.
         """
         names = self._checked(columns)
         return self._labelled(range(len(self._chunks)), names)
 
     def iter_columns(self, columns: Sequence[str] | None = None) -> Iterator[Columns]:
-        """Iterate over all rows as `Columns` of less than 2 GiB each; otherwise as `columns`."""
+        """Iterate over all rows as `Columns` of less than 2 GiB each.
+
+        Takes the arguments of `columns`.
+
+        Returns:
+            An iterator of the rows.
+
+        Raises:
+            ValueError: If there is no such column.
+        """
         names = self._checked(columns)
         return (self._labelled([number], names) for number, chunk in enumerate(self._chunks) if len(chunk))
 
     def _labelled(self, numbers: Sequence[int], names: tuple[str, ...]) -> Columns:
-        """The rows of some chunks as one."""
+        """Return the rows of some chunks as one `Columns`."""
         return _joined_columns.joined([self._chunks[number] for number in numbers], names)
 
     def _checked(self, columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -130,14 +171,14 @@ class KeyedRows(ABC, Generic[R]):
         return checked_columns(columns, self._names, "there")
 
     def __arrow_c_schema__(self) -> object:
-        """Describe the record batches of `__arrow_c_stream__` to Arrow."""
+        """Return the Arrow schema of the record batches of `__arrow_c_stream__`."""
         return _columns.schema_capsule(_columns.fields_of(self._checked(None), "binary"))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Give all rows as an Arrow stream, by default without headers.
+        """Return all rows as an Arrow stream, by default without headers.
 
-        A `requested_schema` may have any of the columns, bytes in any layout or as strings; what cannot be had so is a
-        `ValueError`.
+        A `requested_schema` may have any of the columns, bytes in any layout or as strings. Raises `ValueError` for any
+        other column or format.
         """
         fields = _columns.fields_of(self._names, "binary", requested_schema)
         if requested_schema is None:

@@ -1,4 +1,4 @@
-"""Offsets and timestamps of a batch's records as arrays: no object is made for a record or a header."""
+"""Offsets and timestamps of a batch's records as arrays, without an object for each record or header."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["offsets_and_timestamps"]
 
 
 def offsets_and_timestamps(data: bytes | bytearray, **where: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Decode the batch in `data`; no CRC is checked. `where` is the path and position for errors."""
-    if header.MAGIC.of(data) >= 2 and header.ATTRIBUTES.of(data) & header.CONTROL_BIT:  # columns leave markers out
+    """Decode the batch in `data` without checking its CRC; `where` is the path and position for errors."""
+    if header.MAGIC.of(data) >= 2 and header.ATTRIBUTES.of(data) & header.CONTROL_BIT:  # columns omit control records
         records = [record for batch in decode_batches(data, check_crc=False, **where) for record in batch]
         return (
             numpy.array([record.offset for record in records], dtype="i8"),
