@@ -1,4 +1,4 @@
-"""Batches of aborted transactions: which ones a reader of committed records leaves out."""
+"""The batches of aborted transactions, which a reader of committed records leaves out."""
 
 from collections.abc import Iterable
 from typing import final
@@ -7,12 +7,12 @@ from _typeshed import ReadableBuffer
 
 @final
 class AbortedFilter:
-    """Aborted transactions; tells of each batch whether it belongs to one.
+    """Aborted transactions, each given as (producer id, first offset, last offset).
 
-    A transactional batch of a producer does, if it lies between the first batch and the marker of an aborted
-    transaction of that producer. Made of (producer id, first offset, last offset); never changed.
+    A batch belongs to one if it is a transactional batch of its producer that lies between the transaction's first
+    batch and its marker. Immutable; thread-safe.
     """
     def __init__(self, transactions: Iterable[tuple[int, int, int]]) -> None: ...
     def __len__(self) -> int: ...
     def kept(self, data: ReadableBuffer) -> list[tuple[int, int]]:
-        """The ranges [(start, end)] of whole batches in memory that hold no aborted ones."""
+        """Return the ranges `(start, end)` of `data` that hold no aborted batches."""

@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Batches of aborted transactions: which ones a reader of committed records leaves out."""
+"""The batches of aborted transactions, which a reader of committed records leaves out."""
 
 cimport cython
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
@@ -11,10 +11,10 @@ from kstore.codec._wire cimport HEADER_UP_TO_MAGIC, LOG_OVERHEAD, MIN_V0_MESSAGE
 
 @cython.final
 cdef class AbortedFilter:
-    """Aborted transactions; tells of each batch whether it belongs to one.
+    """Aborted transactions, each given as (producer id, first offset, last offset).
 
-    A transactional batch of a producer does, if it lies between the first batch and the marker of an aborted
-    transaction of that producer. Made of (producer id, first offset, last offset); never changed.
+    A batch belongs to one if it is a transactional batch of its producer that lies between the transaction's first
+    batch and its marker. Immutable; thread-safe.
     """
 
     def __init__(self, transactions: Iterable[tuple[int, int, int]]):
@@ -35,7 +35,7 @@ cdef class AbortedFilter:
         return self._count
 
     def kept(self, data: ReadableBuffer) -> list[tuple[int, int]]:
-        """The ranges [(start, end)] of whole batches in memory that hold no aborted ones."""
+        """Return the ranges `(start, end)` of `data` that hold no aborted batches."""
         cdef Buffer held = Buffer(data)
         cdef Py_ssize_t at = 0, start = 0
         cdef int64_t size

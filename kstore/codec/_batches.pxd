@@ -1,9 +1,9 @@
 # cython: language_level=3
-"""The check of a batch that a leader can store as it is, for the module that appends it."""
+"""The check for a batch that a leader can store unchanged, for the module that appends it."""
 
 from libc.stdint cimport int64_t, uint8_t
 
 
-# Whether a leader stores these bytes unchanged but for offset and leader epoch. False says nothing about what is wrong.
+# Whether a leader stores these bytes with only the offset and the leader epoch changed; False need not mean a fault.
 cdef bint is_ready(const uint8_t *p, Py_ssize_t n, int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms,
                    bint require_key) noexcept nogil

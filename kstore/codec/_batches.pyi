@@ -1,4 +1,4 @@
-"""Whole batches in memory: where they end, whether they follow one another, and a leader's check of their records."""
+"""Whole batches in memory: where they end, whether they are contiguous, and a leader's check of their records."""
 
 from typing import final
 
@@ -8,10 +8,9 @@ from _typeshed import ReadableBuffer
 class BatchCheck:
     """The result of `check_batch`: `count`, the true `max_timestamp`, whether deltas are `consecutive`, `errors`.
 
-    `outside` is the offset delta of the first record that lies outside of the batch, None without one.
-
-    `errors` lists (index, reason, whether it is the timestamp), at most one of a record, and of tens of thousands only
-    the first and the first that is about the timestamp. Immutable.
+    `outside` is the offset delta of the first record that lies outside the batch, or None. `errors` lists (index,
+    reason, whether it is about the timestamp), at most one for each record and MOST_ERRORS in all, but always the first
+    one about a timestamp. Immutable.
     """
     @property
     def count(self) -> int: ...
@@ -35,30 +34,30 @@ def check_batch(
     require_key: bool = False,
     max_decompressed_bytes: int | None = None,
 ) -> BatchCheck:
-    """Look at every record of the v2 batch at `position` of `data` as a leader does (SEMANTICS 1.15 to 1.17).
+    """Check every record of the v2 batch at `position` of `data` as a leader does (SEMANTICS 1.15 to 1.17).
 
-    `create_time` is the topic's timestamp type. The batch's size and CRC have been checked. A broken structure is an
-    `InvalidRecordError`, data that does not decompress a `CorruptRecordError`.
+    `create_time` is the topic's timestamp type. The batch's size and CRC have been checked. Raises `InvalidRecordError`
+    for a broken structure, `CorruptRecordError` for data that does not decompress.
     """
 
 def whole_batches(buffer: ReadableBuffer) -> tuple[int, int]:
-    """(bytes of the whole batches at the start of `buffer`, size of the batch that is cut off or 0).
+    """Return (bytes of the whole batches at the start of `buffer`, size of the batch that is cut off or 0).
 
-    Answers (n, -1) when what stands at n is no batch: a declared size below the smallest there is (FORMAT 2.7).
+    Returns (n, -1) if the bytes at n are not a batch: they declare a size below the smallest possible (FORMAT 2.7).
     """
 
 def chained(buffer: ReadableBuffer, least: int, most: int, following: int = ...) -> tuple[int, int, int]:
-    """Walk the headers of whole batches that are to follow one another: (end of the sound ones, last of them, least).
+    """Check that the offsets of whole batches are in order; return (end of the sound batches, last of them, least).
 
-    The first batch may begin at `least` or above, and all must end below `most`; one behind a gap must end before the
-    next begins, and the last before `following`. All that is wrong with a base offset shows so, which no CRC covers. The
-    answer: how many bytes of the buffer stand the test, where the last batch in these begins (0 without one), and what
-    the least base offset is of what follows. What is no frame of a batch stands the test: readers say what it is.
+    The first base offset must be at least `least`, all offsets below `most`. A batch after a gap must end before the
+    next one starts, and the last one before `following`. This finds every wrong base offset, which no CRC covers.
+    The result is the number of bytes that pass, the position of the last batch in them (0 if there is none), and the
+    least base offset of the next batch. Bytes that do not frame a batch pass: readers report them.
     """
 
 def plain_run(buffer: ReadableBuffer) -> tuple[int, int, int, int, int] | None:
-    """Check all of a follower's append at once: (count, last of them, last offset, greatest timestamp, codec), or None.
+    """Check a follower's append in bulk: (count, last position, last offset, greatest timestamp, codec), or None.
 
-    None says nothing but that the batches have to be looked at one by one: not all are whole and sound, of format 2,
-    of one leader epoch and without a producer, with offsets that rise. Holds no GIL.
+    Returns None unless all batches are whole and sound, of format 2, of one leader epoch and without a producer id, and
+    their offsets rise; the caller must then check them one by one. Releases the GIL.
     """

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Whole batches in memory: where they end, whether they follow one another, and a leader's check of their records.
+"""Whole batches in memory: where they end, whether they are contiguous, and a leader's check of their records.
 
-Invariant: the bytes come from others, so no size and no count of theirs is used before it is checked.
+Invariant: the bytes are not trusted: each size and each count is checked before it is used.
 """
 
 cimport cython
@@ -30,10 +30,9 @@ cdef int64_t NO_LIMIT = 0x7fffffffffffffff
 cdef class BatchCheck:
     """The result of `check_batch`: `count`, the true `max_timestamp`, whether deltas are `consecutive`, `errors`.
 
-    `outside` is the offset delta of the first record that lies outside of the batch, None without one.
-
-    `errors` lists (index, reason, whether it is the timestamp), at most one of a record, and of tens of thousands only
-    the first and the first that is about the timestamp. Immutable.
+    `outside` is the offset delta of the first record that lies outside the batch, or None. `errors` lists (index,
+    reason, whether it is about the timestamp), at most one for each record and MOST_ERRORS in all, but always the first
+    one about a timestamp. Immutable.
     """
 
     cdef readonly int32_t count
@@ -44,16 +43,16 @@ cdef class BatchCheck:
 
 
 cdef enum:
-    MOST_ERRORS = 65536            # a few bytes may decompress to tens of millions of bad records
+    MOST_ERRORS = 65536            # a few bytes may decompress to tens of millions of invalid records
 
 
 def check_batch(data not None: ReadableBuffer, *, Py_ssize_t position=0, bint create_time=True, int64_t now_ms=0,
                 int64_t before_max_ms=0x7fffffffffffffff, int64_t after_max_ms=0x7fffffffffffffff,
                 bint require_key=False, max_decompressed_bytes: int | None = None) -> BatchCheck:
-    """Look at every record of the v2 batch at `position` of `data` as a leader does (SEMANTICS 1.15 to 1.17).
+    """Check every record of the v2 batch at `position` of `data` as a leader does (SEMANTICS 1.15 to 1.17).
 
-    `create_time` is the topic's timestamp type. The batch's size and CRC have been checked. A broken structure is an
-    `InvalidRecordError`, data that does not decompress a `CorruptRecordError`.
+    `create_time` is the topic's timestamp type. The batch's size and CRC have been checked. Raises `InvalidRecordError`
+    for a broken structure, `CorruptRecordError` for data that does not decompress.
     """
     cdef BatchCheck check = BatchCheck.__new__(BatchCheck)
     cdef Buffer view = Buffer(data)
@@ -124,10 +123,10 @@ def check_batch(data not None: ReadableBuffer, *, Py_ssize_t position=0, bint cr
 
 cdef bint is_ready(const uint8_t *p, Py_ssize_t n, int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms,
                    bint require_key) noexcept nogil:
-    """Whether these bytes are one sound batch of format 2 that a leader need not change but for its offset and epoch.
+    """Return whether these bytes are one sound v2 batch of which a leader changes only the offset and the leader epoch.
 
-    Such a batch is a client's, not compressed, without a producer, of create time, its records numbered 0, 1, 2, …, its
-    greatest timestamp that of a record. False says nothing but that the checks must be made one by one, in Kafka's order.
+    Such a batch is not compressed, has no producer id, and has create time; its offset deltas are 0, 1, 2, ..., and its
+    max timestamp is that of a record. After False the caller must make the checks one by one, in Kafka's order.
     """
     cdef const uint8_t *at = p + RECORDS_AT
     cdef const uint8_t *end = p + n
@@ -156,9 +155,9 @@ cdef bint is_ready(const uint8_t *p, Py_ssize_t n, int64_t now_ms, int64_t befor
 
 
 def whole_batches(buffer: ReadableBuffer) -> tuple[int, int]:
-    """(bytes of the whole batches at the start of `buffer`, size of the batch that is cut off or 0).
+    """Return (bytes of the whole batches at the start of `buffer`, size of the batch that is cut off or 0).
 
-    Answers (n, -1) when what stands at n is no batch: a declared size below the smallest there is (FORMAT 2.7).
+    Returns (n, -1) if the bytes at n are not a batch: they declare a size below the smallest possible (FORMAT 2.7).
     """
     cdef Buffer held = Buffer(buffer)
     cdef Py_ssize_t at = 0
@@ -174,12 +173,12 @@ def whole_batches(buffer: ReadableBuffer) -> tuple[int, int]:
 
 
 def chained(buffer: ReadableBuffer, int64_t least, int64_t most, int64_t following=NO_LIMIT) -> tuple[int, int, int]:
-    """Walk the headers of whole batches that are to follow one another: (end of the sound ones, last of them, least).
+    """Check that the offsets of whole batches are in order; return (end of the sound batches, last of them, least).
 
-    The first batch may begin at `least` or above, and all must end below `most`; one behind a gap must end before the
-    next begins, and the last before `following`. All that is wrong with a base offset shows so, which no CRC covers. The
-    answer: how many bytes of the buffer stand the test, where the last batch in these begins (0 without one), and what
-    the least base offset is of what follows. What is no frame of a batch stands the test: readers say what it is.
+    The first base offset must be at least `least`, all offsets below `most`. A batch after a gap must end before the
+    next one starts, and the last one before `following`. This finds every wrong base offset, which no CRC covers.
+    The result is the number of bytes that pass, the position of the last batch in them (0 if there is none), and the
+    least base offset of the next batch. Bytes that do not frame a batch pass: readers report them.
     """
     cdef Buffer held = Buffer(buffer)
     cdef Py_ssize_t at = 0, last = 0, left
@@ -210,7 +209,7 @@ def chained(buffer: ReadableBuffer, int64_t least, int64_t most, int64_t followi
 
 cdef Py_ssize_t _run(const uint8_t *p, Py_ssize_t n, int64_t *last_offset, int64_t *max_timestamp, Py_ssize_t *last,
                      int *codec) noexcept nogil:
-    """Walk the batches of `plain_run`; how many there are, 0 where one is another."""
+    """Check the batches of `plain_run`; return their number, or 0 if one of them does not qualify."""
     cdef Py_ssize_t at = 0, count = 0
     cdef int64_t size, base, end = -1
     while at < n:
@@ -243,10 +242,10 @@ cdef Py_ssize_t _run(const uint8_t *p, Py_ssize_t n, int64_t *last_offset, int64
 
 
 def plain_run(buffer: ReadableBuffer) -> tuple[int, int, int, int, int] | None:
-    """Check all of a follower's append at once: (count, last of them, last offset, greatest timestamp, codec), or None.
+    """Check a follower's append in bulk: (count, last position, last offset, greatest timestamp, codec), or None.
 
-    None says nothing but that the batches have to be looked at one by one: not all are whole and sound, of format 2,
-    of one leader epoch and without a producer, with offsets that rise. Holds no GIL.
+    Returns None unless all batches are whole and sound, of format 2, of one leader epoch and without a producer id, and
+    their offsets rise; the caller must then check them one by one. Releases the GIL.
     """
     cdef Buffer held = Buffer(buffer)
     cdef int64_t last_offset = -1, max_timestamp = -1

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The codecs' functions that need no GIL, for modules that read or write compressed batches."""
+"""Codec functions that need no GIL, for modules that read or write compressed batches."""
 
 from libc.stdint cimport int64_t, uint8_t
 

@@ -1,4 +1,4 @@
-"""Decompression and compression in C, without the GIL; and the libraries whose functions it takes."""
+"""Decompression and compression in C, without the GIL, partly with functions of shared libraries found here."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ ZSTD_COMPRESSES: Final[bool]
 ZSTD_LIBRARY: Final[str | None]
 LZ4_COMPRESSES: Final[bool]
 ZSTD_OF_COLUMNS: Final[str]
-"""What decompresses zstd, in words: the path of that library, or the package."""
+"""The decompressor of zstd in words: the path of the library, or the package."""
 
 def unpack(codec: int, data: bytes, limit: int) -> bytes | None:
-    """What our own decompressors make of a payload; None where they leave it to the libraries."""
+    """Decompress a payload in C; return None if it is left to the libraries."""

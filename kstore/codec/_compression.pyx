@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Decompression and compression in C, without the GIL; and the libraries whose functions it takes.
+"""Decompression and compression in C, without the GIL, partly with functions of shared libraries found here.
 
-`setup.py` compiles unpack.c and compress.c into this module alone. What they leave alone, damaged data above all, is
-for `compression`. Invariant: both agree on every payload.
+`setup.py` compiles unpack.c and compress.c into this module only. Payloads that they do not handle, mostly damaged
+ones, are left to `compression`. Invariant: both agree on every payload.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -36,9 +36,9 @@ cdef extern from "compress.h" nogil:
                                      size_t room) noexcept
 
 cdef enum:
-    HELD_BYTES = 65536             # of a payload that is decompressed before another thread may run,
-    MOST_HELD_BYTES = 1048576      # and of what it becomes
-    LIKELY_RATIO = 4               # of what is decompressed to its payload
+    HELD_BYTES = 65536             # a smaller payload is decompressed with the GIL held,
+    MOST_HELD_BYTES = 1048576      # unless it becomes larger than this
+    LIKELY_RATIO = 4               # of the decompressed size to the payload's
 
 
 cdef size_t ks_compress_bound(int codec, size_t n) noexcept nogil:
@@ -54,10 +54,10 @@ cdef int64_t ks_unpack(int codec, const uint8_t *p, size_t n, ks_output *out, in
 
 
 cdef object _find_zstd():
-    """Take zstd's functions from a shared library, so that threads need no GIL for them; its path, or None.
+    """Find zstd's functions in a shared library, so that threads need no GIL for them; return its path, or None.
 
-    Two versions of zstd do not refuse the same damaged data, and the package zstandard has the last word on what the
-    library leaves alone: only one of that package's version is taken. The package ships one, for Pythons other than this one.
+    Different versions of zstd reject different damaged data, and the package zstandard decides about data that the
+    library rejects: so the library must have that package's version. The package ships one, for other Pythons.
     """
     cdef void *library
     cdef void *version
@@ -87,7 +87,7 @@ cdef object _find_zstd():
 
 
 cdef object _find_lz4():
-    """Take lz4's compressor from the package's module, or the library that it is linked with; whether it is there."""
+    """Find lz4's compressor in the package's module, or in the library that it is linked with; return if found."""
     cdef void *library
     try:
         name = os.fsencode(importlib.import_module("lz4.frame._frame").__file__)
@@ -104,16 +104,16 @@ ZSTD_COMPRESSES = False
 ZSTD_LIBRARY = _find_zstd()  # type: str | None
 LZ4_COMPRESSES = _find_lz4()  # type: bool
 ZSTD_OF_COLUMNS = ZSTD_LIBRARY or "the package zstandard, with the GIL"  # type: str
-"""What decompresses zstd, in words: the path of that library, or the package."""
+"""The decompressor of zstd in words: the path of the library, or the package."""
 
 
 ctypedef struct Target:
     PyObject *made                 # the bytes object that is written to
-    size_t likely                  # its size, as a guess: what is never written to is no memory yet
+    size_t likely                  # a guess of its size: pages that are never written take no memory
 
 
 cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept with gil:
-    """The room of an output whose context is a Target."""
+    """Enlarge an output whose context is a Target: its `room`."""
     cdef Target *target = <Target *> out.context
     cdef size_t size = max(target.likely, capacity + (capacity >> 1 if used else 0))
     cdef PyObject *grown = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size + KS_WILD)
@@ -130,10 +130,10 @@ cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept with gil:
 
 
 cdef bytes unpacked(int codec, const uint8_t *p, size_t n, int64_t limit):
-    """What our own decompressors make of a payload; None where they leave it to the libraries.
+    """Decompress a payload in C; return None if it is left to the libraries.
 
-    Other threads run meanwhile where it is large. Not where it is small: to have the GIL back from a busy thread takes
-    longer.
+    Releases the GIL for a large payload only: getting it back from a busy thread takes longer than decompressing a
+    small one.
     """
     cdef Target target = Target(NULL, min(LIKELY_RATIO * n, <size_t> max(limit, 0)))
     cdef ks_output out = ks_output(NULL, 0, _grow, &target)
@@ -153,5 +153,5 @@ cdef bytes unpacked(int codec, const uint8_t *p, size_t n, int64_t limit):
 
 
 def unpack(int codec, bytes data not None, int64_t limit) -> bytes | None:
-    """What our own decompressors make of a payload; None where they leave it to the libraries."""
+    """Decompress a payload in C; return None if it is left to the libraries."""
     return unpacked(codec, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data), limit)

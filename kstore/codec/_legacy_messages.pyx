@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Records that others have sent, in bulk and without the GIL: old messages checked, and written anew as v2.
+"""Checks old messages, and rewrites old messages and v2 records as new v2 batches, in bulk and without the GIL.
 
-A few kilobytes of a wrapper may decompress to millions of messages, so nothing here takes a Python object for each.
-Invariant: the order of the checks, because it says which error a caller sees (SEMANTICS 1.16 to 1.18).
+A wrapper of a few kilobytes may decompress to millions of messages, so no Python object is made for each.
+Invariant: the order of the checks, because it decides which error a caller sees (SEMANTICS 1.16 to 1.18).
 """
 
 cimport cython
@@ -39,11 +39,11 @@ cdef extern from "text.h" nogil:
     uint8_t *ks_put_utf8(uint8_t *out, const uint8_t *p, size_t n) noexcept
 
 cdef enum:
-    MOST_ERRORS = 65536                # listed of one batch: a wrapper of a few kilobytes may hold millions of messages
-    GROWTH = 14                        # bytes that a record may have more than the message or record it comes from
-    NAME_GROWTH = 8                    # of the lengths of a name and of its record, where the name has more bytes
+    MOST_ERRORS = 65536                # listed for a batch: a wrapper of a few kilobytes may hold millions of messages
+    GROWTH = 14                        # bytes by which a record may exceed its original message or record
+    NAME_GROWTH = 8                    # bytes by which the lengths of a name and its record grow if the name grows
 
-    # Where a message's fields are, counted from its CRC (FORMAT 5).
+    # Positions of a message's fields, counted from its CRC (FORMAT 5).
     MESSAGE_MAGIC_AT = LEGACY_MAGIC_AT - LOG_OVERHEAD
     MESSAGE_ATTRIBUTES_AT = LEGACY_ATTRIBUTES_AT - LOG_OVERHEAD
     MESSAGE_TIMESTAMP_AT = LEGACY_TIMESTAMP_AT - LOG_OVERHEAD
@@ -55,15 +55,15 @@ cdef const char *NO_HEADERS = b"\x00"
 
 cdef enum Fault:
     FINE
-    OTHER_FORMAT                       # an entry of another magic than the first
-    OTHER_MAGIC                        # a message of another magic than its wrapper
+    OTHER_FORMAT                       # an entry whose magic is not that of the first
+    OTHER_MAGIC                        # a message whose magic is not that of its wrapper
     NESTED
     BAD_CRC
     NO_KEY
     TOO_FAR
     CLAIMS_TIME
     NO_LENGTH                          # the message ends before a field's length
-    TOO_LONG                           # a field reaches past the message
+    TOO_LONG                           # a field extends past the message
     NEGATIVE
 
 
@@ -79,8 +79,8 @@ cdef struct Rules:
 cdef struct Walk:
     const uint8_t *p                   # the next entry
     const uint8_t *end
-    bint wrapped                       # the messages of one wrapper, which are one batch; else each is one
-    bint claims                        # the wrapper says LogAppendTime, which is then its messages' time
+    bint wrapped                       # the messages of one wrapper are one batch; otherwise each message is a batch
+    bint claims                        # the wrapper says LogAppendTime: its messages get `append_time`
     int64_t append_time
     int64_t index
     int64_t listed                     # faults of the batch so far
@@ -88,12 +88,12 @@ cdef struct Walk:
     const uint8_t *message
     int64_t size
     int64_t stamp
-    int64_t at                         # of the field at fault
+    int64_t at                         # of the faulty field
     int64_t value
 
 
 cdef inline bint _next(Walk *w) noexcept nogil:
-    """Go to the next whole entry, whose framing has been checked; False at the end."""
+    """Move to the next whole entry, whose framing has been checked; return False at the end."""
     cdef int32_t size
     if w.end - w.p < LOG_OVERHEAD:
         return False
@@ -112,7 +112,7 @@ cdef inline bint _next(Walk *w) noexcept nogil:
 
 
 cdef inline Fault _check(Walk *w, const Rules *r) noexcept nogil:
-    """The fault of the message, before its fields are checked (SEMANTICS 1.14 to 1.17)."""
+    """Return the fault of the message, before its fields are checked (SEMANTICS 1.14 to 1.17)."""
     cdef const uint8_t *m = w.message
     cdef int magic = m[MESSAGE_MAGIC_AT]
     cdef bint claims = w.claims if w.wrapped else m[MESSAGE_ATTRIBUTES_AT] & TIMESTAMP_TYPE_BIT
@@ -141,7 +141,7 @@ cdef inline bint _is_listed(Fault fault) noexcept nogil:
 
 
 cdef Fault _find_fault(Walk *w, const Rules *r) noexcept nogil:
-    """Go on to the next message with a fault that counts (SEMANTICS 1.18); FINE at the end."""
+    """Move to the next message with a relevant fault (SEMANTICS 1.18); return FINE at the end."""
     cdef Fault fault
     while _next(w):
         fault = _check(w, r)
@@ -150,7 +150,7 @@ cdef Fault _find_fault(Walk *w, const Rules *r) noexcept nogil:
             continue
         if _is_listed(fault) and w.listed >= MOST_ERRORS and (
                 w.listed > MOST_ERRORS or (fault != TOO_FAR and fault != CLAIMS_TIME)):
-            continue                   # enough faults are listed; a later one may still decide the refusal of the batch
+            continue                   # enough faults are listed; a later one may still change the error
         return fault
     return FINE
 
@@ -179,11 +179,11 @@ cdef struct Written:
     int64_t base
     int64_t greatest
     int64_t count
-    int64_t room                       # from where `p` began
+    int64_t room                       # bytes from the first value of `p`
 
 
 cdef Fault _write(Walk *w, const Rules *r, bint check, Written *out) noexcept nogil:
-    """Write the messages as v2 records; the fault of the first that cannot be one."""
+    """Write the messages as v2 records; return the fault of the first one that is refused."""
     cdef const uint8_t *key = NULL
     cdef const uint8_t *value = NULL
     cdef int32_t key_size = -1, value_size = -1
@@ -222,7 +222,7 @@ cdef _text(Fault fault, const Walk *w, const Rules *r):
 
 
 cdef int _raise(Fault fault, const Walk *w, const Rules *r, int64_t index, int64_t position) except -1:
-    """Raise a fault that refuses the whole append at once."""
+    """Raise the error for a fault that refuses the whole append."""
     cdef int magic = w.message[MESSAGE_MAGIC_AT]
     if fault == NESTED:
         raise InvalidRecordError("compressed message inside a compressed message")
@@ -239,11 +239,11 @@ cdef int _raise(Fault fault, const Walk *w, const Rules *r, int64_t index, int64
 
 
 def survey(data not None: ReadableBuffer, int64_t most_bytes) -> tuple[int, int, int, int, bool] | None:
-    """Look at the heads and CRCs of uncompressed entries of formats 0 and 1, one after the other
-    (SEMANTICS 1.4 to 1.8).
+    """Check the heads and CRCs of uncompressed entries of formats 0 and 1 in bulk (SEMANTICS 1.4 to 1.8).
 
-    (entries, bytes, last offset, greatest timestamp, whether offsets increase); None where anything else is there, or
-    something is wrong: a slower look says what. An entry has at most `most_bytes`; a torn one at the end is left out.
+    Returns (entries, bytes, last offset, greatest timestamp, whether offsets increase), or None if there is a fault or
+    anything else: the caller must then check one by one. An entry has at most `most_bytes`; a torn one at the end is
+    left out.
     """
     cdef Buffer view = Buffer(data)
     cdef const uint8_t *p = view.p
@@ -278,10 +278,10 @@ def survey(data not None: ReadableBuffer, int64_t most_bytes) -> tuple[int, int,
 
 
 def frame(data not None: ReadableBuffer, *, int64_t position=0) -> tuple[int, int]:
-    """Look through the messages inside of a wrapper; how many are whole, and the offset of the last, -1 for none.
+    """Return the number of whole messages inside a wrapper, and the offset of the last one, -1 if there is none.
 
-    A torn one at the end is left out. Raises `CorruptRecordError`, with the wrapper's `position`, for a message that
-    declares a size of less than 14 bytes.
+    A torn message at the end is left out. Raises `CorruptRecordError`, with the wrapper's `position`, for a message
+    that declares a size of less than 14 bytes.
     """
     cdef Buffer view = Buffer(data)
     cdef const uint8_t *p = view.p
@@ -304,10 +304,11 @@ def frame(data not None: ReadableBuffer, *, int64_t position=0) -> tuple[int, in
 
 @cython.final
 cdef class Messages:
-    """Messages of one append: those inside of one wrapper, or uncompressed entries one after the other.
+    """Messages of one append: those inside one wrapper, or uncompressed entries.
 
-    `data` are their bytes, whose framing has been checked. Of a wrapper, `append_time` is its time if it says
-    LogAppendTime. `rules` is (magic, create_time, now_ms, before_max_ms, after_max_ms, require_key). Immutable.
+    `data` are their bytes, whose framing has been checked. `append_time` is the time of a wrapper that says
+    LogAppendTime, else None. `rules` is (magic, create_time, now_ms, before_max_ms, after_max_ms, require_key).
+    Immutable.
     """
 
     cdef Buffer _view
@@ -328,11 +329,10 @@ cdef class Messages:
         self._rules = Rules(magic, create_time, require_key, now_ms, before_max_ms, after_max_ms)
 
     def check(self) -> list[tuple[int, str, bool]]:
-        """Look at every message (SEMANTICS 1.14 to 1.17); the faults of the first batch that has some: (index, reason,
-        is of time).
+        """Check every message (SEMANTICS 1.14 to 1.17); return the faults of the first batch with any.
 
-        A wrapper is a batch, and so is each entry that is in none. Raises `InvalidRecordError` and `CorruptRecordError`
-        for what refuses the append whatever else there is.
+        A fault is (index, reason, whether it is about the timestamp). A wrapper is one batch, and so is each entry that
+        is in none. Raises `InvalidRecordError` or `CorruptRecordError` for a fault that refuses the whole append.
         """
         cdef Walk w = self._walk
         cdef Fault fault
@@ -351,10 +351,11 @@ cdef class Messages:
             w.listed += 1
 
     def pack(self, Packer packer not None, int64_t count, *, bint check) -> list[tuple[int, str, bool]]:
-        """Write these `count` messages into one batch of `packer`; the faults of the first that is refused, as `check`.
+        """Write these `count` messages into one batch of `packer`; return the faults of the first refused one.
 
-        With `check` each is looked at just before its fields are. Raises what `check` does, `InvalidRecordError` for a
-        field that is not whole, `InvalidTimestampError` for a negative timestamp and `RecordTooLargeError`.
+        With `check`, each message is checked just before its fields. Faults and errors are those of the method `check`.
+        Also raises `InvalidRecordError` for a field that is not whole, `InvalidTimestampError` for a negative
+        timestamp, and `RecordTooLargeError`.
         """
         cdef Walk w = self._walk
         cdef Fault fault
@@ -375,7 +376,7 @@ cdef class Messages:
 
 
 cdef int _begin(Packer packer, int64_t size, int64_t count, Written *out) except -1:
-    """Enter a packer, and have room in it for records that come of so many bytes."""
+    """Enter a packer, and reserve space for `count` records that are made from `size` bytes."""
     cdef int64_t room = size + GROWTH * count + RECORDS_AT
     if room > INT32_LIMIT:
         raise RecordTooLargeError(f"one batch of {count} records in {size} bytes: {INT32_LIMIT} are the most")
@@ -395,7 +396,7 @@ cdef int _begin(Packer packer, int64_t size, int64_t count, Written *out) except
 
 
 cdef int _end(Packer packer, const Written *out) except -1:
-    """Finish the batch of the records that were written."""
+    """Finish the batch of the written records."""
     packer._used = out.p - packer.data
     packer._count = <int32_t> out.count
     packer.records += out.count
@@ -408,9 +409,9 @@ cdef int _end(Packer packer, const Written *out) except -1:
 def repack(Packer packer not None, data not None: ReadableBuffer) -> None:
     """Write the records of the v2 batch `data`, whose structure has been checked, into one batch of `packer`.
 
-    Their offsets count from 0 then, and a header's name that is not UTF-8 has U+FFFD in the place of what is wrong, as
-    Kafka writes it. Raises `InvalidTimestampError` for a negative timestamp, `InvalidRecordError`,
-    `CorruptRecordError` for data that does not decompress, and `RecordTooLargeError`.
+    The new offsets start at 0, and bytes of a header's name that are not UTF-8 become U+FFFD, as in Kafka. Raises
+    `InvalidTimestampError` for a negative timestamp, `InvalidRecordError`, `CorruptRecordError` for data that does not
+    decompress, and `RecordTooLargeError`.
     """
     cdef Buffer view = Buffer(data)
     cdef const uint8_t *head = view.p
@@ -467,7 +468,7 @@ def repack(Packer packer not None, data not None: ReadableBuffer) -> None:
 
 
 cdef int _make_room(Packer packer, int64_t grown, Written *out) except -1:
-    """Have room for so many bytes more than `_begin` counted on."""
+    """Reserve space for `grown` bytes more than `_begin` has reserved."""
     cdef Py_ssize_t written = out.p - packer.data - packer._used
     out.room += grown
     if out.room > INT32_LIMIT:
@@ -479,7 +480,7 @@ cdef int _make_room(Packer packer, int64_t grown, Written *out) except -1:
 
 
 cdef int64_t _headers_size(const ks_record *r, int64_t *grown) noexcept nogil:
-    """The bytes of a record's headers and their count as `_copy` writes them; `grown` is by how much their names grow."""
+    """Return the size of the headers and their count as `_copy` writes them; set `grown` to the growth of names."""
     cdef const uint8_t *key = NULL
     cdef const uint8_t *value = NULL
     cdef const uint8_t *p = r.headers
@@ -499,7 +500,7 @@ cdef int64_t _headers_size(const ks_record *r, int64_t *grown) noexcept nogil:
 
 
 cdef void _copy(const ks_record *r, int64_t stamp, int64_t headers_size, Written *out) noexcept nogil:
-    """Write a record that was parsed; each of its varints may have been longer than it need be."""
+    """Write a parsed record; each of its varints may have been longer than necessary."""
     cdef const uint8_t *key = NULL
     cdef const uint8_t *value = NULL
     cdef const uint8_t *p = r.headers

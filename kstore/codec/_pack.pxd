@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The batch builder, for modules that write what it packed."""
+"""The batch builder, for modules that write its batches."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -19,13 +19,13 @@ cdef class Packer:
     cdef uint8_t *data                 # finished batches, then the open one
     cdef Py_ssize_t finished           # bytes of finished batches
     cdef readonly int batches
-    """Finished batches in `buffer`."""
+    """The number of finished batches in `buffer`."""
     cdef readonly int64_t records
-    """Records taken in over the packer's life."""
+    """The number of records packed over the packer's life."""
     cdef readonly int64_t max_timestamp
-    """Greatest timestamp of the finished batches in `buffer`, -1 if none."""
+    """The greatest timestamp of the finished batches in `buffer`, -1 if none."""
     cdef public int64_t now_ms
-    """What a record without a timestamp gets, and what limits are counted from."""
+    """The timestamp of records without one, and the base of timestamp limits."""
 
     cdef Py_ssize_t _capacity
     cdef Py_ssize_t _least             # of a capacity that is not 0
@@ -44,7 +44,7 @@ cdef class Packer:
     cdef int64_t _after_max_ms
     cdef bint _require_key
     cdef bint _single
-    cdef bint _draft                   # its batches are compressed into another packer, and get no checksum here
+    cdef bint _draft                   # its batches are compressed into another packer, and need no checksum
 
     cdef int32_t _count                # of the open batch
     cdef int64_t _base_timestamp
@@ -53,17 +53,17 @@ cdef class Packer:
     cdef Py_ssize_t _summed
     cdef int64_t _closing              # index of the first record of the section being compressed
 
-    # For a caller in C: enter(); add(...) and close_batch(); leave(). An error in between: drop_open(), then leave().
+    # For a caller in C: enter(); add(...) and close_batch(); leave(). After an error: drop_open(), then leave().
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
     cdef int add(self, object value, object key, object timestamp, object headers) except -1
     cdef int close_batch(self) except -1
     cdef void drop_open(self) noexcept
 
-    # Gives back the memory that holds nothing. No view of the buffer may be alive.
+    # Releases unused memory. No view of the buffer may exist.
     cdef int shrink(self) except -1
 
-    # For a caller in C that writes records of the open batch itself: checksums what lies in a cache still.
+    # For a caller in C that writes records of the open batch itself: checksums records that are still in a cache.
     cdef void sum_up(self) noexcept nogil
 
     cdef int _take(self, object item) except -1
@@ -89,9 +89,10 @@ cdef class Packer:
 
 cdef inline Py_ssize_t put_plain(Packer packer, const char *key, Py_ssize_t key_size, const char *value,
                                  Py_ssize_t value_size) noexcept:
-    """Append a record of now without headers where the open batch and the buffer have room for it; its bytes in there.
+    """Append a record with timestamp now and no headers to the open batch; return its size in the batch.
 
-    0, and nothing has happened, where `_append` has more to do than to write it. Negative sizes are nulls.
+    Returns 0 and does nothing if there is no open batch, if the record does not fit it or the buffer, or if a required
+    key is missing: `_append` handles these. Negative sizes are nulls.
     """
     cdef int64_t delta = packer.now_ms - packer._base_timestamp
     cdef uint64_t body = ks_body_size(delta, packer._count, key_size, value_size, 1)

@@ -1,4 +1,4 @@
-"""The encoder: records of the forms that users write, packed into v2 record batches."""
+"""The encoder: packs records, in any form that users write, into v2 record batches."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias, final
@@ -15,32 +15,34 @@ def give_back_memory() -> None:
     """Return the kept buffers to the system."""
 
 def encode_headers(headers: Headers | None) -> bytes:
-    """The headers of a lone record as they stand in it, from any form that `Packer.pack` takes.
+    """Encode the headers of a single record, in any form that `Packer.pack` accepts.
 
-    Raises `TypeError`, `InvalidRecordError`.
+    Raises `TypeError` or `InvalidRecordError`.
     """
 
 @final
 class Packer:
     """Packs records into consecutive v2 batches in one growing, reused buffer.
 
-    A batch closes when its header and records, before compression, would exceed `batch_bytes`; a larger record goes
-    alone. A batch that is more than `max_batch_bytes` as written, or would decompress to more than readers take
-    (`compression.MAX_DECOMPRESSED_BYTES`), is split; if it holds one record, that record is a `RecordTooLargeError`. `single=True` packs one batch or raises `RecordTooLargeError`. With `draft=True` batches get
-    no checksum. Sequences go on from batch to batch. A refused record drops the open batch; the finished ones stay in
-    `buffer`. Not thread-safe: a second call at the same time, or from code that a first call runs, is a `RuntimeError`.
+    A batch closes when its header and records, before compression, would exceed `batch_bytes`; a larger record gets its
+    own batch. A batch that exceeds `max_batch_bytes` as written, or would decompress to more than readers accept
+    (`compression.MAX_DECOMPRESSED_BYTES`), is split; `RecordTooLargeError` is raised if it holds one record. With
+    `single=True` all records go into one batch, or `RecordTooLargeError` is raised. With `draft=True` batches get no
+    checksum. Sequence numbers continue from batch to batch. A refused record drops the open batch; `buffer` keeps the
+    finished ones. Not thread-safe: a second call at the same time, or from code that a first call runs, raises
+    `RuntimeError`.
     """
     @property
     def batches(self) -> int:
-        """Finished batches in `buffer`."""
+        """The number of finished batches in `buffer`."""
     @property
     def records(self) -> int:
-        """Records taken in over the packer's life."""
+        """The number of records packed over the packer's life."""
     @property
     def max_timestamp(self) -> int:
-        """Greatest timestamp of the finished batches in `buffer`, -1 if none."""
+        """The greatest timestamp of the finished batches in `buffer`, -1 if none."""
     now_ms: int
-    """What a record without a timestamp gets, and what limits are counted from."""
+    """The timestamp of records without one, and the base of timestamp limits."""
     def __init__(
         self,
         batch_bytes: int,
@@ -62,18 +64,18 @@ class Packer:
         draft: bool = False,
     ) -> None: ...
     def pack(self, iterator: Iterator[_Item], limit_bytes: int = 0x7FFFFFFF) -> bool:
-        """Take records until `limit_bytes` of finished batches are in `buffer`; False once `iterator` has ended.
+        """Pack records until `limit_bytes` of finished batches are in `buffer`; return False once `iterator` has ended.
 
         Items are buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose offset is
-        ignored. What the iterator raises passes through. A refused record raises `InvalidRecordError`,
-        `InvalidTimestampError`, `RecordTooLargeError` or `TypeError`, which name its index.
+        ignored. Exceptions of the iterator propagate. Raises `InvalidRecordError`, `InvalidTimestampError`,
+        `RecordTooLargeError` or `TypeError` with the index of a refused record.
         """
     @property
     def buffer(self) -> memoryview:
-        """The finished batches as a `memoryview` to patch offsets in; while it lives, `pack` and `clear` raise `BufferError`."""
+        """The finished batches, to patch offsets in; while the view exists, `pack` and `clear` raise `BufferError`."""
     def __len__(self) -> int: ...
     def clear(self) -> None:
-        """Forget the finished batches; an open one stays open."""
+        """Drop the finished batches; an open batch remains open."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def encode_batch(
@@ -91,11 +93,37 @@ def encode_batch(
     control: bool = False,
     now_ms: int | None = None,
 ) -> bytes:
-    """One v2 batch of all `records`, offsets counted from `base_offset`; no records give no bytes, as in Kafka.
+    """Encode all `records` as one v2 batch.
 
-    Records are buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose offset is
-    ignored. A record without a timestamp gets `now_ms`, by default the clock's now; with `"LogAppendTime"` that is
-    the time of the whole batch. Raises `InvalidRecordError`, `InvalidTimestampError`, `RecordTooLargeError` (more
-    than 2 GiB, or 256 MiB before compression), `UnsupportedCompressionError`, and `TypeError` and `ValueError` for what
-    is no whole number, or out of its range.
+    Args:
+        records: An iterable of buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose
+            offset is ignored.
+        base_offset: The offset of the first record; the others follow without gaps.
+        compression: "none", "gzip", "snappy", "lz4" or "zstd".
+        level: The compression level, as in Kafka's settings; by default Kafka's default for the type.
+        timestamp_type: "CreateTime", or "LogAppendTime", with which `now_ms` is the time of the whole batch.
+        partition_leader_epoch: The leader epoch of the batch; -1 means unknown.
+        producer_id: The id of an idempotent producer, which needs an epoch and a base sequence; -1 means none.
+        producer_epoch: The epoch of that producer.
+        base_sequence: The sequence number of the first record.
+        transactional: Whether the batch belongs to a transaction, which needs a producer id.
+        control: Whether the records are control records.
+        now_ms: The timestamp of records without one, in milliseconds since the epoch; now if omitted.
+
+    Returns:
+        The bytes of the batch; no bytes if there are no records, as in Kafka.
+
+    Raises:
+        InvalidRecordError: If a record is not valid, or `base_offset` or the producer's fields are not.
+        InvalidTimestampError: If a timestamp is out of range.
+        RecordTooLargeError: If the batch exceeds 2 GiB, or its records 256 MiB before compression.
+        UnsupportedCompressionError: If the compression type is not known.
+        ConfigError: If the compression type does not have this level.
+        TypeError: If a record has another type, or a number is not an integer.
+        ValueError: If a number is out of range, or the timestamp type is not known.
+
+    Example:
+        >>> batch = kstore.encode_batch([(b"key", b"value"), b"only a value"], base_offset=7)
+        >>> [record.offset for decoded in kstore.decode_batches(batch) for record in decoded]
+        [7, 8]
     """

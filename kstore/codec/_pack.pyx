@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The encoder: records of the forms that users write, packed into v2 record batches.
+"""The encoder: packs records, in any form that users write, into v2 record batches.
 
-A batch has base offset 0 and leader epoch -1 until a log gives it others; no CRC covers these two. Invariant: taking a
-record runs the user's code (iterators, buffers), so a packer that is busy refuses to be entered again.
+A batch has base offset 0 and leader epoch -1 until a log assigns others; no CRC covers these two. Invariant: a packer
+in use refuses to be entered again, since packing a record can run the user's code (iterators, buffers).
 """
 
 cimport cython
@@ -35,16 +35,16 @@ cdef extern from "Python.h":
 
 cdef enum:
     FIRST_CAPACITY = 65536
-    SHRUNK_CAPACITY = 4096             # the least of a packer that had to give memory back: it has many beside it
-    MAX_GROWTH = 14                    # bytes that a record may gain when it is counted from another base
+    SHRUNK_CAPACITY = 4096             # the least of a packer that has shrunk: there are many such packers
+    MAX_GROWTH = 14                    # bytes by which a record may grow when its base offset and timestamp change
     KEPT_BUFFERS = 64
     KEPT_BYTES = 33554432
 
 cdef int64_t INT32_LIMIT = 0x7fffffff
 cdef const char *NO_HEADERS = b"\x00"
 
-# Buffers of packers that are gone, for the next ones, the newest last: the first touch of fresh memory costs more than
-# the encoding. The GIL guards them.
+# Buffers of freed packers, for reuse, the newest last: the first access to fresh memory costs more than the encoding.
+# The GIL guards them.
 cdef uint8_t *kept[KEPT_BUFFERS]
 cdef Py_ssize_t kept_sizes[KEPT_BUFFERS]
 cdef int kept_count = 0
@@ -61,7 +61,7 @@ cdef void drop_oldest() noexcept:
 
 
 cdef void keep(uint8_t *data, Py_ssize_t size) noexcept:
-    """Take a buffer back for the next packer, in the place of the oldest ones; one that is too small or large is freed."""
+    """Keep a buffer for the next packer, instead of the oldest ones if needed; free it if it is too small or large."""
     global kept_count, kept_bytes
     if not FIRST_CAPACITY <= size <= KEPT_BYTES:
         PyMem_RawFree(data)
@@ -102,9 +102,9 @@ cdef uint8_t *take_kept(Py_ssize_t size, Py_ssize_t most, Py_ssize_t *capacity) 
 
 
 cdef bytes common_headers(object headers):
-    """The headers of a record as they stand in it, their count first; None unless they are as most are.
+    """Encode headers of the common form, with their count first; return None for any other form.
 
-    That is a list or a tuple of tuples of a str, which UTF-8 can hold, and bytes or None. No Python code runs.
+    The form is a list or a tuple of tuples of a str that UTF-8 can encode, and bytes or None. No Python code runs.
     """
     cdef Py_ssize_t count, n, i, size
     cdef const char *name
@@ -150,9 +150,9 @@ cdef bytes common_headers(object headers):
 
 
 def encode_headers(headers: Headers | None) -> bytes:
-    """The headers of a lone record as they stand in it, from any form that `Packer.pack` takes.
+    """Encode the headers of a single record, in any form that `Packer.pack` accepts.
 
-    Raises `TypeError`, `InvalidRecordError`.
+    Raises `TypeError` or `InvalidRecordError`.
     """
     return common_headers(headers) or Packer(1, 1, now_ms=0)._encode_headers(headers)
 
@@ -161,11 +161,13 @@ def encode_headers(headers: Headers | None) -> bytes:
 cdef class Packer:
     """Packs records into consecutive v2 batches in one growing, reused buffer.
 
-    A batch closes when its header and records, before compression, would exceed `batch_bytes`; a larger record goes
-    alone. A batch that is more than `max_batch_bytes` as written, or would decompress to more than readers take
-    (`compression.MAX_DECOMPRESSED_BYTES`), is split; if it holds one record, that record is a `RecordTooLargeError`. `single=True` packs one batch or raises `RecordTooLargeError`. With `draft=True` batches get
-    no checksum. Sequences go on from batch to batch. A refused record drops the open batch; the finished ones stay in
-    `buffer`. Not thread-safe: a second call at the same time, or from code that a first call runs, is a `RuntimeError`.
+    A batch closes when its header and records, before compression, would exceed `batch_bytes`; a larger record gets its
+    own batch. A batch that exceeds `max_batch_bytes` as written, or would decompress to more than readers accept
+    (`compression.MAX_DECOMPRESSED_BYTES`), is split; `RecordTooLargeError` is raised if it holds one record. With
+    `single=True` all records go into one batch, or `RecordTooLargeError` is raised. With `draft=True` batches get no
+    checksum. Sequence numbers continue from batch to batch. A refused record drops the open batch; `buffer` keeps the
+    finished ones. Not thread-safe: a second call at the same time, or from code that a first call runs, raises
+    `RuntimeError`.
     """
 
     def __init__(self, int64_t batch_bytes, int64_t max_batch_bytes, int compression=0, level: int | None = None, *,
@@ -207,11 +209,11 @@ cdef class Packer:
     # ---- For callers.
 
     def pack(self, iterator: Iterator[_Item], Py_ssize_t limit_bytes=0x7fffffff) -> bool:
-        """Take records until `limit_bytes` of finished batches are in `buffer`; False once `iterator` has ended.
+        """Pack records until `limit_bytes` of finished batches are in `buffer`; return False once `iterator` has ended.
 
         Items are buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose offset is
-        ignored. What the iterator raises passes through. A refused record raises `InvalidRecordError`,
-        `InvalidTimestampError`, `RecordTooLargeError` or `TypeError`, which name its index.
+        ignored. Exceptions of the iterator propagate. Raises `InvalidRecordError`, `InvalidTimestampError`,
+        `RecordTooLargeError` or `TypeError` with the index of a refused record.
         """
         if iter(iterator) is not iterator:
             raise TypeError(f"{type(iterator).__name__} is no iterator: wrap it in iter(...)")
@@ -233,14 +235,14 @@ cdef class Packer:
 
     @property
     def buffer(self) -> memoryview:
-        """The finished batches as a `memoryview` to patch offsets in; while it lives, `pack` and `clear` raise `BufferError`."""
+        """The finished batches, to patch offsets in; while the view exists, `pack` and `clear` raise `BufferError`."""
         return memoryview(self)
 
     def __len__(self):
         return self.finished
 
     def clear(self) -> None:
-        """Forget the finished batches; an open one stays open."""
+        """Drop the finished batches; an open batch remains open."""
         self.enter()
         self._clear()
         self.leave()
@@ -271,7 +273,7 @@ cdef class Packer:
         self._summed = 0
 
     cdef int shrink(self) except -1:
-        """Give back the memory that holds nothing."""
+        """Release unused memory."""
         cdef void *data
         self._least = SHRUNK_CAPACITY
         if self._used == 0:
@@ -286,7 +288,7 @@ cdef class Packer:
         return 0
 
     cdef void sum_up(self) noexcept nogil:
-        """Checksum the records of the open batch as far as they are there."""
+        """Checksum the records that are already in the open batch."""
         if self._draft:
             return
         cdef const uint8_t *p = self.data + self.finished + RECORDS_AT + self._summed
@@ -304,7 +306,7 @@ cdef class Packer:
         return 0
 
     cdef int add(self, object value, object key, object timestamp, object headers) except -1:
-        """Add one record to the open batch; None as a timestamp is now."""
+        """Add one record to the open batch; a timestamp of None means now."""
         cdef int64_t stamp = self.now_ms if timestamp is None else self._check_timestamp(timestamp)
         cdef const void *key_data = NULL
         cdef const void *value_data = NULL
@@ -369,7 +371,7 @@ cdef class Packer:
             f"record {self.records} is {shape}: bytes, (key, value), (key, value, timestamp, headers) or Record is wanted")
 
     cdef inline int _put(self, const char *key, Py_ssize_t key_size, const char *value, Py_ssize_t value_size) except -1:
-        """Append a record of now without headers."""
+        """Append a record with timestamp now and no headers."""
         if put_plain(self, key, key_size, value, value_size):
             return 0
         return self._append(key, key_size, value, value_size, self.now_ms, NO_HEADERS, 1)
@@ -385,7 +387,7 @@ cdef class Packer:
         return stamp
 
     cdef int _check(self, Py_ssize_t key_size, int64_t stamp) except -1:
-        """The rules for one record, in Kafka's order (SEMANTICS 1.16, 1.17)."""
+        """Check the rules for one record, in Kafka's order (SEMANTICS 1.16, 1.17)."""
         if self._require_key and key_size < 0:
             self._refuse(InvalidRecordError, refusals.NO_KEY)
         if stamp != -1 and not self._attributes & TIMESTAMP_TYPE_BIT:
@@ -395,7 +397,7 @@ cdef class Packer:
         return 0
 
     cdef bytes _encode_headers(self, object headers):
-        """Headers count and headers, as they stand in a record."""
+        """Encode the number of headers and the headers as in a record."""
         cdef list flat = []
         cdef Py_ssize_t size
         cdef bytes out, name_bytes
@@ -440,7 +442,7 @@ cdef class Packer:
             total = body + <uint64_t> uvarint_size(body << 1)
             if <uint64_t> (self._used - self.finished) + total <= <uint64_t> self._batch_bytes:
                 break
-            if self._count == 0:                    # too large for a batch of the wanted size: it goes alone
+            if self._count == 0:                    # too large for a batch of the wanted size: it gets its own
                 if RECORDS_AT + total > <uint64_t> (INT32_LIMIT if self._codec else self._max_batch_bytes):
                     self._refuse(RecordTooLargeError, f"a batch of {RECORDS_AT + total} bytes, where at most "
                                                       f"{self._max_batch_bytes} are allowed")
@@ -474,7 +476,7 @@ cdef class Packer:
 
     cdef int _reserve(self, Py_ssize_t extra) except -1:
         cdef Py_ssize_t wanted = max(self._least, self._used + extra, 2 * self._capacity)
-        # What grows goes on growing, and is copied each time; what had to give memory back has many beside it.
+        # A growing buffer usually grows again, with a copy each time: take a much larger one, unless packers are many.
         cdef bint may_be_large = self._capacity > 0 and self._least == FIRST_CAPACITY
         cdef uint8_t *data = take_kept(wanted, (8 if may_be_large else 2) * wanted, &wanted)
         if data != NULL:
@@ -501,7 +503,7 @@ cdef class Packer:
 
     cdef void _write_header(self, Py_ssize_t start, Py_ssize_t size, int32_t count, int64_t base_timestamp,
                             int64_t max_timestamp) noexcept nogil:
-        """Write the header of the batch of `size` bytes at `start` before its records, and count it as finished."""
+        """Write the header of the batch of `size` bytes at `start`, and count the batch as finished."""
         cdef uint8_t *p = self.data + start
         cdef BatchHead head
         if self._attributes & TIMESTAMP_TYPE_BIT:
@@ -541,7 +543,7 @@ cdef class Packer:
         return self._pack_section(section, count, self._base_timestamp, self._open_max)
 
     cdef int _pack_section(self, bytes section, int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1:
-        """Compress and write a batch of these records, or two of its halves if it would be too large."""
+        """Compress and write a batch of these records, or two batches of half of them if it would be too large."""
         cdef bytes packed = codecs.compress(self._codec, section, self._level)
         return self._put_section(<const uint8_t *> PyBytes_AS_STRING(section), PyBytes_GET_SIZE(section),
                                  <const uint8_t *> PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), count,
@@ -585,7 +587,7 @@ cdef class Packer:
                 if i == 0:
                     base = timestamp
                 greatest = max(greatest, timestamp)
-                # A header section goes from its count, just before the first header, to the record's end.
+                # The header section extends from the count, just before the first header, to the record's end.
                 body = ks_body_size(timestamp - base, i, r.key_size, r.value_size,
                                     uvarint_size(<uint64_t> r.headers_count << 1) + (r.end - r.headers))
                 out = ks_put_record(out, body, timestamp - base, i, r.key, r.key_size, r.value, r.value_size,
@@ -599,13 +601,39 @@ def encode_batch(records: Iterable[_Item], *, base_offset: int = 0, compression:
                  str timestamp_type="CreateTime", partition_leader_epoch: int = -1, producer_id: int = -1,
                  producer_epoch: int = -1, base_sequence: int = -1, bint transactional=False, bint control=False,
                  now_ms: int | None = None) -> bytes:
-    """One v2 batch of all `records`, offsets counted from `base_offset`; no records give no bytes, as in Kafka.
+    """Encode all `records` as one v2 batch.
 
-    Records are buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose offset is
-    ignored. A record without a timestamp gets `now_ms`, by default the clock's now; with `"LogAppendTime"` that is
-    the time of the whole batch. Raises `InvalidRecordError`, `InvalidTimestampError`, `RecordTooLargeError` (more
-    than 2 GiB, or 256 MiB before compression), `UnsupportedCompressionError`, and `TypeError` and `ValueError` for what
-    is no whole number, or out of its range.
+    Args:
+        records: An iterable of buffers (values), `(key, value)`, `(key, value, timestamp, headers)` or `Record`, whose
+            offset is ignored.
+        base_offset: The offset of the first record; the others follow without gaps.
+        compression: "none", "gzip", "snappy", "lz4" or "zstd".
+        level: The compression level, as in Kafka's settings; by default Kafka's default for the type.
+        timestamp_type: "CreateTime", or "LogAppendTime", with which `now_ms` is the time of the whole batch.
+        partition_leader_epoch: The leader epoch of the batch; -1 means unknown.
+        producer_id: The id of an idempotent producer, which needs an epoch and a base sequence; -1 means none.
+        producer_epoch: The epoch of that producer.
+        base_sequence: The sequence number of the first record.
+        transactional: Whether the batch belongs to a transaction, which needs a producer id.
+        control: Whether the records are control records.
+        now_ms: The timestamp of records without one, in milliseconds since the epoch; now if omitted.
+
+    Returns:
+        The bytes of the batch; no bytes if there are no records, as in Kafka.
+
+    Raises:
+        InvalidRecordError: If a record is not valid, or `base_offset` or the producer's fields are not.
+        InvalidTimestampError: If a timestamp is out of range.
+        RecordTooLargeError: If the batch exceeds 2 GiB, or its records 256 MiB before compression.
+        UnsupportedCompressionError: If the compression type is not known.
+        ConfigError: If the compression type does not have this level.
+        TypeError: If a record has another type, or a number is not an integer.
+        ValueError: If a number is out of range, or the timestamp type is not known.
+
+    Example:
+        >>> batch = kstore.encode_batch([(b"key", b"value"), b"only a value"], base_offset=7)
+        >>> [record.offset for decoded in kstore.decode_batches(batch) for record in decoded]
+        [7, 8]
     """
     cdef Packer packer
     cdef int64_t base = arguments.integer("base_offset", base_offset)

@@ -1,7 +1,7 @@
-"""Compression types by number and name, and the codec libraries under one interface.
+"""Compression types by number and name, and the codec libraries behind one interface.
 
-`_compression` does the same without Python for most payloads. Invariant: whatever bytes come in, a decompression ends
-in bounded time and memory, with the data or a `CorruptRecordError`.
+`_compression` handles most payloads in C. Invariant: for any bytes, a decompression ends in bounded time and memory,
+with the data or a `CorruptRecordError`.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ __all__ = [
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
-# The limit for one decompressed batch. A producer limits a batch to 1 MiB before compression by default, and the
-# largest batch that any format can hold is 2 GiB; with 256 MiB every sane log can be read, while a bomb of a few
-# kilobytes costs a bounded amount of memory for a moment.
+# The limit for one decompressed batch. A producer limits a batch to 1 MiB before compression by default, and no format
+# can hold a batch of more than 2 GiB. With 256 MiB every realistic log can be read, while a decompression bomb of a few
+# kilobytes takes a bounded amount of memory.
 MAX_DECOMPRESSED_BYTES = 256 << 20
 
 
 def type_name(number: int) -> str:
-    """Name of a compression type; `UnsupportedCompressionError` for 5 to 7, which the format leaves undefined."""
+    """Return the name of a compression type, or raise `UnsupportedCompressionError` for 5 to 7, which are undefined."""
     if 0 <= number < len(NAMES):
         return NAMES[number]
     raise UnsupportedCompressionError(f"compression type {number}: Kafka knows 0 to 4 ({', '.join(NAMES)})")
 
 
 def type_id(name: str) -> int:
-    """Number of a compression type by its name; `"uncompressed"` is `"none"`, as in topic settings."""
+    """Return the number of a compression type by its name; "uncompressed" means "none", as in topic settings."""
     if name == "uncompressed":
         return NONE
     try:
@@ -65,7 +65,7 @@ _LEVELS = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
 
 
 def check_level(type_id: int, level: int | None) -> None:
-    """`ConfigError` unless Kafka takes `level` for this type; None is the default of each, and gzip's -1 too."""
+    """Raise `ConfigError` unless Kafka accepts `level` for this type; None, and for gzip -1, mean the default."""
     if level is None or (type_id == GZIP and level == -1) or type_id not in _LEVELS:
         return
     least, most = _LEVELS[type_id]
@@ -74,10 +74,10 @@ def check_level(type_id: int, level: int | None) -> None:
 
 
 def compress(type_id: int, data: bytes, level: int | None = None, *, magic: int = 2) -> bytes:
-    """Compress `data` so that Kafka's Java readers take the frame (FORMAT 6.3 to 6.6).
+    """Compress `data` into a frame that Kafka's Java readers accept (FORMAT 6.3 to 6.6).
 
-    `level` None is Kafka's default of the type; levels are Kafka's own (lz4's 9 is the fast compressor). `magic` 0
-    gives lz4 frames the wrong header checksum that format v0 asks for. Thread-safe.
+    `level` is a level of Kafka (lz4's 9 is the fast compressor), None means Kafka's default for the type. With `magic`
+    0, lz4 frames get the wrong header checksum that format v0 requires. Thread-safe.
     """
     if type_id == GZIP:
         packer = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, -15)
@@ -97,16 +97,16 @@ def compress(type_id: int, data: bytes, level: int | None = None, *, magic: int 
 
 
 def library_level(type_id: int, level: int | None) -> int:
-    """The level by which lz4's or zstd's library knows Kafka's `level`."""
+    """Return the level of lz4's or zstd's library for Kafka's `level`."""
     if type_id == ZSTD:
         return _ZSTD_LEVEL_DEFAULT if level is None else level
     return _LZ4_FAST if level in (None, _LZ4_LEVEL_FAST) else min(max(level, 3), _LZ4_LEVEL_MAX)
 
 
 def decompress(type_id: int, data: bytes, *, limit: int = MAX_DECOMPRESSED_BYTES, magic: int = 2) -> bytes:
-    """Decompress one payload of at most `limit` bytes; `CorruptRecordError` for anything else.
+    """Decompress a payload to at most `limit` bytes; raises `CorruptRecordError` if that is not possible.
 
-    `magic` is the message format that the payload was found in: 0 ignores lz4's header checksum. Thread-safe.
+    `magic` is the message format that holds the payload; with 0, lz4's header checksum is ignored. Thread-safe.
     """
     try:
         if type_id == GZIP:
@@ -134,28 +134,28 @@ _LIBRARY_ERRORS = (
     zlib.error,
     cramjam.DecompressionError,
     lz4.block.LZ4BlockError,
-    RuntimeError,  # lz4.frame has no class of its own
+    RuntimeError,  # of lz4.frame, which has no error class
     EOFError,
     zstandard.ZstdError,
 )
 
-# ---- gzip: one member as the JDK writes it; readers go on with concatenated members.
+# ---- gzip: one member as the JDK writes it; readers accept concatenated members.
 
 
-_GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")  # as the JDK's since 16: no time, no hint, no system
+_GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")  # the JDK's since version 16: no time, no hint, no system
 _GZIP_KNOWN_FLAGS = b"\x1f"
 _GZIP_TRAILER = struct.Struct("<II")
-_GZIP_PIECE = 256  # of a further member; the next piece is twice as large
+_GZIP_PIECE = 256  # the first bytes read of a further member; each next piece is twice as large
 
 
 def _decompress_gzip(data: bytes, limit: int) -> bytes:
     parts: list[bytes] = []
     total = at = 0
     view = memoryview(data)
-    piece_bytes = len(data)  # of the first member; less of later ones, since the bytes behind a member's end are copied
+    piece_bytes = len(data)  # of the first member; less for later ones, since the bytes after a member's end are copied
     while True:
         member = zlib.decompressobj(31)
-        if data[at + 3 : at + 4] > _GZIP_KNOWN_FLAGS:  # the JDK passes over flags without a meaning, zlib refuses them
+        if data[at + 3 : at + 4] > _GZIP_KNOWN_FLAGS:  # the JDK ignores undefined flags, zlib rejects them
             member.decompress(bytes([*data[at : at + 3], data[at + 3] & _GZIP_KNOWN_FLAGS[0]]))
             at += 4
         size = piece_bytes
@@ -172,11 +172,11 @@ def _decompress_gzip(data: bytes, limit: int) -> bytes:
             size *= 2
         at -= len(member.unused_data)
         piece_bytes = _GZIP_PIECE
-        if data[at : at + 2] != b"\x1f\x8b":  # bytes that are no further member are padding, as in the JDK
+        if data[at : at + 2] != b"\x1f\x8b":  # bytes that do not start another member are padding, as in the JDK
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-# ---- snappy: xerial's stream of raw blocks, big-endian sizes; or one raw block, which some clients send.
+# ---- snappy: xerial's stream of raw blocks with big-endian sizes, or one raw block, which some clients send.
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
@@ -229,7 +229,7 @@ def _snappy_block(block: bytes, before: int, limit: int) -> bytes:
         raise CorruptRecordError("snappy block whose length has no end")
     if before + size > limit:
         raise _too_large("snappy", limit)
-    if size > 64 * len(block):  # an element of two bytes or more gives at most 64: no allocation for a lie
+    if size > 64 * len(block):  # each element has two or more bytes and yields at most 64: do not allocate more
         raise CorruptRecordError(f"snappy block of {len(block)} bytes that declares {size}")
     return bytes(cramjam.snappy.decompress_raw(block, output_len=size))
 
@@ -237,9 +237,9 @@ def _snappy_block(block: bytes, before: int, limit: int) -> bytes:
 # ---- lz4 frames, as far as Kafka's Java code reads them: independent blocks, no dictionary.
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_LEVEL_FAST = 9  # Kafka's default level, and its name for the fast compressor (FORMAT 6.2)
-_LZ4_FAST = 0  # the library's level of it
-_LZ4_LEVEL_MAX = 12  # the library's highest; Kafka allows up to 17, and its library cuts them to the same
+_LZ4_LEVEL_FAST = 9  # Kafka's default level, which means the fast compressor (FORMAT 6.2)
+_LZ4_FAST = 0  # the library's level for the fast compressor
+_LZ4_LEVEL_MAX = 12  # the library's highest; Kafka allows up to 17, which its library reduces to the same
 
 
 def _compress_lz4(data: bytes, level: int) -> bytes:
@@ -291,7 +291,7 @@ def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
 
 
 def _decompress_lz4_checked(data: bytes, at: int, sizes: int, limit: int) -> bytes:
-    """Decompress a frame whose blocks carry checksums, by the library's own reader, behind a plain header."""
+    """Decompress a frame whose blocks have checksums, by the library's frame reader, after a plain header."""
     descriptor = bytes((0x70, sizes))
     unpacker = lz4.frame.LZ4FrameDecompressor()
     unpacker.decompress(_LZ4_MAGIC + descriptor + bytes((_lz4_header_checksum(descriptor),)))
@@ -305,7 +305,7 @@ def _decompress_lz4_checked(data: bytes, at: int, sizes: int, limit: int) -> byt
 
 @lru_cache(maxsize=64)  # nearly every frame has the same two bytes
 def _lz4_header_checksum(descriptor: bytes) -> int:
-    """Second byte of the xxHash32 (seed 0) of a descriptor of 2 or 10 bytes."""
+    """Return the second byte of the xxHash32 (seed 0) of a descriptor of 2 or 10 bytes."""
     word = 0xFFFFFFFF
     h = 374761393 + len(descriptor)
     for at in range(0, len(descriptor) - 3, 4):
@@ -320,12 +320,12 @@ def _lz4_header_checksum(descriptor: bytes) -> int:
     return (h ^ h >> 16) >> 8 & 0xFF
 
 
-# ---- zstd: a frame without content size, as Kafka's streaming writer makes it.
+# ---- zstd: a frame without content size, as Kafka's streaming writer writes it.
 
 _ZSTD_LEVEL_DEFAULT = 3
-_ZSTD_PIECE = 1024  # a block of four bytes may stand for 128 KiB: no piece gives more than 32 MiB before it is counted
+_ZSTD_PIECE = 1024  # a block of four bytes may expand to 128 KiB: no piece expands to over 32 MiB before it is counted
 
-_local = threading.local()  # contexts are costly to make and not for two threads
+_local = threading.local()  # contexts are costly to create, and not thread-safe
 
 
 def _zstd_compressor(level: int) -> Any:

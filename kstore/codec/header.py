@@ -1,6 +1,6 @@
-"""The header of a batch, for Python: where each field lies, how large a batch is, which offsets it has.
+"""The header of a batch, for Python: the place of each field, the size of a batch, and its offsets.
 
-No other Python module takes a header apart. `c/wire.h` says the same for C and Cython; a test holds the two together.
+No other Python module parses headers. `c/wire.h` has the same layout for C and Cython; a test compares the two.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 LOG_OVERHEAD = 12
-"""Bytes before those that the batch length counts: base offset and length."""
+"""Bytes that the batch length does not count: the base offset and the length itself."""
 MIN_V0_MESSAGE = 14
-"""The least that the length of an entry of any format can be."""
+"""The lowest length of an entry of any format."""
 MIN_V1_MESSAGE = 22
-"""The least length of a message of format 1: null key, null value."""
+"""The lowest length of a message of format 1, with null key and value."""
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
@@ -30,7 +30,7 @@ KNOWN_BITS = 0x7F
 
 
 class Field:
-    """One number of a header: it lies in the bytes `[at, end)` of the batch. Immutable; thread-safe."""
+    """A number in a header, in the bytes `[at, end)` of the batch. Immutable; thread-safe."""
 
     __slots__ = ("_form", "at", "end")
 
@@ -40,7 +40,7 @@ class Field:
         self.end = at + self._form.size
 
     def of(self, batch: ReadableBuffer, position: int = 0) -> int:
-        """The field of the batch at `position`."""
+        """Return the field of the batch at `position`."""
         value: int = self._form.unpack_from(batch, position + self.at)[0]
         return value
 
@@ -49,11 +49,11 @@ class Field:
         self._form.pack_into(batch, self.at, value)
 
     def bytes_of(self, value: int) -> bytes:
-        """The bytes of the field with this value."""
+        """Return the bytes of the field with this value."""
         return self._form.pack(value)
 
 
-# Format 2 (FORMAT 2.1); each field begins where the one before it ends.
+# Format 2 (FORMAT 2.1); each field starts where the one before it ends.
 BASE_OFFSET = Field(0, "q")
 BATCH_LENGTH = Field(BASE_OFFSET.end, "i")
 LEADER_EPOCH = Field(BATCH_LENGTH.end, "i")
@@ -68,7 +68,7 @@ PRODUCER_EPOCH = Field(PRODUCER_ID.end, "h")
 BASE_SEQUENCE = Field(PRODUCER_EPOCH.end, "i")
 RECORDS_COUNT = Field(BASE_SEQUENCE.end, "i")
 
-# Formats 0 and 1 (FORMAT 5), behind the base offset and the length; the magic has the same place.
+# Formats 0 and 1 (FORMAT 5), after the base offset and the length; the magic has the same place.
 LEGACY_CRC = Field(BATCH_LENGTH.end, "I")
 LEGACY_ATTRIBUTES = Field(MAGIC.end, "B")
 LEGACY_TIMESTAMP = Field(LEGACY_ATTRIBUTES.end, "q")
@@ -109,28 +109,28 @@ class Header(NamedTuple):
 
 
 def read_header(batch: ReadableBuffer, position: int = 0) -> Header:
-    """The header of the batch of format 2 at `position`; at least 61 bytes follow."""
+    """Return the header of the v2 batch at `position`, which must have at least 61 bytes."""
     return _new(Header, _FORM.unpack_from(batch, position))
 
 
 def size_of(batch: ReadableBuffer, position: int = 0) -> int:
-    """Bytes of the batch or message at `position`, as it declares them."""
+    """Return the size in bytes that the batch or message at `position` declares."""
     size: int = _length_of(batch, position + _LENGTH_AT)[0]
     return size + LOG_OVERHEAD
 
 
 def assign(batch: bytearray, base_offset: int, leader_epoch: int) -> None:
-    """Give a whole batch its place in a log: the base offset and the leader epoch, which no CRC covers."""
+    """Write the base offset and the leader epoch into a whole batch; no CRC covers them."""
     _PLACE.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
 
 
 def records_of(batch: ReadableBuffer, position: int = 0) -> int:
-    """How many offsets the batch of format 2 at `position` has."""
+    """Return the number of offsets of the v2 batch at `position`."""
     return LAST_OFFSET_DELTA.of(batch, position) + 1
 
 
 def last_offset_of(batch: ReadableBuffer, position: int = 0) -> int:
-    """Last offset of the batch at `position`; of a message of format 0 or 1 its own. Wraps at 2^63 as Java does."""
+    """Return the last offset of the batch, or the offset of the v0 or v1 message; wraps at 2^63 as in Java."""
     offset = BASE_OFFSET.of(batch, position)
     if MAGIC.of(batch, position) < 2:
         return offset
@@ -138,25 +138,25 @@ def last_offset_of(batch: ReadableBuffer, position: int = 0) -> int:
 
 
 def computed_crc(batch: ReadableBuffer) -> int:
-    """The CRC of the bytes that the CRC of this batch of format 2 covers."""
+    """Return the CRC of a v2 batch, computed over the bytes that it covers."""
     return crc32c(memoryview(batch)[_COVERED_FROM:])
 
 
 def computed_crc_at(batches: memoryview, position: int, size: int) -> int:
-    """As `computed_crc`, for the batch of `size` bytes at `position`."""
+    """Return the computed CRC of the v2 batch of `size` bytes at `position`."""
     return crc32c(batches[position + _COVERED_FROM : position + size])
 
 
 def legacy_computed_crc(entry: ReadableBuffer) -> int:
-    """The CRC of the bytes that the CRC of this message of format 0 or 1 covers."""
+    """Return the CRC of a message of format 0 or 1, computed over the bytes that it covers."""
     return zlib.crc32(memoryview(entry)[MAGIC.at :])
 
 
 def crc_holds(batch: ReadableBuffer) -> bool:
-    """Whether these bytes have the CRC of a batch of format 2."""
+    """Return whether the CRC of a v2 batch is correct."""
     return CRC.of(batch) == computed_crc(batch)
 
 
 def legacy_crc_holds(entry: ReadableBuffer) -> bool:
-    """Whether these bytes have the CRC of a message of format 0 or 1."""
+    """Return whether the CRC of a message of format 0 or 1 is correct."""
     return LEGACY_CRC.of(entry) == legacy_computed_crc(entry)

@@ -1,6 +1,6 @@
-"""Messages of formats 0 and 1, which a leader still takes and turns into v2 (FORMAT 5).
+"""Messages of formats 0 and 1, which a leader still accepts and converts to v2 (FORMAT 5).
 
-What a reader may overlook (another magic inside, an inner CRC) is kept visible here, for validation to judge.
+Details that a reader may ignore (another magic inside a wrapper, an inner CRC) are exposed for validation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_TIMESTAMP = -1
 
 
 class Message(NamedTuple):
-    """A message of an old format as it stands; its CRC has not been looked at, nor its key and value."""
+    """A message of an old format; neither its CRC nor its key and value have been checked."""
 
     data: memoryview
     magic: int
@@ -44,33 +44,33 @@ class Message(NamedTuple):
         return self.crc == zlib.crc32(self.data[_CRC.size :])
 
     def fields(self) -> tuple[bytes | None, bytes | None]:
-        """Key and value; `InvalidRecordError` when they reach past the message."""
+        """Return key and value; raises `InvalidRecordError` if they extend past the message."""
         key, position = _field(self.data, 14 if self.magic else 6)
         value, _ = _field(self.data, position)
         return key, value
 
 
 def messages(entry: memoryview, position: int = 0) -> Iterable[Message]:
-    """The messages of one whole entry: itself, or those inside when it is compressed. Can be iterated again.
+    """Return the messages of one whole entry: itself, or those inside if it is compressed. Can be iterated again.
 
-    `position` is for errors. Raises `InvalidRecordError` for a message that does not hold what it declares or a wrapper
-    that breaks the rules of one, `CorruptRecordError` for data that does not decompress or has no framing; while it
-    iterates, too.
+    `position` is for errors. Raises `InvalidRecordError` for a message that contradicts its declared sizes or a wrapper
+    that breaks the rules for wrappers, `CorruptRecordError` for data that does not decompress or has no framing; also
+    during iteration.
     """
     outer = _parse(entry[header.LOG_OVERHEAD :])
     return unwrap(entry, position) if outer.attributes & header.CODEC_MASK else (outer,)
 
 
 def unwrap(entry: memoryview, position: int = 0) -> Wrapped:
-    """Decompress one whole entry that is a wrapper; raises the errors of `messages`."""
+    """Decompress one whole entry that is a wrapper; raises the same errors as `messages`."""
     return Wrapped(_parse(entry[header.LOG_OVERHEAD :]), header.BASE_OFFSET.of(entry), position)
 
 
 class Wrapped:
     """The messages inside a compressed wrapper (FORMAT 5.1); can be iterated again. Not thread-safe.
 
-    `plain` are the bytes of `count` whole messages, `append_time` is the time of all if the wrapper says LogAppendTime.
-    Raises what `messages` does.
+    `plain` are the bytes of `count` whole messages. `append_time` is their time if the wrapper says LogAppendTime, else
+    None. Raises the same errors as `messages`.
     """
 
     def __init__(self, wrapper: Message, offset: int, position: int) -> None:
@@ -102,7 +102,7 @@ class Wrapped:
 
 
 def _parse(data: memoryview) -> Message:
-    """Take the head of a message of at least 14 bytes apart."""
+    """Parse the head of a message of at least 14 bytes."""
     magic, attributes = data[4], data[5]
     timestamp: int = _TIMESTAMP.unpack_from(data, 6)[0] if magic else _NO_TIMESTAMP
     return Message(data, magic, attributes, timestamp)
@@ -116,7 +116,7 @@ def _size(data: memoryview, position: int) -> int:
 
 
 def _field(data: memoryview, position: int) -> tuple[bytes | None, int]:
-    """A nullable field at `position`, and where the next one begins."""
+    """Return the nullable field at `position`, and the position of the next one."""
     size = _size(data, position)
     start = position + _SIZE.size
     if size < 0:

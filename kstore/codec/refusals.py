@@ -1,4 +1,4 @@
-"""Why a record is refused, in words: each rule has one wording, however the record comes in.
+"""Messages for refused records: one wording for each rule, for all ways to append.
 
 `ks_too_far` in `c/record.h` decides about timestamps.
 """
@@ -12,12 +12,12 @@ CLAIMS_APPEND_TIME = "timestamp type LogAppendTime: only a broker stamps it"
 
 
 def no_timestamp(timestamp: object) -> str:
-    """For a number that no timestamp can be."""
+    """Return the message for a number that is not a timestamp."""
     return f"timestamp {timestamp} is not within -1 to {LONG_MAX}; -1 means none, else milliseconds from 0 on"
 
 
 def too_far(timestamp: int, now_ms: int, before_max_ms: int, after_max_ms: int) -> str:
-    """For a timestamp that lies further from now than the topic's settings allow."""
+    """Return the message for a timestamp that is further from now than the topic's settings allow."""
     if timestamp < now_ms:
         return (
             f"timestamp {timestamp} is {now_ms - timestamp} ms before now ({now_ms}); "
@@ -30,7 +30,7 @@ def too_far(timestamp: int, now_ms: int, before_max_ms: int, after_max_ms: int) 
 
 
 def way_to_bytes(value: object) -> str:
-    """How a value of a common type becomes bytes, for the end of a sentence; "" for other types."""
+    """Return a hint for the end of a message: how to encode a value of a common type; "" for other types."""
     for kind in type(value).__mro__:
         if way := _WAYS_TO_BYTES.get(f"{kind.__module__}.{kind.__qualname__}"):
             return f": encode it first, as in {way}"

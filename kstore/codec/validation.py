@@ -1,8 +1,8 @@
-"""Checks of a leader or a follower on bytes that are to be appended as record batches (SEMANTICS 1A to 1D).
+"""A leader's and a follower's checks of bytes that are appended as record batches (SEMANTICS 1A to 1D).
 
-Decides and patches in memory; what depends on the bytes alone needs no lock (`prepare_leader`). Invariant: the order of
-the checks, because it says which error a caller sees; and the caller's buffer is never changed. Stricter than Kafka
-where its answer would damage the log: `_refuse_impossible_offsets`, `_check_header`, `prepare_leader` (SEMANTICS 1.13).
+Invariant: the order of the checks, because it decides which error a caller sees; the caller's buffer is never changed.
+Stricter than Kafka where its answer would damage the log: `_refuse_impossible_offsets`, `_check_header`,
+`prepare_leader` (SEMANTICS 1.13).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Origin = Literal["client", "coordinator", "follower"]
 
 _NO_TIMESTAMP = -1
 
-# Names for the walk over each append, which save a look-up.
+# Local names, which save a look-up for each batch.
 _LOG_OVERHEAD = header.LOG_OVERHEAD
 _LEAST_BYTES = header.LOG_OVERHEAD + header.MIN_V0_MESSAGE
 _UP_TO_MAGIC_BYTES, _HEADER_BYTES, _MAGIC_AT = header.UP_TO_MAGIC_BYTES, header.HEADER_BYTES, header.MAGIC.at
@@ -54,7 +54,7 @@ _TRANSACTIONAL_BIT, _CONTROL_BIT = header.TRANSACTIONAL_BIT, header.CONTROL_BIT
 
 
 class Batch(NamedTuple):
-    """One batch's header as the log's later steps need it; a legacy entry has no producer, epoch or base offset."""
+    """The header fields of a batch that an append needs; a legacy entry has no producer, epoch or base offset."""
 
     position: int
     size_bytes: int
@@ -71,7 +71,7 @@ class Batch(NamedTuple):
 
     @property
     def compression(self) -> int:
-        """Number of the codec."""
+        """The number of the codec."""
         return self.attributes & _CODEC_MASK
 
     @property
@@ -90,9 +90,9 @@ class Batch(NamedTuple):
 class Analysis(NamedTuple):
     """The result of reading the headers of an append (SEMANTICS 1.5); `data` is a view of the whole batches to keep.
 
-    There are `batches_count` of them; `batches` has all of a follower's, and the first alone of a leader's.
-    `first_offset` is -1 when the first batch is of format v0 or v1, whose base offset a header does not tell;
-    `last_leader_epoch` is None where Kafka's is absent. Immutable: a buffer that could change was copied.
+    There are `batches_count` batches; `batches` has all of a follower's, but only the first of a leader's.
+    `first_offset` is -1 if the first batch is of format v0 or v1, whose header has no base offset; `last_leader_epoch`
+    is None if it is absent in Kafka. Immutable: a buffer that could change was copied.
     """
 
     data: memoryview
@@ -111,8 +111,8 @@ class Analysis(NamedTuple):
 class Validated(NamedTuple):
     """A leader's append, ready to be written: one v2 batch with its offsets, epoch and timestamps.
 
-    `log_append_time` is -1 unless the topic stamps LogAppendTime; `rebuilt` says that the records were written anew
-    (SEMANTICS 1.12) and not patched in place. `batch` is the header as written.
+    `log_append_time` is -1 unless the topic uses LogAppendTime. `rebuilt` says whether the records were rewritten
+    (SEMANTICS 1.12) instead of patched in place. `batch` is the header as written.
     """
 
     data: bytearray
@@ -134,13 +134,13 @@ def analyze(
     max_message_bytes: int | None = None,
     leader_epoch: int | None = None,
 ) -> Analysis:
-    """Walk the batch headers of `data`, with all checks that need no record (SEMANTICS 1.4 to 1.8). No lock needed.
+    """Check the batch headers of `data`, as far as possible without the records (SEMANTICS 1.4 to 1.8). Needs no lock.
 
-    `max_message_bytes` binds a leader's append only; `leader_epoch` is a follower's upper bound on the epochs that it
-    accepts (2a), None for no bound. A partial batch at the end is dropped; bytes that hold no whole batch are an
-    `InvalidRecordError` for a leader and an empty analysis for a follower (SEMANTICS 1.7).
-    Raises `CorruptRecordError`, `InvalidRecordError`, `RecordTooLargeError`, `UnsupportedCompressionError`, and
-    `OffsetsOutOfOrderError` for a follower, in Kafka's order.
+    `max_message_bytes` applies only to a leader's append. `leader_epoch` is the greatest epoch that a follower accepts
+    (2a), None for no limit. A partial batch at the end is dropped. If there is no whole batch, a leader raises
+    `InvalidRecordError`, a follower's analysis is empty (SEMANTICS 1.7). Raises `CorruptRecordError`,
+    `InvalidRecordError`, `RecordTooLargeError`, `UnsupportedCompressionError`, and for a follower
+    `OffsetsOutOfOrderError`, in Kafka's order.
     """
     view = _view(data)
     follower = origin == "follower"
@@ -213,7 +213,7 @@ def analyze(
 
 
 def analyze_run(data: ReadableBuffer) -> Analysis | None:
-    """Analyze a follower's plain batches of one leader epoch in bulk, else None; keeps the first and the last alone."""
+    """Analyze a follower's plain batches of one leader epoch in bulk, else return None; lists only first and last."""
     view = _view(data)
     run = _batches.plain_run(view)
     if run is None:
@@ -238,7 +238,7 @@ def analyze_run(data: ReadableBuffer) -> Analysis | None:
 
 
 def _analyze_messages(view: memoryview, max_message_bytes: int | None) -> Analysis | None:
-    """Analyze a leader's uncompressed messages of the old formats in bulk; None for anything else, or a fault."""
+    """Analyze a leader's uncompressed messages of the old formats in bulk; return None for a fault or anything else."""
     if len(view) <= _UP_TO_MAGIC_BYTES or view[_MAGIC_AT] > 1:
         return None
     survey = _legacy_messages.survey(view, INT_MAX if max_message_bytes is None else max_message_bytes)
@@ -252,7 +252,7 @@ def _analyze_messages(view: memoryview, max_message_bytes: int | None) -> Analys
 
 
 def _view(data: ReadableBuffer) -> memoryview:
-    """The bytes of any buffer; a copy if others may change it, so that the checked bytes are the stored ones."""
+    """Return the bytes of any buffer; a copy if others may change it, so that the checked bytes are the stored ones."""
     if isinstance(data, str):
         raise TypeError("a batch is bytes: encode the str first")
     with memoryview(data) as view:
@@ -264,7 +264,7 @@ def _view(data: ReadableBuffer) -> memoryview:
 
 
 def _entries(view: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Position, size and magic of each whole batch (SEMANTICS 1.4); raises for a fault when the walk gets there."""
+    """Yield position, size and magic of each whole batch (SEMANTICS 1.4); raise when the iteration reaches a fault."""
     position, end = 0, len(view)
     while end - position >= _LOG_OVERHEAD:
         size = _size_of(view, position)
@@ -286,7 +286,7 @@ def _entries(view: memoryview) -> Iterator[tuple[int, int, int]]:
 def _parse_v2(view: memoryview, position: int, size: int) -> Batch:
     if size >= _HEADER_BYTES:
         fields = _read_header(view, position)
-    else:  # refused in its turn by the CRC check: base offset, epoch and size limit come first
+    else:  # the CRC check refuses it later: base offset, epoch and size limit are checked first
         fields = header.read_header(bytes(view[position : position + size]).ljust(header.HEADER_BYTES, b"\0"))
     base, _, epoch, _, _, attributes, delta, _, max_timestamp, producer, producer_epoch, sequence, count = fields
     return Batch(
@@ -323,7 +323,7 @@ def _check_crc(view: memoryview, batch: Batch) -> None:
 
 
 def _refuse_impossible_offsets(batch: Batch, previous_last_offset: int) -> None:
-    """Refuse a follower's batch that would leave the log's offsets overlapping, backwards or past 2^63."""
+    """Refuse a follower's batch that would make offsets of the log overlap, go backwards or exceed 2^63."""
     if batch.last_offset >= LONG_MAX:
         raise OffsetsOutOfOrderError(
             f"batch at position {batch.position} ends at offset {batch.last_offset}: the largest is {LONG_MAX - 1}"
@@ -339,12 +339,11 @@ def _refuse_impossible_offsets(batch: Batch, previous_last_offset: int) -> None:
 
 
 def validate_follower(analysis: Analysis, *, next_offset: int) -> None:
-    """Refuse an append that begins below the log end (SEMANTICS 1.23); a gap upward is legal, and nothing is rewritten
-    (SEMANTICS 1.25).
+    """Refuse an append that starts below the log end offset (SEMANTICS 1.23); a gap is legal (SEMANTICS 1.25).
 
-    A batch without a leader epoch is an `InvalidRecordError`: the cache of epochs could not enter it (SEMANTICS 1.26).
-    The caller holds the log's lock, and recovers by SEMANTICS 1.24 where it may. `UnexpectedAppendOffsetError` carries
-    the first offset (the last of the first batch where that is unknown) and the last.
+    `UnexpectedAppendOffsetError` has the last offset and the first (if unknown, the last of the first batch). Raises
+    `InvalidRecordError` for a batch without a leader epoch, which the epoch cache could not record (SEMANTICS 1.26).
+    The caller holds the log's lock, and recovers by SEMANTICS 1.24 if it may.
     """
     first = analysis.first_offset if analysis.first_offset >= 0 else analysis.last_offset_of_first_batch
     if analysis.batches and first < next_offset:
@@ -374,10 +373,10 @@ class _Rules(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A leader's append that has been checked, as one v2 batch that lacks its offsets and its leader epoch.
+    """A leader's checked append, as one v2 batch without its final offsets and leader epoch.
 
-    `max_timestamp` is that of its records; the topic's own time, where `create_time` is false, comes with the offsets.
-    `rebuilt` says that the records were written anew (SEMANTICS 1.12).
+    `max_timestamp` is that of its records; if `create_time` is false, the append time is set together with the offsets.
+    `rebuilt` says whether the records were rewritten (SEMANTICS 1.12).
     """
 
     data: bytearray
@@ -387,12 +386,12 @@ class Prepared(NamedTuple):
 
 
 def prepare_leader(analysis: Analysis, *, now_ms: int, config: LogConfig, origin: Origin = "client") -> Prepared:
-    """Check the records of a leader's append (SEMANTICS 1.9 to 1.18), and write them anew where they have to be.
+    """Check the records of a leader's append (SEMANTICS 1.9 to 1.18), and rewrite them if necessary.
 
-    No lock needed: bytes of others may take long. Copies the one batch, or writes its records anew when the topic asks
-    for another codec, the input is of an old format, or the offsets inside a compressed batch are not 0, 1, 2, ….
+    Needs no lock, since hostile bytes may take long. Copies the one batch, or rewrites its records if the topic has
+    another codec, the input is of an old format, or the offset deltas in a compressed batch are not 0, 1, 2, ....
     Raises `InvalidRecordError` and `InvalidTimestampError` with `record_errors`, `CorruptRecordError` for data that
-    does not decompress or a legacy record's CRC, `RecordTooLargeError` for a rebuilt batch over `max.message.bytes`.
+    does not decompress or a legacy record's CRC, `RecordTooLargeError` for a rewritten batch over `max.message.bytes`.
     """
     first = analysis.batches[0]
     source = analysis.source_compression
@@ -412,8 +411,8 @@ def prepare_leader(analysis: Analysis, *, now_ms: int, config: LogConfig, origin
     if first.magic == 2:
         _check_header(first, origin)
         max_timestamp, sequential, outside = _check_records(analysis.data, rules)
-        # A control batch stays as it is (SEMANTICS 1.12): a marker is no data for a codec, and a rebuilt one would lose
-        # its bit.
+        # A control batch is never rewritten (SEMANTICS 1.12): markers are not compressed, and it would lose its
+        # control bit.
         if first.is_control or (source == target and (source == 0 or sequential)):
             if outside is not None:
                 raise InvalidRecordError(
@@ -437,10 +436,10 @@ def prepare_leader(analysis: Analysis, *, now_ms: int, config: LogConfig, origin
 
 
 def finish_leader(prepared: Prepared, *, next_offset: int, leader_epoch: int, now_ms: int) -> Validated:
-    """Give a prepared append offsets from `next_offset` on, its epoch and its time (SEMANTICS 1.19), in place.
+    """Write offsets from `next_offset` on, leader epoch and append time into a prepared append (SEMANTICS 1.19).
 
-    The caller holds the log's lock, so that `next_offset` stays true. Raises `InvalidRecordError` where the numbers of
-    offsets end.
+    The caller holds the log's lock, so that `next_offset` remains valid. Raises `InvalidRecordError` if an offset would
+    be 2^63 - 1 or more.
     """
     if not 0 <= leader_epoch <= INT_MAX:
         raise ValueError(f"leader epoch {leader_epoch}: 0 to {INT_MAX} are possible")
@@ -457,7 +456,7 @@ def finish_leader(prepared: Prepared, *, next_offset: int, leader_epoch: int, no
 
 
 def _packer(producer: Batch, target: int, level: int | None) -> _pack.Packer:
-    """A packer that writes one v2 batch anew (SEMANTICS 1.20), with the producer's fields of the original batch."""
+    """Return a packer for rewriting one batch (SEMANTICS 1.20), with the producer's fields of the original batch."""
     return _pack.Packer(
         INT_MAX,
         INT_MAX,
@@ -473,14 +472,14 @@ def _packer(producer: Batch, target: int, level: int | None) -> _pack.Packer:
 
 
 def _target_compression(config: LogConfig, source: int) -> tuple[int, int | None]:
-    """Codec and level that the topic asks for (SEMANTICS 1.10); a rebuild takes the codec's default level."""
+    """Return the topic's codec and level (SEMANTICS 1.10); for the producer's codec, the level is its default."""
     if config.compression_type == "producer":
         return source, None
     return compression.type_id(config.compression_type), config.compression_level
 
 
 def _check_header(batch: Batch, origin: Origin) -> None:
-    """Check the fields of a v2 header (SEMANTICS 1.14), the counts in a coordinator's batch too, unlike Kafka."""
+    """Check the fields of a v2 header (SEMANTICS 1.14); unlike Kafka, check a coordinator's counts, too."""
     offsets = batch.last_offset - batch.base_offset + 1
     if offsets <= 0 or batch.records_count <= 0 or offsets != batch.records_count:
         raise InvalidRecordError(
@@ -498,8 +497,8 @@ def _check_header(batch: Batch, origin: Origin) -> None:
 def _check_records(view: memoryview, rules: _Rules) -> tuple[int, bool, int | None]:
     """Check the structure and contents of a v2 batch's records (SEMANTICS 1.15 to 1.18).
 
-    Returns the largest timestamp of a record, at least -1, whether their offset deltas are 0, 1, 2, …, and the first
-    delta that lies outside of the batch, or None.
+    Returns the greatest timestamp of a record, at least -1; whether the offset deltas are 0, 1, 2, ...; and the first
+    delta that lies outside the batch, or None.
     """
     batch = _batches.check_batch(
         view,
@@ -515,7 +514,7 @@ def _check_records(view: memoryview, rules: _Rules) -> tuple[int, bool, int | No
 
 
 def _refusal(errors: list[tuple[int, str, bool]]) -> InvalidRecordError:
-    """The error for a batch of which these records (index, reason, is about time) are refused (SEMANTICS 1.18)."""
+    """Return the error for refused records, each (index, reason, whether it is about time) (SEMANTICS 1.18)."""
     index, reason, _ = errors[0]
     kind = InvalidTimestampError if any(about_time for _, _, about_time in errors) else InvalidRecordError
     return kind(
@@ -525,7 +524,7 @@ def _refusal(errors: list[tuple[int, str, bool]]) -> InvalidRecordError:
 
 
 def _stamp(prepared: Prepared, base_offset: int, leader_epoch: int, now_ms: int) -> Batch:
-    """Give the batch offsets, epoch and timestamps (SEMANTICS 1.19), and a new CRC if a byte under it changes."""
+    """Write offsets, epoch and timestamps into the batch (SEMANTICS 1.19), and a new CRC if a covered byte changes."""
     data, max_timestamp = prepared.data, prepared.max_timestamp
     _, _, _, _, _, attributes, delta, _, old_max_timestamp, producer, producer_epoch, sequence, count = (
         header.read_header(data)
@@ -549,11 +548,11 @@ def _stamp(prepared: Prepared, base_offset: int, leader_epoch: int, now_ms: int)
     )  # fmt: skip
 
 
-# ---- formats v0 and v1, which a leader turns into v2 (FORMAT 5)
+# ---- formats v0 and v1, which a leader converts to v2 (FORMAT 5)
 
 
 def _pack_legacy(analysis: Analysis, rules: _Rules, packer: _pack.Packer, *, checked_first: bool) -> None:
-    """Check old messages (SEMANTICS 1.14 to 1.18), unless `checked_first` one by one, and write one batch of them."""
+    """Check old messages (SEMANTICS 1.14 to 1.18), all before any is written if `checked_first`; write one batch."""
     first = analysis.batches[0]
     message_rules = (
         first.magic,

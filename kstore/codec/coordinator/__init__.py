@@ -1,4 +1,4 @@
-"""The records that Kafka's coordinators keep in their own topics: as bytes, as values, and as the dump tool's text.
+"""The records of Kafka's coordinators in their internal topics: as bytes, as values, and as the dump tool's text.
 
-Versions that a broker may have written are read, and one version is written.
+Reads all versions that a broker may have written, and writes one version.
 """

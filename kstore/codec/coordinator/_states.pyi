@@ -3,4 +3,4 @@
 from kstore.codec.coordinator.transaction_records import TransactionState
 
 def state_value(state: TransactionState) -> bytes:
-    """The value of the record that tells this `TransactionState`."""
+    """Encode a `TransactionState` as the value of its record."""

@@ -25,14 +25,14 @@ cdef bytes NONE = b"\x00"
 
 
 def state_value(state: TransactionState) -> bytes:
-    """The value of the record that tells this `TransactionState`."""
+    """Encode a `TransactionState` as the value of its record."""
     cdef int64_t producer_id, updated_ms, start_ms, previous, following
     cdef int32_t timeout_ms
     cdef int16_t epoch, version
     cdef int status
     if not isinstance(state, tuple):
         raise TypeError(f"{state!r} is no TransactionState")
-    # As a plain tuple, whose items C finds at once.
+    # A plain tuple, whose items are fast to access in C.
     producer_id, epoch, timeout_ms, status, places, updated_ms, start_ms, previous, following, version = <tuple> state
     cdef bytes partitions = NONE if status == EMPTY else _partitions(places)
     cdef Py_ssize_t n = PyBytes_GET_SIZE(partitions)
@@ -72,7 +72,7 @@ cdef uint8_t *_put_long_tag(uint8_t *p, uint8_t number, int64_t value) noexcept:
 
 @lru_cache(maxsize=1024)  # transactions of one producer go to the same partitions
 def _partitions(places):
-    """The partitions of a transaction, by topic, in the order in which they were added."""
+    """Encode the partitions of a transaction, by topic, in the order in which they were added."""
     by_topic = {}
     for topic, number in places:
         by_topic.setdefault(topic.encode(), []).append(number)

@@ -1,7 +1,7 @@
-"""The records of `__consumer_offsets` that a store writes and acts upon, in Kafka's own bytes (FORMAT 12.2).
+"""The records of `__consumer_offsets` that a store writes and uses, in Kafka's format (FORMAT 12.2).
 
 A committed position is key type 1 with value version 4, byte for byte as a broker of 4.3.0 writes it. Groups (type 2,
-and type 3 with its members) are only read: they decide when positions expire. Other types are passed over.
+and type 3 with its members) are only read: they decide when positions expire. Other types are ignored.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """The key of a group's own record: of the classic protocol (type 2) or of the newer ones."""
+    """The key of the record of a group, of the classic protocol (type 2) or a newer one."""
 
     group: str
     classic: bool
@@ -66,7 +66,7 @@ class MemberKey(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The value of a committed position; `topic_id` and `expires_ms` are None where the record has none."""
+    """The value of a committed position; `topic_id` and `expires_ms` are None if the record has none."""
 
     offset: int
     leader_epoch: int
@@ -85,7 +85,7 @@ class GroupState(NamedTuple):
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`: signed, over UTF-16 code units."""
+    """Return Java's `String.hashCode`: signed, over UTF-16 code units."""
     value = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for high, low in zip(data[::2], data[1::2], strict=True):
@@ -94,13 +94,13 @@ def java_hash(text: str) -> int:
 
 
 def partition_of_name(name: str, partitions: int) -> int:
-    """The partition of an internal topic that a group or a transactional id belongs to."""
+    """Return the partition of an internal topic that a group or a transactional id belongs to."""
     value = java_hash(name)
     return (0 if value == -(1 << 31) else abs(value)) % partitions
 
 
 def text_bytes(what: str, text: str) -> bytes:
-    """A text as Kafka writes it; `ValueError` where it is longer than its length field can say."""
+    """Encode a text as UTF-8; raises `ValueError` if its length exceeds Kafka's length field."""
     data = text.encode()
     if len(data) > _LONGEST:
         raise ValueError(f"{what} takes {len(data)} bytes; {_LONGEST} are allowed")
@@ -113,7 +113,7 @@ def _short(what: str, text: str) -> bytes:
 
 
 def unsigned_varint(number: int) -> bytes:
-    """An unsigned varint."""
+    """Encode an unsigned varint."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -123,17 +123,17 @@ def unsigned_varint(number: int) -> bytes:
 
 
 def offset_key(group: str, topic: str, partition: int) -> bytes:
-    """The key of a committed position."""
+    """Encode the key of a committed position."""
     return _OFFSET_HEAD + _short("group", group) + _short("topic", topic) + _NUMBER.pack(partition)
 
 
 def group_key(group: str) -> bytes:
-    """The key of a classic group; with a null value it takes the group away."""
+    """Encode the key of a classic group; a record with it and a null value deletes the group."""
     return _GROUP_HEAD + _short("group", group)
 
 
 def offset_value(position: Position) -> bytes:
-    """The value of a committed position, version 4; `expires_ms` is left out, as clients no longer send it."""
+    """Encode the value of a committed position, version 4, without `expires_ms`, which clients no longer send."""
     metadata = text_bytes("metadata", position.metadata)
     head = _VALUE_HEAD.pack(4, position.offset, position.leader_epoch)
     tags = _NO_TAGS if position.topic_id is None else _TOPIC_ID_TAG + position.topic_id.bytes
@@ -152,7 +152,7 @@ _NEWER_MEMBERS = (5, 10, 19)
 
 
 def parse_key(data: bytes) -> OffsetKey | GroupKey | MemberKey | None:
-    """Read a key; None for a type that says nothing about positions. `SchemaError` for bytes that are no key."""
+    """Read a key; return None for a type that does not concern positions. Raises `SchemaError` for an invalid key."""
     reader = Reader(data)
     kind = reader.integer("int16")
     if kind in (0, 1):
@@ -167,7 +167,7 @@ def parse_key(data: bytes) -> OffsetKey | GroupKey | MemberKey | None:
 
 
 def parse_position(data: bytes) -> Position:
-    """Read a committed position of any version; `SchemaError`."""
+    """Read a committed position of any version; raises `SchemaError`."""
     reader = Reader(data)
     fields = OFFSET.read(reader, read_version(reader, OFFSET))
     expires = fields.get("expireTimestamp", -1)
@@ -182,14 +182,14 @@ def parse_position(data: bytes) -> Position:
 
 
 def parse_group(data: bytes) -> GroupState:
-    """Read a classic group's record of any version; `SchemaError`."""
+    """Read a classic group's record of any version; raises `SchemaError`."""
     reader = Reader(data)
     fields = CLASSIC_GROUP.read(reader, read_version(reader, CLASSIC_GROUP))
     return GroupState(fields["protocolType"], len(fields["members"]), fields.get("currentStateTimestamp", -1))
 
 
 def read_version(reader: Reader, message: Message) -> int:
-    """Read the version that begins a value; `SchemaError` for one that is not known."""
+    """Read the version at the start of a value; raises `SchemaError` if it is not known."""
     version = reader.integer("int16")
     if not 0 <= version <= message.versions:
         raise SchemaError(f"version {version} is unknown; 0 to {message.versions} are known")

@@ -1,7 +1,7 @@
 """The records in the topics of Kafka's coordinators as text: consumer groups, transactions, share groups.
 
-Lists every record type that 4.3.0 knows, and the control records of a log. A record's key begins with its type, its
-value with a version (FORMAT 12). What cannot be read is said in the dump tool's words.
+Has every record type of Kafka 4.3.0, and the control records of a log. A record's key starts with its type, its value
+with a version (FORMAT 12). Messages about unreadable records are those of Kafka's dump tool.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Coordinator:
         self._refine = refine
 
     def __call__(self, offset: int, key: bytes | None, value: bytes | None) -> tuple[bytes, bytes | None]:
-        """Return the texts of key and value, or the fault; `InvalidRecordError` without a key, as the dump tool."""
+        """Return the texts of key and value, or a fault and None; raises `InvalidRecordError` if there is no key."""
         if key is None:
             raise InvalidRecordError(
                 f"Failed to decode message at offset {offset} using the specified decoder (message had a missing key)"
@@ -264,7 +264,7 @@ class Coordinator:
 
 
 def _show_consumers(number: int, data: dict[str, Any]) -> None:
-    """Parse the parts of a classic group's record that consumers wrote about themselves, if that is possible."""
+    """Parse the subscriptions and assignments that consumers wrote into a classic group's record, if possible."""
     if number != 2 or data["protocolType"] != "consumer":
         return
     for member in data["members"]:
@@ -306,7 +306,7 @@ _CONTROL: dict[int, tuple[str, tuple[Field, ...]]] = {
 
 
 def control_text(key: bytes | None, value: bytes | None) -> bytes:
-    """Give the text of a control record, with the space before it; `CorruptRecordError` where the dump tool stops."""
+    """Return a control record as text after a space; raises `CorruptRecordError` if the dump tool would stop."""
     kind, data = _control_record(key, value)
     if data is None:
         return f" controlType: {kind}".encode()
@@ -317,7 +317,7 @@ def control_text(key: bytes | None, value: bytes | None) -> bytes:
 
 
 def control_json(key: bytes | None, value: bytes | None) -> bytes:
-    """Give a control record as an object: its `type`, and an epoch or its `data`; errors as `control_text`."""
+    """Return a control record as a JSON object of its `type` and an epoch or `data`; raises as `control_text`."""
     kind, data = _control_record(key, value)
     if data is None:
         return json_text({"type": kind}).encode()
@@ -325,7 +325,7 @@ def control_json(key: bytes | None, value: bytes | None) -> bytes:
 
 
 def _control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[str, Any] | None]:
-    """The name of a control record's type, and its contents; None if the type is unknown."""
+    """Return the name of a control record's type, and its contents, None if the type is unknown."""
     if key is None or len(key) < 4:
         raise CorruptRecordError(f"control record whose key has {len(key or b'')} bytes: 4 are the least")
     version, number = int.from_bytes(key[:2], "big", signed=True), int.from_bytes(key[2:4], "big", signed=True)
@@ -344,7 +344,7 @@ def _control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[s
         raise CorruptRecordError(f"control record of type {number}: {error}") from error
     if number == _LEADER_CHANGE and data["version"] >= 1:
         for voter in (*data["voters"], *data["grantingVoters"]):
-            voter["voterDirectoryId"] = "A" * 22  # which version 0, as it was read, does not have
+            voter["voterDirectoryId"] = "A" * 22  # absent from version 0, as which it was read
     return kind, data
 
 

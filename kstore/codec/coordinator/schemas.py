@@ -1,7 +1,7 @@
-"""Kafka's schema-described messages, read straight into JSON text as Kafka's own converters print them.
+"""Kafka's messages with a schema, read into JSON text as Kafka's converters print them.
 
-A message is a tuple of `Field`s in wire order; which of them are there depends on the version at its head. Invariant:
-any bytes give text or a `SchemaError` in time and memory that their length bounds.
+A message is a tuple of `Field`s in wire order; the version at its head decides which fields are present. Invariant:
+any bytes yield text or a `SchemaError`, in time and memory bounded by their length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_UUID = base64.urlsafe_b64encode(bytes(16))[:22].decode()
 
 
 class SchemaError(ValueError):
-    """Bytes that are not the message they should be, with the reason that Kafka gives; `coordinator` catches it."""
+    """Raised for bytes that are not a valid message, with Kafka's reason; `coordinator` catches it."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Many:
 
 
 class Field(NamedTuple):
-    """One field: its name in JSON, kind, the versions that have it, and the value for which it is left out.
+    """A field: its name in JSON, its kind, and the versions that have it.
 
-    A `tag` makes it optional in flexible versions: then it is printed only when it differs from `default`, or, if
-    that is left open, from the empty value of its kind.
+    With a `tag` it is optional in flexible versions, and printed only if it differs from `default`, or from the empty
+    value of its kind if there is no `default`.
     """
 
     name: str
@@ -61,7 +61,7 @@ _WORD = re.compile(r"(\w+):(\w+)(\[\])?(\?)?(?:@(\d+))?")
 
 
 def plain_fields(text: str) -> tuple[Field, ...]:
-    """Make fields of words `name:kind`; behind it `[]` means an array, `?` nullable, `@3` since version 3."""
+    """Create fields from words `name:kind` with suffixes: `[]` for an array, `?` nullable, `@3` since version 3."""
     found = []
     for name, kind, many, nullable, since in _WORD.findall(text):
         found.append(Field(name, Many(kind) if many else kind, int(since or 0), nullable=bool(nullable)))
@@ -69,26 +69,26 @@ def plain_fields(text: str) -> tuple[Field, ...]:
 
 
 class Message(NamedTuple):
-    """A message: its fields, the highest version known, and the first with the compact encodings."""
+    """A message: its fields, the highest known version, and the first version with compact encodings."""
 
     fields: tuple[Field, ...]
     versions: int = 0
     flexible: int = _NEVER
 
     def read(self, data: Reader, version: int) -> dict[str, Any]:
-        """Read one message of `version`, whose version number has been read already, as JSON's own types."""
+        """Read a message of `version`, whose version number has been read already, into JSON types."""
         return data.struct(self.fields, version, version >= self.flexible)
 
 
 class Reader:
-    """Takes values off the front of bytes. Not thread-safe."""
+    """Reads values from bytes, one after the other. Not thread-safe."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def struct(self, fields: tuple[Field, ...], version: int, flexible: bool) -> dict[str, Any]:
-        """Read a struct; its tagged fields stand where the schema lists them, if they are worth printing."""
+        """Read a struct; tagged fields have their place in the schema, and are left out if they have the default."""
         values: dict[str, Any] = {}
         tagged: dict[int, Field] = {}
         for field in fields:
@@ -112,7 +112,7 @@ class Reader:
         return value
 
     def take(self, size: int) -> bytes:
-        """Read so many bytes."""
+        """Read `size` bytes."""
         left = len(self._data) - self._at
         if size > left:
             raise SchemaError(f"Error reading byte array of {size} byte(s): only {left} byte(s) available")
@@ -197,14 +197,14 @@ def _default(field: Field) -> Any:
     return {"string": "", "bytes": "", "uuid": _NO_UUID}.get(field.kind, 0)
 
 
-# JSON, as compact as Jackson prints it.
+# JSON, as compact as Jackson's.
 
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _TO_ESCAPE = re.compile(r'["\\\x00-\x1f]')
 
 
 def quote(text: str) -> str:
-    """Make a JSON string: only quotes, backslashes and control characters are escaped."""
+    """Return a JSON string in which only quotes, backslashes and control characters are escaped."""
     return '"' + _TO_ESCAPE.sub(_escape, text) + '"'
 
 
@@ -213,7 +213,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Print the result of `Message.read`, in the order of its fields."""
+    """Return the JSON text of a result of `Message.read`, in the order of its fields."""
     if value is None:
         return "null"
     if isinstance(value, str):

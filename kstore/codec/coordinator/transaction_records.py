@@ -1,6 +1,6 @@
-"""The records of `__transaction_state`, in Kafka's own bytes (FORMAT 12.3), and the states that they tell.
+"""The records of `__transaction_state`, in Kafka's format (FORMAT 12.3), and the transaction states in them.
 
-Value version 1, as a broker of 4.3.0 with transaction version 1 or 2 writes it, byte for byte.
+Writes value version 1, byte for byte as a broker of 4.3.0 with transaction version 1 or 2 does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY_HEAD = struct.Struct(">hh")
 
 
 class Status(IntEnum):
-    """Where a transaction is, by Kafka's numbers."""
+    """The status of a transaction, with Kafka's numbers."""
 
     EMPTY = 0
     ONGOING = 1
@@ -33,16 +33,16 @@ class Status(IntEnum):
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing of a transaction is left to do."""
+        """Whether the transaction has ended and nothing is left to do."""
         return self in _COMPLETE
 
     @property
     def is_prepared(self) -> bool:
-        """Whether it is decided how the transaction ends, and not yet done everywhere."""
+        """Whether the transaction's end is decided, but its markers are not yet all written."""
         return self in _PREPARED
 
 
-# Looked up once: a transaction asks several times.
+# Looked up once, since each transaction tests them several times.
 _PREPARED = Status.PREPARE_COMMIT, Status.PREPARE_ABORT
 _COMPLETE = Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT
 
@@ -62,18 +62,18 @@ class TransactionState(NamedTuple):
     client_version: int = 0
 
     def to_bytes(self) -> bytes:
-        """The value of its record."""
+        """Return the value of its record."""
         return state_value(self)
 
 
 def transaction_key(transactional_id: str) -> bytes:
-    """The key of a transactional id."""
+    """Encode the key of a transactional id."""
     name = text_bytes("transactional_id", transactional_id)
     return _KEY_HEAD.pack(0, len(name)) + name
 
 
 def parse_transactional_id(data: bytes) -> str | None:
-    """Read a key; None for one of another type. `SchemaError` for bytes that are no key."""
+    """Read a key; return None for another type. Raises `SchemaError` for an invalid key."""
     reader = Reader(data)
     if reader.integer("int16") != 0:
         return None
@@ -82,7 +82,7 @@ def parse_transactional_id(data: bytes) -> str | None:
 
 
 def parse_transaction(data: bytes) -> TransactionState:
-    """Read a value of any version; `SchemaError` for bytes that are none."""
+    """Read a value of any version; raises `SchemaError` for an invalid value."""
     reader = Reader(data)
     fields = TRANSACTION.read(reader, read_version(reader, TRANSACTION))
     try:
