@@ -1,15 +1,15 @@
-/* Whether a batch belongs to an aborted transaction. Nothing here knows Python. */
+/* Whether a batch belongs to an aborted transaction. Independent of Python. */
 #ifndef KSTORE_ABORTED_H
 #define KSTORE_ABORTED_H
 
 #include "wire.h"
 
 typedef struct {
-    int64_t producer_id, first, last; /* the first offset of its data, and that of its marker */
+    int64_t producer_id, first, last; /* the offsets of its first batch and of its marker */
 } ks_span;
 
-/* Whether the batch whose header is at `p` is aborted: transactional data of a producer within one of its `spans`, which
-   rise by producer and first offset. */
+/* Whether the batch at `p` is transactional data of a producer within one of its `spans`. These are sorted by producer
+   and first offset. */
 static inline int ks_is_aborted(const ks_span *spans, int64_t n, const uint8_t *p) {
     if (p[KS_MAGIC_AT] != 2) return 0;
     if ((ks_load16(p + KS_ATTRIBUTES_AT) & (KS_TRANSACTIONAL_BIT | KS_CONTROL_BIT)) != KS_TRANSACTIONAL_BIT) return 0;

@@ -1,6 +1,6 @@
-/* Bits by ordinal, in pages that are taken when the first bit of them is set: a range without a bit costs nothing.
+/* Bits by ordinal, in pages that are allocated on demand: a range without a bit takes no memory.
 
-   Nothing here knows Python. */
+   Independent of Python. */
 #ifndef KSTORE_BITS_H
 #define KSTORE_BITS_H
 
@@ -25,7 +25,7 @@ static inline int64_t ks_bits_memory(const ks_bits *b) {
     return b->pages_n * (int64_t)sizeof(uint64_t *) + b->taken * (KS_PAGE_BITS / 8);
 }
 
-/* Makes room for the bits [first, end); 0, or -1 without memory. A bit is set only where there is room. */
+/* Allocates the pages of the bits [first, end); returns 0, or -1 without memory. Required before a bit is set. */
 static inline int ks_bits_reserve(ks_bits *b, int64_t first, int64_t end) {
     if (end > b->pages_n * KS_PAGE_BITS) {
         int64_t n = (end + KS_PAGE_BITS - 1) / KS_PAGE_BITS;
@@ -52,7 +52,7 @@ static inline void ks_bits_clear(ks_bits *b, int64_t i) {
     b->pages[i / KS_PAGE_BITS][i % KS_PAGE_BITS / 64] &= ~((uint64_t)1 << (i % 64));
 }
 
-/* The 64 bits from `i` on, a multiple of 64. */
+/* The 64 bits from `i` on; `i` is a multiple of 64. */
 static inline uint64_t ks_bits_word(const ks_bits *b, int64_t i) {
     int64_t page = i / KS_PAGE_BITS;
     return page < b->pages_n && b->pages[page] ? b->pages[page][i % KS_PAGE_BITS / 64] : 0;
@@ -62,7 +62,7 @@ static inline int ks_bits_has(const ks_bits *b, int64_t i) {
     return (int)(ks_bits_word(b, i & ~(int64_t)63) >> (i % 64) & 1);
 }
 
-/* How many of the bits [first, first + n) are set in `b`, and not in `without` where that is not NULL. */
+/* The number of bits of [first, first + n) that are set in `b`, and not in `without` unless that is NULL. */
 static inline int64_t ks_bits_count(const ks_bits *b, const ks_bits *without, int64_t first, int64_t n) {
     int64_t end = first + n, count = 0;
     for (int64_t i = first & ~(int64_t)63; i < end;) {

@@ -1,4 +1,4 @@
-/* A key, a value or another run of bytes that lies somewhere. */
+/* A pointer to a key, a value or other bytes. */
 #ifndef KSTORE_BYTES_H
 #define KSTORE_BYTES_H
 

@@ -7,16 +7,16 @@
 #include "text.h"
 
 enum {
-    KS_KEYS_AT_ONCE = 64, /* keys that are hashed before the first is looked up, while their slots are on the way */
-    KS_MOST_GROWTH = 14,  /* bytes that a record may gain by another base timestamp: 9 of the delta, 4 of its length */
+    KS_KEYS_AT_ONCE = 64, /* keys that are hashed and prefetched before the first one is looked up */
+    KS_MOST_GROWTH = 14,  /* bytes that a record may grow by another base timestamp: 9 of the delta, 4 of its length */
     KS_LEAST_RECORD = 7,  /* bytes of the smallest record */
-    KS_SMALL = 128,       /* bytes of a record that is copied whether it stays or not */
-    KS_NOT_PLAIN = 16,    /* records that are taken for not plain after one that is not */
-    KS_CLEAN_NAMES_GROW = -1,   /* a step within this file: names of headers need more room than was reserved */
+    KS_SMALL = 128,       /* bytes of a record that is copied whether it is kept or not */
+    KS_NOT_PLAIN = 16,    /* records that are treated as not plain after one that is not plain */
+    KS_CLEAN_NAMES_GROW = -1,   /* a step within this file: header names need more space than was reserved */
     KS_FLAGS = KS_TIMESTAMP_TYPE_BIT | KS_TRANSACTIONAL_BIT | KS_CONTROL_BIT
 };
 
-/* A varint of so many bytes may have bits beyond its number in the last one: what is this large is written anew. */
+/* The last byte of a varint of maximal size may have bits beyond its number: numbers from here on are encoded again. */
 #define KS_PLAIN_SIZE ((int64_t)1 << 27)
 #define KS_PLAIN_DELTA ((int64_t)1 << 62)
 
@@ -75,7 +75,7 @@ int ks_drop(ks_cleaner *c) {
     return KS_CLEANED;
 }
 
-/* The batch stays as it is. */
+/* Keeps the batch unchanged. */
 static int ks_copy(ks_cleaner *c) {
     if (c->run_end != c->p) {
         if (ks_flush_run(c)) return KS_CLEAN_OUT_OF_MEMORY;
@@ -100,7 +100,7 @@ static void ks_put_crc(uint8_t *p, size_t size) {
     ks_store32(p + KS_CRC_AT, (int32_t)ks_crc32c(0, p + KS_ATTRIBUTES_AT, size - KS_ATTRIBUTES_AT));
 }
 
-/* Only the header stays (SEMANTICS 7.20). */
+/* Keeps only the header (SEMANTICS 7.20). */
 static int ks_empty(ks_cleaner *c) {
     uint8_t header[KS_RECORDS_AT];
     memcpy(header, c->p, KS_RECORDS_AT);
@@ -120,8 +120,8 @@ static int ks_empty(ks_cleaner *c) {
     return KS_CLEANED;
 }
 
-/* No record stays. A batch that the first pass has not seen is looked at before it goes: a wrong producer id or key must
-   not cost records. */
+/* Removes all records. The CRC of a batch that the first pass has not seen is checked before it is dropped: a corrupt
+   producer id or key must not remove records. */
 static int ks_lose_all(ks_cleaner *c) {
     if ((c->b.keeps_empty || !c->b.scanned) && !ks_sums_hold(c)) return KS_CLEAN_BAD_CRC;
     return c->b.keeps_empty ? ks_empty(c) : ks_drop(c);
@@ -129,7 +129,7 @@ static int ks_lose_all(ks_cleaner *c) {
 
 /* ---- Rebuilt batches (SEMANTICS 7.21). */
 
-/* Whether the headers of a parsed record are as short as can be and their names are UTF-8, and so stay as they are. */
+/* Whether the headers of a parsed record have the shortest encoding and names in UTF-8, and so can be copied. */
 static int ks_headers_are_canonical(const ks_record *r) {
     const uint8_t *p = r->headers, *key = NULL, *value = NULL;
     int32_t key_size = 0, value_size = 0;
@@ -149,7 +149,7 @@ static int ks_headers_are_canonical(const ks_record *r) {
     return size == r->end - r->headers;
 }
 
-/* Whether the record that begins at `p` is what Kafka's builder would write. */
+/* Whether the record at `p` is encoded as by Kafka's builder. */
 static inline int ks_is_canonical(const uint8_t *p, const ks_record *r) {
     int64_t headers = ks_uvarint_size((uint64_t)r->headers_count << 1) + (r->end - r->headers);
     uint64_t body = ks_body_size(r->timestamp_delta, r->offset_delta, r->key_size, r->value_size, headers);
@@ -160,7 +160,7 @@ static inline int ks_is_canonical(const uint8_t *p, const ks_record *r) {
     return r->headers_count == 0 || ks_headers_are_canonical(r);
 }
 
-/* Writes a record whatever its encoding was; NULL if its headers' names grow and there is no room for that. */
+/* Writes a record of any encoding; returns NULL if the names of its headers grow and `names_may_grow` is 0. */
 static uint8_t *ks_put_anew(uint8_t *to, const ks_record *r, int64_t delta, int names_may_grow) {
     const uint8_t *p = r->headers, *key = NULL, *value = NULL;
     int32_t key_size = 0, value_size = 0;
@@ -186,7 +186,7 @@ static uint8_t *ks_put_anew(uint8_t *to, const ks_record *r, int64_t delta, int 
     return to;
 }
 
-/* Writes the record [p, end), which is canonical, with another timestamp delta than `old_delta`. */
+/* Writes the canonical record [p, end) with the timestamp delta `delta` instead of `old_delta`. */
 static inline uint8_t *ks_put_moved(uint8_t *to, const uint8_t *p, const uint8_t *end, int64_t old_delta, int64_t delta) {
     uint64_t old = ks_zigzag(old_delta), now = ks_zigzag(delta);
     int64_t body = 1 + ks_uvarint_size(old);
@@ -205,7 +205,7 @@ typedef struct {
     int64_t base_timestamp, max_timestamp, horizon;
 } ks_stamps;
 
-/* As KS_READ_SHORT, of a varint that could not be shorter. */
+/* As KS_READ_SHORT, for a varint in its shortest encoding. */
 #define KS_READ_SHORTEST(z, p, uncommon)                \
     uint64_t z = *p++;                                  \
     if (z >= 0x80) {                                    \
@@ -218,8 +218,8 @@ typedef struct {
         if (more - 1 >= 0x7f) goto uncommon;            \
     }
 
-/* Reads a record that is as most are, as ks_common_record does, and canonical: where the next one begins, NULL for any
-   other. */
+/* Reads a record that is common, as for ks_common_record, and canonical. Returns the start of the next one, or NULL for
+   any other record. */
 static inline const uint8_t *ks_plain_record(const uint8_t *p, const uint8_t *end, uint64_t *timestamp, int64_t *delta) {
     if (end - p < KS_HEAD) return NULL;
     KS_READ_SHORTEST(size, p, uncommon)
@@ -247,12 +247,12 @@ uncommon:
     return NULL;
 }
 
-/* What rebuilding a batch has come to. */
+/* The progress of rebuilding a batch. */
 typedef struct {
-    const uint8_t *p, *run; /* `run`: the first of the records before `p` that are still to be copied as they are */
+    const uint8_t *p, *run; /* `run`: the first of the records before `p` that are still to be copied unchanged */
     uint8_t *out;
     int64_t previous;       /* delta of the last kept record */
-    uint64_t shift;         /* from an old timestamp delta to the new one */
+    uint64_t shift;         /* new timestamp delta minus the old one */
     int32_t i;
     int first;              /* no record was kept yet */
 } ks_rebuilding;
@@ -264,9 +264,9 @@ static inline void ks_copy_run(ks_rebuilding *b) {
     b->run = NULL;
 }
 
-/* Copies records as long as they are plain. A small one whose timestamp delta stays is copied in any case, and the next one
-   over it if it goes: which of them stay comes in no order that a processor could guess. 0 where a kept record is out of
-   its place. */
+/* Copies records while they are plain. A small one with an unchanged timestamp delta is always copied, and overwritten
+   by the next one if it is not kept: no processor could predict a branch on that. Returns 0 if a kept record is out of
+   order. */
 static int ks_copy_plain(const ks_cleaner *c, ks_rebuilding *b, const uint8_t *end, ks_stamps *t) {
     const int64_t last_delta = c->b.last - c->b.base;
     const uint8_t *p = b->p, *next;
@@ -299,7 +299,7 @@ static int ks_copy_plain(const ks_cleaner *c, ks_rebuilding *b, const uint8_t *e
     return misplaced >= 0;
 }
 
-/* Copies or passes one record, whatever its encoding is; a step, KS_CLEANED where the next one is at `b->p`. */
+/* Copies or skips one record of any encoding; returns a step, KS_CLEANED if the next record is at `b->p`. */
 static int ks_copy_any(ks_cleaner *c, ks_rebuilding *b, const uint8_t *end, ks_stamps *t, int names_may_grow) {
     const int by_append_time = c->b.attributes & KS_TIMESTAMP_TYPE_BIT;
     const uint8_t *const start = b->p, *next;
@@ -341,14 +341,14 @@ static int ks_copy_any(ks_cleaner *c, ks_rebuilding *b, const uint8_t *end, ks_s
     return KS_CLEANED;
 }
 
-/* Copies the kept records of [p, end) to `to`, as they are where their deltas stay; behind them is room for KS_SMALL bytes. */
+/* Copies the kept records of [p, end) to `to`, unchanged if their deltas are; it has KS_SMALL more bytes of space. */
 static int ks_copy_kept(ks_cleaner *c, const uint8_t *p, const uint8_t *end, uint8_t **to, ks_stamps *t,
                         int names_may_grow) {
-    const int by_append_time = c->b.attributes & KS_TIMESTAMP_TYPE_BIT; /* all records get one and the same delta */
+    const int by_append_time = c->b.attributes & KS_TIMESTAMP_TYPE_BIT; /* all records get the same delta */
     ks_rebuilding b = {.p = p, .out = *to, .previous = -1, .first = 1};
     t->base_timestamp = t->horizon;
     t->max_timestamp = by_append_time ? c->b.max_timestamp : -1;
-    int32_t try_again = 0; /* the first record of which it is asked whether it is plain */
+    int32_t try_again = 0; /* the first record that may be plain */
     while (b.i < c->b.count) {
         int step = ks_copy_any(c, &b, end, t, names_may_grow);
         if (step != KS_CLEANED) return step;
@@ -392,7 +392,7 @@ static int64_t ks_horizon_after(const ks_cleaner *c) {
     return c->b.null_value || (c->b.can_discard && c->b.attributes & KS_CONTROL_BIT) ? c->new_horizon : -1;
 }
 
-/* Writes the kept records anew: into the output, or, to be compressed, into `rebuilt`. */
+/* Writes the kept records to the output, or to `rebuilt` if they will be compressed. */
 static int ks_rebuild(ks_cleaner *c, const uint8_t *p, const uint8_t *end) {
     const int packed = c->b.attributes & KS_CODEC_MASK;
     ks_pile *pile = packed ? &c->rebuilt : &c->out;
@@ -418,7 +418,7 @@ static int ks_rebuild(ks_cleaner *c, const uint8_t *p, const uint8_t *end) {
         pile->used += size;
         return ks_rebuilt(c);
     }
-    return KS_CLEAN_OUT_OF_MEMORY; /* never: the second round has room for all */
+    return KS_CLEAN_OUT_OF_MEMORY; /* never: the second round has enough space */
 }
 
 int ks_put_packed(ks_cleaner *c, const uint8_t *payload, size_t n) {
@@ -438,7 +438,7 @@ int ks_packed_in_place(ks_cleaner *c, size_t n) {
     return ks_rebuilt(c);
 }
 
-/* ---- Which records stay (SEMANTICS 7.19). */
+/* ---- Which records are kept (SEMANTICS 7.19). */
 
 static int ks_keep_room(ks_cleaner *c) {
     size_t words = ((size_t)c->b.count + 63) / 64;
@@ -451,14 +451,14 @@ static int ks_keep_room(ks_cleaner *c) {
     return 0;
 }
 
-/* 64 bits from any ordinal on. */
+/* The 64 bits from any ordinal on. */
 static inline uint64_t ks_bits_from(const ks_bits *bits, int64_t first) {
     int64_t at = first & ~(int64_t)63, shift = first & 63;
     uint64_t word = ks_bits_word(bits, at) >> shift;
     return shift ? word | ks_bits_word(bits, at + 64) << (64 - shift) : word;
 }
 
-/* Of a batch that the first pass has judged as a whole: by its bits, and without a look at the records. */
+/* Counts the kept records of a batch that the first pass has judged as a whole, by its bits and without reading it. */
 static void ks_judge_by_bits(ks_cleaner *c) {
     const ks_newest *s = c->newest;
     int64_t superseded = ks_bits_count(&s->superseded, NULL, c->b.ordinal, c->b.count);
@@ -487,7 +487,7 @@ static int ks_keep_by_bits(ks_cleaner *c) {
     return KS_CLEANED;
 }
 
-/* Looks at each record. */
+/* Reads each record, and decides whether it is kept. */
 static int ks_judge_by_records(ks_cleaner *c, const uint8_t *p, const uint8_t *end) {
     const ks_newest *s = c->newest;
     const int is_control = c->b.attributes & KS_CONTROL_BIT;
@@ -576,7 +576,7 @@ int ks_drop_unread(ks_cleaner *c, int64_t records, int64_t batches, int64_t last
     return 1;
 }
 
-/* Frames the batch at `p` and reads its header; KS_CLEANED where nothing whole is left. `stage` is 1 for a batch. */
+/* Frames the batch at `p` and reads its header, and sets `stage` to 1; KS_CLEANED with stage 0 if none is whole. */
 static int ks_read_batch(ks_cleaner *c) {
     const uint8_t *p = c->p;
     ks_cleaned_batch *b = &c->b;
@@ -607,7 +607,7 @@ static int ks_read_batch(ks_cleaner *c) {
     return KS_CLEANED;
 }
 
-/* Visits the batch: whether its records are to be discarded, 1 or 0, or a step below 0 (negated). */
+/* Visits the batch; returns whether its records are to be discarded, 1 or 0, or a negated step. */
 static int ks_visit(ks_cleaner *c) {
     ks_cleaned_batch *b = &c->b;
     int answer;
@@ -640,7 +640,7 @@ static int ks_visit(ks_cleaner *c) {
     return answer && b->has_horizon && b->horizon <= c->now;
 }
 
-/* The records of the batch in `section`; KS_CLEAN_PACKED where the codec is left to the caller. */
+/* Sets `section` to the records of the batch; returns KS_CLEAN_PACKED if the caller must decompress them. */
 static int ks_open_section(ks_cleaner *c) {
     if (c->section) return KS_CLEANED;
     const int codec = c->b.attributes & KS_CODEC_MASK;

@@ -1,9 +1,9 @@
-/* The second pass of compaction over batches of format 2 (SEMANTICS 7.16 to 7.22): each goes, stays as it is, is emptied
-   or is rebuilt.
+/* The second pass of compaction over batches of format 2 (SEMANTICS 7.16 to 7.22): each is dropped, kept unchanged,
+   emptied or rebuilt.
 
-   A batch that stays is copied only where the output cannot be a part of the input. Every count, length and offset is
-   checked before it is used; whatever is wrong ends the walk with a step that says so. What a batch needs of Python (a
-   codec, formats 0 and 1) ends it too: the caller does that part and goes on. Nothing here knows Python. */
+   A kept batch is copied only if the output cannot be a part of the input. Every count, length and offset is checked
+   before it is used. A fault ends the pass with a step that names it. A batch that needs Python (a codec, formats 0 and
+   1) also ends it: the caller handles the batch and continues. Independent of Python. */
 #ifndef KSTORE_CLEANED_H
 #define KSTORE_CLEANED_H
 
@@ -12,7 +12,7 @@
 #include "unpack.h"
 
 enum ks_step {
-    KS_CLEANED,               /* of the whole batches */
+    KS_CLEANED,               /* all whole batches are done */
     KS_CLEAN_LEGACY,          /* `p` is at a message of format 0 or 1 */
     KS_CLEAN_PACKED_CONTROL,  /* the caller sets `control_type` */
     KS_CLEAN_PACKED,          /* the caller sets `section` and `section_end` */
@@ -25,7 +25,7 @@ enum ks_step {
     KS_CLEAN_BAD_MARKER,
     KS_CLEAN_BAD_CRC,
     KS_CLEAN_BAD_RECORD,      /* `fault` says why */
-    KS_CLEAN_BAD_PLACE,       /* a record's offset is outside of its batch */
+    KS_CLEAN_BAD_PLACE,       /* a record's offset is outside its batch */
     KS_CLEAN_BAD_RECORD_ORDER,/* a record's offset is not above that of the one before it */
     KS_CLEAN_TOO_LARGE,       /* a rebuilt batch would have more than 2^31 - 1 bytes */
     KS_CLEAN_NOT_SCANNED,     /* the first pass has not seen this batch, or fewer records */
@@ -34,25 +34,25 @@ enum ks_step {
 
 /* The last record of an active producer (SEMANTICS 7.18). */
 typedef struct {
-    int64_t producer_id, last_offset; /* -1: no data is known */
+    int64_t producer_id, last_offset; /* -1: its data is not known */
     int16_t epoch;
 } ks_last_record;
 
-/* Memory that grows. */
+/* Growing memory. */
 typedef struct {
     uint8_t *p;
     size_t used, capacity;
 } ks_pile;
 
-/* What is known of the batch at `p`. */
+/* State of the batch at `p`. */
 typedef struct {
     int64_t size, base, last, horizon, base_timestamp, max_timestamp;
-    int64_t ordinal;         /* of its first record; only where `scanned` */
+    int64_t ordinal;         /* of its first record; only if `scanned` */
     int64_t kept, tombstones, removed, keyless, greatest_kept;
     int32_t count;
     int16_t attributes;
     uint8_t scanned;         /* the first pass has ordinals for its records */
-    uint8_t was_aborted;     /* to the first pass, which did not look at its keys; to this one it is not */
+    uint8_t was_aborted;     /* in the first pass, which did not read its keys; in this one it is not */
     uint8_t has_horizon, can_discard, keeps_empty, sums_hold;
     uint8_t null_value;      /* a kept record has no value */
 } ks_cleaned_batch;
@@ -68,7 +68,7 @@ typedef struct {
 
     /* One call. */
     const uint8_t *begin, *p, *end;
-    const uint8_t *run, *run_end;  /* batches of the input that are the end of the output */
+    const uint8_t *run, *run_end;  /* kept batches of the input, not yet copied to the end of `out` */
     ks_pile out;
     int64_t max_offset;
     int scanned, changed, fault;
@@ -80,7 +80,7 @@ typedef struct {
     uint64_t *keep;                /* a bit for each record */
     size_t keep_words;
     ks_pile rebuilt;               /* the records of a rebuilt batch that is to be compressed */
-    ks_output room;                /* where batches are decompressed */
+    ks_output room;                /* memory for decompressed batches */
 
     int64_t batches_read, batches_kept, batches_rebuilt, batches_emptied, records_read, records_kept;
     int64_t keyless_dropped, tombstones_kept, tombstones_removed;
@@ -88,28 +88,28 @@ typedef struct {
 
 enum { KS_NO_CONTROL_TYPE = -3 };
 
-/* Goes on from `p` until the end of the whole batches, or a step for the caller; after any step but the first five the
-   cleaner is of no further use. */
+/* Continues from `p` to the end of the whole batches, or to a step for the caller. After any step but the first five,
+   the cleaner must not be used again. */
 int ks_clean(ks_cleaner *c);
 
-/* Room for `n` more bytes at the end of a pile; 0, or -1 without memory. */
+/* Reserves `n` more bytes at the end of a pile; returns 0, or -1 without memory. */
 int ks_pile_room(ks_pile *pile, size_t n);
 
-/* Puts what is still to be copied into `out`; 0, or -1 without memory. */
+/* Copies the batches of `run` to `out`; returns 0, or -1 without memory. */
 int ks_flush_run(ks_cleaner *c);
 
-/* Puts the rebuilt batch with these compressed records into `out`, and goes on behind the batch; KS_CLEANED, KS_CLEAN_TOO_LARGE
-   or KS_CLEAN_OUT_OF_MEMORY. */
+/* Writes the rebuilt batch with these compressed records to `out`, and moves past the batch. Returns KS_CLEANED,
+   KS_CLEAN_TOO_LARGE or KS_CLEAN_OUT_OF_MEMORY. */
 int ks_put_packed(ks_cleaner *c, const uint8_t *payload, size_t n);
 
-/* As `ks_put_packed` of `n` bytes that are at their place behind the end of `out` already, a header's size further on. */
+/* As `ks_put_packed`, for `n` compressed bytes that already lie in `out`, a header's size after its end. */
 int ks_packed_in_place(ks_cleaner *c, size_t n);
 
-/* Leaves the batch out, and goes on behind it; KS_CLEANED. */
+/* Drops the batch, and moves past it; returns KS_CLEANED. */
 int ks_drop(ks_cleaner *c);
 
-/* Leaves out, unread, the next batches of data that the first pass has seen, up to the offset `last`, if each of their
-   `records` is superseded and none of them is to be emptied; whether it did. */
+/* Drops, without reading them, the next data batches that the first pass has seen, up to the offset `last`, if each of
+   their `records` is superseded and no batch must be kept empty; returns whether it did. */
 int ks_drop_unread(ks_cleaner *c, int64_t records, int64_t batches, int64_t last);
 
 /* Whether the batch ends a producer's records, or the round (SEMANTICS 7.18, RETAIN_EMPTY). */

@@ -10,7 +10,7 @@
 
 /* ---- LZ4 -------------------------------------------------------------------------------------------------------- */
 
-/* LZ4F_preferences_t of lz4frame.h, which libraries of 1.7 and later take. */
+/* LZ4F_preferences_t of lz4frame.h, as in versions 1.7 and later. */
 typedef struct {
     struct {
         int block_size_id, independent, content_checksum, frame_type;
@@ -36,7 +36,7 @@ int ks_lz4_compress_setup(void *bound, void *compress, void *is_error) {
     return 1;
 }
 
-/* Blocks of 64 KiB, each by itself; neither sizes nor checksums, as Kafka's producers leave them out. */
+/* Independent blocks of 64 KiB, without sizes and checksums, as Kafka's producers write them. */
 static ks_lz4_preferences ks_lz4_as_kafka(int level) {
     ks_lz4_preferences preferences;
     memset(&preferences, 0, sizeof preferences);
@@ -75,7 +75,7 @@ int ks_zstd_compress_setup(void *new_context, void *free_context, void *set, voi
     return 1;
 }
 
-/* The thread's own context; NULL without memory. */
+/* The context of this thread; NULL without memory. */
 static void *ks_own_context(void) {
     void *context = pthread_getspecific(ks_context);
     if (context || !(context = ks_zstd.new_context())) return context;

@@ -1,6 +1,6 @@
 #include "crc32.h"
 
-/* Written once, while the module is being loaded. */
+/* Written once, when the module is loaded. */
 static uint32_t ks_crc32_table[4][256];
 
 __attribute__((constructor)) static void ks_crc32_setup(void) {

@@ -1,5 +1,5 @@
 /* CRC-32 (IEEE, reflected 0xEDB88320) for message formats v0 and v1: a recovery scan runs without the GIL, and cannot
-   call Python's zlib. Tables of 4 KiB, four bytes a step. */
+   call Python's zlib. Tables of 4 KiB, four bytes per step. */
 #ifndef KSTORE_CRC32_H
 #define KSTORE_CRC32_H
 

@@ -2,7 +2,7 @@
  * word of zeros multiplies it by x^64 modulo the polynomial. The carry-less product of two reflected 32-bit values is
  * their product times x, and running a zero register over that word multiplies by x^32 and reduces. So "move a
  * checksum i words ahead" is step64(0, clmul(crc, x^(64 i - 33))). ks_powers[i] is x^(64 i - 33); the first is x^31,
- * which is 1 in reflected bits, and each next one is the one before run over a word of zeros. Every constant below is
+ * which is 1 in reflected bits, and each other is the previous one run over a word of zeros. Every constant below is
  * an entry of that table.
  */
 #include "crc32c.h"
@@ -51,18 +51,18 @@ static uint32_t ks_crc32c_table(uint32_t crc, const uint8_t *p, size_t n) {
     return ~crc;
 }
 
-/* ---- what a machine must offer for `streams` ------------------------------------------------------------------- */
+/* ---- machine features for `streams` ---------------------------------------------------------------------------- */
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
 #include <immintrin.h>
 #if defined(__clang__) && __clang_major__ >= 14
-#define KS_CRC_FEATURES "sse4.2,pclmul,crc32" /* there SSE4.2 may come without its CRC instruction */
+#define KS_CRC_FEATURES "sse4.2,pclmul,crc32" /* for clang, SSE4.2 does not imply the CRC instruction */
 #else
 #define KS_CRC_FEATURES "sse4.2,pclmul"
 #endif
 #define KS_CRC_HARDWARE __attribute__((target(KS_CRC_FEATURES)))
-#define KS_CRC_STREAMS_FROM 96 /* below, one chain is at least as fast as three and a merge */
+#define KS_CRC_STREAMS_FROM 96 /* for fewer bytes, one chain is at least as fast as three and a merge */
 
 KS_CRC_HARDWARE static inline uint64_t ks_crc_step64(uint64_t crc, uint64_t word) {
     return _mm_crc32_u64(crc, word);
@@ -81,16 +81,16 @@ static int ks_crc_has_hardware(void) {
 #elif defined(__aarch64__) && defined(__GNUC__) && (defined(__linux__) || defined(__APPLE__))
 
 #define KS_CRC_HARDWARE
-#define KS_CRC_STREAMS_FROM 2048 /* the product below costs some 80 cycles a merge */
+#define KS_CRC_STREAMS_FROM 2048 /* a merge costs some 80 cycles for the product below */
 
-/* Written as assembly: whether arm_acle.h declares it depends on flags, and its spelling of them on the compiler. */
+/* Written as assembly: whether arm_acle.h declares it depends on flags whose spelling depends on the compiler. */
 static inline uint64_t ks_crc_step64(uint64_t crc, uint64_t word) {
     uint32_t next = (uint32_t)crc;
     __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(next) : "r"(word));
     return next;
 }
 
-/* Many ARMv8 cores have CRC and not PMULL, so the product is made by hand; merges are rare. */
+/* Many ARMv8 cores have CRC but not PMULL, so the product is computed bit by bit; merges are rare. */
 static inline uint64_t ks_crc_clmul(uint64_t a, uint32_t b) {
     uint64_t product = 0;
     for (int bit = 0; bit < 32; bit++) product ^= (a << bit) & (0 - (uint64_t)((b >> bit) & 1));
@@ -98,7 +98,7 @@ static inline uint64_t ks_crc_clmul(uint64_t a, uint32_t b) {
 }
 
 #if defined(__APPLE__)
-static int ks_crc_has_hardware(void) { return 1; } /* every 64-bit Mac of this kind has it */
+static int ks_crc_has_hardware(void) { return 1; } /* every ARM Mac has it */
 #else
 #include <sys/auxv.h>
 static int ks_crc_has_hardware(void) { return (getauxval(AT_HWCAP) & (1 << 7)) != 0; } /* HWCAP_CRC32 */
@@ -110,7 +110,7 @@ static int ks_crc_has_hardware(void) { return (getauxval(AT_HWCAP) & (1 << 7)) !
 
 #ifdef KS_CRC_HARDWARE
 
-#define KS_CRC_STREAM_WORDS 512 /* the longest stream: 12 KiB between two merges makes them invisible */
+#define KS_CRC_STREAM_WORDS 512 /* the longest stream: with 12 KiB between merges their cost is negligible */
 
 static uint32_t ks_powers[2 * KS_CRC_STREAM_WORDS + 1];
 
@@ -122,7 +122,7 @@ KS_CRC_HARDWARE static void ks_crc_make_powers(void) {
     }
 }
 
-/* The register after three streams of so many words each, one behind the other. */
+/* The register after three consecutive streams of `words` words each. */
 KS_CRC_HARDWARE static inline uint64_t ks_crc_three(uint64_t crc, const uint8_t *p, size_t words) {
     uint64_t second = 0, third = 0;
     size_t stream = 8 * words;
@@ -135,7 +135,7 @@ KS_CRC_HARDWARE static inline uint64_t ks_crc_three(uint64_t crc, const uint8_t 
     return ks_crc_step64(0, crc) ^ third;
 }
 
-/* The register, neither started nor finished: three streams while there is enough, then one chain. */
+/* The register, neither started nor finished: three streams while enough bytes are left, then one chain. */
 KS_CRC_HARDWARE static inline uint32_t ks_crc_run(uint64_t crc, const uint8_t *p, size_t n) {
     const uint8_t *start = p;
     for (; n >= 24 * KS_CRC_STREAM_WORDS; p += 24 * KS_CRC_STREAM_WORDS, n -= 24 * KS_CRC_STREAM_WORDS)
@@ -148,8 +148,8 @@ KS_CRC_HARDWARE static inline uint32_t ks_crc_run(uint64_t crc, const uint8_t *p
     }
     for (; n >= 8; p += 8, n -= 8) crc = ks_crc_step64(crc, ks_crc_load64(p));
     if (n) {
-        /* Fewer than 8 bytes are left. Zeros in front of them do not change an empty register. So these bytes, combined
-         * with the first n bytes of the register, become the end of a word; the register's other bytes move down. */
+        /* Fewer than 8 bytes are left. Zeros before them do not change an empty register. So these bytes, combined with
+         * the first n bytes of the register, become the end of a word; the register's other bytes move down. */
         uint64_t word = 0;
         if (p - start >= 8)
             word = ks_crc_load64(p + n - 8) >> (64 - 8 * n);
@@ -173,7 +173,7 @@ KS_CRC_HARDWARE static uint32_t ks_crc32c_streams(uint32_t crc, const uint8_t *p
 #define KS_CRC_FOLD_FROM 384
 #define KS_CRC_WIDE __attribute__((target("avx512f,vpclmulqdq," KS_CRC_FEATURES)))
 
-/* Moves the four 128-bit lanes of `sum` ahead by the distance that `powers` stands for, onto `next`. */
+/* Moves the four 128-bit lanes of `sum` ahead by the distance of `powers`, and adds `next`. */
 KS_CRC_WIDE static inline __m512i ks_crc_fold(__m512i sum, __m512i powers, __m512i next) {
     __m512i first = _mm512_clmulepi64_epi128(sum, powers, 0x00);
     __m512i last = _mm512_clmulepi64_epi128(sum, powers, 0x11);
@@ -185,8 +185,8 @@ KS_CRC_WIDE static inline __m512i ks_crc_distance(int words) {
     return _mm512_broadcast_i32x4(_mm_set_epi64x(ks_powers[words], ks_powers[words + 1]));
 }
 
-/* Four registers of 64 bytes run along the input. Their last 64 bytes have the same remainder as all the input before,
- * so one run of the CRC instruction over those 64 bytes gives the register. */
+/* Folds the input into four registers of 64 bytes, and these into one. It has the same remainder as all the input so
+ * far, so running the CRC instruction over its 64 bytes yields the checksum register. */
 KS_CRC_WIDE static uint32_t ks_crc32c_fold(uint32_t crc, const uint8_t *p, size_t n) {
     if (n < KS_CRC_FOLD_FROM) return ks_crc32c_streams(crc, p, n);
     __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
@@ -212,13 +212,13 @@ static int ks_crc_has_fold(void) {
 
 /* ---- mixed ----------------------------------------------------------------------------------------------------- */
 
-/* The CRC instruction and the product are made by different parts of a processor, each 8 bytes a cycle where products
- * are 32 bytes wide. So a block is cut in two: its first bytes are folded while three streams run over the others.
+/* Different units of a processor execute the CRC instruction and the product, each 8 bytes per cycle if products are 32
+ * bytes wide. So a block is split in two: its first bytes are folded while three streams run over the others.
  */
 #define KS_CRC_MIXED_FROM 768
-#define KS_CRC_MIXED_WORDS 4 /* that each of the streams goes on while 128 bytes are folded */
+#define KS_CRC_MIXED_WORDS 4 /* words that each stream advances while 128 bytes are folded */
 #define KS_CRC_MIXED_STEP (128 + 24 * KS_CRC_MIXED_WORDS)
-#define KS_CRC_MIXED_MOST (2 * KS_CRC_STREAM_WORDS / (3 * KS_CRC_MIXED_WORDS)) /* steps: as far as ks_powers reaches */
+#define KS_CRC_MIXED_MOST (2 * KS_CRC_STREAM_WORDS / (3 * KS_CRC_MIXED_WORDS)) /* steps: the limit of ks_powers */
 #define KS_CRC_HALF __attribute__((target("avx2,vpclmulqdq," KS_CRC_FEATURES)))
 
 KS_CRC_HALF static inline __m256i ks_crc_load256(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -234,7 +234,7 @@ KS_CRC_HALF static inline __m256i ks_crc_distance256(int words) {
     return _mm256_broadcastsi128_si256(_mm_set_epi64x(ks_powers[words], ks_powers[words + 1]));
 }
 
-/* The register after so many steps of `KS_CRC_MIXED_STEP` bytes. */
+/* The register after `steps` steps of `KS_CRC_MIXED_STEP` bytes. */
 KS_CRC_HALF static inline uint64_t ks_crc_both(uint64_t crc, const uint8_t *p, size_t steps) {
     size_t words = KS_CRC_MIXED_WORDS * steps, stream = 8 * words;
     const uint8_t *q = p + 128 * steps, *end = q;
@@ -282,7 +282,7 @@ static int ks_crc_has_mixed(void) {
 
 /* ---- the choice ------------------------------------------------------------------------------------------------ */
 
-/* By implementation; NULL where this machine lacks it. Written once, while the module is being loaded. */
+/* By implementation; NULL if this machine lacks it. Written once, when the module is loaded. */
 static ks_crc32c_function ks_crc32c_functions[KS_CRC_IMPLEMENTATIONS];
 static ks_crc32c_function ks_crc32c_best = ks_crc32c_table;
 
@@ -303,11 +303,11 @@ __attribute__((constructor)) static void ks_crc_choose(void) {
 
 uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) { return ks_crc32c_best(crc, p, n); }
 
-/* ---- two checksums made one -------------------------------------------------------------------------------------- */
+/* ---- joining two checksums --------------------------------------------------------------------------------------- */
 
 static uint32_t ks_crc_squares[64]; /* x^(2^k), reflected */
 
-/* The product modulo the polynomial, bit by bit: for a few numbers a batch. */
+/* The product modulo the polynomial, bit by bit: it is needed a few times per batch. */
 static uint32_t ks_crc_multiply(uint32_t a, uint32_t b) {
     uint32_t product = 0;
     for (; a; a <<= 1) {

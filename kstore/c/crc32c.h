@@ -5,7 +5,7 @@
  *
  *   table    slicing-by-8, any machine
  *   streams  the CPU's CRC instruction on three interleaved streams (x86-64 with SSE4.2 and PCLMULQDQ; ARMv8)
- *   mixed    AVX2 with VPCLMULQDQ beside the CRC instruction for inputs of some size, `streams` for the others
+ *   mixed    AVX2 with VPCLMULQDQ and the CRC instruction in parallel for larger inputs, `streams` for the others
  *   fold     AVX-512 with VPCLMULQDQ, likewise
  */
 #ifndef KSTORE_CRC32C_H
@@ -19,7 +19,7 @@ enum { KS_CRC_TABLE, KS_CRC_STREAMS, KS_CRC_MIXED, KS_CRC_FOLD, KS_CRC_IMPLEMENT
 /* The checksum `crc` (0 to start) continued over n bytes. */
 uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n);
 
-/* The checksum of two pieces of data, one after the other, from their checksums; the second piece has n bytes. */
+/* The checksum of two concatenated pieces of data from their checksums; the second piece has n bytes. */
 uint32_t ks_crc32c_joined(uint32_t first, uint32_t second, uint64_t n);
 
 const char *ks_crc32c_name(int implementation);

@@ -1,7 +1,8 @@
-/* Entries of the two index files (FORMAT 7.1 and 8.1): big-endian, no header, nothing between them.
+/* Entries of the two index files (FORMAT 7.1 and 8.1): big-endian, without a header or padding.
 
-   An offset index names the last offset of a batch and where the batch begins in the log file; a time index the greatest
-   timestamp so far and the last offset of its batch. Offsets count from the segment's base. Nothing here knows Python. */
+   An entry of an offset index has the last offset of a batch and the batch's position in the log file, one of a time
+   index the greatest timestamp so far and the last offset of its batch. Offsets count from the segment's base offset.
+   Independent of Python. */
 #ifndef KSTORE_ENTRIES_H
 #define KSTORE_ENTRIES_H
 

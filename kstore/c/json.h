@@ -1,4 +1,4 @@
-/* Strings and numbers as JSON has them. Nothing here knows Python. */
+/* JSON strings and numbers. Independent of Python. */
 #ifndef KSTORE_JSON_H
 #define KSTORE_JSON_H
 
@@ -8,9 +8,9 @@
 
 #include "text.h"
 
-enum { KS_JSON_GROWTH = 6 }; /* how many bytes one byte may become: \u0001 */
+enum { KS_JSON_GROWTH = 6 }; /* the most bytes that one byte may become: \u0001 */
 
-/* Which of eight bytes cannot stand in a JSON string as they are: their high bits, exact up to the first one. */
+/* Sets the high bits of those of eight bytes that a JSON string cannot hold unescaped; exact up to the first one. */
 static inline uint64_t ks_json_special(uint64_t x) {
     const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
     uint64_t quote = x ^ (ones * '"'), backslash = x ^ (ones * '\\');
@@ -33,9 +33,9 @@ static inline uint8_t *ks_put_json_escape(uint8_t *out, uint8_t c) {
     return out;
 }
 
-/* Copies bytes as the inside of a JSON string, from `*from` until `until` is reached or, for a character that crosses
-   it, passed; `end` is the end of the bytes. Returns the end of the text, NULL if the bytes are no UTF-8. At most
-   KS_JSON_GROWTH bytes are written for each. */
+/* Writes bytes as the inside of a JSON string, from `*from` to `until`, or to the end of a character that crosses it;
+   `end` is the end of the bytes. Returns the end of the text, NULL if the bytes are not UTF-8. Writes at most
+   KS_JSON_GROWTH bytes for each byte. */
 static inline uint8_t *ks_put_json(uint8_t *out, const uint8_t **from, const uint8_t *until, const uint8_t *end) {
     const uint8_t *p = *from;
     while (p < until) {
@@ -69,7 +69,7 @@ static inline uint8_t *ks_put_json(uint8_t *out, const uint8_t **from, const uin
     return out;
 }
 
-/* Prints bytes in base64, padded and without quotes; returns the end of the text, 4 * ((n + 2) / 3) bytes on. */
+/* Writes bytes in base64, padded and without quotes; returns the end of the text of 4 * ((n + 2) / 3) bytes. */
 static inline uint8_t *ks_put_base64_digits(uint8_t *out, const uint8_t *p, size_t n) {
     static const char LETTERS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (; n >= 3; n -= 3, p += 3, out += 4) {
@@ -90,8 +90,8 @@ static inline uint8_t *ks_put_base64_digits(uint8_t *out, const uint8_t *p, size
     return out;
 }
 
-/* Prints bytes as a JSON string with its quotes, unescaped where that is allowed; returns its end, at most
-   6 * n + 2 bytes on, or NULL if the bytes are no UTF-8. */
+/* Writes bytes as a JSON string with quotes, and escapes only if necessary. Returns the end of the text, which has at
+   most 6 * n + 2 bytes, or NULL if the bytes are not UTF-8. */
 static uint8_t *ks_put_json_text(uint8_t *out, const uint8_t *p, size_t n) {
     *out++ = '"';
     out = ks_put_json(out, &p, p + n, p + n);
@@ -99,7 +99,7 @@ static uint8_t *ks_put_json_text(uint8_t *out, const uint8_t *p, size_t n) {
     return out;
 }
 
-/* Prints bytes as a JSON string of base64; returns its end, at most 2 * n + 6 bytes on. */
+/* Writes bytes as a JSON string of base64; returns the end of the text, which has at most 2 * n + 6 bytes. */
 static uint8_t *ks_put_base64(uint8_t *out, const uint8_t *p, size_t n) {
     *out++ = '"';
     out = ks_put_base64_digits(out, p, n);
@@ -112,7 +112,7 @@ static inline size_t ks_digits(const uint8_t *p, size_t n, size_t i) {
     return i;
 }
 
-/* Whether bytes are a JSON number and nothing else. */
+/* Whether the bytes are exactly one JSON number. */
 static int ks_is_json_number(const uint8_t *p, size_t n) {
     size_t i = n > 0 && p[0] == '-', next = ks_digits(p, n, i);
     if (next == i || (p[i] == '0' && next > i + 1)) return 0;

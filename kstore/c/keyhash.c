@@ -13,7 +13,7 @@ static void ks_hash_by_siphash(const ks_secret *s, const uint8_t *const *keys, c
 
 #include <immintrin.h>
 
-/* Keys side by side: a round of AES waits for the one before it, and a processor has begun seven others meanwhile. */
+/* Keys in parallel: a round of AES waits for the previous one, and in that time a processor starts seven others. */
 enum { KS_LANES = 8, KS_HASHED_TOGETHER = 128 };
 
 _Static_assert(sizeof(ks_key) == KS_AES_BLOCK, "a block is stored where a hash is, its last 4 bytes behind it");
@@ -31,7 +31,7 @@ KS_AES static inline void ks_encrypt(const uint8_t (*keys)[KS_AES_BLOCK], __m128
     for (int lane = 0; lane < KS_LANES; lane++) x[lane] = _mm_aesenclast_si128(x[lane], key);
 }
 
-/* A last block of `n` < 16 bytes, and behind them a bit that is 1. */
+/* A last block of `n` < 16 bytes, followed by a 1 bit. */
 KS_AES static inline __m128i ks_padded(const uint8_t *p, size_t n) {
     uint64_t low, high = 0;
     if (n >= 8) {
@@ -44,10 +44,10 @@ KS_AES static inline __m128i ks_padded(const uint8_t *p, size_t n) {
     return _mm_set_epi64x((long long)high, (long long)low);
 }
 
-/* Blocks of a key: an empty one has one, too. */
+/* The number of blocks of a key; an empty key has one. */
 static inline size_t ks_blocks(int32_t size) { return size ? ((size_t)size - 1) / KS_AES_BLOCK + 1 : 1; }
 
-/* As ks_hash_keys, of KS_LANES keys that have so many blocks each. A block's first 12 bytes are the hash. */
+/* As ks_hash_keys, for KS_LANES keys of `blocks` blocks each. The first 12 bytes of the last block are the hash. */
 KS_AES static void ks_hash_lanes(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, size_t blocks,
                                  ks_key *hashes) {
     const __m128i whole = _mm_loadu_si128((const __m128i *)s->whole);
@@ -71,7 +71,7 @@ KS_AES static void ks_hash_lanes(const ks_secret *s, const uint8_t *const *keys,
     for (int lane = 0; lane < KS_LANES; lane++) _mm_storeu_si128((__m128i *)(hashes + lane), x[lane]);
 }
 
-/* The same of any number of keys. Where there are fewer than lanes, the last one has those that are left. */
+/* The same for any number of keys. Unused lanes hash the last key. */
 static void ks_hash_alike(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, int n, size_t blocks,
                           ks_key *hashes) {
     int i = 0;
@@ -89,8 +89,8 @@ static void ks_hash_alike(const ks_secret *s, const uint8_t *const *keys, const 
     memcpy(hashes + i, lane_hashes, (size_t)(n - i) * sizeof *hashes);
 }
 
-/* Up to KS_HASHED_TOGETHER keys. Those of as many blocks are hashed together, wherever they stand: where sizes differ
-   from key to key, hardly any would have its neighbours for company. */
+/* Hashes up to KS_HASHED_TOGETHER keys. Keys with the same number of blocks are hashed together even if they are not
+   neighbours: if sizes vary from key to key, few neighbours have the same number. */
 static void ks_hash_together(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, int n, ks_key *hashes) {
     const uint8_t *some_keys[KS_HASHED_TOGETHER];
     int32_t some_sizes[KS_HASHED_TOGETHER];
@@ -110,7 +110,7 @@ static void ks_hash_together(const ks_secret *s, const uint8_t *const *keys, con
         for (int i = 0; i < n; i++) {
             const uint8_t number = others[i];
             const int is_alike = ks_blocks(sizes[number]) == blocks;
-            some[taken] = others[left] = number; /* of both places the one that it has is kept */
+            some[taken] = others[left] = number; /* written to both; only one of the two counts below advances */
             some_keys[taken] = keys[number];
             some_sizes[taken] = sizes[number];
             taken += is_alike;
@@ -128,7 +128,7 @@ static void ks_hash_by_aes(const ks_secret *s, const uint8_t *const *keys, const
         ks_hash_together(s, keys + i, sizes + i, n - i < KS_HASHED_TOGETHER ? n - i : KS_HASHED_TOGETHER, hashes + i);
 }
 
-/* The next key of AES-128's schedule; `assisted` is of the key before it. */
+/* The next key of AES-128's schedule; `assisted` is from the previous key. */
 KS_AES static __m128i ks_next_round(__m128i key, __m128i assisted) {
     for (int i = 0; i < 3; i++) key = _mm_xor_si128(key, _mm_slli_si128(key, 4));
     return _mm_xor_si128(key, _mm_shuffle_epi32(assisted, 0xff));
@@ -151,7 +151,7 @@ KS_AES static void ks_schedule(__m128i key, uint8_t (*rounds)[KS_AES_BLOCK]) {
     KS_ROUND(10, 0x36);
 }
 
-/* K1, K2 and K3 are what AES by the secret makes of blocks of 1, of 2 and of 3. */
+/* K1, K2 and K3 are blocks of 1, of 2 and of 3, encrypted by AES with the secret. */
 KS_AES static void ks_start_aes(ks_secret *s, const uint8_t bytes[16]) {
     __m128i x[KS_LANES];
     for (int lane = 0; lane < KS_LANES; lane++) x[lane] = _mm_set1_epi8((char)(lane + 1));

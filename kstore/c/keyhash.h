@@ -1,9 +1,8 @@
-/* The hash of the offset map's keys: 96 bits, by a secret of 16 bytes that only this process knows.
+/* The hash of the offset map's keys: 96 bits, with a secret of 16 bytes that only this process knows.
 
-   With a secret no keys can be prepared that have the same hash, and each pair of keys has one hash with a chance of
-   2^-96. Where the processor has instructions for AES it is AES-XCBC-MAC-96 (RFC 3566), eight keys at once; elsewhere
-   SipHash-1-3, of which 96 bits are used. A hash is never stored, so it may differ from machine to machine. Nothing here
-   knows Python. */
+   The secret prevents prepared collisions; two given keys have the same hash with probability 2^-96. If the processor
+   has AES instructions, the hash is AES-XCBC-MAC-96 (RFC 3566), eight keys in parallel; otherwise it is 96 bits of
+   SipHash-1-3. A hash is never stored in a file, so it may differ between machines. Independent of Python. */
 #ifndef KSTORE_KEYHASH_H
 #define KSTORE_KEYHASH_H
 
@@ -13,8 +12,8 @@ enum { KS_AES_ROUND_KEYS = 11, KS_AES_BLOCK = 16 };
 
 typedef struct {
     uint64_t siphash[2];
-    uint8_t rounds[KS_AES_ROUND_KEYS][KS_AES_BLOCK]; /* AES-128 by K1 of the RFC */
-    uint8_t whole[KS_AES_BLOCK], padded[KS_AES_BLOCK]; /* K2 and K3: for a last block that is whole, or is not */
+    uint8_t rounds[KS_AES_ROUND_KEYS][KS_AES_BLOCK]; /* AES-128 with K1 of the RFC */
+    uint8_t whole[KS_AES_BLOCK], padded[KS_AES_BLOCK]; /* K2 and K3: for a whole or a padded last block */
     uint8_t by_aes;
 } ks_secret;
 
@@ -23,7 +22,7 @@ typedef struct {
     uint32_t more;
 } ks_key;
 
-/* `by_aes` asks for AES, and is 0 for tests of the other hash; whether it is used is in the secret. */
+/* `by_aes` requests AES, and is 0 in tests of the other hash; `s->by_aes` is whether it is used. */
 void ks_secret_start(ks_secret *s, const uint8_t bytes[16], int by_aes);
 
 /* The hashes of `n` keys; `sizes` are 0 or more. */

@@ -10,21 +10,21 @@
 #endif
 
 #if defined(__linux__) && !defined(MADV_COLLAPSE)
-#define MADV_COLLAPSE 25 /* since Linux 6.1; older ones refuse it */
+#define MADV_COLLAPSE 25 /* since Linux 6.1; older versions refuse it */
 #endif
 
-/* The map is full at 15/16 of its slots and grows by 1/5 to 5/16, so that between 0.71 and 0.94 of the slots are used. */
+/* The map is full at 15/16 of its slots and grows by 1/5 to 5/16, so that 0.71 to 0.94 of the slots are used. */
 enum {
     KS_FIRST_HOMES = 8,
-    KS_MOVED_LATER = 4096,       /* entries that wait for the groups before these */
-    KS_MAPPED_BYTES = 256 << 10, /* from here on memory comes by the page */
+    KS_MOVED_LATER = 4096,       /* entries that wait to be moved to an earlier group */
+    KS_MAPPED_BYTES = 256 << 10, /* memory of this size or more is allocated by the page */
     KS_LARGE_PAGE = 2 << 20,
     KS_GROUP_BYTES = KS_GROUP_SLOTS * sizeof(ks_entry)
 };
 
 #ifdef __linux__
-/* Memory by the page that begins where a large page may, the first `old` bytes from `p`. Pages are moved, not copied, and
-   large ones where the system has them: each key is somewhere else, and small ones are too many to find at once. */
+/* Allocates pages, aligned as a large page, with the first `old` bytes from `p`. Pages are moved, not copied. They are
+   large if the system has such pages: accesses are random, and small pages would be too many for the TLB. */
 static void *ks_map(void *p, size_t old, size_t bytes) {
     if (old >= KS_MAPPED_BYTES && mremap(p, old, bytes, 0) != MAP_FAILED) return p;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page, room = whole + KS_LARGE_PAGE;
@@ -68,7 +68,7 @@ static void ks_release(void *p, size_t bytes) {
     free(p);
 }
 
-/* Gives both arrays room for `homes` and the groups behind them, with 0 for each new tag; -1 without memory. */
+/* Enlarges both arrays to `homes` and the spare groups, with 0 for each new tag; returns -1 without memory. */
 static int ks_make_room(ks_keymap *m, uint64_t homes) {
     const size_t groups = homes + KS_SPARE_GROUPS, before = m->tags_bytes;
     ks_entry *slots = ks_resize(m->slots, m->slots_bytes, groups * KS_GROUP_BYTES);
@@ -81,14 +81,15 @@ static int ks_make_room(ks_keymap *m, uint64_t homes) {
     m->tags_bytes = groups * KS_GROUP_SLOTS;
     memset(tags + before, 0, m->tags_bytes - before);
 #ifdef __linux__
-    /* What was the end of the tags has small pages. Where the system does not join them, nothing is lost. */
+    /* The former end of the tags has small pages. If the system does not join them, this does no harm. */
     if (before >= KS_LARGE_PAGE) madvise(tags, before / KS_LARGE_PAGE * KS_LARGE_PAGE, MADV_COLLAPSE);
 #endif
     return 0;
 }
 
-/* Gives each of `n` entries a slot, but those whose home is before the group `first`: how many these are, now the first
-   ones; or -1 where there is no slot. The slots of a group are taken from the first on, and `used` counts them. */
+/* Puts each of `n` entries into a slot, except those whose home is before the group `first`. These move to the start of
+   `entries`, and their number is returned, or -1 if there is no slot. The slots of a group are filled from the first
+   on; `used` counts them. */
 static int64_t ks_put_back(const ks_keymap *m, ks_entry *entries, int64_t n, uint64_t first, uint8_t *used) {
     const uint64_t homes = m->homes, last = homes + KS_SPARE_GROUPS - KS_GROUPS_AT_ONCE;
     ks_entry *const slots = m->slots;
@@ -113,14 +114,14 @@ static int64_t ks_put_back(const ks_keymap *m, ks_entry *entries, int64_t n, uin
     return left;
 }
 
-/* Grows to `homes`; -1 without memory. `used` is 0. */
+/* Grows to `homes`; returns -1 without memory. All of `used` is 0. */
 static int ks_grow_to(ks_keymap *m, uint64_t homes, ks_entry *moved, uint8_t *used) {
     const uint64_t old = m->homes ? m->homes + KS_SPARE_GROUPS : 0;
     int64_t left = 0;
     if (ks_make_room(m, homes)) return -1;
     m->homes = homes;
     m->limit = (int64_t)(homes * KS_GROUP_SLOTS * 15 / 16);
-    /* From the last to the first: what is behind the group that is moved is free or was moved already. */
+    /* From the last to the first: all groups after the one being moved are free or have been moved. */
     for (uint64_t group = old; group-- > 0;) {
         uint8_t *tags = m->tags + group * KS_GROUP_SLOTS;
         const uint32_t none = ks_match(tags, 0);
@@ -128,12 +129,12 @@ static int ks_grow_to(ks_keymap *m, uint64_t homes, ks_entry *moved, uint8_t *us
         memset(tags, 0, KS_GROUP_SLOTS);
         left += __builtin_ctz(none | 1u << KS_GROUP_SLOTS);
         left = ks_put_back(m, moved, left, group, used);
-        if (left < 0 || left > KS_MOVED_LATER) return -1; /* by chance never: too many keys of nearly the same hash */
+        if (left < 0 || left > KS_MOVED_LATER) return -1; /* practically never: too many keys with similar hashes */
     }
     return 0;
 }
 
-/* The next number of homes. From four large pages on the slots end with one: the system then gives no small ones. */
+/* The next number of homes. From four large pages on, the slots end with a large page, so that none is small. */
 static uint64_t ks_more_homes(uint64_t homes) {
     const uint64_t in_page = KS_LARGE_PAGE / KS_GROUP_BYTES, pages = (homes + KS_SPARE_GROUPS) * 21 / 16 / in_page;
     return pages < 4 ? homes + homes * 9 / 32 : pages * in_page - KS_SPARE_GROUPS;
@@ -156,7 +157,7 @@ KS_INLINE int ks_put_all_by(ks_keymap *m, const ks_key *keys, const uint32_t *or
     uint64_t slots[KS_AT_ONCE];
     int i;
     if (!m->slots && ks_keymap_grow(m)) return KS_MAP_NO_MEMORY;
-    const uint64_t homes = m->homes; /* the slots below are of a map of this size */
+    const uint64_t homes = m->homes; /* the slots below are valid for this size */
     for (i = 0; i < n; i++) {
         slots[i] = ks_home_number(m, keys[i].hash) * KS_GROUP_SLOTS;
         KS_FETCH(m->tags + slots[i]);
@@ -181,8 +182,8 @@ static int ks_put_all(ks_keymap *m, const ks_key *keys, const uint32_t *ordinals
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-/* A vector of AVX2 has two of the four groups of a step, one of AVX-512 all four: with the latter a known key takes a fifth
-   less time, a new one a fourteenth. */
+/* An AVX2 vector holds two of the four groups of a step, an AVX-512 vector all four. AVX-512 saves a fifth of the time
+   for a known key, a fourteenth for a new one. */
 __attribute__((target("avx2"))) static inline uint64_t ks_stops_256(const uint8_t *p, uint8_t tag) {
     const __m256i wanted = _mm256_set1_epi8((char)tag), none = _mm256_setzero_si256();
     uint64_t bits = 0;
@@ -209,7 +210,7 @@ __attribute__((target("avx512bw"))) static int ks_put_all_512(
     return ks_put_all_by(m, keys, ordinals, n, capacity, previous, ks_stops_512);
 }
 
-/* What this processor does it with. */
+/* The variant for this processor. */
 static int (*ks_chosen)(ks_keymap *, const ks_key *, const uint32_t *, int, int64_t, int64_t *) = ks_put_all;
 
 __attribute__((constructor)) static void ks_choose(void) {

@@ -1,11 +1,11 @@
-/* The offset map of compaction (SEMANTICS 7.9): for each key the ordinal of its newest record, in 16 bytes an entry.
+/* The offset map of compaction (SEMANTICS 7.9): for each key the ordinal of its newest record, in 16 bytes per entry.
 
-   Of a key only 96 bits of a hash are stored, by a secret that is new for each map: some pair of a thousand million keys
-   has the same with a chance of 2^-37. The entries are in groups of 16 slots, with a byte of the hash for each slot, so
-   that four groups are looked at in one step; a key is in its home group or, where that is full, in the first behind it
-   that is not. These bytes are an array of their own: it is small enough for the caches, and the next group's are mostly in the
-   same line. The home groups are in order of the hash. So the map grows in place, from its last group to its first, and no
-   second copy is ever needed: it takes 18.5 to 24 bytes a key, whatever the number. Nothing here knows Python. */
+   Instead of a key, 96 bits of a hash are stored, with a new secret for each map: among 10^9 keys there is a collision
+   with probability 2^-37. The entries are in groups of 16 slots, with a tag (a byte of the hash) for each slot, so that
+   a search compares four groups in one step. A key is in its home group or, if that is full, in the first later group
+   that is not. The tags are a separate array, small enough for the caches; the next group's tags are mostly in the same
+   line. The home groups are in order of the hash. So the map grows in place, from its last group to its first, without
+   a second copy: it takes 18.5 to 24 bytes per key, for any number of keys. Independent of Python. */
 #ifndef KSTORE_KEYMAP_H
 #define KSTORE_KEYMAP_H
 
@@ -15,10 +15,10 @@
 #include <emmintrin.h>
 #endif
 
-/* Behind the last home are spare groups. The last four of these are never used, so that a search ends before the tags do. */
+/* Spare groups follow the last home group. The last four are never used, so that a search ends within the tags. */
 enum { KS_GROUP_SLOTS = 16, KS_GROUPS_AT_ONCE = 4, KS_SPARE_GROUPS = 16 };
-enum { KS_SLOTS_AT_ONCE = KS_GROUPS_AT_ONCE * KS_GROUP_SLOTS }; /* slots that a search looks at in one step: bits of a word */
-enum { KS_AT_ONCE = 128 }; /* keys that are put at once: their lines are on the way at the same time */
+enum { KS_SLOTS_AT_ONCE = KS_GROUPS_AT_ONCE * KS_GROUP_SLOTS }; /* slots that a search compares in one step: a word */
+enum { KS_AT_ONCE = 128 }; /* keys that are put together: their cache lines are fetched at the same time */
 enum { KS_NEW_KEY = -1, KS_MAP_NO_MEMORY = -2 };
 #define KS_MOST_ORDINALS ((int64_t)UINT32_MAX)
 
@@ -29,32 +29,32 @@ typedef struct {
 } ks_entry;
 
 typedef struct {
-    uint8_t *tags;      /* of each slot 8 bits of the hash, not 0; 0: the slot is free */
-    ks_entry *slots;    /* in groups: `homes` and some more behind them; NULL before the first key */
+    uint8_t *tags;      /* for each slot 8 bits of the hash, not 0; 0: the slot is free */
+    ks_entry *slots;    /* in groups: `homes`, then the spare ones; NULL before the first key */
     size_t tags_bytes, slots_bytes;
     uint64_t homes;
     int64_t size, limit;
     ks_secret secret;
-    uint64_t mask;      /* bits of `hash` that count: for tests of weaker hashes */
-    uint32_t more_mask; /* and of `more` */
+    uint64_t mask;      /* the bits of `hash` that are used: for tests of weaker hashes */
+    uint32_t more_mask; /* the same for `more` */
 } ks_keymap;
 
-/* An empty map. The first `bits` of the hash are used, 96 outside of tests; -20 are the first 20 and the last 32. */
+/* Makes an empty map that uses the first `bits` of the hash, 96 except in tests; -20 means the first 20 and last 32. */
 void ks_keymap_start(ks_keymap *m, const uint8_t secret[16], int bits);
 
-/* Gives the memory back; the map is empty then. */
+/* Frees the memory and empties the map. */
 void ks_keymap_clear(ks_keymap *m);
 
-/* Makes room for more keys; 0, or KS_MAP_NO_MEMORY, and then the map is empty. */
+/* Makes the map larger; returns 0, or KS_MAP_NO_MEMORY, after which the map is empty. */
 int ks_keymap_grow(ks_keymap *m);
 
 /* Bytes of memory. */
 KS_INLINE int64_t ks_keymap_memory(const ks_keymap *m) { return (int64_t)(m->tags_bytes + m->slots_bytes); }
 
-/* The entry after `entry`, nearly in order of their hashes; the first after NULL, and NULL after the last. */
+/* The entry after `entry`, nearly in order of the hashes; the first one for NULL, and NULL after the last one. */
 const ks_entry *ks_keymap_next(const ks_keymap *m, const ks_entry *entry);
 
-/* The hashes of `n` keys, several at once. */
+/* Hashes `n` keys, several in parallel. */
 KS_INLINE void ks_keymap_hash_all(const ks_keymap *m, const uint8_t *const *keys, const int32_t *sizes, int n,
                                   ks_key *hashes) {
     ks_hash_keys(&m->secret, keys, sizes, n, hashes);
@@ -68,7 +68,7 @@ KS_INLINE ks_key ks_keymap_hash(const ks_keymap *m, const uint8_t *key, int32_t 
     return k;
 }
 
-/* Which of the 16 bytes at `p` are `tag`, as bits. */
+/* A bit for each of the 16 bytes at `p` that is `tag`. */
 KS_INLINE uint32_t ks_match(const uint8_t *p, uint8_t tag) {
 #ifdef __SSE2__
     __m128i tags = _mm_loadu_si128((const __m128i *)p);
@@ -85,15 +85,15 @@ KS_INLINE uint8_t ks_tag(ks_key k) {
     return tag ? tag : 1;
 }
 
-/* The group in which the search for a hash begins. */
+/* The home group of a hash, where its search starts. */
 KS_INLINE uint64_t ks_home_number(const ks_keymap *m, uint64_t hash) {
     return (uint64_t)((unsigned __int128)hash * m->homes >> 64);
 }
 
-/* Asks for a line, into the second-level cache: an AMD drops what does not fit into the short queue of the first. */
+/* Prefetches a line into the second-level cache: AMD's first level has a short queue, and drops further requests. */
 #define KS_FETCH(p) __builtin_prefetch((p), 0, 2)
 
-/* Which of the KS_SLOTS_AT_ONCE bytes at `p` are `tag` or 0, as bits. */
+/* A bit for each of the KS_SLOTS_AT_ONCE bytes at `p` that is `tag` or 0. */
 KS_INLINE uint64_t ks_stops(const uint8_t *p, uint8_t tag) {
 #ifdef __SSE2__
     const __m128i wanted = _mm_set1_epi8((char)tag), none = _mm_setzero_si128();
@@ -111,11 +111,11 @@ KS_INLINE uint64_t ks_stops(const uint8_t *p, uint8_t tag) {
 #endif
 }
 
-/* What finds them: ks_stops, or the like for a processor with wider vectors. */
+/* ks_stops, or its equivalent for a processor with wider vectors. */
 typedef uint64_t ks_finder(const uint8_t *p, uint8_t tag);
 
-/* The first slot from `slot` on that has the key's tag, or else the free one that ends the search. The slots of a group are
-   taken from the first on, so that no slot with the tag lies behind a free one of its group. */
+/* The first slot from `slot` on that has the key's tag, or else the free one that ends the search. The slots of a group
+   are filled from the first on, so that no slot with the tag follows a free one of its group. */
 KS_INLINE uint64_t ks_candidate_by(const ks_keymap *m, ks_key k, uint64_t slot, ks_finder *stops) {
     for (;; slot += KS_SLOTS_AT_ONCE) {
         uint64_t bits = stops(m->tags + slot, ks_tag(k));
@@ -127,7 +127,7 @@ KS_INLINE uint64_t ks_keymap_candidate(const ks_keymap *m, ks_key k, uint64_t sl
     return ks_candidate_by(m, k, slot, ks_stops);
 }
 
-/* Before a get or put: asks for the tags of a key's home group, and when they are there for the slot that they point to. */
+/* Called before a get or put: prefetches the tags of a key's home group, and later the slot that they indicate. */
 KS_INLINE void ks_keymap_prefetch(const ks_keymap *m, ks_key k) {
     if (m->slots) KS_FETCH(m->tags + ks_home_number(m, k.hash) * KS_GROUP_SLOTS);
 }
@@ -138,13 +138,13 @@ KS_INLINE void ks_keymap_prefetch_slot(const ks_keymap *m, ks_key k) {
 
 KS_INLINE int ks_is_entry(const ks_entry *entry, ks_key k) { return entry->hash == k.hash && entry->more == k.more; }
 
-/* Where a key is, or the free slot that it would have. */
+/* The slot of a key, or the free one that it would get. */
 typedef struct {
     uint64_t slot;
     int is_there;
 } ks_key_place;
 
-/* `slot` is in the key's home group or behind it, and the key is not before it. */
+/* Searches from `slot` on, which is in the key's home group or after it; the key is not before it. */
 KS_INLINE ks_key_place ks_look_from(const ks_keymap *m, ks_key k, uint64_t slot, ks_finder *stops) {
     while (m->tags[slot] && !ks_is_entry(m->slots + slot, k)) slot = ks_candidate_by(m, k, slot + 1, stops);
     return (ks_key_place){slot, m->tags[slot] != 0};
@@ -161,7 +161,7 @@ KS_INLINE int64_t ks_keymap_get(const ks_keymap *m, ks_key k) {
     return place.is_there ? (int64_t)m->slots[place.slot].ordinal : KS_NEW_KEY;
 }
 
-/* Gives a key an ordinal at the place that was found for it; the ordinal that it had, KS_NEW_KEY, or KS_MAP_NO_MEMORY. */
+/* Stores a key's ordinal at the place found for it; returns its previous ordinal, KS_NEW_KEY, or KS_MAP_NO_MEMORY. */
 KS_INLINE int64_t ks_keymap_put_at(ks_keymap *m, ks_key k, uint32_t ordinal, ks_key_place place) {
     if (place.is_there) {
         uint32_t previous = m->slots[place.slot].ordinal;
@@ -183,8 +183,8 @@ KS_INLINE int64_t ks_keymap_put(ks_keymap *m, ks_key k, uint32_t ordinal) {
     return ks_keymap_put_at(m, k, ordinal, ks_keymap_look(m, k));
 }
 
-/* Puts keys one after the other, at most KS_AT_ONCE, while the map has fewer than `capacity`: how many it put, or
-   KS_MAP_NO_MEMORY. `previous` has for each of these what ks_keymap_put answers. */
+/* Puts at most KS_AT_ONCE keys, in their order, while the map has fewer than `capacity`. Returns how many it put, or
+   KS_MAP_NO_MEMORY; `previous` gets the result of ks_keymap_put for each. */
 int ks_keymap_put_all(ks_keymap *m, const ks_key *keys, const uint32_t *ordinals, int n, int64_t capacity,
                       int64_t *previous);
 

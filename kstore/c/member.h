@@ -1,12 +1,12 @@
-/* Attributes that the interpreter reads in line (LOAD_ATTR_SLOT), where a property costs a call. */
+/* Attributes that the interpreter reads inline (LOAD_ATTR_SLOT), without the call that a property costs. */
 #ifndef KSTORE_MEMBER_H
 #define KSTORE_MEMBER_H
 
 #include <Python.h>
 #include <structmember.h>
 
-/* Give the extension type `kind` a read-only attribute: the object reference at `offset` of an instance, never NULL
-   once the instance is made. `definition` must live as long as the type. */
+/* Adds a read-only attribute to the extension type `kind`: the object reference at `offset` of an instance, which is
+   never NULL once the instance exists. `definition` must live as long as the type. */
 static int ks_add_member(PyObject *kind, PyMemberDef *definition, const char *name, Py_ssize_t offset) {
     PyTypeObject *type = (PyTypeObject *)kind;
     definition->name = (char *)name;

@@ -10,7 +10,7 @@
 #define KS_MURMUR2_FACTOR 0x5bd1e995u
 #define KS_MURMUR2_SEED 0x9747b28cu
 
-/* The hash with the next whole group in it. */
+/* Adds the next whole group to the hash. */
 static inline uint32_t ks_murmur2_more(uint32_t h, const uint8_t *p) {
     uint32_t k = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
     k *= KS_MURMUR2_FACTOR;
@@ -18,7 +18,7 @@ static inline uint32_t ks_murmur2_more(uint32_t h, const uint8_t *p) {
     return h * KS_MURMUR2_FACTOR ^ k * KS_MURMUR2_FACTOR;
 }
 
-/* The hash with the last `n` bytes in it, less than a group. */
+/* Adds the last `n` bytes, less than a group, to the hash, and finishes it. */
 static inline uint32_t ks_murmur2_end(uint32_t h, const uint8_t *p, size_t n) {
     if (n > 0) {
         if (n > 2) h ^= (uint32_t)p[2] << 16;
@@ -35,13 +35,13 @@ static inline uint32_t ks_murmur2(const uint8_t *p, size_t n) {
     return ks_murmur2_end(h, p, n);
 }
 
-/* Kafka masks the sign away; it does not take the absolute value. `partitions` is 1 or more. */
+/* Kafka clears the sign bit; it does not take the absolute value. `partitions` is 1 or more. */
 static inline int32_t ks_partition_of(const uint8_t *key, size_t n, int32_t partitions) {
     return (int32_t)((ks_murmur2(key, n) & 0x7fffffffu) % (uint32_t)partitions);
 }
 
-/* The same with a division made a multiplication (Lemire, Kaser and Kurz: exact for 32 bits); `inverse` is that of
-   ks_inverse(partitions). A hash is a chain of multiplications already, and nothing overlaps with its end. */
+/* The same with a multiplication instead of a division (Lemire, Kaser and Kurz: exact for 32 bits); `inverse` is
+   ks_inverse(partitions). A hash is already a chain of multiplications, and nothing overlaps with its end. */
 static inline uint64_t ks_inverse(int32_t partitions) { return UINT64_MAX / (uint32_t)partitions + 1; }
 
 static inline int32_t ks_partition_of_hash(uint32_t hash, int32_t partitions, uint64_t inverse) {
@@ -53,9 +53,9 @@ static inline int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t part
     return ks_partition_of_hash(ks_murmur2(key, n), partitions, inverse);
 }
 
-/* The partitions of `n` keys, -1 for a null. Four are hashed side by side: a hash is a chain of multiplications, each of
-   which waits for the one before. Where sizes differ from key to key nobody could guess a branch, so there is none but
-   for the longest. */
+/* The partitions of `n` keys, -1 for a null. Four keys are hashed in parallel: a hash is a chain of multiplications,
+   each of which waits for the one before. If sizes vary from key to key, branches on them are unpredictable: only the
+   longest size is branched on. */
 static inline void ks_partitions_by(const ks_bytes *keys, int64_t n, int32_t partitions, uint64_t inverse, int32_t *out) {
     enum { SIDE = 4 };
     static const uint8_t none[4];

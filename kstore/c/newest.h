@@ -1,15 +1,15 @@
 /* The first pass of compaction (SEMANTICS 7.11, 7.12): which of the dirty records are superseded by a later record.
 
-   Each record of each batch that is scanned has an ordinal, from 0 in the order of the file; batches of control records
-   and of aborted transactions too, by the number that their header declares. A batch has been framed and its header
-   been checked; its records are not trusted. Nothing here knows Python. */
+   Each record of each scanned batch has an ordinal, from 0 in the order of the file; so have those of control batches
+   and of aborted transactions, by the count in the header. A batch has been framed and its header checked; its records
+   are not trusted. Independent of Python. */
 #ifndef KSTORE_NEWEST_H
 #define KSTORE_NEWEST_H
 
 #include "bits.h"
 #include "keymap.h"
 
-/* Keys that are not put yet, in the order of their records: those of small batches go into the map together. */
+/* Keys that are not yet in the map, in the order of their records: keys of several small batches are put together. */
 typedef struct {
     int n;
     const uint8_t *keys[KS_AT_ONCE];
@@ -20,15 +20,15 @@ typedef struct {
 
 typedef struct {
     ks_keymap map;
-    ks_bits superseded; /* by ordinal: a later record has the key, or it has none; in [first_dirty, latest] only */
-    ks_bits tombstones; /* by ordinal: the value is null; not of control records and aborted ones */
+    ks_bits superseded; /* by ordinal: a later record has the key, or there is no key; in [first_dirty, latest] only */
+    ks_bits tombstones; /* by ordinal: the value is null; not for control records and aborted ones */
     int64_t capacity;   /* keys */
     int64_t most_records;
     int64_t records;    /* next ordinal */
-    int64_t keyless;    /* records without a key that are superseded, of the dirty part */
+    int64_t keyless;    /* superseded records without a key in the dirty part */
     int64_t first_dirty;
-    int64_t latest;     /* the pass ends behind this offset */
-    int64_t *aborted;   /* first ordinals of the batches that were taken for aborted, rising */
+    int64_t latest;     /* the last offset of the pass */
+    int64_t *aborted;   /* first ordinals of the batches that were treated as aborted, rising */
     int64_t aborted_n, aborted_capacity;
     int full;
     ks_waiting waiting;
@@ -36,8 +36,8 @@ typedef struct {
 
 enum ks_taken {
     KS_TAKEN = 0,
-    KS_DAMAGED,     /* `fault` is of record.h */
-    KS_OUT_OF_BATCH,/* a record's offset is outside of the batch */
+    KS_DAMAGED,     /* `fault` is one of record.h */
+    KS_OUT_OF_BATCH,/* a record's offset is outside the batch */
     KS_UNORDERED,   /* a record's offset is not above the one before it */
     KS_NO_ROOM      /* without memory */
 };
@@ -46,40 +46,40 @@ void ks_newest_start(ks_newest *s, int64_t capacity, int64_t first_dirty, const 
                      int64_t most_records);
 void ks_newest_free(ks_newest *s);
 
-/* Whether the next batch, of `count` records, would have ordinals beyond the last there is: the map counts as full. */
+/* Whether the next batch, of `count` records, would exceed the last ordinal: the map is then marked as full. */
 static inline int ks_newest_ends_at(ks_newest *s, int32_t count) {
     if (s->records + count > s->most_records) s->full = 1;
     return s->full;
 }
 
-/* Takes a batch whose records are not looked at: the one whose header is at `head`. */
+/* Takes the batch at `head` without reading its records. */
 static inline void ks_newest_pass(ks_newest *s, const uint8_t *head) {
     int64_t last = ks_last_offset(head);
     s->records += ks_load32(head + KS_RECORDS_COUNT_AT);
     if (last >= s->first_dirty) s->latest = last;
 }
 
-/* Notes that the next batch is taken for aborted: its keys are not put, whatever the second pass finds; 0, or -1 without
-   memory. */
+/* Notes that the next batch is treated as aborted: its keys are not put, whatever the second pass finds. Returns 0, or
+   -1 without memory. */
 int ks_newest_note_aborted(ks_newest *s);
 
-/* Whether the batch whose first record has this ordinal was taken for aborted. */
+/* Whether the batch whose first record has this ordinal was treated as aborted. */
 int ks_newest_is_aborted(const ks_newest *s, int64_t ordinal);
 
-/* Takes the records [p, end) of the batch whose header is at `head`, as many as the header declares. The map may become
-   full on the way; the batch then has ordinals all the same. Where the records' memory `stays` until ks_newest_settle is
-   called, keys may wait, if the map has room for all that wait: so what waits cannot fill it. An answer other than
-   KS_TAKEN ends the pass. */
+/* Takes the records [p, end) of the batch whose header is at `head`, as many as the header declares. If the map becomes
+   full within the batch, its records have ordinals nevertheless. If the records' memory `stays` until ks_newest_settle
+   is called, keys may wait while the map has space for all waiting keys, which therefore cannot fill it. A result other
+   than KS_TAKEN ends the pass. */
 int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, int stays, int *fault);
 
-/* Puts the keys that wait: before anything is asked of the pass, and before the memory of their records goes; 0, or -1
-   without memory. */
+/* Puts the waiting keys into the map; returns 0, or -1 without memory. Called before results of the pass are read, and
+   before the memory of the records is freed. */
 int ks_newest_settle(ks_newest *s);
 
-/* Takes one record, while no key waits, of a format whose batches are not walked here; whether it could be taken, or -1 without memory. */
+/* Takes one record of format 0 or 1, while no key waits; returns 0, or -1 without memory. */
 int ks_newest_take_one(ks_newest *s, int64_t offset, const uint8_t *key, int64_t key_size, int tombstone);
 
-/* Whether a key has a record in the scanned part at or above the first dirty offset. */
+/* Whether a key has a scanned record at or above the first dirty offset. */
 static inline int ks_newest_has(const ks_newest *s, const uint8_t *key, size_t n) {
     return n <= INT32_MAX && ks_keymap_get(&s->map, ks_keymap_hash(&s->map, key, (int32_t)n)) >= 0;
 }

@@ -1,7 +1,7 @@
-/* One v2 record (FORMAT 3): parsed without an allocation, measured, written.
+/* One v2 record (FORMAT 3): parsing without an allocation, measuring, writing.
 
-   A parser gets the end with the pointer, compares lengths as `n > end - p`, and returns NULL with a fault code;
-   the module that called turns the code into an exception that knows the position. Nothing here knows Python. */
+   A parser gets the end with the pointer, compares lengths as `n > end - p`, and returns NULL with a fault code; the
+   calling module turns the code into an exception with the position. Independent of Python. */
 #ifndef KSTORE_RECORD_H
 #define KSTORE_RECORD_H
 
@@ -13,8 +13,8 @@ enum ks_fault {
     KS_BAD_VARINT,         /* a varint is cut off or has more than 5 (varlong: 10) bytes */
     KS_NEGATIVE_LENGTH,    /* record length < 0 */
     KS_LENGTH_TOO_LARGE,   /* record length beyond the data */
-    KS_FIELD_TOO_LARGE,    /* key, value or header longer than what is left of the record */
-    KS_BAD_HEADER_COUNT,   /* negative, or more than bytes left */
+    KS_FIELD_TOO_LARGE,    /* key, value or header longer than the rest of the record */
+    KS_BAD_HEADER_COUNT,   /* negative, or more than the bytes left */
     KS_NULL_HEADER_KEY,    /* header key length < 0 */
     KS_LENGTH_MISMATCH,    /* fields end before the declared length does */
     KS_TRAILING_BYTES      /* bytes left after the last record */
@@ -59,9 +59,9 @@ static const uint8_t *ks_skip_headers(const uint8_t *p, const uint8_t *end, int3
     return p;
 }
 
-/* ---- a record as most are --------------------------------------------------------------------------------------- */
+/* ---- a common record --------------------------------------------------------------------------------------------- */
 
-/* A varint of up to three bytes, as an unsigned number; a longer one jumps to `longer`. */
+/* Reads a varint of up to three bytes as an unsigned number; jumps to `longer` if it is longer. */
 #define KS_READ_SHORT(z, p, longer)                     \
     uint64_t z = *p++;                                  \
     if (z >= 0x80) {                                    \
@@ -76,15 +76,15 @@ static const uint8_t *ks_skip_headers(const uint8_t *p, const uint8_t *end, int3
 
 #define KS_HEAD 16 /* bytes that all fields but key and value may take in short form, before the value */
 
-/* The fields of a record, wide enough that a loop which uses them has nothing to convert. */
+/* The fields of a record, in 64 bits so that loops need no conversions. */
 typedef struct {
-    int64_t timestamp, delta, key_size, value_size; /* deltas to the batch's; sizes: negative is null */
-    const uint8_t *key, *value, *headers;           /* headers: the first */
+    int64_t timestamp, delta, key_size, value_size; /* deltas to the batch's; a negative size is null */
+    const uint8_t *key, *value, *headers;           /* headers: the first one */
     int32_t headers_count;
 } ks_fields;
 
-/* Reads the record at `p` and returns where the next one starts. NULL if it has headers, a long varint or less than KS_HEAD
-   bytes up to `end`, or is not sound: ks_parse_uncommon tells. */
+/* Reads the record at `p` and returns the start of the next one. NULL if it has headers, a long varint or less than
+   KS_HEAD bytes up to `end`, or is not sound: then ks_parse_uncommon decides. */
 KS_INLINE const uint8_t *ks_common_record(const uint8_t *p, const uint8_t *end, ks_fields *f) {
     if (end - p < KS_HEAD) return NULL;
     KS_READ_SHORT(size, p, uncommon)
@@ -108,7 +108,7 @@ KS_INLINE const uint8_t *ks_common_record(const uint8_t *p, const uint8_t *end, 
     f->value_size = value & 1 ? -1 : (int64_t)(value >> 1);
     f->headers_count = 0;
     f->headers = next;
-    /* The value and the count of headers, 0, are the rest of the record, which lies within the batch. */
+    /* The value and the headers count, 0, must be the rest of the record, which lies within the batch. */
     if ((int64_t)(value & 1 ? 0 : value >> 1) + 1 == next - p && !(((size | delta) & 1) | next[-1])) return next;
 uncommon:
     return NULL;
@@ -121,7 +121,7 @@ typedef struct {
 
 /* ---- any record -------------------------------------------------------------------------------------------------- */
 
-/* As ks_parse_record, and does all of its work where a record is not as most are. */
+/* As ks_parse_record, for records that are not common. */
 static __attribute__((noinline)) const uint8_t *ks_parse_uncommon(const uint8_t *p, const uint8_t *end, ks_record *r) {
     int32_t size;
     if (p >= end) { r->fault = KS_ENDS_EARLY; return NULL; }
@@ -158,12 +158,12 @@ static __attribute__((noinline)) const uint8_t *ks_parse_uncommon(const uint8_t 
     return p;
 }
 
-/* Reads the record at `p` (FORMAT 3.2, checks 3 to 11) and returns where the next one starts, or NULL with
-   r->fault. Every field of `r` is within [p, end) afterwards, its headers walked once and found sound. */
+/* Reads the record at `p` (FORMAT 3.2, checks 3 to 11) and returns the start of the next one, or NULL with r->fault.
+   Every field of `r` is then within [p, end), and its headers have been checked. */
 KS_INLINE const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, ks_record *r) {
     ks_fields f;
     const uint8_t *next = ks_common_record(p, end, &f);
-    if (!next) { /* by a copy: a caller that uses single fields of `r` keeps them in registers */
+    if (!next) { /* through a copy, so that callers can keep the fields of `r` in registers */
         ks_record uncommon;
         next = ks_parse_uncommon(p, end, &uncommon);
         *r = uncommon;
@@ -181,9 +181,10 @@ KS_INLINE const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, k
     return next;
 }
 
-/* The first of `*left` records at `p` whose timestamp is in [least, most], each read as by ks_parse_record: its delta of the
-   offset and its timestamp, in `found`. Returns where the next record starts, with `*left` the number from there on.
-   NULL where none is left, or with found->fault. A timestamp is `base` and the record's delta, masked. */
+/* Finds the first of `*left` records at `p` whose timestamp is in [least, most], and stores its timestamp and offset
+   delta in `found`; reads each as ks_parse_record does. Returns the start of the next record and sets `*left` to the
+   number of records from there on; NULL if there is none, or with found->fault. A timestamp is `base` plus the record's
+   masked delta. */
 static inline const uint8_t *ks_find_timestamp(const uint8_t *p, const uint8_t *end, int32_t *left, int64_t base,
                                                uint64_t mask, int64_t least, int64_t most, ks_stamped *found) {
     int32_t n = *left;
@@ -211,20 +212,20 @@ static inline const uint8_t *ks_find_timestamp(const uint8_t *p, const uint8_t *
     return NULL;
 }
 
-/* Whether a timestamp lies outside of [now - before_max, now + after_max]; the limits are 0 or more (SEMANTICS 1.17). */
+/* Whether a timestamp is outside [now - before_max, now + after_max]; the limits are 0 or more (SEMANTICS 1.17). */
 static inline int ks_too_far(int64_t stamp, int64_t now, int64_t before_max, int64_t after_max) {
     if (stamp < now) return (uint64_t)now - (uint64_t)stamp > (uint64_t)before_max;
     return (uint64_t)stamp - (uint64_t)now > (uint64_t)after_max;
 }
 
-/* ---- a record written ------------------------------------------------------------------------------------------- */
+/* ---- writing a record ------------------------------------------------------------------------------------------- */
 
 /* `ks_uvarint_size` for mostly small numbers: predictable branches cost less than counting bits. */
 KS_INLINE int64_t ks_short_size(uint64_t z) {
     return z < 0x80 ? 1 : z < 0x4000 ? 2 : ks_uvarint_size(z);
 }
 
-/* Bytes of a field with its size before it. */
+/* The bytes of a field with its size before it. */
 KS_INLINE int64_t ks_sized(int64_t n) { return n < 0 ? 1 : n + ks_short_size((uint64_t)n << 1); }
 
 KS_INLINE uint8_t *ks_put_short(uint8_t *p, uint64_t z) {
@@ -268,21 +269,21 @@ KS_INLINE uint8_t *ks_copy_exact(uint8_t *p, const uint8_t *from, int64_t n) {
     return p + n;
 }
 
-/* A field with its size before it; negative is null. */
+/* Writes a field with its size before it; a negative size is null. */
 KS_INLINE uint8_t *ks_put_field(uint8_t *p, const void *data, int64_t size) {
     if (size < 0) { *p++ = 1; return p; }
     return ks_copy_exact(ks_put_short(p, (uint64_t)size << 1), data, size);
 }
 
-/* Bytes of the record after its length field; `headers_size` includes the headers count. Sizes: negative is null. */
+/* The bytes of a record after its length field; `headers_size` includes the headers count. A negative size is null. */
 KS_INLINE uint64_t ks_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size,
                                 int64_t headers_size) {
     return (uint64_t)(1 + ks_short_size(ks_zigzag(timestamp_delta)) + ks_short_size((uint64_t)offset_delta << 1) +
                       ks_sized(key_size) + ks_sized(value_size) + headers_size);
 }
 
-/* Writes a record of `body` = ks_body_size(...) bytes; the caller has made room for them and 5 more. `offset_delta`
-   is 0 or more; `headers` begins with their count. */
+/* Writes a record of `body` = ks_body_size(...) bytes; the caller has reserved these and 5 more. `offset_delta` is 0 or
+   more; `headers` starts with the headers count. */
 KS_INLINE uint8_t *ks_put_record(uint8_t *p, uint64_t body, int64_t timestamp_delta, int64_t offset_delta,
                                  const void *key, int64_t key_size, const void *value, int64_t value_size,
                                  const void *headers, int64_t headers_size) {

@@ -1,18 +1,19 @@
-/* Bytes that are filled anew where nobody but their owner holds them: to make and free an object costs more than to copy
-   the hundred bytes that most values have.
+/* Reuses a bytes object if nobody but its owner holds a reference: creating and freeing an object costs more than
+   copying a typical value of a hundred bytes.
 
-   An object may have more room than its size says, as after CPython's own _PyBytes_Resize in place. */
+   An object may have more space than its size says, as after CPython's own _PyBytes_Resize in place. */
 #ifndef KSTORE_REFILL_H
 #define KSTORE_REFILL_H
 
 #include <Python.h>
 #include <stdint.h>
 
-/* Makes `*slot`, None or bytes, the `n` bytes at `p`, None for a negative `n`; 0, or -1 with an exception. `*room` is how
-   many bytes `*slot` has room for, -1 where it was not made here; what would be less than half full is made anew. */
+/* Sets `*slot`, None or bytes, to the `n` bytes at `p`, or to None if `n` is negative; 0, or -1 with an exception.
+   `*room` is the capacity of `*slot`, -1 if it was not made here. An object is not reused if it would be less than half
+   full. */
 static inline int ks_refill(PyObject **slot, Py_ssize_t *room, const uint8_t *p, Py_ssize_t n) {
     PyObject *old = *slot, *made;
-    if (n <= *room && n >= *room / 2 && n > 1 && Py_REFCNT(old) == 1) { /* bytes of 0 and 1 are shared by all */
+    if (n <= *room && n >= *room / 2 && n > 1 && Py_REFCNT(old) == 1) { /* bytes of length 0 and 1 are shared */
         PyBytesObject *bytes = (PyBytesObject *)old;
         Py_SET_SIZE(bytes, n);
 #pragma GCC diagnostic push

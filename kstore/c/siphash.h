@@ -1,8 +1,8 @@
-/* SipHash of 128 bits (Aumasson and Bernstein), by a key of 16 bytes that only this process knows.
+/* SipHash of 128 bits (Aumasson and Bernstein), with a key of 16 bytes that only this process knows.
 
-   With a secret key no input can be prepared that has the hash of another, and each pair of inputs has one hash with a chance of
-   2^-128. One round for each 8 bytes and three at the end, as hash tables use it; tests take 2 and 4 rounds, for which
-   its authors have given vectors. Nothing here knows Python. */
+   The secret key prevents prepared collisions; two given inputs have the same hash with probability 2^-128. One round
+   for each 8 bytes and three at the end, as in hash tables; tests use 2 and 4 rounds, for which the authors published
+   vectors. Independent of Python. */
 #ifndef KSTORE_SIPHASH_H
 #define KSTORE_SIPHASH_H
 
@@ -29,14 +29,14 @@ KS_INLINE uint64_t ks_load_le64(const uint8_t *p) {
 #endif
 }
 
-/* The `n` < 8 bytes at `p` as the low bytes of a number. */
+/* The number whose low bytes are the `n` < 8 bytes at `p`. */
 KS_INLINE uint64_t ks_load_tail(const uint8_t *p, size_t n) {
     uint64_t x = 0;
     while (n > 0) x = x << 8 | p[--n];
     return x;
 }
 
-/* The hash of the `n` bytes at `p`, its two halves in `out`. */
+/* Stores the two halves of the hash of the `n` bytes at `p` in `out`. */
 KS_INLINE void ks_siphash(const uint8_t *p, size_t n, const uint64_t key[2], int rounds, int last_rounds,
                           uint64_t out[2]) {
     uint64_t v0 = key[0] ^ 0x736f6d6570736575u, v1 = key[1] ^ 0x646f72616e646f6du ^ 0xee;

@@ -1,6 +1,6 @@
 /* Producer snapshots (FORMAT 10): a head with the version, a CRC and a count, then one entry for each producer.
 
-   Nothing here knows Python. */
+   Independent of Python. */
 #ifndef KSTORE_SNAPSHOT_H
 #define KSTORE_SNAPSHOT_H
 
@@ -12,7 +12,7 @@
 enum {
     KS_SNAPSHOT_VERSION_AT = 0,
     KS_SNAPSHOT_CRC_AT = KS_SNAPSHOT_VERSION_AT + 2,
-    KS_SNAPSHOT_COUNT_AT = KS_SNAPSHOT_CRC_AT + 4, /* the CRC covers all from here on */
+    KS_SNAPSHOT_COUNT_AT = KS_SNAPSHOT_CRC_AT + 4, /* the CRC covers the bytes from here on */
     KS_SNAPSHOT_HEAD = KS_SNAPSHOT_COUNT_AT + 4,
 
     /* In an entry. */
@@ -31,7 +31,7 @@ enum {
 
 typedef struct {
     int64_t producer_id;
-    int64_t last_offset;     /* negative: no batch is known */
+    int64_t last_offset;     /* negative: no known batch */
     int64_t timestamp;
     int64_t txn_first;       /* the first offset of the open transaction; negative: none */
     int32_t last_sequence;
@@ -46,7 +46,7 @@ static inline uint32_t ks_snapshot_crc(const uint8_t *p, ptrdiff_t size) {
     return ks_crc32c(0, p + KS_SNAPSHOT_COUNT_AT, (size_t)(size - KS_SNAPSHOT_COUNT_AT));
 }
 
-/* What is wrong with a file of these bytes; the first of the faults that Kafka looks for. */
+/* The first fault of a file with these bytes, in Kafka's order. */
 static inline enum ks_snapshot_fault ks_snapshot_check(const uint8_t *p, ptrdiff_t size) {
     if (size >= 2 && ks_load16(p + KS_SNAPSHOT_VERSION_AT) != KS_SNAPSHOT_VERSION) return KS_SNAPSHOT_OTHER_VERSION;
     if (size < KS_SNAPSHOT_HEAD) return KS_SNAPSHOT_CUT;
@@ -81,7 +81,7 @@ static inline void ks_snapshot_put(uint8_t *p, int64_t slot, const ks_producer *
     ks_store64(p + KS_SNAPSHOT_TXN_FIRST_AT, e->txn_first);
 }
 
-/* Writes the head of a file of `count` entries that are there. */
+/* Writes the head of a file whose `count` entries have been written. */
 static inline void ks_snapshot_finish(uint8_t *p, int32_t count) {
     ks_store16(p + KS_SNAPSHOT_VERSION_AT, KS_SNAPSHOT_VERSION);
     ks_store32(p + KS_SNAPSHOT_COUNT_AT, count);

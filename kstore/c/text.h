@@ -10,7 +10,7 @@ static const char KS_DIGITS[201] =
     "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354555657"
     "585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
 
-/* Prints a number in decimal, at most 20 bytes; returns the end of the text. */
+/* Writes a number in decimal, at most 20 bytes; returns the end of the text. */
 static inline uint8_t *ks_put_int(uint8_t *out, int64_t value) {
     uint8_t digits[20];
     uint8_t *p = digits + sizeof digits;
@@ -37,8 +37,8 @@ static inline uint8_t *ks_put_int(uint8_t *out, int64_t value) {
 }
 
 /* Measures the sequence of bytes at `p`, whose first is 0x80 or above. Returns the size of one character, or, with
-   `*sound` cleared, how many bytes a decoder replaces by one sign: the beginning of a character that is not completed.
-   As in Java (and unlike elsewhere) an encoded surrogate is one such sequence of three bytes. */
+   `*sound` cleared, the number of bytes that a decoder replaces by one U+FFFD: the start of an incomplete character. As
+   in Java (and unlike elsewhere), an encoded surrogate is one such sequence of three bytes. */
 static inline size_t ks_utf8_step(const uint8_t *p, size_t n, int *sound) {
     uint8_t a = p[0];
     size_t want = a < 0xc2 ? 1 : a < 0xe0 ? 2 : a < 0xf0 ? 3 : a < 0xf5 ? 4 : 1;
@@ -55,7 +55,7 @@ static inline size_t ks_utf8_step(const uint8_t *p, size_t n, int *sound) {
     return want;
 }
 
-/* Copies bytes as UTF-8, with U+FFFD for malformed ones; returns the end of the text, at most 3 * n bytes on. */
+/* Writes bytes as UTF-8, with U+FFFD for malformed ones; returns the end of the text, which has at most 3 * n bytes. */
 static inline uint8_t *ks_put_utf8(uint8_t *out, const uint8_t *p, size_t n) {
     const uint8_t *end = p + n;
     for (;;) {
@@ -84,7 +84,7 @@ static inline uint8_t *ks_put_utf8(uint8_t *out, const uint8_t *p, size_t n) {
     }
 }
 
-/* How many bytes ks_put_utf8 writes for these. */
+/* The number of bytes that ks_put_utf8 writes for these. */
 static inline size_t ks_utf8_size(const uint8_t *p, size_t n) {
     size_t size = 0;
     for (const uint8_t *end = p + n; p < end;) {

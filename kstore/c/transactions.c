@@ -4,7 +4,7 @@
 
 #include "record.h"
 
-/* Room for one more element; 0, or -1 without memory. */
+/* Reserves one more element; returns 0, or -1 without memory. */
 static int ks_grow(ks_aborted_txn **p, size_t count, size_t *capacity) {
     if (count < *capacity) return 0;
     size_t wanted = *capacity ? 2 * *capacity : 16;
@@ -47,7 +47,7 @@ static ks_aborted_txn ks_take_first(ks_transactions *t) {
 
 /* ---- The producers. */
 
-/* The slot of a producer id: its own, or the empty one where it would be. The table is never full. */
+/* The slot of a producer id, or the empty one that it would get. The table is never full. */
 static ks_producer_txns *ks_slot(const ks_transactions *t, int64_t producer_id) {
     uint64_t h = ((uint64_t)producer_id ^ t->seed) * 0x9e3779b97f4a7c15u;
     h = (h ^ h >> 32) * 0xd6e8feb86659fd93u;
@@ -64,7 +64,7 @@ static ks_producer_txns *ks_find(const ks_transactions *t, int64_t producer_id) 
     return slot->used ? slot : NULL;
 }
 
-/* The slot of a producer id, made if it is new; NULL without memory. Producers of which nothing is open are forgotten
+/* The slot of a producer id, added if it is new; NULL without memory. Producers without an open transaction are removed
    when the table grows. */
 static ks_producer_txns *ks_find_or_add(ks_transactions *t, int64_t producer_id) {
     if (2 * t->producers_used >= t->producers_capacity) {
@@ -96,8 +96,8 @@ static ks_producer_txns *ks_find_or_add(ks_transactions *t, int64_t producer_id)
 
 /* ---- Visits. */
 
-/* Activates the aborted transactions that begin at or below `offset`. One that is reached while its producer has an
-   active one is dropped. */
+/* Activates the aborted transactions that start at or below `offset`. One whose producer already has an active one is
+   dropped. */
 static int ks_activate(ks_transactions *t, int64_t offset) {
     while (t->waiting_count && t->waiting[0].first <= offset) {
         ks_producer_txns *of = ks_find_or_add(t, t->waiting[0].producer_id);

@@ -1,4 +1,4 @@
-/* An empty tuple of a class that derives from tuple: what the class's own call makes, without the arguments of a call. */
+/* A tuple of a subclass of tuple whose items are not set yet, as calling the class makes it, without call arguments. */
 #ifndef KSTORE_TUPLES_H
 #define KSTORE_TUPLES_H
 

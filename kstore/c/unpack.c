@@ -7,7 +7,7 @@ static inline uint32_t ks_le32(const uint8_t *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Copies what lies `distance` bytes back, which may overlap with what is being written, in steps of up to 16 bytes. */
+/* Copies `size` bytes from `distance` bytes back, in steps of up to 16 bytes; source and target may overlap. */
 static inline void ks_copy_back(uint8_t *to, size_t distance, size_t size) {
     const uint8_t *from = to - distance;
     if (distance >= 16) {
@@ -15,7 +15,7 @@ static inline void ks_copy_back(uint8_t *to, size_t distance, size_t size) {
     } else if (distance >= 8) {
         for (size_t i = 0; i < size; i += 8) memcpy(to + i, from + i, 8);
     } else {
-        /* The pattern repeats: it is written once, then copied from behind by the least multiple of its size from 8 on. */
+        /* The pattern repeats: it is written once, then copied from the lowest multiple of its size >= 8 before. */
         size_t whole = distance * (8 / distance + (8 % distance != 0));
         size_t first = size < whole ? size : whole;
         for (size_t i = 0; i < first; i++) to[i] = from[i];
@@ -27,28 +27,28 @@ static inline void ks_copy_back(uint8_t *to, size_t distance, size_t size) {
 
 static inline uint16_t ks_le16(const uint8_t *p) {
     uint16_t number;
-    memcpy(&number, p, sizeof number); /* one load, unlike two bytes that are put together */
+    memcpy(&number, p, sizeof number); /* one load, unlike two combined bytes */
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     number = __builtin_bswap16(number);
 #endif
     return number;
 }
 
-/* Copies 8 bytes from `distance` bytes back; returns where those behind them are copied from, at least 8 bytes back. */
+/* Copies 8 bytes from `distance` bytes back; returns the source of the following ones, at least 8 bytes before them. */
 static inline const uint8_t *ks_copy_first_8(uint8_t *to, size_t distance) {
     const uint8_t *from = to - distance;
     if (__builtin_expect(distance >= 8, 1)) {
         memcpy(to, from, 8);
         return from + 8;
     }
-    /* The pattern repeats: where its second half begins, and then the least multiple of its size from 8 on. */
+    /* The pattern repeats: the source of the second 4 bytes, and the lowest multiple of the pattern's size >= 8. */
     static const uint8_t second[8] = {0, 0, 0, 1, 0, 4, 4, 4}, whole[8] = {0, 8, 8, 9, 8, 10, 12, 14};
     for (int i = 0; i < 4; i++) to[i] = from[i];
     memcpy(to + 4, from + second[distance], 4);
     return to + 8 - whole[distance];
 }
 
-/* A length that goes on in further bytes; -1 at the end of the input. */
+/* Reads a length that continues in further bytes; returns -1 at the end of the input. */
 static inline int64_t ks_lz4_more(const uint8_t **at, const uint8_t *end, int64_t length) {
     const uint8_t *p = *at;
     for (;;) {
@@ -60,24 +60,24 @@ static inline int64_t ks_lz4_more(const uint8_t **at, const uint8_t *end, int64_
     return length;
 }
 
-#define KS_LZ4_FAR 64 /* so far from both ends, copies of fixed size stay inside whatever a short sequence says */
+#define KS_LZ4_FAR 64 /* at this distance from both ends, copies of fixed size for any short sequence stay inside */
 
 /* Matches of up to 18 bytes have their size in the token, longer ones in further bytes. */
 enum { KS_LZ4_SHORT = 18, KS_LZ4_LONGER = 32 };
 
 static int64_t ks_lz4_longer(const uint8_t *p, const uint8_t *end, uint8_t *out, uint8_t *to, uint8_t *out_end);
 
-/* The rest of a block from `p` on into [out, out_end), of which [to, out) is made; returns the size of all, or KS_NOT_MINE.
-   The end of a block must be as the format says: the last match ends 5 bytes before the output does, and begins 12 bytes
-   before. `longer`: many matches are of 19 to 32 bytes. */
+/* Decompresses the rest of a block from `p` on into [out, out_end); [to, out) is already written. Returns the size of
+   the whole block, or KS_NOT_MINE. The end of a block must follow the format: the last match ends at least 5 bytes
+   before the output does, and starts at least 12 bytes before. `longer`: many matches have 19 to 32 bytes. */
 static inline __attribute__((always_inline)) int64_t
 ks_lz4_rest(const uint8_t *p, const uint8_t *end, uint8_t *out, uint8_t *to, uint8_t *out_end, const int longer) {
     const uint8_t *begin = p, *far_end = end - p > KS_LZ4_FAR ? end - KS_LZ4_FAR : p;
     uint8_t *far_out_end = out_end - out > KS_LZ4_FAR ? out_end - KS_LZ4_FAR : out;
     int64_t longer_n = 0;
     for (;;) {
-        /* Sequences of fewer than 15 literals and matches of at most 18 bytes, which most are: the next one is found as
-           soon as the token is there, and a match of any distance begins with 8 bytes. */
+        /* The common sequences, of fewer than 15 literals and matches of at most 18 bytes: the token alone determines
+           the position of the next one, and a match of any distance starts with a copy of 8 bytes. */
         while (!longer && p < far_end && out < far_out_end) {
             size_t literals = *p, match = literals & 15;
             literals >>= 4;
@@ -93,8 +93,8 @@ ks_lz4_rest(const uint8_t *p, const uint8_t *end, uint8_t *out, uint8_t *to, uin
             if (__builtin_expect(match > 16, 0)) memcpy(out + 16, from + 8, 2);
             out += match;
         }
-        /* The same with matches of at most 32 bytes, each copied as if it had these: copies in vain cost less than a
-           branch that is taken now and then. */
+        /* The same with matches of at most 32 bytes, of which always 32 are copied: useless copies cost less than an
+           unpredictable branch. */
         while (longer && p < far_end && out < far_out_end) {
             size_t literals = *p, match = literals & 15, has_more = match == 15;
             literals >>= 4;
@@ -148,12 +148,12 @@ static __attribute__((noinline)) int64_t ks_lz4_longer(const uint8_t *p, const u
     return ks_lz4_rest(p, end, out, to, out_end, 1);
 }
 
-/* One block into at most `capacity` bytes; returns the size, or KS_NOT_MINE. */
+/* Decompresses one block into at most `capacity` bytes; returns the size, or KS_NOT_MINE. */
 static int64_t ks_lz4_block(const uint8_t *p, size_t n, uint8_t *to, size_t capacity) {
     return ks_lz4_rest(p, p + n, to, to, to + capacity, 0);
 }
 
-/* Second byte of the xxHash32 (seed 0) of a frame descriptor of fewer than 16 bytes. */
+/* The second byte of the xxHash32 (seed 0) of a frame descriptor of fewer than 16 bytes. */
 static uint8_t ks_lz4_header_checksum(const uint8_t *p, size_t n) {
     uint32_t h = 374761393u + (uint32_t)n;
     size_t at = 0;
@@ -189,7 +189,7 @@ static int64_t ks_unpack_lz4(const uint8_t *p, size_t n, ks_output *out, int64_t
         if (wanted > out->capacity && out->room(out, (size_t)used, wanted)) return KS_NOT_MINE;
         int64_t made = size;
         if (mark >> 31) {
-            if (size > 0) memcpy(out->p + used, p, size); /* before any output there is no memory to point to */
+            if (size > 0) memcpy(out->p + used, p, size); /* without any output, out->p may be NULL */
         } else if ((made = ks_lz4_block(p, size, out->p + used, largest)) < 0) return KS_NOT_MINE;
         p += size;
         used += made;
@@ -199,7 +199,7 @@ static int64_t ks_unpack_lz4(const uint8_t *p, size_t n, ks_output *out, int64_t
 
 /* ---- snappy ----------------------------------------------------------------------------------------------------- */
 
-/* One raw block behind `used` bytes of output; returns the size of all output then, or KS_NOT_MINE. */
+/* Decompresses one raw block after `used` bytes of output; returns the new size of the output, or KS_NOT_MINE. */
 static int64_t ks_snappy_block(const uint8_t *p, size_t n, ks_output *out, int64_t used, int64_t limit) {
     const uint8_t *end = p + n;
     uint64_t size = 0;
@@ -253,7 +253,7 @@ static int64_t ks_snappy_block(const uint8_t *p, size_t n, ks_output *out, int64
     return to == to_end ? (int64_t)wanted : KS_NOT_MINE;
 }
 
-/* Xerial's stream of blocks behind a header of 16 bytes, or one raw block. */
+/* Decompresses Xerial's stream, a header of 16 bytes and blocks, or one raw block. */
 static int64_t ks_unpack_snappy(const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
     static const uint8_t magic[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
     const uint8_t *end = p + n;
@@ -271,7 +271,7 @@ static int64_t ks_unpack_snappy(const uint8_t *p, size_t n, ks_output *out, int6
 
 /* ---- zstd ------------------------------------------------------------------------------------------------------- */
 
-/* The library's decompressor, if `ks_zstd_setup` has its functions; each thread has a context. */
+/* The library's functions, if `ks_zstd_setup` has stored them; each thread has its own context. */
 static struct {
     void *(*new_context)(void);
     size_t (*free_context)(void *context);
@@ -285,7 +285,7 @@ static void ks_zstd_forget(void *context) { ks_zstd.free_context(context); }
 int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void *is_error) {
     if (!new_context || !free_context || !decompress || !is_error) return 0;
     if (pthread_key_create(&ks_zstd_context, ks_zstd_forget)) return 0;
-    memcpy(&ks_zstd.new_context, &new_context, sizeof new_context); /* ISO C has no cast from an object pointer to a function pointer */
+    memcpy(&ks_zstd.new_context, &new_context, sizeof new_context); /* ISO C cannot cast these pointers to functions */
     memcpy(&ks_zstd.free_context, &free_context, sizeof free_context);
     memcpy(&ks_zstd.is_error, &is_error, sizeof is_error);
     memcpy(&ks_zstd.decompress, &decompress, sizeof decompress);
@@ -294,9 +294,9 @@ int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void 
 
 enum { KS_ZSTD_BLOCK = 128 << 10, KS_ZSTD_MOST = 64 << 20 };
 
-/* The largest size that a frame can decompress to, by its blocks. KS_NOT_MINE unless the frame ends where the data end;
-   also for a frame of more than its window and for a block of more than a block may have: those the library takes when it
-   decompresses in one call, and refuses in a stream. */
+/* The largest size that a frame can decompress to, by its blocks. KS_NOT_MINE unless the frame ends with the data; also
+   for a frame that exceeds its window and for a block that exceeds the limit of blocks: the library accepts these when
+   it decompresses in one call, but not in a stream. */
 static int64_t ks_zstd_bound(const uint8_t *p, size_t n) {
     static const uint8_t sizes[4] = {0, 2, 4, 8};
     const uint8_t *end = p + n;
@@ -328,7 +328,7 @@ static int64_t ks_zstd_bound(const uint8_t *p, size_t n) {
 
 static int64_t ks_unpack_zstd(const uint8_t *p, size_t n, ks_output *out, int64_t limit) {
     int64_t bound = ks_zstd.decompress ? ks_zstd_bound(p, n) : KS_NOT_MINE;
-    if (bound > limit) bound = limit; /* the library refuses a frame that needs more room */
+    if (bound > limit) bound = limit; /* the library refuses a frame that needs more space */
     if (bound < 0 || ((size_t)bound > out->capacity && out->room(out, 0, (size_t)bound))) return KS_NOT_MINE;
     void *context = pthread_getspecific(ks_zstd_context);
     if (!context) {

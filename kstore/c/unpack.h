@@ -1,8 +1,8 @@
 /* Decompresses, without Python, the LZ4 frames, snappy streams and zstd frames that Kafka's clients write.
 
-   The libraries behind codec/compression.py decide what is damaged: for a payload that is not plainly sound the functions
-   return KS_NOT_MINE, and the libraries get it. Readers carry the end with the pointer; every length is checked before
-   it is used. */
+   The libraries behind codec/compression.py decide what is damaged: for a payload that is not clearly sound the
+   functions return KS_NOT_MINE, and the libraries must be used. Readers get the end with the pointer; every length is
+   checked before it is used. */
 #ifndef KSTORE_UNPACK_H
 #define KSTORE_UNPACK_H
 
@@ -13,17 +13,17 @@
 
 enum { KS_CODEC_SNAPPY = 2, KS_CODEC_LZ4 = 3, KS_CODEC_ZSTD = 4 };
 
-#define KS_WILD 32 /* bytes that a fast copy may write behind its end; all targets have as many behind theirs */
+#define KS_WILD 32 /* bytes that a fast copy may write past its end; every target has so many extra bytes */
 
-/* Memory for the output; `room` makes it larger. */
+/* Memory for the output; `room` enlarges it. */
 typedef struct ks_output {
-    uint8_t *p;      /* begin of the output */
+    uint8_t *p;      /* start of the output */
     size_t capacity; /* bytes of the output, without KS_WILD */
     int (*room)(struct ks_output *out, size_t used, size_t capacity); /* 0, or -1 without memory */
     void *context;
 } ks_output;
 
-/* Takes the functions of a zstd library; 1, or 0 if one is missing. Called once, before any thread reads. */
+/* Stores the functions of a zstd library; returns 1, or 0 if one is missing. Called once, before any thread reads. */
 int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void *is_error);
 
 /* Decompresses the payload of a batch of format v2; returns the size, or KS_NOT_MINE. */

@@ -27,7 +27,7 @@ ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position) {
 }
 
 #ifdef RWF_NOWAIT
-/* Whether a file has no disk that could be waited for, unless its memory is swapped out: tmpfs does not take RWF_NOWAIT. */
+/* Whether a file is on tmpfs, so that no read waits for a disk unless memory is swapped out: it has no RWF_NOWAIT. */
 static int ks_is_in_memory(int fd) {
     struct statfs system;
     return fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
@@ -37,13 +37,13 @@ static int ks_is_in_memory(int fd) {
 ptrdiff_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position) {
 #ifdef RWF_NOWAIT
     size_t done = 0;
-    if (position < 0) return -1; /* -1 would be the descriptor's own place */
+    if (position < 0) return -1; /* -1 would mean the descriptor's own position */
     while (done < n) {
         struct iovec rest = {p + done, n - done};
         ssize_t got = preadv2(fd, &rest, 1, position + (int64_t)done, RWF_NOWAIT);
         if (got < 0 && errno == EOPNOTSUPP && ks_is_in_memory(fd))
             got = pread(fd, rest.iov_base, rest.iov_len, position + (int64_t)done);
-        if (got <= 0) return -1; /* 0 is not the end for sure: Linux 5.9 and 5.10 say it of pages that are not there, too */
+        if (got <= 0) return -1; /* 0 need not mean the end: Linux 5.9 and 5.10 also return it for uncached pages */
         done += (size_t)got;
     }
     return (ptrdiff_t)done;

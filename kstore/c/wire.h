@@ -1,25 +1,25 @@
-/* The wire format: the place of each field in a batch header, big-endian numbers, varints. C has them nowhere else.
+/* The wire format: the place of each field in a batch header, big-endian numbers, varints. No other C file has them.
 
-   A reader of a varint gets the end of the data and returns NULL when the varint is cut off or too long. The numbers
-   are right on machines of either byte order. Nothing here knows Python. */
+   A reader of a varint gets the end of the data, and returns NULL if the varint is cut off or too long. The code is
+   correct on machines of either byte order. Independent of Python. */
 #ifndef KSTORE_WIRE_H
 #define KSTORE_WIRE_H
 
 #include <stdint.h>
 #include <string.h>
 
-#define KS_INLINE static inline __attribute__((always_inline)) /* gcc inlines no function that is called six times */
+#define KS_INLINE static inline __attribute__((always_inline)) /* gcc does not inline a function with six calls */
 
 /* Record batch of format 2 (FORMAT 2.1); each offset is derived from the one before. */
 enum {
     KS_BASE_OFFSET_AT = 0,
     KS_BATCH_LENGTH_AT = KS_BASE_OFFSET_AT + 8,
-    KS_LOG_OVERHEAD = KS_BATCH_LENGTH_AT + 4, /* bytes before those that the batch length counts */
+    KS_LOG_OVERHEAD = KS_BATCH_LENGTH_AT + 4, /* bytes that the batch length does not count */
     KS_LEADER_EPOCH_AT = KS_LOG_OVERHEAD,
     KS_MAGIC_AT = KS_LEADER_EPOCH_AT + 4,
     KS_HEADER_UP_TO_MAGIC = KS_MAGIC_AT + 1,
     KS_CRC_AT = KS_HEADER_UP_TO_MAGIC,
-    KS_ATTRIBUTES_AT = KS_CRC_AT + 4, /* the CRC covers all from here on */
+    KS_ATTRIBUTES_AT = KS_CRC_AT + 4, /* the CRC covers the bytes from here on */
     KS_LAST_OFFSET_DELTA_AT = KS_ATTRIBUTES_AT + 2,
     KS_BASE_TIMESTAMP_AT = KS_LAST_OFFSET_DELTA_AT + 4,
     KS_MAX_TIMESTAMP_AT = KS_BASE_TIMESTAMP_AT + 8,
@@ -33,13 +33,13 @@ enum {
 /* Message of format 0 or 1 with the 12 bytes before it (FORMAT 5). */
 enum {
     KS_LEGACY_CRC_AT = KS_LOG_OVERHEAD,
-    KS_LEGACY_MAGIC_AT = KS_LEGACY_CRC_AT + 4, /* where format 2 has its magic too; the CRC covers all from here on */
+    KS_LEGACY_MAGIC_AT = KS_LEGACY_CRC_AT + 4, /* in the same place as in format 2; the CRC covers the rest from here */
     KS_LEGACY_ATTRIBUTES_AT = KS_LEGACY_MAGIC_AT + 1,
     KS_LEGACY_TIMESTAMP_AT = KS_LEGACY_ATTRIBUTES_AT + 1, /* format 1 only */
     KS_V0_KEY_AT = KS_LEGACY_TIMESTAMP_AT,
     KS_V1_KEY_AT = KS_LEGACY_TIMESTAMP_AT + 8,
 
-    KS_MIN_V0_MESSAGE = 14, /* the least that the length of any entry can be (FORMAT 2.7) */
+    KS_MIN_V0_MESSAGE = 14, /* the lowest length of an entry of any format (FORMAT 2.7) */
     KS_MIN_V1_MESSAGE = 22
 };
 
@@ -75,32 +75,32 @@ static inline void ks_store64(uint8_t *p, int64_t v) { uint64_t x = KS_BE64((uin
 
 KS_INLINE int64_t ks_wrapping_add(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 
-/* Bytes of the batch or message at `p`, the 12 before what its length counts included. */
+/* The size of the batch or message at `p`, including the 12 bytes that its length does not count. */
 KS_INLINE int64_t ks_batch_size(const uint8_t *p) {
     return (int64_t)ks_load32(p + KS_BATCH_LENGTH_AT) + KS_LOG_OVERHEAD;
 }
 
-/* Last offset of the batch at `p`; of a message of format 0 or 1 its own. */
+/* The last offset of the batch at `p`, or the offset of a message of format 0 or 1. */
 KS_INLINE int64_t ks_last_offset(const uint8_t *p) {
     int64_t offset = ks_load64(p);
     return p[KS_MAGIC_AT] == 2 ? ks_wrapping_add(offset, ks_load32(p + KS_LAST_OFFSET_DELTA_AT)) : offset;
 }
 
-/* Greatest timestamp of the batch at `p`; of a message of format 1 its own, of format 0 -1. */
+/* The greatest timestamp of the batch at `p`, or the timestamp of a message of format 1, or -1 for format 0. */
 KS_INLINE int64_t ks_max_timestamp(const uint8_t *p) {
     if (p[KS_MAGIC_AT] == 2) return ks_load64(p + KS_MAX_TIMESTAMP_AT);
     return p[KS_MAGIC_AT] == 1 ? ks_load64(p + KS_LEGACY_TIMESTAMP_AT) : -1;
 }
 
-/* The fields that a writer sets in a batch of format 2. Base offset 0 and leader epoch -1 stand until a log sets them;
-   no CRC covers these two. */
+/* The fields that a writer sets in a batch of format 2. The base offset is 0 and the leader epoch -1 until a log
+   assigns others; no CRC covers these two. */
 typedef struct {
     int64_t base_timestamp, max_timestamp, producer_id;
     int32_t count, base_sequence;
     int16_t attributes, producer_epoch;
 } ks_batch_head;
 
-/* Writes the header of a batch of `size` bytes, all but its CRC. */
+/* Writes the header of a batch of `size` bytes, except its CRC. */
 KS_INLINE void ks_put_header(uint8_t *p, int64_t size, const ks_batch_head *h) {
     ks_store64(p + KS_BASE_OFFSET_AT, 0);
     ks_store32(p + KS_BATCH_LENGTH_AT, (int32_t)(size - KS_LOG_OVERHEAD));
@@ -154,7 +154,7 @@ static const uint8_t *ks_varlong_slow(const uint8_t *p, const uint8_t *end, int6
     return NULL;
 }
 
-/* One, two and three bytes in line (predictable branches beat branchless decoding here), the rest out of line. */
+/* Decodes one to three bytes inline (predictable branches beat branchless decoding here), the rest out of line. */
 KS_INLINE const uint8_t *ks_varint(const uint8_t *p, const uint8_t *end, int32_t *out) {
     if (end - p >= 3) {
         uint32_t z = p[0];

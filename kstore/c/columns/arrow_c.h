@@ -1,5 +1,5 @@
-/* The Arrow C data and stream interfaces: the layout that two libraries in one process agree on without either
-   knowing the other. Every copy of these structures has this guard, so that two copies can be included together. */
+/* The Arrow C data and stream interfaces: the layout by which independent libraries in one process exchange columns.
+   Every copy of these structures has this guard, so that two copies can be included together. */
 #ifndef KSTORE_ARROW_C_H
 #define KSTORE_ARROW_C_H
 
@@ -44,7 +44,7 @@ struct ArrowArray {
 
 struct ArrowArrayStream {
     int (*get_schema)(struct ArrowArrayStream *, struct ArrowSchema *out); /* 0 or an errno */
-    int (*get_next)(struct ArrowArrayStream *, struct ArrowArray *out);    /* the end: `out` released */
+    int (*get_next)(struct ArrowArrayStream *, struct ArrowArray *out);    /* at the end `out` is released */
     const char *(*get_last_error)(struct ArrowArrayStream *);
     void (*release)(struct ArrowArrayStream *);
     void *private_data;

@@ -20,7 +20,7 @@ int ks_read_header(const uint8_t *p, int64_t n, int64_t left, ks_header *h) {
         uint8_t attributes = p[KS_LEGACY_ATTRIBUTES_AT];
         h->compression = attributes & KS_CODEC_MASK;
         h->last_offset = ks_load64(p);
-        h->base_offset = h->compression ? -1 : h->last_offset; /* that of a wrapper's first message is compressed */
+        h->base_offset = h->compression ? -1 : h->last_offset; /* a wrapper's first offset is in the compressed data */
         h->count = h->compression ? -1 : 1;
         h->crc = (uint32_t)ks_load32(p + KS_LEGACY_CRC_AT);
         h->base_timestamp = h->max_timestamp = h->magic ? ks_load64(p + KS_LEGACY_TIMESTAMP_AT) : -1;
@@ -73,7 +73,7 @@ enum ks_stop ks_take_header(ks_reader *r, ks_vec *rows, int64_t *n, ks_header *h
 
 static enum ks_stop ks_read_headers(ks_reader *r, ks_headers_memory *m, ks_vec *rows, int64_t *n, int64_t segment) {
     ks_header h;
-    ks_window w; /* a new one: the file may have been cut and written anew */
+    ks_window w; /* a new one: the file may have been truncated and rewritten */
     ks_window_on(&w, r->fd, r->end, m->data, KS_HEADERS_WINDOW);
     while (r->position < r->pause) {
         int64_t left = r->end - r->position;
@@ -83,7 +83,7 @@ static enum ks_stop ks_read_headers(ks_reader *r, ks_headers_memory *m, ks_vec *
         r->error = w.error;
         if (!p) return r->error ? KS_FAILED_READ : KS_LEFT_ALONE;
         if (ks_read_header(p, size, left, &h)) return KS_LEFT_ALONE;
-        /* If the format changes, the whole batch is checked: no CRC of format 2 covers its format. */
+        /* If the format changes, the whole batch is checked: the CRC of format 2 does not cover the magic. */
         if ((r->chained && h.magic != r->magic) || (h.magic == 2 ? !ks_fits(r, p, h.size_bytes) : !ks_fits_in(r, p, h.size_bytes)))
             return KS_LEFT_ALONE;
         m->before = h.size_bytes;
@@ -95,8 +95,8 @@ static enum ks_stop ks_read_headers(ks_reader *r, ks_headers_memory *m, ks_vec *
 
 /* ---- several threads -------------------------------------------------------------------------------------------
 
-   A walk from header to header waits for memory at each, so several walk at once, each from a position where the index
-   has a batch. A walk counts if the one before it ended where it began. */
+   Reading headers one after the other waits for memory at each. So several threads read in parallel, each from a
+   position in the index. A part is used if the part before it ended where it starts. */
 
 typedef struct {
     ks_reader r;
@@ -153,7 +153,7 @@ enum ks_stop ks_read_headers_threaded(ks_reader *r, ks_headers_memory *m, ks_vec
         }
         free(parts);
     }
-    return ks_read_headers(r, m, rows, n, segment); /* the rest, and why it stopped */
+    return ks_read_headers(r, m, rows, n, segment); /* reads the rest, and returns why it stopped */
 }
 
 void ks_pick_field(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at, size_t width) {

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #define KS_ALIGN 64
-#define KS_MAPPED_FROM (64 << 10) /* below, the C library's own allocator */
+#define KS_MAPPED_FROM (64 << 10) /* smaller blocks come from malloc */
 #define KS_HUGE (2 << 20)
 #define KS_POOL_BLOCKS 64
 #define KS_POOL_BYTES ((size_t)256 << 20)
@@ -19,7 +19,7 @@
 
 static struct {
     pthread_mutex_t lock;
-    ks_block *idle[KS_POOL_BLOCKS]; /* the last returned at the end */
+    ks_block *idle[KS_POOL_BLOCKS]; /* the one returned last is at the end */
     int count;
     size_t bytes, limit;
     int64_t live; /* blocks with a holder */
@@ -28,7 +28,7 @@ static struct {
 static void ks_pool_enter(void) { pthread_mutex_lock(&ks_pool.lock); }
 static void ks_pool_leave(void) { pthread_mutex_unlock(&ks_pool.lock); }
 
-/* A fork while another thread holds the lock must not leave the child a lock that stays closed. */
+/* If another thread holds the lock during a fork, the child must not get a lock that nobody releases. */
 __attribute__((constructor)) static void ks_pool_setup(void) {
     pthread_atfork(ks_pool_enter, ks_pool_leave, ks_pool_leave);
 }
@@ -38,7 +38,7 @@ static void ks_block_free(ks_block *block) {
     free(block);
 }
 
-/* Rounds up, by an eighth at most, so that blocks of similar size can replace each other. */
+/* Rounds up by at most an eighth, so that blocks of similar size are interchangeable. */
 static size_t ks_block_class(size_t size) {
     size_t step = ((size_t)1 << (63 - __builtin_clzll((unsigned long long)size))) >> 3;
     if (size >= KS_HUGE && step < KS_HUGE) step = KS_HUGE;
@@ -140,7 +140,7 @@ void ks_block_drop(ks_block *block) {
         ks_pool.bytes += block->mapped;
     }
     ks_pool_leave();
-    if (!kept) ks_block_free(block); /* other threads were faster */
+    if (!kept) ks_block_free(block); /* other threads have filled the pool */
 }
 
 void ks_pool_use(int64_t *live, int64_t *idle_bytes) {

@@ -14,21 +14,21 @@ static inline void ks_pause(void) { _mm_pause(); }
 static inline void ks_pause(void) {}
 #endif
 
-#define KS_CELL ((int64_t)256 << 10)    /* with its rows it stays in the second-level cache */
-#define KS_VIEW_CELL ((int64_t)4 << 20) /* memory that views point into is kept: few large blocks give few buffers */
-#define KS_SPINS 1000                   /* how often to check whether the turn has come, before sleeping */
+#define KS_CELL ((int64_t)256 << 10)    /* fits the second-level cache together with its rows */
+#define KS_VIEW_CELL ((int64_t)4 << 20) /* views keep the memory: few large blocks mean few buffers */
+#define KS_SPINS 1000                   /* checks for the turn before sleeping */
 
 typedef struct {
     ks_reader *r;
-    int64_t from, to, cell, cells, spare; /* spare: room for a batch that goes on behind its cell */
-    int headers_first;               /* batches are so large that their headers are read first, and cells exactly */
+    int64_t from, to, cell, cells, spare; /* spare: space for a batch that extends past its cell */
+    int headers_first;               /* batches are so large that their headers are read first, then exact ranges */
     pthread_mutex_t lock;
     pthread_cond_t turned;
     int64_t taken;           /* cells that a thread has taken */
-    int64_t chain, chain_at; /* the cell whose first batch is known, and where that is */
-    int64_t turn;            /* the cell whose rows come next */
-    int64_t last;            /* cells behind this one are not read */
-    int64_t cell_rows, cell_bytes; /* estimates of what a cell becomes */
+    int64_t chain, chain_at; /* the cell whose first batch is known, and the position of that batch */
+    int64_t turn;            /* the cell whose rows are added next */
+    int64_t last;            /* cells after this one are not read */
+    int64_t cell_rows, cell_bytes; /* estimates for a decoded cell */
     int64_t key_nulls, value_nulls;
     int uncached;              /* the columns are so large that they are written around the caches */
 } ks_row_work;
@@ -37,11 +37,11 @@ typedef struct {
 typedef struct {
     ks_reader r;
     ks_rows rows;
-    int32_t *buffers;        /* views: for each buffer of the cell its number among those of the columns */
+    int32_t *buffers;        /* views: for each buffer of the cell its number in the columns */
     int buffers_capacity;
 } ks_cell;
 
-/* Waits until `*cell` is `i`; 0 if the cell is not needed any more. */
+/* Waits until `*cell` is `i`; returns 0 if the cell is no longer needed. */
 static int ks_wait_turn(ks_row_work *t, const int64_t *cell, int64_t i) {
     for (int n = 0; n < KS_SPINS && __atomic_load_n(cell, __ATOMIC_RELAXED) != i; n++) ks_pause();
     pthread_mutex_lock(&t->lock);
@@ -59,7 +59,7 @@ static void ks_pass_turn(ks_row_work *t, int64_t *cell, int64_t i, int is_last) 
     pthread_mutex_unlock(&t->lock);
 }
 
-/* The position of the first batch at or behind `limit`, following the batches from `at` on; -1 if the chain breaks. */
+/* The position of the first batch at or after `limit`, following the batches from `at` on; -1 if the chain breaks. */
 static int64_t ks_follow_chain(ks_reader *r, int64_t at, int64_t limit) {
     uint8_t frame[KS_CRC_AT];
     while (at < limit) {
@@ -79,7 +79,7 @@ static int64_t ks_follow_chain(ks_reader *r, int64_t at, int64_t limit) {
     return at;
 }
 
-/* Reserves the room that the cell's rows need in the columns; 0, or -1 without room. It is this cell's turn. */
+/* Reserves the cell's rows in the columns, on the cell's turn; returns 0, or -1 without space. */
 static int ks_take_place(ks_reader *r, ks_cell *c, ks_place *at) {
     ks_rows *out = r->out, *rows = &c->rows;
     if (c->r.first_base < r->min_base) return -1;
@@ -113,7 +113,7 @@ static int ks_take_place(ks_reader *r, ks_cell *c, ks_place *at) {
     return 0;
 }
 
-/* Moves the rows of a cell to their place. */
+/* Copies the rows of a cell to their place. */
 static void ks_fill_place(ks_row_work *t, const ks_cell *c, const ks_place *at) {
     ks_rows *out = t->r->out;
     const ks_rows *rows = &c->rows;
@@ -158,7 +158,7 @@ static void ks_work_on_rows(void *context) {
     ks_cell c;
     memset(&c, 0, sizeof c);
     ks_begin_cell(r, &c);
-    if (ks_rows_reserve(&c.rows, t->cell_rows, t->cell_bytes)) /* columns that are too small grow */
+    if (ks_rows_reserve(&c.rows, t->cell_rows, t->cell_bytes)) /* no fault: columns that are too small grow */
         ks_rows_clear(&c.rows, 0);
     for (;;) {
         pthread_mutex_lock(&t->lock);
@@ -205,11 +205,11 @@ static void ks_work_on_rows(void *context) {
     ks_window_close(&c.r);
 }
 
-/* Reads as much of [position, pause) as is likely to fit; `ks_read` reads the rest. */
+/* Reads the part of [position, pause) that is likely to fit; `ks_read` reads the rest. */
 static void ks_read_cells(ks_reader *r, int threads) {
     int views = r->out->key.layout == KS_VIEWS || r->out->value.layout == KS_VIEWS;
     if (r->staged_from < r->staged_to || r->decompressed || !r->seen_rows || !r->expected || r->out->headers) return;
-    /* How much of the file fits, if further rows are like those so far. */
+    /* The bytes of the file that fit, if further rows resemble those read so far. */
     double growth = (double)r->seen_decompressed / (double)r->seen_bytes;
     double density = (double)r->seen_rows / (double)r->seen_bytes;
     double room = (double)(r->max_bytes - r->out->bytes) / (growth > 1 ? growth * 1.05 : 1);
@@ -251,11 +251,11 @@ enum ks_stop ks_read_threaded(ks_reader *r, int threads) {
     do {
         before = r->position;
         if (pause - before < 2 * KS_CELL) return ks_read(r);
-        r->pause = before + 1; /* the remaining rows of a batch, and one batch, for which room is made */
+        r->pause = before + 1; /* the remaining rows of a batch, and one batch, by which space is estimated */
         enum ks_stop stop = ks_read(r);
         r->pause = pause;
         if (stop != KS_AT_END) return stop;
-        if (!r->expected) continue; /* so far none but a part of a batch, by which no room is made */
+        if (!r->expected) continue; /* only part of a batch so far, which yields no estimate */
         before = r->position;
         ks_read_cells(r, threads);
     } while (r->position > before);

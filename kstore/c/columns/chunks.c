@@ -4,15 +4,15 @@
 
 static void ks_begin_chunk(const ks_chunks *a, ks_chunk *chunk, int64_t from, int64_t to) {
     ks_reader *c = &chunk->r;
-    chunk->is_read = 0; /* before its rows change: a fork may come in between */
+    chunk->is_read = 0; /* before its rows change: a fork may happen in between */
     ks_rows_clear(&chunk->rows, 0);
     ks_rows_like(&chunk->rows, &a->like, 0);
     *c = a->model;
-    c->window = c->decompressed_block = NULL; /* those of the thread that reads the chunk */
-    c->window_at = -1;                 /* it holds no part of the file; views may point at the bytes in it */
+    c->window = c->decompressed_block = NULL; /* set later to those of the thread that reads the chunk */
+    c->window_at = -1;                 /* it holds no part of the file; views may point into it */
     c->window_size = c->decompressed_used = 0;
     c->decompressed = NULL;
-    c->unpack_slowly = NULL;           /* it takes the GIL, which a caller who waits for the chunk may hold */
+    c->unpack_slowly = NULL;           /* it takes the GIL, which a caller waiting for the chunk may hold */
     memset(&c->staged, 0, sizeof c->staged); /* not used: batches are whole */
     c->staged_from = c->staged_to = 0;
     c->out = &chunk->rows;
@@ -39,18 +39,18 @@ static void ks_read_chunk(ks_chunk *chunk, ks_thread_buffers *buffers) {
     c->window = c->decompressed_block = NULL;
 }
 
-/* ---- chunks in slots ---------------------------------------------------------------------------------------------- */
+/* ---- chunks in slots -------------------------------------------------------------------------------------------- */
 
 static int ks_has_slot(const ks_chunks *a) { return a->begun < a->count && a->begun < a->next + a->slots; }
 
-/* Begins a chunk and reads it, without the lock, which is held before and after; 0 if no chunk is left, or no slot. */
+/* Starts a chunk and reads it without the lock, which is held before and after; returns 0 without a chunk or a slot. */
 static int ks_read_another(ks_chunks *a) {
     if (!ks_has_slot(a)) return 0;
     const int64_t *border = a->borders + a->first + a->begun;
     ks_chunk *chunk = a->chunks + a->begun++ % a->slots;
     ks_thread_buffers *buffers = a->buffers;
     ks_begin_chunk(a, chunk, border[0], border[1]);
-    while (buffers->is_used) buffers++; /* there are as many as there are slots */
+    while (buffers->is_used) buffers++; /* there are at least as many as slots */
     buffers->is_used = 1;
     pthread_mutex_unlock(&a->lock);
     ks_read_chunk(chunk, buffers);
@@ -72,7 +72,7 @@ static void ks_work_on_chunks(void *context) {
     pthread_mutex_unlock(&a->lock);
 }
 
-/* In a forked child, what the helpers were at work on is left as it is: it may be in any state. */
+/* Called in a forked child: abandons the memory that helpers were using, which may be in any state. */
 static void ks_lose(ks_chunks *a) {
     for (int i = 0; i < KS_MAX_CHUNKS; i++) {
         if (a->buffers[i].is_used) memset(a->buffers + i, 0, sizeof a->buffers[i]);
@@ -86,7 +86,7 @@ void ks_chunks_forget(ks_chunks *a) {
     if (a->helps && ks_job_is_lost(&a->job)) ks_lose(a);
     if (a->helps) {
         pthread_mutex_lock(&a->lock);
-        a->count = a->begun; /* no other one is begun */
+        a->count = a->begun; /* no further chunk is started */
         pthread_mutex_unlock(&a->lock);
         ks_job_end(&a->job);
         pthread_mutex_destroy(&a->lock);
@@ -106,7 +106,7 @@ void ks_chunks_drop(ks_chunks *a) {
     memset(a->buffers, 0, sizeof a->buffers);
 }
 
-/* Waits for the next chunk, and reads others meanwhile. */
+/* Waits for the next chunk, and reads others while it waits. */
 static ks_chunk *ks_wait_for_chunk(ks_chunks *a) {
     ks_chunk *chunk = a->chunks + a->next % a->slots;
     pthread_mutex_lock(&a->lock);
@@ -121,7 +121,7 @@ static void ks_go_on(ks_chunks *a, const ks_mark *previous) {
     pthread_mutex_lock(&a->lock);
     a->next++;
     a->model.previous = *previous;
-    int wanted = ks_has_slot(a) ? a->helpers - a->at_work : 0; /* those at work see the slot themselves */
+    int wanted = ks_has_slot(a) ? a->helpers - a->at_work : 0; /* helpers at work find the slot themselves */
     pthread_mutex_unlock(&a->lock);
     ks_job_ask(&a->job, wanted);
 }
@@ -135,7 +135,7 @@ int ks_take_chunk(ks_reader *r, ks_chunks *a) {
     ks_chunk *chunk = ks_wait_for_chunk(a);
     const ks_reader *c = &chunk->r;
     if (chunk->rows.n == 0 || c->first_base < r->min_base) {
-        ks_chunks_forget(a); /* the borders were wrong: the caller gives new ones */
+        ks_chunks_forget(a); /* the borders were wrong: the caller provides new ones */
         return 0;
     }
     int goes_on = chunk->stop == KS_AT_END && c->position == chunk->to;
@@ -152,7 +152,7 @@ int ks_take_chunk(ks_reader *r, ks_chunks *a) {
     return 1;
 }
 
-/* Sets up what helpers need to read the chunks from borders[first] on. */
+/* Sets up the state with which helpers read the chunks from borders[first] on. */
 static void ks_set_up(ks_chunks *a, const ks_reader *r, int first, int count, int threads) {
     int slots = r->seen_decompressed > r->seen_bytes ? 2 * threads : threads;
     a->first = first;
@@ -175,7 +175,7 @@ int ks_read_chunks(ks_reader *r, ks_chunks *a, int threads) {
     while (first + n + 1 < a->borders_n && a->borders[first + n + 1] <= r->pause) n++;
     if (n < 2) return 0;
     if (a->helps) {
-        int borders_n = a->borders_n; /* of the chunks before these: all have been taken */
+        int borders_n = a->borders_n; /* the helpers belong to earlier chunks, which have all been taken */
         ks_chunks_forget(a);
         a->borders_n = borders_n;
     }
@@ -187,7 +187,7 @@ int ks_read_chunks(ks_reader *r, ks_chunks *a, int threads) {
 void ks_sample(ks_reader *r) {
     const int64_t max_bytes = r->max_bytes;
     const int whole_batches = r->whole_batches;
-    r->max_bytes = 0; /* too little for any batch */
+    r->max_bytes = 0; /* too small for any batch */
     r->whole_batches = 2;
     enum ks_stop stop = ks_read(r);
     r->max_bytes = max_bytes;
@@ -196,7 +196,7 @@ void ks_sample(ks_reader *r) {
     if (!p) return;
     int64_t size = ks_batch_size(p), count = ks_load32(p + KS_RECORDS_COUNT_AT);
     int64_t decompressed = r->decompressed ? r->decompressed_end - r->decompressed : size - KS_RECORDS_AT;
-    if (count > decompressed / 7 || ks_load64(p) < r->start_offset) return; /* no chunk begins amid a batch */
+    if (count > decompressed / 7 || ks_load64(p) < r->start_offset) return; /* no chunk starts inside a batch */
     r->seen_bytes = size;
     r->seen_decompressed = decompressed;
     r->seen_rows = count;

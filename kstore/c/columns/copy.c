@@ -30,9 +30,9 @@ void ks_copy_rows(uint8_t *to, const uint8_t *from, size_t n, int uncached) { (v
 
 #endif
 
-#define KS_COPY_ROWS 512 /* places at a time */
+#define KS_COPY_ROWS 512 /* rows whose places are copied at a time */
 
-/* Sets bits from row `n` on, which are all 0, as the first `count` of `from` are; others set those of the rows around. */
+/* Copies the first `count` bits of `from` to the bits from row `n` on, which are 0; other threads set adjacent bits. */
 static void ks_copy_bits(uint8_t *to, int64_t n, const uint8_t *from, int64_t count) {
     uint64_t *words = (uint64_t *)to + n / 64;
     const uint64_t *source = (const uint64_t *)from;

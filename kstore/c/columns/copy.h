@@ -1,7 +1,7 @@
-/* Copies of finished rows into the columns: past the caches, where the columns are too large for them.
+/* Copies of finished rows into the columns, around the caches if the columns are too large for them.
 
-   The processor reads memory that is not in a cache before it writes it, unless whole lines are written around the caches:
-   that halves the time of a copy. Memory in a cache is faster with plain stores. */
+   Before it writes to memory that is not in a cache, the processor reads it, unless whole lines are written around the
+   caches: that halves the time of a copy. If memory is in a cache, plain stores are faster. */
 #ifndef KSTORE_COPY_H
 #define KSTORE_COPY_H
 
@@ -9,12 +9,12 @@
 
 #define KS_UNCACHED_FROM ((size_t)6 << 20) /* bytes of a column */
 
-/* Copies `n` bytes; with `uncached` past the caches: then `ks_copy_fence` comes before another thread reads them. */
+/* Copies `n` bytes; with `uncached` around the caches: `ks_copy_fence` must follow before another thread reads them. */
 void ks_copy_rows(uint8_t *to, const uint8_t *from, size_t n, int uncached);
 
 void ks_copy_fence(void);
 
-/* Copies all of `from`, which has `count` rows, to row `n` and byte `used` of `to`, where there is room. */
+/* Copies all of `from`, which has `count` rows, to row `n` and byte `used` of `to`, which has space for it. */
 void ks_copy_var(ks_var *to, int64_t n, int64_t used, const ks_var *from, int64_t count, const int32_t *buffers,
                  int uncached);
 

@@ -38,8 +38,8 @@ static void *ks_help(void *nothing) {
     return NULL;
 }
 
-/* Hires as many as all jobs want beyond those that are idle, or were woken and do not run yet. With ks_crew.lock held.
-   Helpers take no signals: those are Python's. */
+/* Creates the helpers that the jobs want beyond the idle ones (including those that are just waking up). The caller
+   holds ks_crew.lock. Helpers block all signals: Python handles them. */
 static void ks_hire(void) {
     int wanted = -ks_crew.idle;
     for (const ks_job *job = ks_crew.jobs; job; job = job->next) wanted += job->wanted;
@@ -106,7 +106,7 @@ void ks_crew_run(void (*work)(void *), void *context, int helpers) {
 static void ks_crew_enter(void) { pthread_mutex_lock(&ks_crew.lock); }
 static void ks_crew_leave(void) { pthread_mutex_unlock(&ks_crew.lock); }
 
-/* A forked child has none of the threads, and none of the jobs. */
+/* A forked child has no threads and no jobs. */
 static void ks_crew_child(void) {
     pthread_mutex_init(&ks_crew.lock, NULL);
     pthread_cond_init(&ks_crew.wake, NULL);

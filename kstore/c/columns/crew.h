@@ -1,6 +1,6 @@
-/* A few threads of C that help with work that is done without the GIL.
+/* A few C threads, called helpers, for work without the GIL.
 
-   Helpers are made when they are first needed and sleep between jobs. A forked child makes its own. */
+   Helpers are created on demand and sleep between jobs. A forked child creates its own. */
 #ifndef KSTORE_CREW_H
 #define KSTORE_CREW_H
 
@@ -12,26 +12,26 @@ typedef struct ks_job {
     void *context;
     int wanted, running; /* helpers */
     int is_listed;
-    unsigned forks;      /* of the process, when the job was made */
+    unsigned forks;      /* of the process, when the job was created */
     pthread_cond_t done;
     struct ks_job *next;
 } ks_job;
 
-/* Runs `work` in the caller and in up to `helpers` idle helpers; returns when all of them have returned. It does not wait
-   for a helper to become free: `work` must be able to do everything in one thread. */
+/* Runs `work` in the caller and in up to `helpers` idle helpers; returns when all of them have returned. Does not wait
+   for a helper to become idle: `work` must be able to do everything in one thread. */
 void ks_crew_run(void (*work)(void *), void *context, int helpers);
 
-/* The same in two steps, between which the caller does something else. */
+/* The same in several steps, between which the caller does other work. */
 void ks_job_begin(ks_job *job, void (*work)(void *), void *context);
 
-/* Sees to it that so many more helpers run `work`, as soon as they are free; returns at once. Those that were asked for
-   before and do not run yet are among them. */
+/* Requests that `helpers` more helpers run `work` when they are idle; returns immediately. The number includes earlier
+   requests that have not started yet. */
 void ks_job_ask(ks_job *job, int helpers);
 
-/* Returns when no helper runs `work` any more, and none will. */
+/* Ends the job: returns when no helper runs `work` and none will. */
 void ks_job_end(ks_job *job);
 
-/* Whether the process was forked from the one that made the job: its helpers are not here, and left their work unfinished. */
+/* Whether the process was forked after the job was created: its helpers are missing here, their work is unfinished. */
 int ks_job_is_lost(const ks_job *job);
 
 #endif

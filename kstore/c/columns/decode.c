@@ -4,18 +4,18 @@
 
 /* ---- one value -------------------------------------------------------------------------------------------------- */
 
-#define KS_SHORT_VALUE 512 /* up to here, copying whole words in line beats the C library */
+#define KS_SHORT_VALUE 512 /* up to this size, copying whole words inline is faster than the C library */
 #define KS_OVERREACH (KS_SHORT_VALUE + KS_SLACK)
 
 enum { KS_LINE = 64 };
-#define KS_FETCH_AHEAD(p, n) __builtin_prefetch((const void *)((uintptr_t)(p) + (n)), 0, 2) /* as near as the second-level cache */
+#define KS_FETCH_AHEAD(p, n) __builtin_prefetch((const void *)((uintptr_t)(p) + (n)), 0, 2) /* to the second level */
 
-/* As many bytes as the widest registers of the processor hold, of any alignment. */
+/* 32 bytes of any alignment, in the widest registers of the processor. */
 typedef long long ks_32_bytes __attribute__((vector_size(32), aligned(1), may_alias));
 #define KS_MOVE_32(to, from) (*(ks_32_bytes *)(to) = *(const ks_32_bytes *)(from))
 
-/* Copies in steps of 32 and 64 bytes if the value is short and begins at `harmless` or before: up to 63 more bytes are
-   read and written then. */
+/* Copies in steps of 32 and 64 bytes if the value is short and starts at or before `harmless`: this reads and writes up
+   to 63 more bytes. */
 KS_INLINE void ks_copy_words(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *harmless) {
     if (size > KS_SHORT_VALUE || (uintptr_t)from > (uintptr_t)harmless) {
         memcpy(to, from, size);
@@ -30,8 +30,8 @@ KS_INLINE void ks_copy_words(uint8_t *to, const uint8_t *from, size_t size, cons
 
 /* The parts of a ks_var that change with each row. */
 typedef struct {
-    uint8_t *places, *data, *to; /* data: where the first value begins; to: where the next one will */
-    uint64_t bits;               /* of the word of 64 rows that is being filled */
+    uint8_t *places, *data, *to; /* data: the start of the first value; to: the start of the next one */
+    uint64_t bits;               /* of the current word of 64 rows */
     int64_t valid_n;
     const uint8_t *buffer_p;
     int32_t buffer;
@@ -46,7 +46,7 @@ KS_INLINE ks_cursor ks_cursor_at(const ks_var *v, const ks_place *at, int64_t us
     return c;
 }
 
-/* Writes the bits of the word that holds row `n`, and opens the next word. */
+/* Writes the word of bits that holds row `n`, and starts the next word. */
 KS_INLINE void ks_cursor_flush(ks_cursor *c, ks_var *v, int64_t n) {
     if (v->layout == KS_ABSENT) return;
     uint64_t *word = (uint64_t *)v->valid.p + n / 64;
@@ -55,7 +55,7 @@ KS_INLINE void ks_cursor_flush(ks_cursor *c, ks_var *v, int64_t n) {
     c->bits = 0;
 }
 
-/* Goes on with the rows from `n` on. */
+/* Ends the rows before row `n`, and stores the cursors in `at`. */
 KS_INLINE void ks_end_at(ks_place *at, ks_rows *out, int64_t n, ks_cursor *key, ks_cursor *value) {
     if (n & 63) {
         ks_cursor_flush(key, &out->key, n - 1);
@@ -94,7 +94,7 @@ KS_INLINE void ks_put_view(uint8_t *to, const uint8_t *p, uint32_t size, const k
     memcpy(to, view, 16);
 }
 
-/* Writes row `n`, whose bit in its word is `bit`, and for which the caller has made room; a negative size is null. */
+/* Writes row `n`, whose bit in its word is `bit`, into space that the caller has reserved; a negative size is null. */
 KS_INLINE void ks_put_value(ks_cursor *c, int layout, int64_t n, uint64_t bit, const uint8_t *p, int64_t size,
                             const uint8_t *harmless) {
     if (layout == KS_ABSENT) return;
@@ -114,7 +114,7 @@ KS_INLINE void ks_put_value(ks_cursor *c, int layout, int64_t n, uint64_t bit, c
 
 /* ---- headers ---------------------------------------------------------------------------------------------------- */
 
-/* Appends one value to a column of `n` rows, making room for it; 0, or -1 without memory. */
+/* Appends one value to a column of `n` rows; returns 0, or -1 without memory. */
 static int ks_var_append(ks_var *v, int64_t n, const uint8_t *p, int32_t size, ks_block *block, int32_t buffer) {
     if (v->layout == KS_ABSENT) return 0;
     if (ks_var_reserve(v, n, 1, size > 0 ? size : 0)) return -1;
@@ -129,7 +129,7 @@ static int ks_var_append(ks_var *v, int64_t n, const uint8_t *p, int32_t size, k
     return 0;
 }
 
-/* A name whose bytes are not UTF-8 gets U+FFFD in the place of each wrong sequence, as in Kafka's consumers. */
+/* Appends a header's name; each sequence that is not UTF-8 becomes U+FFFD, as in Kafka's consumers. */
 static int ks_append_name(ks_rows *out, const uint8_t *key, int32_t size) {
     ks_var *v = &out->header_key;
     if (ks_var_reserve(v, out->headers_n, 1, 3 * (int64_t)size)) return -1;
@@ -148,7 +148,7 @@ int ks_append_header(ks_rows *out, const uint8_t *key, int32_t key_size, const u
 
 /* ---- a batch ---------------------------------------------------------------------------------------------------- */
 
-/* Reads the record at `p`; returns the beginning of the next one. */
+/* Reads the record at `p`; returns the start of the next one. */
 KS_INLINE const uint8_t *ks_next_record(const uint8_t *p, const uint8_t *end, ks_fields *f) {
     const uint8_t *next = ks_common_record(p, end, f);
     if (next) return next;
@@ -165,7 +165,7 @@ KS_INLINE const uint8_t *ks_next_record(const uint8_t *p, const uint8_t *end, ks
     return next;
 }
 
-/* Appends the headers of row `n`, whose record ends at `end`; 0, or -1 without memory. */
+/* Appends the headers of row `n`, whose record ends at `end`; returns 0, or -1 without memory. */
 static int ks_append_headers(ks_rows *out, int64_t n, const ks_fields *f, const uint8_t *end) {
     const uint8_t *p = f->headers, *key, *value;
     int32_t key_size, value_size;
@@ -178,8 +178,8 @@ static int ks_append_headers(ks_rows *out, int64_t n, const ks_fields *f, const 
     return 0;
 }
 
-/* Decodes a batch into the rows from `at` on, for which there is room; where it ended is in `at`. `usual`: offsets and
-   timestamps are wanted, headers, sizes and tombstones are not. */
+/* Decodes a batch into the rows from `at` on, for which space is reserved, and moves `at` past them. `usual`: offsets
+   and timestamps are wanted; headers, sizes and tombstones are not. */
 KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, ks_place *at, int key_layout, int value_layout, int usual) {
     const uint8_t *buffer_p = b->block ? b->block->data : NULL;
     int64_t n = at->n, last = n + b->count;
@@ -210,7 +210,7 @@ KS_INLINE int ks_decode_with(const ks_batch *b, ks_rows *out, ks_place *at, int 
             ks_put_value(&key, key_layout, n, bit, f.key, f.key_size, harmless);
             ks_put_value(&value, value_layout, n, bit, f.value, f.value_size, harmless);
             if (headers && ks_append_headers(out, n, &f, next)) return KS_NO_MEMORY;
-            if (b->unread) /* the next batch, while this one is written: reading and writing overlap */
+            if (b->unread) /* prefetches the next batch, so that reading it overlaps with writing this one */
                 for (size_t at_line = 0; at_line < (size_t)(next - p); at_line += KS_LINE) KS_FETCH_AHEAD(p, ahead + at_line);
             p = next;
         }
@@ -227,8 +227,8 @@ stopped:
     return KS_DECODED;
 }
 
-/* Decodes the rows of the batch at the offsets `kept` into the rows from `at` on, for which there is room; their records
-   have `bytes`. */
+/* Decodes the records of the batch at the offsets `kept` into the rows from `at` on, for which space is reserved; adds
+   their sizes to `bytes`. */
 static int ks_decode_some_at(const ks_batch *b, ks_rows *out, ks_place *at, const int64_t *kept, int64_t kept_n,
                              int64_t *bytes) {
     const uint8_t *buffer_p = b->block ? b->block->data : NULL;
@@ -269,7 +269,7 @@ static int ks_decode_some_at(const ks_batch *b, ks_rows *out, ks_place *at, cons
     return KS_DECODED;
 }
 
-/* A loop for the most common sets of columns, and one for all others; each also for processors with wider registers. */
+/* A loop for each of the most common sets of columns, and one for all others; each also for wider registers. */
 #define KS_DECODERS(suffix, target)                                                                 \
     target static int ks_decode_values##suffix(const ks_batch *b, ks_rows *out, ks_place *at) {     \
         return ks_decode_with(b, out, at, KS_ABSENT, KS_OFFSETS32, 1);                                 \
@@ -311,7 +311,7 @@ __attribute__((constructor)) static void ks_choose_decoders(void) {
         for (int64_t i = first; i < last; i++) to[i] = fill;                                   \
     }
 
-/* What is the same for all rows of [first, last); offsets are there already. */
+/* Writes the columns that depend only on the batch to the rows [first, last), whose offsets have been written. */
 static void ks_fill_batch(const ks_batch *b, ks_rows *out, int64_t first, int64_t last) {
     if (!(out->wanted >> KS_LEADER_EPOCH)) return;
     KS_FILL(int32_t, KS_LEADER_EPOCH, b->leader_epoch)
@@ -325,7 +325,7 @@ static void ks_fill_batch(const ks_batch *b, ks_rows *out, int64_t first, int64_
     if (out->wanted >> KS_SEQUENCE & 1) {
         int32_t *to = (int32_t *)out->fixed[KS_SEQUENCE].p;
         const int64_t *offsets = (const int64_t *)out->fixed[KS_OFFSET].p;
-        for (int64_t i = first; i < last; i++) /* goes on at 0 after the greatest, as a producer counts */
+        for (int64_t i = first; i < last; i++) /* 0 follows the greatest, as with producers */
             to[i] = b->base_sequence < 0 ? -1
                     : (int32_t)(((int64_t)b->base_sequence + (offsets[i] - b->base_offset)) & 0x7fffffff);
     }
@@ -333,7 +333,7 @@ static void ks_fill_batch(const ks_batch *b, ks_rows *out, int64_t first, int64_
 
 
 static int ks_is_regular(const ks_batch *b) {
-    return ks_has_regular_offsets(b) && b->count >= 0 && b->count <= (b->end - b->p) / 7; /* seven bytes are the least */
+    return ks_has_regular_offsets(b) && b->count >= 0 && b->count <= (b->end - b->p) / 7; /* 7: the smallest record */
 }
 
 int ks_decode_at(const ks_batch *b, ks_rows *out, ks_place *at) {
@@ -369,7 +369,7 @@ void ks_keep_rows(ks_rows *out, const ks_place *at, int64_t rows, int64_t bytes)
 int ks_decode(ks_batch *b, ks_rows *out) {
     if (!ks_is_regular(b)) return KS_DOUBTFUL;
     if (ks_rows_reserve(out, b->count, b->end - b->p)) return KS_NO_MEMORY;
-    ks_mark mark; /* only headers become part of `out` before the batch is known to be sound */
+    ks_mark mark; /* only headers are added to `out` before the batch is known to be sound */
     if (out->headers) mark = ks_rows_mark(out);
     ks_place at = {out->n, out->key.used, out->value.used, 0, 0, ks_buffer_of(b, out), 0, 0, NULL};
     int decoded = at.buffer < 0 ? KS_NO_MEMORY : ks_decode_at(b, out, &at);

@@ -1,6 +1,6 @@
 #include "columns/encode.h"
 
-/* Bytes of a record after its length field. A field is at most INT32_MAX bytes: sums cannot overflow. */
+/* The bytes of a record after its length field. A field has at most INT32_MAX bytes: sums cannot overflow. */
 KS_INLINE int64_t ks_body(const ks_bytes *key, const ks_bytes *value, const ks_bytes *headers,
                           uint64_t delta, uint64_t number) {
     return 1 + ks_short_size(delta) + ks_short_size(number) + (key ? ks_sized(key->n) : 1) + ks_sized(value->n) +
@@ -29,7 +29,7 @@ KS_INLINE ks_columns_row ks_columns_row_at(const ks_open_batch *batch, const ks_
     return row;
 }
 
-/* The batch goes on at `p`, with the record of this offset delta, zigzag. */
+/* Continues the batch at `p`, with this offset delta (zigzag) for the next record. */
 KS_INLINE void ks_go_on(ks_open_batch *batch, uint8_t *p, uint64_t number, int64_t latest) {
     batch->p = p;
     batch->count = (int64_t)(number >> 1);
@@ -38,15 +38,14 @@ KS_INLINE void ks_go_on(ks_open_batch *batch, uint8_t *p, uint64_t number, int64
 
 /* ---- a record at a time ---------------------------------------------------------------------------------------- */
 
-/* Prefetches the next bytes. A column is read once, from end to end, and the last write(2) has evicted the buffer from
-   the near caches. Past an end this does nothing. */
+/* Prefetches the next bytes: a column is read once, from start to end, and the last write(2) has evicted the buffer
+   from the near caches. Past an end this does nothing. */
 KS_INLINE void ks_prefetch(const uint8_t *from, int distance, const uint8_t *to) {
     __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)distance));
     __builtin_prefetch((const void *)((uintptr_t)to + (uintptr_t)distance), 1);
 }
 
-/* Appends records until one does not fit the batch or the buffer, or is not one to be taken without a closer look;
-   how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
+/* As `ks_encode`, record by record. */
 KS_INLINE int64_t ks_encode_each(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values,
                                  const ks_bytes *headers, const int64_t *times, int64_t n) {
     uint8_t *p = batch->p;
@@ -79,33 +78,33 @@ KS_INLINE int64_t ks_encode_each(ks_open_batch *batch, const ks_bytes *keys, con
 
 /* ---- runs of records -------------------------------------------------------------------------------------------- */
 
-/* Records whose times take as many bytes, as those of one time do, differ in little. The fields between the length and the
-   key of such a record are one word, in which only the number changes, and the time where it does; a field is copied with the
-   bytes behind it, which the next field overwrites. Hardly a branch depends on a record, so rows of all sizes cost the
-   same; the word of a small record has its length, too. */
+/* Records whose timestamp deltas have the same number of bytes are similar. The fields between the length and the key
+   of such a record are one word, in which only the offset delta (the "number") changes, and perhaps the timestamp. A
+   field is copied together with the bytes after it, which the next field overwrites. Almost no branch depends on a
+   record, so rows of all sizes cost the same. The word of a small record includes its length. */
 
 enum {
-    KS_SMALL = 63,      /* the greatest size whose varint has one byte, */
-    KS_MIDDLE = 8191,   /* and two */
+    KS_SMALL = 63,      /* the greatest size whose varint has one byte */
+    KS_MIDDLE = 8191,   /* the greatest size whose varint has two bytes */
     KS_MAX_FIELD = 256, /* longer fields are as fast one record at a time */
-    KS_FEW = 4,         /* starting a run costs more than so few records */
+    KS_FEW = 4,         /* for fewer records, starting a run does not pay */
     KS_MIN_RECORD = 7,    /* bytes of an empty record */
-    KS_MOST_BEFORE = 6    /* bytes of a word that has room for a missing key and a short length */
+    KS_MOST_BEFORE = 6    /* bytes of a word with space for a missing key and a short length */
 };
 
 /* The common parts of the records of a run. */
 typedef struct {
     int64_t n;
-    const int64_t *times;  /* NULL: all are one, whose delta is in the word */
-    int64_t base;          /* none of the times is before it */
-    uint64_t word;         /* of the word: a length without the sizes, a time's delta, the bits of "more" of both */
-    uint64_t number;       /* of the word: the first number, */
-    uint64_t number_bits;  /* the bits where it stands, */
-    uint64_t number_step;  /* and two, by which it grows */
+    const int64_t *times;  /* NULL: all are the same, and their delta is in the word */
+    int64_t base;          /* the lowest possible time */
+    uint64_t word;         /* in the word: a length without the sizes, a time's delta, continuation bits */
+    uint64_t number;       /* in the word: the first number */
+    uint64_t number_bits;  /* the bits of the number in the word */
+    uint64_t number_step;  /* in the word: 2, by which the number grows */
     int64_t word_size;
 } ks_run;
 
-/* The bits of a varint of up to three bytes, without those that say that more bytes follow; and those. */
+/* The bits of a varint of up to three bytes, without the continuation bits; and the continuation bits. */
 KS_INLINE uint64_t ks_spread(uint64_t z) { return (z & 0x7f) | (z & 0x3f80) << 1 | (z & 0x1fc000) << 2; }
 KS_INLINE uint64_t ks_more(int64_t size) { return 0x8080 >> (8 * (3 - size)); }
 
@@ -115,7 +114,7 @@ KS_INLINE void ks_copy_small(uint8_t *p, const uint8_t *from, int copied) {
     if (copied > 32) memcpy(p + 32, from + 32, 32);
 }
 
-/* The bits of a record's delta in the word, where the times differ. */
+/* The bits of a record's timestamp delta in the word, if the times differ. */
 KS_INLINE uint64_t ks_time_bits(const ks_run *run, int64_t i, int times) {
     return times ? ks_spread((uint64_t)(run->times[i] - run->base) << 1) << 16 : 0;
 }
@@ -128,7 +127,7 @@ KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *key
         uint8_t short_size = (uint8_t)(size << 1), short_key_size = (uint8_t)(key_size << 1);
         uint64_t word;
         ks_prefetch(values[i].p, 1024, p);
-        if (nulls) { /* -1 is 1 as a varint, and nothing to copy */
+        if (nulls) { /* -1 is 1 as a varint, and there is nothing to copy */
             short_size ^= (uint8_t)(size >> 63);
             size &= ~(size >> 63);
             short_key_size ^= (uint8_t)(key_size >> 63);
@@ -137,7 +136,7 @@ KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *key
         word = common + 2 * (uint64_t)(size + key_size) + number + ks_time_bits(run, i, times);
         memcpy(p, &word, 8);
         p += run->word_size;
-        number = ((number | ~bits) + run->number_step) & bits; /* the ones in between carry */
+        number = ((number | ~bits) + run->number_step) & bits; /* the one bits in between propagate the carry */
         *p++ = keys ? short_key_size : 1;
         if (keys) {
             ks_copy_small(p, keys[i].p, copied);
@@ -151,7 +150,7 @@ KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *key
     return p;
 }
 
-/* As `ks_put_run` of values of one size, none of which is null or has a key: all before a value is in its word. */
+/* As `ks_put_run` for non-null values of one size without keys: the word has everything before the value. */
 KS_INLINE uint8_t *ks_put_alike(uint8_t *p, const ks_run *run, const ks_bytes *values, int copied, int times) {
     const int64_t size = values[0].n, before = run->word_size + 2, total = before + size + 1;
     const uint64_t bits = run->number_bits, no_key = 1, sizes = no_key | (uint64_t)size << 9;
@@ -168,11 +167,11 @@ KS_INLINE uint8_t *ks_put_alike(uint8_t *p, const ks_run *run, const ks_bytes *v
     return p;
 }
 
-/* A varint of one or two bytes: of -1 to KS_MIDDLE. */
+/* Writes -1 to KS_MIDDLE as a varint of one or two bytes. */
 KS_INLINE uint8_t *ks_put_middle(uint8_t *p, int64_t n) {
     uint64_t z = (uint64_t)n << 1 ^ (uint64_t)(n >> 63);
     uint64_t two = z > 0x7f;
-    uint16_t both = (uint16_t)(z + (z & ~(uint64_t)0x7f) + (two << 7)); /* what is above 7 bits goes one up */
+    uint16_t both = (uint16_t)(z + (z & ~(uint64_t)0x7f) + (two << 7)); /* shifts the bits above the low 7 by one */
     memcpy(p, &both, 2);
     return p + 1 + two;
 }
@@ -184,7 +183,7 @@ KS_INLINE void ks_copy_slack(uint8_t *p, const uint8_t *from) {
     ((ks_half *)p)[1] = ((const ks_half *)from)[1];
 }
 
-/* A field with its size before it. KS_SLACK bytes are copied of a field that is not longer; else exactly its own bytes. */
+/* Writes a field with its size before it. Copies KS_SLACK bytes of a shorter field, else exactly the field's bytes. */
 KS_INLINE uint8_t *ks_put_with_slack(uint8_t *p, const ks_bytes *field) {
     const uint8_t *from = field->p;
     int64_t size = field->n < 0 ? 0 : field->n;
@@ -201,8 +200,8 @@ KS_INLINE int64_t ks_middle_size(const ks_bytes *field) {
     return 1 + (field->n > KS_SMALL) + (field->n & ~(field->n >> 63)); /* null: 1 */
 }
 
-/* Copies a field of `size` bytes in as many pieces as one of `widest` bytes takes, each of KS_SLACK bytes that begin
-   within: where sizes vary, a piece in vain costs less than a branch that is taken now and then. */
+/* Copies a field in as many pieces as one of `widest` bytes needs, each of KS_SLACK bytes that start within the field:
+   if sizes vary, a useless piece costs less than an unpredictable branch. */
 KS_INLINE uint8_t *ks_put_varied(uint8_t *p, const ks_bytes *field, int64_t widest) {
     const uint8_t *from = field->p;
     int64_t size = field->n & ~(field->n >> 63), last = size - KS_SLACK, third = last - KS_SLACK, second;
@@ -246,7 +245,7 @@ KS_INLINE uint8_t *ks_put_middle_run(uint8_t *p, const ks_run *run, const ks_wid
     return p;
 }
 
-/* The greatest size of a field of these rows; and whether there is a null, and whether sizes differ. */
+/* Returns the largest size of a field in these rows; sets whether there is a null, and whether sizes differ. */
 KS_INLINE int64_t ks_widest(const ks_bytes *bytes, int64_t n, ks_widths *widths) {
     int64_t max = 0, signs = 0, differ = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -254,7 +253,7 @@ KS_INLINE int64_t ks_widest(const ks_bytes *bytes, int64_t n, ks_widths *widths)
         differ |= bytes[i].n ^ bytes[0].n;
     }
     widths->nulls |= signs < 0;
-    if (!differ) return signs > 0 ? signs : 0; /* the size of all */
+    if (!differ) return signs > 0 ? signs : 0; /* the size of all fields */
     widths->differ = 1;
     for (int64_t i = 0; i < n; i++) max = bytes[i].n > max ? bytes[i].n : max;
     return max;
@@ -263,7 +262,7 @@ KS_INLINE int64_t ks_widest(const ks_bytes *bytes, int64_t n, ks_widths *widths)
 ks_widths ks_widths_of(const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers, int64_t n) {
     ks_widths widths = {.header = 1};
     if (headers) widths.header = ks_widest(headers, n, &widths);
-    widths.differ = 0; /* asked of keys and values */
+    widths.differ = 0; /* only for keys and values */
     widths.value = ks_widest(values, n, &widths);
     if (keys) widths.key = ks_widest(keys, n, &widths);
     return widths;
@@ -276,7 +275,7 @@ KS_INLINE int ks_same_time(const int64_t *times, int64_t n) {
     return differ == 0;
 }
 
-/* The first rows whose times are taken, not before the batch's first, and of as many bytes as the first one's delta. */
+/* The number of first rows with accepted times, not before the batch's base, whose deltas have `delta_size` bytes. */
 KS_INLINE int64_t ks_alike(const ks_open_batch *batch, const int64_t *times, int64_t n, int64_t delta_size) {
     const int64_t base = batch->base_timestamp, end = (int64_t)1 << (7 * delta_size - 1);
     if (base > INT64_MAX - end) return 0;
@@ -306,13 +305,13 @@ KS_INLINE uint8_t *ks_put_any_run(uint8_t *p, const ks_run *run, const ks_widths
     return ks_put_run(p, run, keys, values, 64, 0, times);
 }
 
-/* Appends records while several fit and none needs a check of its own; returns how many. */
+/* Appends records while several fit and none must be checked individually; returns how many. */
 KS_INLINE int64_t ks_encode_runs(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values,
                                  const ks_bytes *headers, const int64_t *times, int64_t n) {
     uint64_t delta = ks_delta(batch, times[0]), number;
     int64_t delta_size = ks_uvarint_size(delta), number_size, max_body, fits, done = 0;
     uint8_t *limit = batch->room - KS_SLACK, shift;
-    const ks_widths of_rows = batch->widths, *widths = &of_rows; /* no store can change it: it stays in registers */
+    const ks_widths of_rows = batch->widths, *widths = &of_rows; /* a copy that no store changes: kept in registers */
     ks_run run = {.base = batch->base_timestamp};
     if (limit > batch->full) limit = batch->full;
     if (limit > batch->enough) limit = batch->enough;
@@ -336,7 +335,7 @@ KS_INLINE int64_t ks_encode_runs(ks_open_batch *batch, const ks_bytes *keys, con
         fits = (limit - batch->p) / (max_body + 2);
         run.n = n - done < fits ? n - done : fits;
         if (run.n < KS_FEW) break;
-        fits = ((int64_t)1 << (7 * number_size - 1)) - batch->count; /* records whose numbers have as many bytes */
+        fits = ((int64_t)1 << (7 * number_size - 1)) - batch->count; /* records whose numbers have the same size */
         if (run.n > fits) run.n = fits;
         shift = (uint8_t)(8 * (2 + delta_size));
         run.word = (uint64_t)(run.word_size + 2) << 1 | (ks_spread(delta) | ks_more(delta_size)) << 16 |
@@ -357,10 +356,10 @@ KS_INLINE int64_t ks_encode_runs(ks_open_batch *batch, const ks_bytes *keys, con
     return done;
 }
 
-/* ---- rows that differ in all ------------------------------------------------------------------------------------ */
+/* ---- rows with nothing in common -------------------------------------------------------------------------------- */
 
-/* As `ks_encode_each` for rows with bytes behind their fields, and hardly a branch that depends on a row; it also stops
-   where a record or a number is large, or its time far from the batch's first. */
+/* As `ks_encode_each`, for a batch with slack, with almost no branch that depends on a row. Also stops at a large
+   record or number, or at a time far from the batch's base timestamp. */
 KS_INLINE int64_t ks_encode_varied(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values,
                                    const ks_bytes *headers, const int64_t *times, int64_t n) {
     uint8_t *p = batch->p, *limit = batch->room - KS_SLACK;
@@ -382,7 +381,7 @@ KS_INLINE int64_t ks_encode_varied(ks_open_batch *batch, const ks_bytes *keys, c
         if (ks_odd(batch, row.key, times[i]) || (delta | number) > 0x1fffff) break;
         if (body > KS_MIDDLE || body + 2 > limit - p) break;
         word = (ks_spread(number) | ks_more(number_size)) << (8 * delta_size) | ks_spread(delta) | ks_more(delta_size);
-        next = p + 1 + (body > KS_SMALL) + body; /* known before the fields are written, so rows overlap */
+        next = p + 1 + (body > KS_SMALL) + body; /* known before the fields are written: rows are written in parallel */
         p = ks_put_middle(p, body);
         *p++ = 0;
         memcpy(p, &word, 8);
@@ -400,8 +399,7 @@ KS_INLINE int64_t ks_encode_varied(ks_open_batch *batch, const ks_bytes *keys, c
     return i;
 }
 
-/* Appends records until one does not fit the batch or the buffer, or is not one to be taken without a closer look;
-   how many it appended. `keys` NULL: none has a key; `headers` NULL: none has headers. */
+/* As `ks_encode`: in runs if possible, then row by row. */
 KS_INLINE int64_t ks_encode_rows(ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values,
                                  const ks_bytes *headers, const int64_t *times, int64_t n) {
     int64_t done = 0, more;
@@ -444,7 +442,7 @@ static int64_t ks_encode_portable(ks_open_batch *batch, const ks_bytes *keys, co
 static ks_encode_function ks_encode_best = ks_encode_portable;
 
 #if defined(__x86_64__) && defined(__GNUC__)
-/* The same source, copies of 32 bytes in one register. */
+/* The same source, compiled for copies of 32 bytes in one register. */
 __attribute__((target("avx2,bmi2"))) static int64_t ks_encode_wide(
     ks_open_batch *batch, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers, const int64_t *times,
     int64_t n) {

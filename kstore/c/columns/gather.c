@@ -1,6 +1,6 @@
 #include "columns/gather.h"
 
-/* ---- a stretch of rows ---------------------------------------------------------------------------------------- */
+/* ---- a range of rows ------------------------------------------------------------------------------------------ */
 
 static inline void ks_apply_nulls(const ks_column *c, int64_t row, int64_t n, ks_bytes *out) {
     if (!c->validity) return;
@@ -8,8 +8,8 @@ static inline void ks_apply_nulls(const ks_column *c, int64_t row, int64_t n, ks
         if (!ks_bit(c->validity, c->offset + row + i)) out[i].n = -1;
 }
 
-/* Rows between offsets, from the `at`th offset on; returns whether all of them are sound: the sign bit of all differences
-   together tells. No difference can overflow unless the sign of one before it is set. */
+/* Gathers rows between offsets, from offset `at` on. All rows are sound if the sign bit of all differences together is
+   0. No difference can overflow unless the sign of one before it is set. */
 #define KS_GATHER_OFFSETS(load)                                                              \
     do {                                                                                     \
         for (; i < n; i++) {                                                                 \
@@ -35,7 +35,7 @@ static int (*ks_gather_offsets)(const ks_column *, int64_t, int64_t, ks_bytes *)
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* The same, four rows at a time. */
+/* The same as ks_gather_offsets_portable, four rows at a time. */
 __attribute__((target("avx2"))) static int ks_gather_offsets_wide(const ks_column *c, int64_t at, int64_t n,
                                                                   ks_bytes *out) {
     const __m256i data = _mm256_set1_epi64x((int64_t)(uintptr_t)c->data), largest = _mm256_set1_epi64x(INT32_MAX);
@@ -77,7 +77,7 @@ __attribute__((constructor)) static void ks_gather_choose(void) {
 }
 #endif
 
-/* The end of the memory that can be read behind a row; NULL if that is not known. Null rows begin before it, too. */
+/* The end of the readable memory after the rows; NULL if it is not known. Null rows start before it, too. */
 static const uint8_t *ks_readable(const ks_column *c) {
     switch (c->layout) {
     case KS_STRIDED:
@@ -89,15 +89,15 @@ static const uint8_t *ks_readable(const ks_column *c) {
     }
 }
 
-/* Of the rows [0, n) those at the beginning that have KS_SLACK readable bytes each; all with `slack` 0 if there are none.
-   Each row is looked at: that offsets do not fall cannot be relied on while another thread may change them. */
+/* Returns how many of the first `n` rows have KS_SLACK readable bytes each; all with `slack` 0 if the first has not.
+   Checks each row: another thread may change the offsets, so they might not rise. */
 static int64_t ks_roomy(const ks_column *c, const ks_bytes *rows, int64_t n, int *slack) {
     uintptr_t last = (uintptr_t)ks_readable(c), left = 0;
     int64_t roomy = 0;
     *slack = 0;
     if (last < KS_SLACK) return n;
     last -= KS_SLACK;
-    for (int64_t i = 0; i < n; i++) left |= last - (uintptr_t)rows[i].p; /* a sign where a row begins behind it */
+    for (int64_t i = 0; i < n; i++) left |= last - (uintptr_t)rows[i].p; /* a sign bit if a row starts after it */
     if ((intptr_t)left >= 0) roomy = n;
     else while (roomy < n && (uintptr_t)rows[roomy].p <= last) roomy++;
     if (roomy == 0) return n;
@@ -134,7 +134,7 @@ int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now,
     if (c->width == 8 && c->stride == 8 && !c->validity && !c->has_nat && divisor == 1 && c->multiplier == 1) {
         uint64_t wrong = 0;
         memcpy(out, c->data + 8 * at, 8 * (size_t)n);
-        for (i = 0; i < n; i++) wrong |= (uint64_t)out[i] + 1; /* a sign: below -1, or the largest, which is seen to below */
+        for (i = 0; i < n; i++) wrong |= (uint64_t)out[i] + 1; /* a sign bit: below -1, or the largest, handled below */
         if (!(wrong >> 63)) return n;
     }
     for (i = 0; i < n; i++) {
@@ -154,7 +154,7 @@ int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now,
 
 int64_t ks_gather_no_headers(const ks_column *c, int64_t row, int64_t n, ks_bytes none, ks_bytes *out) {
     int64_t at = c->offset + row, i = 0, from, to;
-    if (c->layout == KS_LIST32 && !c->validity) { /* the usual one, in a loop of its own */
+    if (c->layout == KS_LIST32 && !c->validity) { /* the usual layout, in a separate loop */
         const int64_t low = c->low, high = c->high;
         for (; i < n; i++) {
             from = ks_i32(c->offsets, at + i);

@@ -1,10 +1,9 @@
 /* Columns of records in memory of other libraries.
 
-   `ks_gather` turns rows of any layout into pointers and sizes for the encoder (encode.h): only this file knows the
+   `ks_gather` converts rows of any layout into pointers and sizes for the encoder (encode.h): only this file knows the
    layouts of incoming columns. Offsets, views and dictionary indices are not trusted: each is loaded once and checked,
-   and the loaded value is used, even if another thread changes the memory meanwhile. The Arrow C interface does not say
-   how large a buffer is; it gives `low` and `high`, the bounds of offsets. Loads go through memcpy: memory need not be
-   aligned. */
+   and the loaded value is used, even if another thread changes the memory. The Arrow C interface does not provide the
+   size of a buffer, but the bounds of offsets, `low` and `high`. Loads use memcpy: memory need not be aligned. */
 #ifndef KSTORE_GATHER_H
 #define KSTORE_GATHER_H
 
@@ -21,13 +20,13 @@ struct ks_column {
     int is_unsigned;            /* indices and times */
     int64_t length;             /* rows */
     int64_t offset;             /* of row 0 within the buffers */
-    const uint8_t *validity;    /* a bit a row from `offset` on; NULL: nothing is null */
+    const uint8_t *validity;    /* a bit per row from `offset` on; NULL: nothing is null */
     const uint8_t *data;        /* bytes, rows, views, ks_bytes, indices, numbers; never NULL */
     const uint8_t *offsets;
     int64_t width, stride;
     int64_t low, high;          /* every offset is within [low, high] */
-    const uint8_t *buffers;     /* what views point into: an array of pointers, */
-    const uint8_t *sizes;       /* and of their sizes */
+    const uint8_t *buffers;     /* an array of pointers to the buffers of views */
+    const uint8_t *sizes;       /* an array of the sizes of these buffers */
     int64_t buffers_count;
     int64_t multiplier, divisor; /* of times: one of them is 1 */
     int has_nat;                /* times: INT64_MIN is null, too */
@@ -35,14 +34,14 @@ struct ks_column {
     const ks_column *names;     /* of headers */
 };
 
-/* Why a row cannot be taken. */
+/* Why a row is refused. */
 enum ks_column_fault {
     KS_COLUMN_FINE = 0,
     KS_OFFSETS_FALL,      /* an offset below the one before, or outside [low, high] */
     KS_VIEW_SIZE,         /* a negative size */
     KS_VIEW_BUFFER,       /* no such buffer */
-    KS_VIEW_BOUNDS,       /* outside of its buffer */
-    KS_NO_SUCH_INDEX,     /* outside of the dictionary */
+    KS_VIEW_BOUNDS,       /* outside its buffer */
+    KS_NO_SUCH_INDEX,     /* outside the dictionary */
     KS_NULL_NAME,         /* a header without a name */
     KS_HEADERS_TOO_LARGE, /* more than a record can hold */
     KS_TOO_LARGE,         /* a field of more than 2 GiB */
@@ -53,7 +52,7 @@ static inline int32_t ks_i32(const uint8_t *p, int64_t i) { int32_t x; memcpy(&x
 static inline int64_t ks_i64(const uint8_t *p, int64_t i) { int64_t x; memcpy(&x, p + 8 * i, 8); return x; }
 static inline int ks_bit(const uint8_t *bits, int64_t i) { return bits[i >> 3] >> (i & 7) & 1; }
 
-/* A number of `width` bytes. An unsigned one above INT64_MAX comes out negative, which no caller takes. */
+/* A number of `width` bytes. An unsigned one above INT64_MAX becomes negative, which every caller refuses. */
 KS_INLINE int64_t ks_number(const uint8_t *p, int64_t width, int is_unsigned) {
     uint8_t a;
     uint16_t b;
@@ -91,7 +90,7 @@ KS_INLINE int ks_view_row(const ks_column *c, int64_t at, ks_bytes *out) {
     return KS_COLUMN_FINE;
 }
 
-/* Row `row`, for layouts of bytes other than KS_DICTIONARY. */
+/* Reads row `row`, for layouts of bytes other than KS_DICTIONARY. */
 static inline int ks_row(const ks_column *c, int64_t row, ks_bytes *out) {
     int64_t at = c->offset + row;
     if (c->validity && !ks_bit(c->validity, at)) { out->p = c->data; out->n = -1; return KS_COLUMN_FINE; }
@@ -127,17 +126,18 @@ static inline int ks_any_row(const ks_column *c, int64_t row, ks_bytes *out) {
     return c->layout == KS_DICTIONARY ? ks_looked_up(c, row, out) : ks_row(c, row, out);
 }
 
-/* Rows [row, row + n) as pointers and sizes; how many of them are sound, and why the next one is not. With `slack`
-   KS_SLACK bytes can be read from where each of them begins; it may be the cause of a smaller number. */
+/* Stores pointers and sizes of rows [row, row + n); returns how many of them are sound, and in `fault` why the next one
+   is not. With `slack` KS_SLACK bytes are readable from the start of each; fewer rows may be returned to ensure this.
+   */
 int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *slack, int *fault);
 
-/* Rows [row, row + n) as milliseconds, `now` where they are null; how many are sound. -1, no time, is the only one
-   before the epoch that there is, and in finer units only if it is exactly that. */
+/* Stores rows [row, row + n) as milliseconds, `now` for nulls; returns how many are sound. The only time before the
+   epoch is -1 ms, which means no time; in finer units it must be exactly that. */
 int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now, int64_t *out, int *fault);
 
 /* ---- headers -------------------------------------------------------------------------------------------------- */
 
-/* The first and one past the last header of `row`; both 0 for none. */
+/* Stores the first and one past the last header of `row`, both 0 if there is none. */
 static inline int ks_list_row(const ks_column *c, int64_t row, int64_t *from, int64_t *to) {
     int64_t at = c->offset + row;
     *from = *to = 0;
@@ -148,13 +148,13 @@ static inline int ks_list_row(const ks_column *c, int64_t row, int64_t *from, in
     return KS_COLUMN_FINE;
 }
 
-/* Gives rows [row, row + n) of headers `none` for as long as they have none; how many that were. */
+/* Stores `none` for the rows from `row` on that have no headers, at most `n`; returns their number. */
 int64_t ks_gather_no_headers(const ks_column *c, int64_t row, int64_t n, ks_bytes none, ks_bytes *out);
 
-/* The size of the header section of headers [from, to), with their count; negative: a fault. */
+/* The size of the header section of headers [from, to), including the count; negative: a fault. */
 int64_t ks_headers_size(const ks_column *c, int64_t from, int64_t to);
 
-/* Writes that section, of at most `room` bytes; returns its size, or 0 if its parts have changed meanwhile. */
+/* Writes that section, of at most `room` bytes; returns its size, or 0 if the headers have changed since measured. */
 int64_t ks_put_headers(const ks_column *c, int64_t from, int64_t to, uint8_t *out, int64_t room);
 
 #endif

@@ -16,13 +16,13 @@ void ks_latest_clear(ks_latest *l) {
     l->capacity = l->live = 0;
 }
 
-/* The offset that an entry of the map stands for; -1 for a tombstone. */
+/* The offset of an entry of the map; -1 for a tombstone. */
 KS_INLINE int64_t ks_latest_offset(const ks_latest *l, uint32_t ordinal) {
     if (l->is_numbered) return l->offsets[ordinal];
     return ordinal == KS_NO_RECORD ? -1 : l->first + ordinal;
 }
 
-/* Gives the next number to a key that is new; the number, or KS_MAP_NO_MEMORY. */
+/* Assigns the next number to a new key; returns the number, or KS_MAP_NO_MEMORY. */
 static int64_t ks_latest_number(ks_latest *l, ks_key k) {
     int64_t number = l->map.size;
     if (number >= KS_MOST_ORDINALS) return KS_MAP_NO_MEMORY;
@@ -38,7 +38,7 @@ static int64_t ks_latest_number(ks_latest *l, ks_key k) {
     return number;
 }
 
-/* Takes up to KS_AT_ONCE keys; 0, or KS_MAP_NO_MEMORY. */
+/* Puts up to KS_AT_ONCE keys; returns 0, or KS_MAP_NO_MEMORY. */
 static int ks_latest_put(ks_latest *l, const ks_key *keys, const uint32_t *newest, int count) {
     int64_t before[KS_AT_ONCE];
     if (ks_keymap_put_all(&l->map, keys, newest, count, INT64_MAX, before) == KS_MAP_NO_MEMORY) return KS_MAP_NO_MEMORY;
@@ -47,7 +47,7 @@ static int ks_latest_put(ks_latest *l, const ks_key *keys, const uint32_t *newes
     return 0;
 }
 
-/* The same, where the map has numbers. */
+/* The same for a map of numbers. */
 static int ks_latest_put_numbered(ks_latest *l, const ks_key *keys, const int64_t *newest, int count) {
     for (int i = 0; i < count; i++) ks_keymap_prefetch(&l->map, keys[i]);
     for (int i = 0; i < count; i++) ks_keymap_prefetch_slot(&l->map, keys[i]);

@@ -1,41 +1,41 @@
-/* The offset of each key's newest record, learned from columns of keys in the order of the log.
+/* The offset of each key's newest record, from columns of keys in the order of the log.
 
-   The offset map (keymap.h) gives 32 bits by a key's hash: how far the offset lies behind the first one. Where a log has
-   too many offsets for that, the bits are the key's number instead, from 0 in the order in which keys appear, and an array
-   gives the offset by the number. So memory grows with the keys, and not with the records. */
+   The offset map (keymap.h) stores 32 bits for a key's hash: the offset minus the first one. If a log has too many
+   offsets for that, the bits are the key's number instead, from 0 in the order in which keys appear, and an array has
+   the offset for each number. So memory grows with the keys, and not with the records. */
 #ifndef KSTORE_LATEST_H
 #define KSTORE_LATEST_H
 
 #include "keymap.h"
 
-#define KS_NO_RECORD UINT32_MAX /* in place of an offset: the newest record is a tombstone */
+#define KS_NO_RECORD UINT32_MAX /* instead of an offset: the newest record is a tombstone */
 
 typedef struct {
     ks_keymap map;
     int64_t first;      /* offset */
     int is_numbered;    /* the map has numbers of keys */
     int64_t *offsets;   /* by number; -1: the newest record is a tombstone */
-    int64_t capacity;   /* numbers that there is room for */
-    int64_t live;       /* keys whose newest record is none */
+    int64_t capacity;   /* of `offsets` */
+    int64_t live;       /* keys whose newest record is not a tombstone */
 } ks_latest;
 
-/* For offsets in [first, end). */
+/* Starts with no keys; offsets will be in [first, end). */
 void ks_latest_start(ks_latest *l, const uint8_t secret[16], int bits, int64_t first, int64_t end);
 
 void ks_latest_clear(ks_latest *l);
 
-/* Takes `n` records: their offsets, where each key begins and ends in `bytes`, the bits of keys that are not null (NULL:
-   none is), and whether each has no value. 0, or KS_MAP_NO_MEMORY; for more than 2^32 - 2 keys, too. */
+/* Adds `n` records: their offsets, the places of the keys in `bytes`, the bits of keys that are not null (NULL: none is
+   null), and whether each is a tombstone. Returns 0, or KS_MAP_NO_MEMORY, also for more than 2^32 - 2 keys. */
 int ks_latest_add(ks_latest *l, const int64_t *offsets, const int32_t *places, const uint8_t *bytes, const uint8_t *valid,
                   const uint8_t *tombstones, int64_t n);
 
-/* The offset of the newest record of a key; -1 for a tombstone, and for a key that is not there. */
+/* The offset of a key's newest record; -1 for a tombstone, and for an unknown key. */
 int64_t ks_latest_find(const ks_latest *l, const uint8_t *key, size_t n);
 
-/* Writes the offsets of the `live` newest records, in no order. */
+/* Writes the offsets of the `live` newest records, unsorted. */
 void ks_latest_list(const ks_latest *l, int64_t *to);
 
-/* Writes 64 bits of the hashes of the `live` keys, in no order. */
+/* Writes 64 bits of the hashes of the `live` keys, unsorted. */
 void ks_latest_hashes(const ks_latest *l, uint64_t *to);
 
 #endif

@@ -1,20 +1,20 @@
-/* The layouts of a column in memory, for columns that are read and columns that are written. */
+/* The layouts of a column in memory, for reading and writing columns. */
 #ifndef KSTORE_LAYOUT_H
 #define KSTORE_LAYOUT_H
 
-#define KS_SLACK 64 /* so many bytes behind a block, or behind the beginning of a row, a copy in whole words may read */
+#define KS_SLACK 64 /* bytes after a block, or from the start of a row on, that a copy in whole words may access */
 
 enum ks_layout {
     KS_ABSENT,    /* out: the column is not wanted; in: every row is null */
-    KS_OFFSETS32, /* bytes between one offset and the next */
+    KS_OFFSETS32, /* each row is the bytes between two offsets */
     KS_OFFSETS64,
-    KS_VIEWS,     /* 16 bytes a row: size, then the bytes or where they are */
-    /* Only columns that come in: */
+    KS_VIEWS,     /* 16 bytes per row: the size, then the bytes or their place */
+    /* Only for incoming columns: */
     KS_STRIDED,   /* `width` bytes every `stride` bytes */
-    KS_PADDED,    /* the same, less the NUL bytes at the end (NumPy's S) */
+    KS_PADDED,    /* the same, without the NUL bytes at the end (NumPy's S) */
     KS_POINTERS,  /* ks_bytes */
     KS_DICTIONARY,
-    KS_LIST32,    /* names and items between one offset and the next: headers */
+    KS_LIST32,    /* headers: each row is the names and items between two offsets */
     KS_LIST64,
     KS_TIMES      /* numbers of `width` bytes every `stride` bytes */
 };

@@ -4,7 +4,7 @@
 
 #include "crc32c.h"
 
-#define KS_VIEW_WINDOW ((size_t)8 << 20)  /* memory that views point into is kept: few large blocks give few buffers */
+#define KS_VIEW_WINDOW ((size_t)8 << 20)  /* views keep the memory: few large blocks mean few buffers */
 
 void ks_window_close(ks_reader *r) {
     ks_block_drop(r->window);
@@ -76,7 +76,7 @@ __attribute__((noinline)) int ks_fits_in(ks_reader *r, const uint8_t *p, int64_t
     if (r->fd < 0) memcpy(next, r->memory + behind, sizeof next);
     else if (ks_read_held(&r->held, r->fd, next, sizeof next, behind) != sizeof next) return 0;
     int64_t next_base = ks_load64(next);
-    return next_base > last || next_base < r->min_base; /* a next batch below `min_base` is wrong itself */
+    return next_base > last || next_base < r->min_base; /* below `min_base`, the next batch is the wrong one */
 }
 
 void ks_passed(ks_reader *r, const uint8_t *p, int64_t size) {
@@ -122,7 +122,8 @@ void ks_describe(const uint8_t *p, ks_batch *b) {
     b->transactional = (attributes & KS_TRANSACTIONAL_BIT) != 0;
 }
 
-/* The first of the kept offsets, from `at` on, that is not below `offset`: by steps that double, since it is near. */
+/* The number of the first kept offset, from number `at` on, that is not below `offset`; doubles its steps, as it is
+   near. */
 static int64_t ks_kept_from(const ks_reader *r, int64_t at, int64_t offset) {
     int64_t step = 1, low = at;
     while (at < r->kept_n && r->kept[at] < offset) {
@@ -140,7 +141,7 @@ static int64_t ks_kept_from(const ks_reader *r, int64_t at, int64_t offset) {
 }
 
 int64_t ks_kept_between(ks_reader *r, int64_t base, int64_t last) {
-    if (r->kept_at && r->kept[r->kept_at - 1] >= base) r->kept_at = 0; /* the caller went back */
+    if (r->kept_at && r->kept[r->kept_at - 1] >= base) r->kept_at = 0; /* the caller moved back */
     r->kept_at = ks_kept_from(r, r->kept_at, base);
     int64_t at = r->kept_at;
     if (at < r->kept_n && r->kept[at] <= last) at = ks_kept_from(r, at, last + 1);
@@ -171,7 +172,7 @@ static int ks_grow_decompressed(ks_output *out, size_t used, size_t capacity) {
     return 0;
 }
 
-/* Decompresses the batch at `p`; 0, or -1. */
+/* Decompresses the batch at `p`; returns 0, or -1 on failure. */
 static int ks_unpack(ks_reader *r, const uint8_t *p, int64_t size) {
     ks_output out = {NULL, 0, ks_grow_decompressed, r};
     int64_t decompressed = r->unpack(ks_load16(p + KS_ATTRIBUTES_AT) & KS_CODEC_MASK, p + KS_RECORDS_AT,
@@ -186,7 +187,7 @@ static int ks_unpack(ks_reader *r, const uint8_t *p, int64_t size) {
     return 0;
 }
 
-/* The rows of the batch in `staged` that are wanted at all; offsets rise. */
+/* Selects the rows of `staged` in the wanted range; offsets rise. */
 static void ks_stage(ks_reader *r, int64_t next_offset) {
     const int64_t *offsets = (const int64_t *)r->staged.fixed[KS_OFFSET].p;
     int64_t from = 0, to = r->staged.n;
@@ -197,7 +198,7 @@ static void ks_stage(ks_reader *r, int64_t next_offset) {
     r->staged_to = to;
 }
 
-/* As ks_take_staged, where only some rows of the batch are kept: run by run. */
+/* As ks_take_staged, if only some rows of the batch are kept: run by run. */
 static int ks_take_kept(ks_reader *r) {
     const int32_t *sizes = (const int32_t *)r->staged.sizes.p;
     const int64_t *offsets = (const int64_t *)r->staged.fixed[KS_OFFSET].p;
@@ -217,7 +218,7 @@ static int ks_take_kept(ks_reader *r) {
         if (last > first) {
             if (ks_rows_take(r->out, &r->staged, first, last - first, bytes)) return -1;
             r->next_offset = offsets[last - 1] + 1;
-        } else if (first < to && offsets[first] == wanted) { /* no room for it */
+        } else if (first < to && offsets[first] == wanted) { /* it does not fit */
             break;
         }
         first = last;
@@ -227,7 +228,7 @@ static int ks_take_kept(ks_reader *r) {
     return 0;
 }
 
-/* Moves staged rows to `out` while there is room; 0, or -1 without memory. */
+/* Moves staged rows to `out` while they fit; returns 0, or -1 without memory. */
 static int ks_take_staged(ks_reader *r) {
     if (r->kept) return ks_take_kept(r);
     const int32_t *sizes = (const int32_t *)r->staged.sizes.p;
@@ -248,7 +249,8 @@ static int ks_take_staged(ks_reader *r) {
     return 0;
 }
 
-/* After the first whole batch of `out`, of `size` bytes that became `decompressed`: makes room for the estimated rest. */
+/* Called after the first whole batch of `out`, of `size` bytes, `decompressed` once decompressed: reserves space for
+   the estimated rest. */
 static void ks_expect(ks_reader *r, int64_t decompressed, int64_t size) {
     ks_rows *out = r->out;
     double bytes = (double)out->bytes + (double)decompressed / (double)size * (double)r->bytes_ahead;
@@ -259,8 +261,8 @@ static void ks_expect(ks_reader *r, int64_t decompressed, int64_t size) {
     r->expected = 1;
 }
 
-/* Before the first whole batch, of `size` bytes that become `decompressed`: makes room as the columns before needed it, and
-   for `spare` more bytes of keys and of values. */
+/* Called before the first whole batch, of `size` bytes, `decompressed` once decompressed: reserves space by the needs
+   of the previous columns, and `spare` more bytes of keys and of values. */
 static void ks_expect_alike(ks_reader *r, int64_t decompressed, int64_t size, int64_t spare) {
     const ks_mark *previous = &r->previous;
     if (r->expected || r->kept || r->out->n || previous->bytes <= 2 * decompressed) return;
@@ -274,18 +276,18 @@ static void ks_expect_alike(ks_reader *r, int64_t decompressed, int64_t size, in
     r->expected = 1;
 }
 
-/* Room for all rows that are kept, by what those so far took. */
+/* Reserves space for all kept rows, by the size of those so far. */
 static void ks_expect_kept(ks_reader *r) {
     ks_rows *out = r->out;
     double times = (double)(r->kept_n - r->kept_at) / (double)out->n + 1;
     double most = (double)r->max_bytes / (double)(out->bytes ? out->bytes : 1);
-    if (out->n < 100 && times > 100) return; /* too few to tell */
+    if (out->n < 100 && times > 100) return; /* too few for an estimate */
     if (times > most) times = most;
     if (times > 1.5) ks_rows_expect(out, times * 1.05, 0);
     r->expected = 1;
 }
 
-/* Whether the batch may be decoded piece by piece: all its rows go into `out`, and its records are small. */
+/* Whether the batch may be decoded piece by piece: all its rows are wanted and fit, and its records are small. */
 static int ks_suits_pieces(const ks_reader *r, const uint8_t *p, const ks_batch *b, int64_t size) {
     int64_t decompressed = size - KS_RECORDS_AT;
     return size > 2 * KS_PIECE && b->compression == 0 && !(ks_load16(p + KS_ATTRIBUTES_AT) & KS_CONTROL_BIT) &&
@@ -295,24 +297,24 @@ static int ks_suits_pieces(const ks_reader *r, const uint8_t *p, const ks_batch 
            decompressed <= r->max_bytes - r->out->bytes;
 }
 
-/* Notes what lies around a batch that is not compressed. Of a file it was read just now; of memory, never. */
+/* Describes the memory around an uncompressed batch. That of a file has just been read, other memory never. */
 static void ks_lies_in_source(const ks_reader *r, ks_batch *b) {
     b->unread = r->fd < 0;
     b->safe = r->fd < 0 ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;
 }
 
-/* For a batch larger than a cache: for each piece checks the checksum and decodes the records, then reads the next piece
-   into the same memory. KS_DECODED, or nothing has changed and the batch may be read as a whole. */
+/* For a batch larger than a cache: adds each piece to the checksum and decodes its records, then reads the next piece
+   into the same memory. Returns KS_DECODED, or changes nothing, and the batch may be read as a whole. */
 static enum ks_decoded ks_decode_in_pieces(ks_reader *r, const uint8_t *head, ks_batch *b, int64_t size) {
     ks_rows *out = r->out;
     const int64_t rows = b->count, first = out->n;
     ks_mark mark = ks_rows_mark(out);
     ks_place at = {first, out->key.used, out->value.used, 0, 0, 0, 1, 0, NULL};
     uint32_t crc = ks_crc32c(0, head + KS_ATTRIBUTES_AT, KS_RECORDS_AT - KS_ATTRIBUTES_AT);
-    int64_t done = KS_RECORDS_AT, summed = KS_RECORDS_AT; /* bytes of the batch that are decoded; bytes that `crc` covers */
+    int64_t done = KS_RECORDS_AT, summed = KS_RECORDS_AT; /* bytes decoded; bytes that `crc` covers */
     ks_expect_alike(r, size - KS_RECORDS_AT, size, KS_PIECE);
-    /* Where room was made as it was needed before, a column gets more piece by piece. Room for all bytes of the batch would
-       be mostly empty in a column of short keys, which would be moved into a smaller block in the end. */
+    /* If space is reserved by the needs of previous columns, columns grow piece by piece. Space for all bytes of the
+       batch would be mostly unused in a column of short keys, which would be moved into a smaller block in the end. */
     if (ks_rows_reserve(out, rows, r->expected ? KS_PIECE : size - KS_RECORDS_AT)) return KS_NO_MEMORY;
     while (summed < size) {
         int64_t to = size - summed < KS_PIECE ? size : summed + KS_PIECE;
@@ -342,7 +344,7 @@ back:
     return KS_DOUBTFUL;
 }
 
-/* Goes past a batch of `decompressed` bytes, all of whose rows are in `out` now. */
+/* Moves past a batch of `decompressed` bytes whose rows have all been added to `out`. */
 static void ks_used_whole(ks_reader *r, const uint8_t *p, const ks_batch *b, int64_t size, int64_t decompressed) {
     if (!r->expected && r->kept) ks_expect_kept(r);
     if (!r->expected && !r->kept) ks_expect(r, decompressed, size);
@@ -454,7 +456,7 @@ enum ks_stop ks_read(ks_reader *r) {
         r->seen_rows += b.count;
         ks_used_up(r, p, size);
         ks_stage(r, last_offset + 1);
-        if (r->staged_from == r->staged_to) { /* no row of the range */
+        if (r->staged_from == r->staged_to) { /* no row is in the range */
             if (r->staged_next < 0) return KS_PAST;
             r->next_offset = r->staged_next;
         }

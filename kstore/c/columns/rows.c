@@ -12,7 +12,7 @@ void ks_rows_like(ks_rows *rows, const ks_rows *of, int measured) {
     rows->measured = measured;
 }
 
-/* ---- room ------------------------------------------------------------------------------------------------------- */
+/* ---- space ------------------------------------------------------------------------------------------------------ */
 
 static size_t ks_place_width(int layout) { return layout == KS_OFFSETS32 ? 4 : layout == KS_OFFSETS64 ? 8 : sizeof(ks_view); }
 
@@ -123,7 +123,7 @@ void ks_rows_back(ks_rows *rows, const ks_mark *mark) {
 /* Copies a few rows from a large block into a small one, since the result may live long. */
 static void ks_vec_fit(ks_vec *v, size_t used) {
     if (!v->p || used > v->capacity / 2 || v->capacity < 4096) return;
-    if (used > (1 << 20) && used > v->capacity / 8) return; /* untouched pages are not resident: unused room is free */
+    if (used > (1 << 20) && used > v->capacity / 8) return; /* untouched pages are not resident and cost nothing */
     ks_block *block = ks_block_new(used);
     if (!block) return;
     memcpy(block->data, v->p, used);
@@ -189,7 +189,7 @@ static int64_t ks_begin_of(const ks_var *v, int64_t row) {
     return v->layout == KS_OFFSETS32 ? ((const int32_t *)v->places.p)[row] : ((const int64_t *)v->places.p)[row];
 }
 
-/* Appends the rows [first, first + count) of `from` to `to`, which has n; layouts are the same. */
+/* Appends rows [first, first + count) of `from` to `to`, which has `n` rows and the same layout. */
 static int ks_var_take(ks_var *to, int64_t n, const ks_var *from, int64_t first, int64_t count, const int32_t *buffers) {
     if (to->layout == KS_ABSENT || count == 0) return to->layout == KS_ABSENT ? 0 : ks_var_reserve(to, n, 0, 0);
     int64_t begin = 0, bytes = 0;
