@@ -1,4 +1,4 @@
-/* Whether a batch belongs to an aborted transaction. Independent of Python. */
+/* Whether a batch belongs to an aborted transaction. */
 #ifndef KSTORE_ABORTED_H
 #define KSTORE_ABORTED_H
 
@@ -8,8 +8,7 @@ typedef struct {
     int64_t producer_id, first, last; /* the offsets of its first batch and of its marker */
 } ks_span;
 
-/* Whether the batch at `p` is transactional data of a producer within one of its `spans`. These are sorted by producer
-   and first offset. */
+/* Whether the batch at `p` is transactional data within a span of its producer; `spans` are sorted. */
 static inline int ks_is_aborted(const ks_span *spans, int64_t n, const uint8_t *p) {
     if (p[KS_MAGIC_AT] != 2) return 0;
     if ((ks_load16(p + KS_ATTRIBUTES_AT) & (KS_TRANSACTIONAL_BIT | KS_CONTROL_BIT)) != KS_TRANSACTIONAL_BIT) return 0;

@@ -1,6 +1,4 @@
-/* Bits by ordinal, in pages that are allocated on demand: a range without a bit takes no memory.
-
-   Independent of Python. */
+/* Bits by ordinal, in pages that are allocated on demand: a range without a bit takes no memory. */
 #ifndef KSTORE_BITS_H
 #define KSTORE_BITS_H
 

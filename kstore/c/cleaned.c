@@ -218,8 +218,7 @@ typedef struct {
         if (more - 1 >= 0x7f) goto uncommon;            \
     }
 
-/* Reads a record that is common, as for ks_common_record, and canonical. Returns the start of the next one, or NULL for
-   any other record. */
+/* Reads a record that is common (ks_common_record) and canonical; returns the start of the next one, otherwise NULL. */
 static inline const uint8_t *ks_plain_record(const uint8_t *p, const uint8_t *end, uint64_t *timestamp, int64_t *delta) {
     if (end - p < KS_HEAD) return NULL;
     KS_READ_SHORTEST(size, p, uncommon)
@@ -264,9 +263,8 @@ static inline void ks_copy_run(ks_rebuilding *b) {
     b->run = NULL;
 }
 
-/* Copies records while they are plain. A small one with an unchanged timestamp delta is always copied, and overwritten
-   by the next one if it is not kept: no processor could predict a branch on that. Returns 0 if a kept record is out of
-   order. */
+/* Copies records while they are plain; returns 0 if a kept record is out of order. A small one with an unchanged
+   timestamp delta is always copied, and overwritten if it is not kept: a branch on that would be unpredictable. */
 static int ks_copy_plain(const ks_cleaner *c, ks_rebuilding *b, const uint8_t *end, ks_stamps *t) {
     const int64_t last_delta = c->b.last - c->b.base;
     const uint8_t *p = b->p, *next;

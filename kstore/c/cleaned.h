@@ -1,9 +1,8 @@
-/* The second pass of compaction over batches of format 2 (SEMANTICS 7.16 to 7.22): each is dropped, kept unchanged,
-   emptied or rebuilt.
+/* The second pass of compaction over v2 batches (SEMANTICS 7.16 to 7.22): each is dropped, kept, emptied or rebuilt.
 
    A kept batch is copied only if the output cannot be a part of the input. Every count, length and offset is checked
    before it is used. A fault ends the pass with a step that names it. A batch that needs Python (a codec, formats 0 and
-   1) also ends it: the caller handles the batch and continues. Independent of Python. */
+   1) also ends it: the caller handles the batch and continues. */
 #ifndef KSTORE_CLEANED_H
 #define KSTORE_CLEANED_H
 
@@ -88,8 +87,7 @@ typedef struct {
 
 enum { KS_NO_CONTROL_TYPE = -3 };
 
-/* Continues from `p` to the end of the whole batches, or to a step for the caller. After any step but the first five,
-   the cleaner must not be used again. */
+/* Continues from `p` to the end of the whole batches or a step for the caller; the steps after the fifth are final. */
 int ks_clean(ks_cleaner *c);
 
 /* Reserves `n` more bytes at the end of a pile; returns 0, or -1 without memory. */

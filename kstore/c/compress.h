@@ -16,8 +16,7 @@ int ks_zstd_compress_setup(void *new_context, void *free_context, void *set, voi
 /* The most bytes that `n` bytes may have when compressed; 0 for a codec without functions. */
 size_t ks_compress_bound(int codec, size_t n);
 
-/* Compresses into `room` bytes, which is at least the bound; returns the size, or KS_NOT_MINE. The level is the
-   library's. */
+/* Compresses into `room` bytes (at least the bound) with a level of the library; returns the size, or KS_NOT_MINE. */
 int64_t ks_compress(int codec, int level, const uint8_t *p, size_t n, uint8_t *to, size_t room);
 
 #endif

@@ -213,8 +213,7 @@ static int ks_crc_has_fold(void) {
 /* ---- mixed ----------------------------------------------------------------------------------------------------- */
 
 /* Different units of a processor execute the CRC instruction and the product, each 8 bytes per cycle if products are 32
- * bytes wide. So a block is split in two: its first bytes are folded while three streams run over the others.
- */
+ * bytes wide. So a block is split in two: its first bytes are folded while three streams run over the others. */
 #define KS_CRC_MIXED_FROM 768
 #define KS_CRC_MIXED_WORDS 4 /* words that each stream advances while 128 bytes are folded */
 #define KS_CRC_MIXED_STEP (128 + 24 * KS_CRC_MIXED_WORDS)

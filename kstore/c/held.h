@@ -1,5 +1,4 @@
-/* Short reads keep the GIL: if another thread computes, it takes 5 ms to get the GIL back, a thousand times as long as
-   such a read. */
+/* Short reads keep the GIL: to get it back from a busy thread takes 5 ms, a thousand times as long as such a read. */
 #ifndef KSTORE_HELD_H
 #define KSTORE_HELD_H
 

@@ -1,4 +1,4 @@
-/* JSON strings and numbers. Independent of Python. */
+/* JSON strings and numbers. */
 #ifndef KSTORE_JSON_H
 #define KSTORE_JSON_H
 
@@ -33,9 +33,8 @@ static inline uint8_t *ks_put_json_escape(uint8_t *out, uint8_t c) {
     return out;
 }
 
-/* Writes bytes as the inside of a JSON string, from `*from` to `until`, or to the end of a character that crosses it;
-   `end` is the end of the bytes. Returns the end of the text, NULL if the bytes are not UTF-8. Writes at most
-   KS_JSON_GROWTH bytes for each byte. */
+/* Writes bytes as the inside of a JSON string, from `*from` to `until`, or to the end of a character that crosses it,
+   at most KS_JSON_GROWTH bytes for each. Returns the end of the text, NULL if the bytes up to `end` are not UTF-8. */
 static inline uint8_t *ks_put_json(uint8_t *out, const uint8_t **from, const uint8_t *until, const uint8_t *end) {
     const uint8_t *p = *from;
     while (p < until) {

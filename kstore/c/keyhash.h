@@ -2,7 +2,7 @@
 
    The secret prevents prepared collisions; two given keys have the same hash with probability 2^-96. If the processor
    has AES instructions, the hash is AES-XCBC-MAC-96 (RFC 3566), eight keys in parallel; otherwise it is 96 bits of
-   SipHash-1-3. A hash is never stored in a file, so it may differ between machines. Independent of Python. */
+   SipHash-1-3. A hash is never stored in a file, so it may differ between machines. */
 #ifndef KSTORE_KEYHASH_H
 #define KSTORE_KEYHASH_H
 

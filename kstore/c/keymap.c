@@ -87,9 +87,8 @@ static int ks_make_room(ks_keymap *m, uint64_t homes) {
     return 0;
 }
 
-/* Puts each of `n` entries into a slot, except those whose home is before the group `first`. These move to the start of
-   `entries`, and their number is returned, or -1 if there is no slot. The slots of a group are filled from the first
-   on; `used` counts them. */
+/* Puts each of `n` entries into a slot, except those whose home is before the group `first`: moves these to the start
+   of `entries`. Returns their number, or -1 without a slot. `used` counts the slots, filled from the first. */
 static int64_t ks_put_back(const ks_keymap *m, ks_entry *entries, int64_t n, uint64_t first, uint8_t *used) {
     const uint64_t homes = m->homes, last = homes + KS_SPARE_GROUPS - KS_GROUPS_AT_ONCE;
     ks_entry *const slots = m->slots;

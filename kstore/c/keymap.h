@@ -5,7 +5,7 @@
    a search compares four groups in one step. A key is in its home group or, if that is full, in the first later group
    that is not. The tags are a separate array, small enough for the caches; the next group's tags are mostly in the same
    line. The home groups are in order of the hash. So the map grows in place, from its last group to its first, without
-   a second copy: it takes 18.5 to 24 bytes per key, for any number of keys. Independent of Python. */
+   a second copy: it takes 18.5 to 24 bytes per key, for any number of keys. */
 #ifndef KSTORE_KEYMAP_H
 #define KSTORE_KEYMAP_H
 

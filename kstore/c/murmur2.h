@@ -53,9 +53,8 @@ static inline int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t part
     return ks_partition_of_hash(ks_murmur2(key, n), partitions, inverse);
 }
 
-/* The partitions of `n` keys, -1 for a null. Four keys are hashed in parallel: a hash is a chain of multiplications,
-   each of which waits for the one before. If sizes vary from key to key, branches on them are unpredictable: only the
-   longest size is branched on. */
+/* The partitions of `n` keys, -1 for a null. Four keys are hashed in parallel, since a hash is a chain of dependent
+   multiplications. Sizes that vary make branches unpredictable: the only branch is on the longest of the four. */
 static inline void ks_partitions_by(const ks_bytes *keys, int64_t n, int32_t partitions, uint64_t inverse, int32_t *out) {
     enum { SIDE = 4 };
     static const uint8_t none[4];

@@ -1,8 +1,7 @@
 /* The first pass of compaction (SEMANTICS 7.11, 7.12): which of the dirty records are superseded by a later record.
 
    Each record of each scanned batch has an ordinal, from 0 in the order of the file; so have those of control batches
-   and of aborted transactions, by the count in the header. A batch has been framed and its header checked; its records
-   are not trusted. Independent of Python. */
+   and of aborted transactions, by the count in the header. Headers have been checked; records are not trusted. */
 #ifndef KSTORE_NEWEST_H
 #define KSTORE_NEWEST_H
 
@@ -59,17 +58,15 @@ static inline void ks_newest_pass(ks_newest *s, const uint8_t *head) {
     if (last >= s->first_dirty) s->latest = last;
 }
 
-/* Notes that the next batch is treated as aborted: its keys are not put, whatever the second pass finds. Returns 0, or
-   -1 without memory. */
+/* Notes that the next batch is treated as aborted: its keys are not put. Returns 0, or -1 without memory. */
 int ks_newest_note_aborted(ks_newest *s);
 
 /* Whether the batch whose first record has this ordinal was treated as aborted. */
 int ks_newest_is_aborted(const ks_newest *s, int64_t ordinal);
 
-/* Takes the records [p, end) of the batch whose header is at `head`, as many as the header declares. If the map becomes
-   full within the batch, its records have ordinals nevertheless. If the records' memory `stays` until ks_newest_settle
-   is called, keys may wait while the map has space for all waiting keys, which therefore cannot fill it. A result other
-   than KS_TAKEN ends the pass. */
+/* Takes the records [p, end) of the batch whose header is at `head`, as many as the header declares. All have ordinals,
+   even if the map becomes full. If the records' memory `stays` until ks_newest_settle is called, keys may wait while
+   the map has space for all of them: so they cannot fill it. A result other than KS_TAKEN ends the pass. */
 int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, int stays, int *fault);
 
 /* Puts the waiting keys into the map; returns 0, or -1 without memory. Called before results of the pass are read, and

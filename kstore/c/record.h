@@ -1,7 +1,7 @@
 /* One v2 record (FORMAT 3): parsing without an allocation, measuring, writing.
 
    A parser gets the end with the pointer, compares lengths as `n > end - p`, and returns NULL with a fault code; the
-   calling module turns the code into an exception with the position. Independent of Python. */
+   calling module turns the code into an exception with the position. */
 #ifndef KSTORE_RECORD_H
 #define KSTORE_RECORD_H
 
@@ -181,10 +181,9 @@ KS_INLINE const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, k
     return next;
 }
 
-/* Finds the first of `*left` records at `p` whose timestamp is in [least, most], and stores its timestamp and offset
-   delta in `found`; reads each as ks_parse_record does. Returns the start of the next record and sets `*left` to the
-   number of records from there on; NULL if there is none, or with found->fault. A timestamp is `base` plus the record's
-   masked delta. */
+/* Finds the first of `*left` records at `p` whose timestamp (`base` plus the masked delta) is in [least, most], and
+   stores its timestamp and offset delta in `found`; reads each as ks_parse_record does. Returns the start of the next
+   record and sets `*left` to the number of records from there on; NULL if there is none, or with found->fault. */
 static inline const uint8_t *ks_find_timestamp(const uint8_t *p, const uint8_t *end, int32_t *left, int64_t base,
                                                uint64_t mask, int64_t least, int64_t most, ks_stamped *found) {
     int32_t n = *left;

@@ -2,7 +2,7 @@
 
    The secret key prevents prepared collisions; two given inputs have the same hash with probability 2^-128. One round
    for each 8 bytes and three at the end, as in hash tables; tests use 2 and 4 rounds, for which the authors published
-   vectors. Independent of Python. */
+   vectors. */
 #ifndef KSTORE_SIPHASH_H
 #define KSTORE_SIPHASH_H
 

@@ -1,6 +1,4 @@
-/* Producer snapshots (FORMAT 10): a head with the version, a CRC and a count, then one entry for each producer.
-
-   Independent of Python. */
+/* Producer snapshots (FORMAT 10): a head with the version, a CRC and a count, then one entry for each producer. */
 #ifndef KSTORE_SNAPSHOT_H
 #define KSTORE_SNAPSHOT_H
 

@@ -64,8 +64,7 @@ static ks_producer_txns *ks_find(const ks_transactions *t, int64_t producer_id) 
     return slot->used ? slot : NULL;
 }
 
-/* The slot of a producer id, added if it is new; NULL without memory. Producers without an open transaction are removed
-   when the table grows. */
+/* The slot of a producer id, added if new; NULL without memory. Growing drops producers without an open transaction. */
 static ks_producer_txns *ks_find_or_add(ks_transactions *t, int64_t producer_id) {
     if (2 * t->producers_used >= t->producers_capacity) {
         size_t open = 0;
@@ -96,8 +95,7 @@ static ks_producer_txns *ks_find_or_add(ks_transactions *t, int64_t producer_id)
 
 /* ---- Visits. */
 
-/* Activates the aborted transactions that start at or below `offset`. One whose producer already has an active one is
-   dropped. */
+/* Activates the aborted transactions that start at or below `offset`; drops those whose producer already has one. */
 static int ks_activate(ks_transactions *t, int64_t offset) {
     while (t->waiting_count && t->waiting[0].first <= offset) {
         ks_producer_txns *of = ks_find_or_add(t, t->waiting[0].producer_id);

@@ -1,7 +1,7 @@
 /* The transactions that a cleaner encounters in a log (SEMANTICS 7.15, 7.16; Kafka's CleanedTransactionMetadata): which
    batches are aborted data, and which markers have no data left.
 
-   Offsets and producer ids are used as the headers have them; no order is assumed. Independent of Python. */
+   Offsets and producer ids are used as the headers have them; no order is assumed. */
 #ifndef KSTORE_TRANSACTIONS_H
 #define KSTORE_TRANSACTIONS_H
 

@@ -93,8 +93,7 @@ ks_lz4_rest(const uint8_t *p, const uint8_t *end, uint8_t *out, uint8_t *to, uin
             if (__builtin_expect(match > 16, 0)) memcpy(out + 16, from + 8, 2);
             out += match;
         }
-        /* The same with matches of at most 32 bytes, of which always 32 are copied: useless copies cost less than an
-           unpredictable branch. */
+        /* The same with matches of at most 32 bytes. Always copies 32: that costs less than an unpredictable branch. */
         while (longer && p < far_end && out < far_out_end) {
             size_t literals = *p, match = literals & 15, has_more = match == 15;
             literals >>= 4;

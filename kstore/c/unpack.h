@@ -1,8 +1,7 @@
 /* Decompresses, without Python, the LZ4 frames, snappy streams and zstd frames that Kafka's clients write.
 
-   The libraries behind codec/compression.py decide what is damaged: for a payload that is not clearly sound the
-   functions return KS_NOT_MINE, and the libraries must be used. Readers get the end with the pointer; every length is
-   checked before it is used. */
+   The libraries behind codec/compression.py decide what is damaged: for a payload that is not clearly sound the result
+   is KS_NOT_MINE, and they must be used. Readers get the end with the pointer, and check each length before use. */
 #ifndef KSTORE_UNPACK_H
 #define KSTORE_UNPACK_H
 

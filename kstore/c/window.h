@@ -1,7 +1,6 @@
 /* A window on a file: a part of it in memory, which moves forward as bytes are requested; and CRCs through a window.
 
-   Nothing is mapped: if the file is truncated during a read, there are fewer bytes, but no SIGBUS. Independent of
-   Python. */
+   Nothing is mapped: if the file is truncated during a read, there are fewer bytes, but no SIGBUS. */
 #ifndef KSTORE_WINDOW_H
 #define KSTORE_WINDOW_H
 

@@ -1,7 +1,7 @@
 /* The wire format: the place of each field in a batch header, big-endian numbers, varints. No other C file has them.
 
    A reader of a varint gets the end of the data, and returns NULL if the varint is cut off or too long. The code is
-   correct on machines of either byte order. Independent of Python. */
+   correct on machines of either byte order. Only held.h, member.h, refill.h and tuples.h include Python's headers. */
 #ifndef KSTORE_WIRE_H
 #define KSTORE_WIRE_H
 
@@ -92,8 +92,7 @@ KS_INLINE int64_t ks_max_timestamp(const uint8_t *p) {
     return p[KS_MAGIC_AT] == 1 ? ks_load64(p + KS_LEGACY_TIMESTAMP_AT) : -1;
 }
 
-/* The fields that a writer sets in a batch of format 2. The base offset is 0 and the leader epoch -1 until a log
-   assigns others; no CRC covers these two. */
+/* The fields that a writer sets in a v2 batch. A log later sets base offset and leader epoch, which no CRC covers. */
 typedef struct {
     int64_t base_timestamp, max_timestamp, producer_id;
     int32_t count, base_sequence;

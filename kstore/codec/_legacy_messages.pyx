@@ -241,9 +241,8 @@ cdef int _raise(Fault fault, const Walk *w, const Rules *r, int64_t index, int64
 def survey(data not None: ReadableBuffer, int64_t most_bytes) -> tuple[int, int, int, int, bool] | None:
     """Check the heads and CRCs of uncompressed entries of formats 0 and 1 in bulk (SEMANTICS 1.4 to 1.8).
 
-    Returns (entries, bytes, last offset, greatest timestamp, whether offsets increase), or None if there is a fault or
-    anything else: the caller must then check one by one. An entry has at most `most_bytes`; a torn one at the end is
-    left out.
+    Returns (entries, bytes, last offset, greatest timestamp, whether offsets increase), or None if there is a fault, an
+    entry of over `most_bytes`, or other data: the caller must check one by one. Leaves out a torn entry at the end.
     """
     cdef Buffer view = Buffer(data)
     cdef const uint8_t *p = view.p
@@ -306,9 +305,8 @@ def frame(data not None: ReadableBuffer, *, int64_t position=0) -> tuple[int, in
 cdef class Messages:
     """Messages of one append: those inside one wrapper, or uncompressed entries.
 
-    `data` are their bytes, whose framing has been checked. `append_time` is the time of a wrapper that says
-    LogAppendTime, else None. `rules` is (magic, create_time, now_ms, before_max_ms, after_max_ms, require_key).
-    Immutable.
+    The framing of `data` has been checked. `append_time` is the time of a wrapper that says LogAppendTime, else None.
+    `rules` is (magic, create_time, now_ms, before_max_ms, after_max_ms, require_key). Immutable.
     """
 
     cdef Buffer _view
@@ -353,9 +351,8 @@ cdef class Messages:
     def pack(self, Packer packer not None, int64_t count, *, bint check) -> list[tuple[int, str, bool]]:
         """Write these `count` messages into one batch of `packer`; return the faults of the first refused one.
 
-        With `check`, each message is checked just before its fields. Faults and errors are those of the method `check`.
-        Also raises `InvalidRecordError` for a field that is not whole, `InvalidTimestampError` for a negative
-        timestamp, and `RecordTooLargeError`.
+        With `check`, each message is checked just before its fields. Faults and errors are those of the method `check`;
+        also `InvalidRecordError` for a cut field, `InvalidTimestampError` for a negative time, `RecordTooLargeError`.
         """
         cdef Walk w = self._walk
         cdef Fault fault
@@ -409,9 +406,9 @@ cdef int _end(Packer packer, const Written *out) except -1:
 def repack(Packer packer not None, data not None: ReadableBuffer) -> None:
     """Write the records of the v2 batch `data`, whose structure has been checked, into one batch of `packer`.
 
-    The new offsets start at 0, and bytes of a header's name that are not UTF-8 become U+FFFD, as in Kafka. Raises
-    `InvalidTimestampError` for a negative timestamp, `InvalidRecordError`, `CorruptRecordError` for data that does not
-    decompress, and `RecordTooLargeError`.
+    New offsets start at 0, and bytes of a header's name that are not UTF-8 become U+FFFD, as in Kafka. Raises
+    `CorruptRecordError` for data that does not decompress, `InvalidTimestampError` for a negative timestamp,
+    `InvalidRecordError` and `RecordTooLargeError`.
     """
     cdef Buffer view = Buffer(data)
     cdef const uint8_t *head = view.p

@@ -1,7 +1,6 @@
 """Compression types by number and name, and the codec libraries behind one interface.
 
-`_compression` handles most payloads in C. Invariant: for any bytes, a decompression ends in bounded time and memory,
-with the data or a `CorruptRecordError`.
+Invariant: any bytes yield data or a `CorruptRecordError`, in bounded time and memory. `_compression` does most in C.
 """
 
 from __future__ import annotations

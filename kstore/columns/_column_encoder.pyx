@@ -74,9 +74,8 @@ cdef dict FAULTS = {
 cdef class Rows:
     """The next `count` rows of each column, which are packed together.
 
-    Takes the columns, each with the number of its first row. If `keys` or `headers` is None, no record has them; if
-    `times` is None, all records get `time`. `at` is the number of packed rows, `first` the number of the first row in
-    errors. Not thread-safe.
+    Takes the columns, each with the number of its first row. No record has `keys` or `headers` if these are None; all
+    get `time` if `times` is None. `at` rows are packed; errors count rows from `first`. Not thread-safe.
     """
 
     def __init__(self, Column values not None, int64_t value_at, Column keys: Column | None, int64_t key_at,
@@ -189,9 +188,8 @@ cdef class Rows:
 def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes) -> bool:
     """Pack rows until the packer has `limit_bytes` of finished batches; return False once all rows are packed.
 
-    The last batch stays open for further rows until `close`. Raises `InvalidRecordError`, `InvalidTimestampError` or
-    `RecordTooLargeError` with the row's number for a refused row, `InvalidColumnError` for an unsound one; the open
-    batch is then dropped.
+    The last batch remains open until `close`; errors drop it. Raises `InvalidRecordError`, `InvalidTimestampError` or
+    `RecordTooLargeError` with the number of a refused row, `InvalidColumnError` for an unsound row.
     """
     cdef int code
     cdef int64_t total = 0

@@ -104,8 +104,7 @@ cdef class Reader:
     """Builds a series of `Columns` from batches of files.
 
     `columns` are names of COLUMN_NAMES, `layout` is one of LAYOUTS. `seek` sets the range of offsets, `begin` starts a
-    new `Columns`, `open` moves to a batch of a file, `read` reads batches with `threads` threads, `finish` returns the
-    `Columns`. Not thread-safe.
+    `Columns`, `open` moves to a batch of a file, `read` reads batches, `finish` returns it. Not thread-safe.
     """
 
     cdef ks_reader _r
@@ -340,8 +339,7 @@ cdef class Reader:
 
         All offsets in the file are below `most`. Returns "end" at `pause` or `end`; "full" when the columns are full;
         "past" when the next record is beyond the last one to read; "alone" before a batch that `read_slowly` must read,
-        such as one whose base offset is out of order. `bytes_ahead` is an estimate of the bytes still to read,
-        including those after `end`.
+        such as one whose base offset is out of order. `bytes_ahead` estimates the bytes to read, also after `end`.
         """
         cdef int stop
         cdef ks_reader *r = &self._r
@@ -543,8 +541,7 @@ def decode_columns(buffer: ReadableBuffer, *, columns: Sequence[str] | None = No
                    max_decompressed_bytes: int | None = None, threads: int | None = None) -> Columns:
     """Decode the records of the batches in `buffer`, of any format, into columns.
 
-    Control records are left out. A batch that the end of the buffer cuts off is left out without an error, as in
-    `decode_batches`.
+    Control records are left out, and so is a batch that the end of the buffer cuts off, as in `decode_batches`.
 
     Args:
         buffer: The encoded batches.

@@ -3,8 +3,7 @@
    The first write to fresh memory costs more than everything else in reading columns. So larger blocks are mapped, in
    huge pages if they are large enough, and kept in a bounded pool for the next columns. Holding and dropping needs no
    GIL: an engine releases an Arrow array on any thread. Every block except foreign memory (ks_block_of) has KS_SLACK
-   bytes after its capacity, so that short copies can use whole words. Under the address sanitizer nothing is pooled, so
-   that it detects every invalid access. */
+   bytes after its capacity, for short copies in whole words. Nothing is pooled under the address sanitizer. */
 #ifndef KSTORE_BLOCKS_H
 #define KSTORE_BLOCKS_H
 

@@ -1,11 +1,11 @@
 /* Several chunks of columns read in parallel, each by one thread from its first batch to its last.
 
-      A thread with its own rows measures nothing, waits for no other thread, and writes into its own cache. The index
+   A thread with its own rows measures nothing, waits for no other thread, and writes into its own cache. The index
    supplies the positions where chunks start. Helpers read the next chunks while the caller uses the one that it took,
    if there is a free slot. A chunk waits for its turn, and is used only if the chunk before it ended where it starts. A
    batch that is not sound or not wanted as a whole ends a chunk: `ks_read` continues there and returns the reason.
 
-      Invariant: data that helpers may use changes only after `ks_chunks_forget`, and no helper needs the GIL. */
+   Invariant: data that helpers may use changes only after `ks_chunks_forget`, and no helper needs the GIL. */
 #ifndef KSTORE_CHUNKS_H
 #define KSTORE_CHUNKS_H
 
@@ -63,8 +63,7 @@ int ks_take_chunk(ks_reader *r, ks_chunks *a);
    returns whether it did. At most as many chunks wait as there are threads, twice as many for compressed batches. */
 int ks_read_chunks(ks_reader *r, ks_chunks *a, int threads);
 
-/* Measures the rows and bytes of the next batch. Builds no rows; the decompressed records are kept for the next call,
-   which reads the batch. */
+/* Measures the rows and bytes of the next batch. Builds no rows; the next call reuses the decompressed records. */
 void ks_sample(ks_reader *r);
 
 /* Whether the caller should provide the borders of the chunks after `r`. */

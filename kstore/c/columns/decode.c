@@ -14,8 +14,7 @@ enum { KS_LINE = 64 };
 typedef long long ks_32_bytes __attribute__((vector_size(32), aligned(1), may_alias));
 #define KS_MOVE_32(to, from) (*(ks_32_bytes *)(to) = *(const ks_32_bytes *)(from))
 
-/* Copies in steps of 32 and 64 bytes if the value is short and starts at or before `harmless`: this reads and writes up
-   to 63 more bytes. */
+/* Copies a short value that starts at or before `harmless` in steps of 32 and 64 bytes, and up to 63 bytes too much. */
 KS_INLINE void ks_copy_words(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *harmless) {
     if (size > KS_SHORT_VALUE || (uintptr_t)from > (uintptr_t)harmless) {
         memcpy(to, from, size);
@@ -227,8 +226,7 @@ stopped:
     return KS_DECODED;
 }
 
-/* Decodes the records of the batch at the offsets `kept` into the rows from `at` on, for which space is reserved; adds
-   their sizes to `bytes`. */
+/* As ks_decode_with, for the records at the offsets `kept`; adds their sizes to `bytes`. */
 static int ks_decode_some_at(const ks_batch *b, ks_rows *out, ks_place *at, const int64_t *kept, int64_t kept_n,
                              int64_t *bytes) {
     const uint8_t *buffer_p = b->block ? b->block->data : NULL;

@@ -61,8 +61,7 @@ void ks_keep_rows(ks_rows *out, const ks_place *at, int64_t rows, int64_t bytes)
 /* Appends all records of a batch, or none: KS_DOUBTFUL if the row reader must decide. */
 int ks_decode(ks_batch *b, ks_rows *out);
 
-/* Appends the records of a batch at the `n` offsets `kept`, which rise and are all in the batch, or none: KS_DOUBTFUL
-   if the row reader must decide. */
+/* The same for the records at the `n` offsets `kept`, which rise and are all in the batch. */
 int ks_decode_some(ks_batch *b, ks_rows *out, const int64_t *kept, int64_t n);
 
 /* ---- one row ---------------------------------------------------------------------------------------------------- */

@@ -127,8 +127,7 @@ static inline int ks_any_row(const ks_column *c, int64_t row, ks_bytes *out) {
 }
 
 /* Stores pointers and sizes of rows [row, row + n); returns how many of them are sound, and in `fault` why the next one
-   is not. With `slack` KS_SLACK bytes are readable from the start of each; fewer rows may be returned to ensure this.
-   */
+   is not. With `slack` KS_SLACK bytes are readable from the start of each; to ensure this, it may return fewer rows. */
 int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *slack, int *fault);
 
 /* Stores rows [row, row + n) as milliseconds, `now` for nulls; returns how many are sound. The only time before the

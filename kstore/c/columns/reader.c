@@ -122,8 +122,7 @@ void ks_describe(const uint8_t *p, ks_batch *b) {
     b->transactional = (attributes & KS_TRANSACTIONAL_BIT) != 0;
 }
 
-/* The number of the first kept offset, from number `at` on, that is not below `offset`; doubles its steps, as it is
-   near. */
+/* The number of the first kept offset, from `at` on, that is not below `offset`. It is near: steps start small. */
 static int64_t ks_kept_from(const ks_reader *r, int64_t at, int64_t offset) {
     int64_t step = 1, low = at;
     while (at < r->kept_n && r->kept[at] < offset) {
@@ -249,8 +248,7 @@ static int ks_take_staged(ks_reader *r) {
     return 0;
 }
 
-/* Called after the first whole batch of `out`, of `size` bytes, `decompressed` once decompressed: reserves space for
-   the estimated rest. */
+/* Called after the first whole batch of `out`, of `size` (`decompressed`) bytes: reserves the estimated rest. */
 static void ks_expect(ks_reader *r, int64_t decompressed, int64_t size) {
     ks_rows *out = r->out;
     double bytes = (double)out->bytes + (double)decompressed / (double)size * (double)r->bytes_ahead;
@@ -261,8 +259,8 @@ static void ks_expect(ks_reader *r, int64_t decompressed, int64_t size) {
     r->expected = 1;
 }
 
-/* Called before the first whole batch, of `size` bytes, `decompressed` once decompressed: reserves space by the needs
-   of the previous columns, and `spare` more bytes of keys and of values. */
+/* Called before the first whole batch, of `size` (`decompressed`) bytes: reserves space by the needs of the previous
+   columns, and `spare` more bytes of keys and of values. */
 static void ks_expect_alike(ks_reader *r, int64_t decompressed, int64_t size, int64_t spare) {
     const ks_mark *previous = &r->previous;
     if (r->expected || r->kept || r->out->n || previous->bytes <= 2 * decompressed) return;

@@ -52,9 +52,8 @@ typedef struct ks_reader {
     /* The wanted offsets, rising; NULL: all are wanted. The first `kept_at` of them have been passed. */
     const int64_t *kept;
     int64_t kept_n, kept_at;
-    /* The decompressed records of the batch at `position`. `unpack` is ks_unpack_natively. Payloads that it leaves
-       alone are decompressed by `unpack_slowly`, which writes to the memory of ks_decompressed_room, and returns the
-       size or a negative number. */
+    /* The decompressed records of the batch at `position`. `unpack` is ks_unpack_natively. `unpack_slowly` gets the
+       payloads that it rejects, and writes to the memory of ks_decompressed_room; the size, or a negative number. */
     int64_t (*unpack)(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit);
     int64_t (*unpack_slowly)(void *context, struct ks_reader *r, const uint8_t *p, int64_t size);
     void *context;
@@ -88,8 +87,7 @@ typedef struct ks_reader {
 
 void ks_window_close(ks_reader *r);
 
-/* Makes the window a block for at least `n` bytes from `position` on, with the `kept` bytes that it already has;
-   returns 0, or -1 without memory. */
+/* Makes the window hold at least `n` bytes from `position` on, of which it keeps `kept`; 0, or -1 without memory. */
 int ks_window_open(ks_reader *r, int64_t position, size_t n, size_t kept);
 
 /* The `n` bytes at `position`, which end at `end` at the latest. NULL with `error` 0 if the file has fewer, with the

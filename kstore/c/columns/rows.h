@@ -1,7 +1,6 @@
 /* Columns under construction: the rows built so far, in growing memory.
 
-   A caller can mark the end of the rows and later drop the rows after it; `ks_rows_take` copies a range of rows, for
-   batches that are only partly wanted. */
+   A caller can mark the end of the rows and drop rows added later; `ks_rows_take` copies some of a batch's rows. */
 #ifndef KSTORE_ROWS_H
 #define KSTORE_ROWS_H
 
