@@ -43,7 +43,6 @@ typedef struct {
     size_t used, capacity;
 } ks_pile;
 
-/* State of the batch at `p`. */
 typedef struct {
     int64_t size, base, last, horizon, base_timestamp, max_timestamp;
     int64_t ordinal;         /* of its first record; only if `scanned` */
@@ -87,7 +86,8 @@ typedef struct {
 
 enum { KS_NO_CONTROL_TYPE = -3 };
 
-/* Continues from `p` to the end of the whole batches or a step for the caller; the steps after the fifth are final. */
+/* Continues from `p` to the end of the whole batches, or to a step for the caller. After any step but the first five,
+   the cleaner must not be used again. */
 int ks_clean(ks_cleaner *c);
 
 /* Reserves `n` more bytes at the end of a pile; returns 0, or -1 without memory. */

@@ -4,7 +4,6 @@
 
 #include "record.h"
 
-/* Reserves one more element; returns 0, or -1 without memory. */
 static int ks_grow(ks_aborted_txn **p, size_t count, size_t *capacity) {
     if (count < *capacity) return 0;
     size_t wanted = *capacity ? 2 * *capacity : 16;

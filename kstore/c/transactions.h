@@ -14,7 +14,6 @@ typedef struct {
     int64_t version, producer_id, first, last, last_stable;
 } ks_aborted_txn;
 
-/* The state of one producer id. */
 typedef struct {
     ks_aborted_txn aborted; /* its active aborted transaction */
     uint8_t used, active, has_data, committed;

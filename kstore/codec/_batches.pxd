@@ -4,6 +4,5 @@
 from libc.stdint cimport int64_t, uint8_t
 
 
-# Whether a leader stores these bytes with only the offset and the leader epoch changed; False need not mean a fault.
 cdef bint is_ready(const uint8_t *p, Py_ssize_t n, int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms,
                    bint require_key) noexcept nogil

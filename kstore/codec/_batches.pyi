@@ -8,9 +8,8 @@ from _typeshed import ReadableBuffer
 class BatchCheck:
     """The result of `check_batch`: `count`, the true `max_timestamp`, whether deltas are `consecutive`, `errors`.
 
-    `outside` is the offset delta of the first record that lies outside the batch, or None. `errors` lists (index,
-    reason, whether it is about the timestamp), at most one for each record and MOST_ERRORS in all, but always the first
-    one about a timestamp. Immutable.
+    `outside` is the offset delta of the first record outside the batch, or None. `errors` lists (index, reason, whether
+    it is about the timestamp) for MOST_ERRORS records, and always for the first one about a timestamp. Immutable.
     """
     @property
     def count(self) -> int: ...

@@ -9,9 +9,8 @@ from kstore.codec._pack import Packer
 def survey(data: ReadableBuffer, most_bytes: int) -> tuple[int, int, int, int, bool] | None:
     """Check the heads and CRCs of uncompressed entries of formats 0 and 1 in bulk (SEMANTICS 1.4 to 1.8).
 
-    Returns (entries, bytes, last offset, greatest timestamp, whether offsets increase), or None if there is a fault or
-    anything else: the caller must then check one by one. An entry has at most `most_bytes`; a torn one at the end is
-    left out.
+    Returns (entries, bytes, last offset, greatest timestamp, whether offsets increase), or None if there is a fault, an
+    entry of over `most_bytes`, or other data: the caller must check one by one. Leaves out a torn entry at the end.
     """
 
 def frame(data: ReadableBuffer, *, position: int = 0) -> tuple[int, int]:
@@ -25,9 +24,8 @@ def frame(data: ReadableBuffer, *, position: int = 0) -> tuple[int, int]:
 class Messages:
     """Messages of one append: those inside one wrapper, or uncompressed entries.
 
-    `data` are their bytes, whose framing has been checked. `append_time` is the time of a wrapper that says
-    LogAppendTime, else None. `rules` is (magic, create_time, now_ms, before_max_ms, after_max_ms, require_key).
-    Immutable.
+    The framing of `data` has been checked. `append_time` is the time of a wrapper that says LogAppendTime, else None.
+    `rules` is (magic, create_time, now_ms, before_max_ms, after_max_ms, require_key). Immutable.
     """
     def __init__(
         self,
@@ -47,15 +45,14 @@ class Messages:
     def pack(self, packer: Packer, count: int, *, check: bool) -> list[tuple[int, str, bool]]:
         """Write these `count` messages into one batch of `packer`; return the faults of the first refused one.
 
-        With `check`, each message is checked just before its fields. Faults and errors are those of the method `check`.
-        Also raises `InvalidRecordError` for a field that is not whole, `InvalidTimestampError` for a negative
-        timestamp, and `RecordTooLargeError`.
+        With `check`, each message is checked just before its fields. Faults and errors are those of the method `check`;
+        also `InvalidRecordError` for a cut field, `InvalidTimestampError` for a negative time, `RecordTooLargeError`.
         """
 
 def repack(packer: Packer, data: ReadableBuffer) -> None:
     """Write the records of the v2 batch `data`, whose structure has been checked, into one batch of `packer`.
 
-    The new offsets start at 0, and bytes of a header's name that are not UTF-8 become U+FFFD, as in Kafka. Raises
-    `InvalidTimestampError` for a negative timestamp, `InvalidRecordError`, `CorruptRecordError` for data that does not
-    decompress, and `RecordTooLargeError`.
+    New offsets start at 0, and bytes of a header's name that are not UTF-8 become U+FFFD, as in Kafka. Raises
+    `CorruptRecordError` for data that does not decompress, `InvalidTimestampError` for a negative timestamp,
+    `InvalidRecordError` and `RecordTooLargeError`.
     """

@@ -29,8 +29,7 @@ class Packer:
     (`compression.MAX_DECOMPRESSED_BYTES`), is split; `RecordTooLargeError` is raised if it holds one record. With
     `single=True` all records go into one batch, or `RecordTooLargeError` is raised. With `draft=True` batches get no
     checksum. Sequence numbers continue from batch to batch. A refused record drops the open batch; `buffer` keeps the
-    finished ones. Not thread-safe: a second call at the same time, or from code that a first call runs, raises
-    `RuntimeError`.
+    finished ones. Not thread-safe: a call during another one, also by code that runs in it, raises `RuntimeError`.
     """
     @property
     def batches(self) -> int:

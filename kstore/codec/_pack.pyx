@@ -272,7 +272,6 @@ cdef class Packer:
         self._summed = 0
 
     cdef int shrink(self) except -1:
-        """Release unused memory."""
         cdef void *data
         self._least = SHRUNK_CAPACITY
         if self._used == 0:
@@ -287,7 +286,6 @@ cdef class Packer:
         return 0
 
     cdef void sum_up(self) noexcept nogil:
-        """Checksum the records that are already in the open batch."""
         if self._draft:
             return
         cdef const uint8_t *p = self.data + self.finished + RECORDS_AT + self._summed
@@ -370,7 +368,6 @@ cdef class Packer:
             f"record {self.records} is {shape}: bytes, (key, value), (key, value, timestamp, headers) or Record is wanted")
 
     cdef inline int _put(self, const char *key, Py_ssize_t key_size, const char *value, Py_ssize_t value_size) except -1:
-        """Append a record with timestamp now and no headers."""
         if put_plain(self, key, key_size, value, value_size):
             return 0
         return self._append(key, key_size, value, value_size, self.now_ms, NO_HEADERS, 1)

@@ -9,8 +9,7 @@ from _typeshed import ReadableBuffer
 class Column:
     """One column of records, or a chunk of it: describes memory and keeps it alive.
 
-    `len` is its number of rows, `what` its name in errors. Only functions of this module create a non-empty column.
-    Immutable; thread-safe.
+    `len` is its number of rows, `what` its name in errors. This module's functions create it. Immutable; thread-safe.
     """
     @property
     def what(self) -> str: ...
@@ -45,10 +44,9 @@ class Source:
     """Columns of an object with the Arrow PyCapsule interface: an iterator of chunks, each a dict of columns by role.
 
     `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" the source may be a
-    struct (a record batch, a table) instead: each field with the name of a role is a column, and fields that describe
-    where a record came from (offset, partition, ...) are ignored. `roles` are the roles of the columns, `rows` is their
-    number of rows, -1 until it is known. Raises `TypeError` for a type that cannot be stored, `InvalidColumnError` for
-    unsound Arrow data. Not thread-safe.
+    struct (a record batch, a table) instead: each field named as a role is a column, and fields of IGNORED are ignored.
+    `roles` are the roles of the columns, `rows` is their number of rows, -1 until it is known. Raises `TypeError` for a
+    type that cannot be stored, `InvalidColumnError` for unsound Arrow data. Not thread-safe.
     """
     @property
     def rows(self) -> int: ...

@@ -10,9 +10,8 @@ from kstore.columns._arrow import Column
 class Rows:
     """The next `count` rows of each column, which are packed together.
 
-    Takes the columns, each with the number of its first row. If `keys` or `headers` is None, no record has them; if
-    `times` is None, all records get `time`. `at` is the number of packed rows, `first` the number of the first row in
-    errors. Not thread-safe.
+    Takes the columns, each with the number of its first row. No record has `keys` or `headers` if these are None; all
+    get `time` if `times` is None. `at` rows are packed; errors count rows from `first`. Not thread-safe.
     """
     @property
     def at(self) -> int: ...
@@ -39,9 +38,8 @@ class Rows:
 def pack(packer: Packer, rows: Rows, limit_bytes: int) -> bool:
     """Pack rows until the packer has `limit_bytes` of finished batches; return False once all rows are packed.
 
-    The last batch stays open for further rows until `close`. Raises `InvalidRecordError`, `InvalidTimestampError` or
-    `RecordTooLargeError` with the row's number for a refused row, `InvalidColumnError` for an unsound one; the open
-    batch is then dropped.
+    The last batch remains open until `close`; errors drop it. Raises `InvalidRecordError`, `InvalidTimestampError` or
+    `RecordTooLargeError` with the number of a refused row, `InvalidColumnError` for an unsound row.
     """
 
 def close(packer: Packer) -> None:

@@ -20,8 +20,7 @@ class Reader:
     """Builds a series of `Columns` from batches of files.
 
     `columns` are names of COLUMN_NAMES, `layout` is one of LAYOUTS. `seek` sets the range of offsets, `begin` starts a
-    new `Columns`, `open` moves to a batch of a file, `read` reads batches with `threads` threads, `finish` returns the
-    `Columns`. Not thread-safe.
+    `Columns`, `open` moves to a batch of a file, `read` reads batches, `finish` returns it. Not thread-safe.
     """
     @property
     def threads(self) -> int: ...
@@ -99,8 +98,7 @@ class Reader:
 
         All offsets in the file are below `most`. Returns "end" at `pause` or `end`; "full" when the columns are full;
         "past" when the next record is beyond the last one to read; "alone" before a batch that `read_slowly` must read,
-        such as one whose base offset is out of order. `bytes_ahead` is an estimate of the bytes still to read,
-        including those after `end`.
+        such as one whose base offset is out of order. `bytes_ahead` estimates the bytes to read, also after `end`.
         """
     def read_slowly(self, data: ReadableBuffer | None = None) -> str:
         """Build rows from whole batches at `position` with the record reader; returns the results of `read`.
@@ -124,8 +122,7 @@ def decode_columns(
 ) -> Columns:
     """Decode the records of the batches in `buffer`, of any format, into columns.
 
-    Control records are left out. A batch that the end of the buffer cuts off is left out without an error, as in
-    `decode_batches`.
+    Control records are left out, and so is a batch that the end of the buffer cuts off, as in `decode_batches`.
 
     Args:
         buffer: The encoded batches.

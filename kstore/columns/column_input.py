@@ -81,7 +81,7 @@ class ColumnInput:
             if feed.rows != counted[0].rows:
                 raise InvalidColumnError(
                     f"{counted[0].name} has {counted[0].rows} rows and {feed.name} has {feed.rows}: "
-                    f"they must go in step"
+                    f"all columns must have the same number of rows"
                 )
         self.rows = counted[0].rows if counted else -1
 
@@ -112,7 +112,7 @@ class ColumnInput:
             ended, goes_on = feeds[more.index(False)], feeds[more.index(True)]
             raise InvalidColumnError(
                 f"{ended.name} has {ended.taken} rows and {goes_on.name} has more, {goes_on.taken + goes_on.left} so "
-                f"far: they must go in step"
+                f"far: all columns must have the same number of rows"
             )
 
 

@@ -3,7 +3,8 @@
    The first write to fresh memory costs more than everything else in reading columns. So larger blocks are mapped, in
    huge pages if they are large enough, and kept in a bounded pool for the next columns. Holding and dropping needs no
    GIL: an engine releases an Arrow array on any thread. Every block except foreign memory (ks_block_of) has KS_SLACK
-   bytes after its capacity, for short copies in whole words. Nothing is pooled under the address sanitizer. */
+   bytes after its capacity, for short copies in whole words. The pool is off under the address sanitizer, which then
+   detects every invalid access. */
 #ifndef KSTORE_BLOCKS_H
 #define KSTORE_BLOCKS_H
 
@@ -28,7 +29,6 @@ ks_block *ks_block_new(size_t size);
    drops it, `release(owner)` is called on that thread. */
 ks_block *ks_block_of(const void *data, size_t size, void (*release)(void *owner), void *owner);
 
-/* Adds a holder. */
 ks_block *ks_block_hold(ks_block *block);
 
 /* Removes a holder; after the last one the block returns to the pool. Ignores NULL. */

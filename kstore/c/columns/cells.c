@@ -33,7 +33,6 @@ typedef struct {
     int uncached;              /* the columns are so large that they are written around the caches */
 } ks_row_work;
 
-/* The rows of a cell, and the reader that builds them. */
 typedef struct {
     ks_reader r;
     ks_rows rows;

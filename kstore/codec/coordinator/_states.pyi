@@ -1,4 +1,4 @@
-"""The value of a record of `__transaction_state` (FORMAT 12.3), version 1: a transaction writes five of them or more."""
+"""The value of a record of `__transaction_state` (FORMAT 12.3), version 1; a transaction writes at least five."""
 
 from kstore.codec.coordinator.transaction_records import TransactionState
 
