@@ -1,4 +1,4 @@
-"""Whole batches in memory: where they end, whether they are contiguous, and a leader's check of their records."""
+"""Whole batches in memory: where they end, whether their offsets are in order, and a leader's check of their records."""
 
 from typing import final
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Whole batches in memory: where they end, whether they are contiguous, and a leader's check of their records.
+"""Whole batches in memory: where they end, whether their offsets are in order, and a leader's check of their records.
 
 Invariant: the bytes are not trusted: each size and each count is checked before it is used.
 """

@@ -388,7 +388,7 @@ class Prepared(NamedTuple):
 def prepare_leader(analysis: Analysis, *, now_ms: int, config: LogConfig, origin: Origin = "client") -> Prepared:
     """Check the records of a leader's append (SEMANTICS 1.9 to 1.18), and rewrite them if necessary.
 
-    Needs no lock, since hostile bytes may take long. Copies the one batch, or rewrites its records if the topic has
+    Needs no lock: it may take long for hostile bytes. Copies the one batch, or rewrites its records if the topic has
     another codec, the input is of an old format, or the offset deltas in a compressed batch are not 0, 1, 2, ....
     Raises `InvalidRecordError` and `InvalidTimestampError` with `record_errors`, `CorruptRecordError` for data that
     does not decompress or a legacy record's CRC, `RecordTooLargeError` for a rewritten batch over `max.message.bytes`.

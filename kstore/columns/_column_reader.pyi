@@ -82,7 +82,7 @@ class Reader:
     ) -> None:
         """Move to a batch of a file; the segment's base offset is not used here.
 
-        The batch's base offset is at least `least`, and batches are contiguous; `least` is None if that is not known.
+        The batch's base offset is at least `least`, and offsets rise in the file; `least` is None if it is not known.
         `held` keeps the descriptor open: helper threads may use it until the reader is freed or opens another file.
         """
     def leave_out(self, aborted: AbortedFilter | None) -> None:

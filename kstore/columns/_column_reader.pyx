@@ -121,7 +121,7 @@ cdef class Reader:
     cdef Record _slow_record           # taken from _slow, and not yet used
     cdef Buffer _memory                # the buffer that is read instead of a file
     cdef int64_t _memory_at            # the position of its first byte in errors
-    cdef ks_chunks *_ahead             # chunks read in the same pass as the one before; NULL without chunks
+    cdef ks_chunks *_ahead             # chunks that helper threads read ahead; NULL if chunks are not used
     cdef AbortedFilter _aborted        # owns the memory of _r.aborted
     cdef Buffer _kept                  # owns the memory of _r.kept
     cdef PyObject *_held               # keeps the descriptor open; a raw pointer, so no garbage collection clears it
@@ -278,7 +278,7 @@ cdef class Reader:
              least: int | None = None, held: object = None) -> None:
         """Move to a batch of a file; the segment's base offset is not used here.
 
-        The batch's base offset is at least `least`, and batches are contiguous; `least` is None if that is not known.
+        The batch's base offset is at least `least`, and offsets rise in the file; `least` is None if it is not known.
         `held` keeps the descriptor open: helper threads may use it until the reader is freed or opens another file.
         """
         self._forget_ahead()

@@ -1,4 +1,4 @@
-"""The columns that a caller passes to an append, read row by row in parallel without a copy of their bytes.
+"""The columns that a caller passes to an append, read together without a copy of their bytes.
 
 Invariant: row n of each column belongs to record n, wherever the chunks end.
 """

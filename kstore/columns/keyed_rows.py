@@ -141,6 +141,7 @@ class KeyedRows(ABC, Generic[R]):
             The rows.
 
         Raises:
+            TypeError: If `columns` is a str.
             ValueError: If there is no such column, or if there are more than 2 GiB of keys or of values: use
                 `iter_columns` or the Arrow stream instead.
         """
@@ -156,6 +157,7 @@ class KeyedRows(ABC, Generic[R]):
             An iterator of the rows.
 
         Raises:
+            TypeError: If `columns` is a str.
             ValueError: If there is no such column.
         """
         names = self._checked(columns)

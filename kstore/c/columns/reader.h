@@ -39,7 +39,7 @@ typedef struct ks_reader {
                                         2: even then */
     int64_t ahead_end;               /* nothing is read ahead after it; 0: no limit */
     int expected;                    /* whether space is reserved for all of `out`; cleared with it */
-    int64_t bytes_ahead;             /* known bytes in the file and in those after it */
+    int64_t bytes_ahead;             /* bytes left in the file and in those after it, if known */
     /* A window on the file, unlike that of window.h: columns hold its block while views point into it, so the used
        bytes never move, and a full block is replaced by a new one. */
     ks_block *window;
