@@ -1,4 +1,4 @@
-"""Copies of a store on another disk or machine: followers that go on where a leader stops, and backups.
+"""Copies of a store on another disk or machine: followers that can take over from a leader, and backups.
 
-Bytes are copied, never records. Invariant: a copy is changed only after it is known to be one of this source.
+Bytes are copied, not records. Invariant: a copy is changed only after it is known to be a copy of this source.
 """

@@ -1,1 +1,1 @@
-"""Backups: a store's segments in an object store, as of any moment of the last days."""
+"""Backups of a store's segments in an object store, which can be restored to any time of the last days."""

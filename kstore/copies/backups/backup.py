@@ -1,6 +1,6 @@
-"""`Backup`: a thread that backs up a store, round after round; and the same for directories of another process.
+"""`Backup`: a thread that backs up a store, or the directories of another process, in repeated rounds.
 
-Invariant: a failure of the object store stops no append and ends no backup; only a newer writer ends it.
+Invariant: a failure of the object store stops neither appends nor the backup; only a newer writer stops the backup.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from kstore.store.store import Store
 logger = logging.getLogger("kstore")
 
 LONGEST_PAUSE = 60.0
-"""After how many seconds a round that failed is tried again at the latest."""
+"""The most seconds between a failed round and the next attempt."""
 
 
 class Backup(Closing):
-    """A backup under way, made by `kstore.backup`. Every method may be called from any thread."""
+    """A running backup, returned by `kstore.backup`.
+
+    A context manager that calls `close`. Thread-safe.
+    """
 
     url: str
-    """Where the backup is, without credentials."""
+    """The URL of the backup, without credentials."""
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class Backup(Closing):
         clock: Callable[[], int] | None = None,
         background: bool = True,
     ) -> None:
-        """Take over the backup at `url`, or begin it."""
+        """Take over the backup at `url`, or create it."""
         pause = arguments.seconds("every", every)
         kept = arguments.seconds("window", window)
         if pause is None or kept is None or math.isinf(kept) or kept > 1e9:
@@ -57,7 +60,7 @@ class Backup(Closing):
         self._objects = open_objects(url, options, create=True)
         self.url = self._objects.url
         self._turn = threading.Lock()  # held for a round
-        self._bell = threads.Bell()  # rung once, by `close`
+        self._bell = threads.Bell()  # rung once, in `close`
         self._stopped = False
         self._failure: str | None = None
         self._fenced: BackupFencedError | None = None
@@ -70,10 +73,11 @@ class Backup(Closing):
             threads.start(self._thread)
 
     def flush(self) -> None:
-        """Back up now, and return once everything is backed up that was appended before the call.
+        """Back up now, and return once everything that was appended before the call is backed up.
 
-        Raises `BackupError` when the object store fails, `BackupFencedError` when another writer has taken over, and
-        `BackupError` for partitions that cannot be backed up.
+        Raises:
+            BackupError: If the object store fails, or a partition cannot be backed up.
+            BackupFencedError: If another writer has taken over.
         """
         while not self._round():
             if self._writer.unknown:
@@ -88,11 +92,14 @@ class Backup(Closing):
         return self._stopped
 
     def stats(self) -> BackupStats:
-        """How far the backup is; text and numbers only, fit for JSON. docs/metrics.md has each key.
+        """Return the progress of the backup.
 
-        `rounds`, `requests` (by kind) and `sent_bytes` count since it was opened; `partitions` has each partition's
-        `lag_records` as of the last round, `unknown` those that cannot be backed up and why, `failure` why the last
-        round failed, None if it did not, and `last_backup_ms` when everything was backed up the last time.
+        Returns:
+            A `dict` of text and numbers only, so it can be written as JSON. `rounds`, `requests` (by kind) and
+            `sent_bytes` count since this object was made. `partitions` has the `lag_records` of each partition at the
+            last round. `unknown` has the partitions that cannot be backed up, and the reasons. `failure` is the reason
+            why the last round failed, or `None` if it succeeded. `last_backup_ms` is the time at which everything was
+            last backed up. docs/metrics.md describes each key.
         """
         writer = self._writer
         lag = dict(writer.lag)
@@ -113,7 +120,7 @@ class Backup(Closing):
         }
 
     def close(self) -> None:
-        """Back up what is left, as far as that works, and stop. Idempotent."""
+        """Back up what is left, and stop. A last round that fails is logged, not raised. Idempotent."""
         if self._stopped:
             return
         self._stopped = True
@@ -131,13 +138,13 @@ class Backup(Closing):
                 self._objects.close()
 
     def _catch_up(self) -> None:
-        """Rounds until everything is backed up, as long as they work."""
+        """Run rounds until everything that can be backed up is; the first failure is raised."""
         while not self._round() and not self._writer.unknown:
             if not self._writer.wait(1.0):
                 time.sleep(0.001)
 
     def _round(self) -> bool:
-        """One round, whose failure is kept for `stats` and raised; whether everything is backed up."""
+        """Run one round and return whether everything is backed up. A failure is kept for `stats` and raised."""
         with self._turn:
             if self._fenced is not None:
                 raise self._fenced
@@ -184,19 +191,35 @@ def backup(
     window: float = WINDOW_SECONDS,
     options: Mapping[str, Any] | None = None,
 ) -> Backup:
-    """Back up a store that is open for writing to an object store or a directory, in a thread, until it is closed.
+    """Back up a store to an object store or a directory, in a background thread, until the backup is closed.
 
-    `url` is `s3://bucket/prefix`, `gs://`, `az://`, `file://`, `memory://` or a directory's path. Every `every` seconds
-    what is new is flushed and sent: two requests, however many partitions there are, and none where nothing is new.
-    Sealed segments are sent beside, under Kafka's names. What was deleted, truncated or compacted at the source is kept
-    for `window` seconds (7 days), for `kstore.restore` to any time in them. `options` are those of the object store
-    (`region`, `endpoint`, ...); credentials come from the environment where they are not given.
+    Each round flushes the store and sends the new data. It takes two requests, regardless of the number of partitions,
+    and none if there is no new data. Sealed segments are sent separately, under Kafka's file names. Data that is
+    deleted, truncated or compacted at the source is kept in the backup for `window` seconds, so that `kstore.restore`
+    can restore any time within them.
 
-    One writer at a time: another one that is opened on the same `url`, here or on another machine, takes over, and
-    this one stops with `BackupFencedError`. Close the backup before the store.
+    A backup has one writer at a time. If another backup is opened on the same `url`, here or on another machine, it
+    takes over, and this one stops with `BackupFencedError`. Close the backup before the store.
 
-    Raises `ConfigError` where obstore is missing (`pip install 'kstore[backup]'`), and `BackupError` for a bucket that
-    is not there, missing credentials, a backup of other topics, or a directory in one of the store's.
+    Args:
+        store: The store, open for writing.
+        url: `s3://bucket/prefix`, `gs://`, `az://`, `file://`, `memory://` or the path of a directory.
+        every: Seconds between the starts of two rounds.
+        window: How many seconds deleted data is kept; 7 days by default.
+        options: Options of the object store (`region`, `endpoint`, ...). Credentials that are not given are taken from
+            the environment.
+
+    Returns:
+        The running backup.
+
+    Raises:
+        ConfigError: If obstore is not installed (`pip install 'kstore[backup]'`).
+        BackupError: If the bucket does not exist, credentials are missing, the backup is one of other topics, or `url`
+            is a directory inside one of the store's.
+
+    Example:
+        >>> with kstore.Store.open("data") as store, kstore.backup(store, "s3://bucket/data") as backup:
+        ...     backup.flush()
     """
     if not isinstance(store, Store):
         raise TypeError(f"store must be a kstore.Store, not {type(store).__name__}")
@@ -213,11 +236,10 @@ def back_up_directory(
     options: Mapping[str, Any] | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Backup:
-    """Back up directories that another process may write.
+    """Back up directories that another process may be writing.
 
-    Takes no lock and changes nothing there; files that are not flushed yet are synced first. Without `follow` all is
-    backed up when this returns, and the `Backup` only tells how it went; with it a thread goes on until the backup is
-    closed.
+    Takes no lock and changes no file; unflushed files are synced first. Without `follow` everything is backed up when
+    this returns, and the `Backup` only reports the result. With `follow` a thread continues until `Backup.close`.
     """
     source = DirectorySource(paths)
     found = Backup(source, url, every=every, window=window, options=options, clock=clock, background=follow)

@@ -1,6 +1,6 @@
-"""What a backup holds as of one round: topics, partitions, their segments and tails, and what has been dropped.
+"""The contents of a backup after one round: topics, partitions, their segments and tails, and dropped objects.
 
-Values only. Invariant: tails follow the sealed segments without a gap, and chunks follow one another.
+Invariant: the tail of a partition follows its sealed segments without a gap, and chunks follow one another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PartitionKey: TypeAlias = tuple[str, int]
 
 
 class StoredFile(NamedTuple):
-    """A file of a segment; `suffix` is what its object's name has after the file's own name."""
+    """A file of a segment. Its object has the file's name, followed by a dot and `suffix` unless that is empty."""
 
     kind: str
     length: int
@@ -30,38 +30,37 @@ class SealedSegment(NamedTuple):
 
     base_offset: int
     end_offset: int
-    """The base offset of the segment behind it."""
+    """The base offset of the next segment."""
     inode: int
     modified_ns: int
-    """The `.log` file's at the source: while it has these it has not been replaced. A restored file gets the time."""
+    """Inode and time of the source's `.log` file: if they differ it was replaced. A restored file gets this time."""
     files: tuple[StoredFile, ...]
 
     def file(self, kind: str) -> StoredFile | None:
-        """The file of one kind, None without one."""
+        """Return the file of one kind; None if there is none."""
         return next((file for file in self.files if file.kind == kind), None)
 
 
 class Chunk(NamedTuple):
-    """Whole batches of a segment's `.log` file, in a round's object, or in one that has no other partition's."""
+    """Whole batches of a segment's `.log` file, stored in a round's object or in one of this partition alone."""
 
     base_offset: int
-    """The segment's."""
+    """The base offset of the segment."""
     position: int
-    """Where they stand in the segment's file."""
+    """The position of the batches in the segment's file."""
     length: int
     crc: int
     end_offset: int
-    """One past the last offset in them."""
+    """One past the last offset of the batches."""
     round: int
-    """The number of the round; 0 for an object of their own."""
+    """The number of the round; 0 if `suffix` names the object."""
     at: int
-    """Where they stand in the object."""
+    """The position of the batches in the object."""
     suffix: str = ""
-    """What the name of an object of their own has after the `.log` file's name; empty for a round's object."""
+    """The suffix of the object, whose name starts with that of the `.log` file; empty for a round's object."""
 
     @property
     def end_position(self) -> int:
-        """Where they end in the segment's file."""
         return self.position + self.length
 
 
@@ -79,44 +78,43 @@ class PartitionState:
     topic: str
     partition: int
     topic_id: str = ""
-    """As `partition.metadata` has it; empty for a topic from before there were ids."""
+    """The id in `partition.metadata`; empty for a topic that has none, as in old versions of Kafka."""
     log_start_offset: int = 0
     end_offset: int = 0
-    """How far it has been backed up."""
+    """Everything below this offset is backed up."""
     high_watermark: int = 0
     cleaned_offset: int = -1
-    """Up to where the cleaner has been; -1 if it has not."""
+    """The cleaner's checkpoint; -1 if there is none."""
     epochs: tuple[EpochStart, ...] = ()
     gaps: tuple[tuple[int, int], ...] = ()
-    """Stretches of offsets that no segment has, as `kstore-gaps.json` names them."""
+    """Ranges of offsets that no segment has, from `kstore-gaps.json`."""
     segments: tuple[SealedSegment, ...] = ()
     tail: tuple[Chunk, ...] = ()
     snapshot: tuple[int, StoredFile] | None = None
-    """The producers' state at the base offset of the tail's first segment."""
+    """The producer snapshot at the base offset of the tail's first segment."""
 
     @property
     def key(self) -> PartitionKey:
-        """Topic and number."""
         return self.topic, self.partition
 
     def object_of(self, base_offset: int, file: StoredFile) -> str:
-        """The name of a file's object."""
+        """Return the name of a file's object."""
         return str(object_keys.FileKey(self.topic, self.partition, base_offset, file.kind, file.suffix))
 
     def object_of_chunk(self, chunk: Chunk) -> str:
-        """The name of the object that a chunk is in."""
+        """Return the name of the object that contains a chunk."""
         if not chunk.suffix:
             return object_keys.round_key(chunk.round)
         return str(object_keys.FileKey(self.topic, self.partition, chunk.base_offset, names.LOG, chunk.suffix))
 
     def objects(self) -> list[str]:
-        """The names of its own objects, which are not those of rounds."""
+        """Return the names of the partition's own objects; rounds are not included."""
         found = [self.object_of(segment.base_offset, file) for segment in self.segments for file in segment.files]
         found += dict.fromkeys(self.object_of_chunk(chunk) for chunk in self.tail if chunk.suffix)
         return found if self.snapshot is None else [*found, self.object_of(*self.snapshot)]
 
     def refusal(self) -> str | None:
-        """What is wrong with it as a whole, None if nothing is."""
+        """Return why the fields do not fit together; None if they do."""
         last = -1
         for segment in self.segments:
             if not last <= segment.base_offset < segment.end_offset:
@@ -157,29 +155,29 @@ class TopicState:
 
 
 class Dropped(NamedTuple):
-    """Objects that the newest state does without, and since when; they are deleted after the restore window."""
+    """Objects that the state no longer needs since `time_ms`. They are deleted after the restore window."""
 
     time_ms: int
     keys: tuple[str, ...] = ()
     rounds: tuple[Span, ...] = ()
 
     def objects(self) -> list[str]:
-        """The names of all of them."""
+        """Return the names of all these objects, including rounds."""
         return [*self.keys, *map(object_keys.round_key, numbers_in(self.rounds))]
 
 
 @dataclass(frozen=True, slots=True)
 class BackupState:
-    """Everything as of one round. Immutable; thread-safe."""
+    """The contents of the backup after one round. Immutable; thread-safe."""
 
     number: int = 0
     time_ms: int = 0
     caught_up: bool = False
-    """Whether everything is in it that was seen at the source then; not while a first round is under way."""
+    """Whether it contains everything that the look at the source found."""
     together: bool = True
-    """Whether the ends of the partitions are of one moment; not those of a directory that another process writes."""
+    """Whether the ends of all partitions were taken at the same time; False if another process wrote the directory."""
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     partitions: Mapping[PartitionKey, PartitionState] = field(default_factory=dict)
     dropped: tuple[Dropped, ...] = ()
     loads: str = ""
-    """The text of `kstore-loads.json`: the bulk loads that are done. Empty without one."""
+    """The text of `kstore-loads.json`: the bulk loads that are done. Empty if there is none."""

@@ -1,6 +1,6 @@
-"""`kstore-backup.json`: the one object that is replaced, by compare-and-set, and that names all others.
+"""`kstore-backup.json`: names all other objects of a backup. It alone is replaced, by compare-and-set.
 
-Invariant: whoever writes took a generation first, and a manifest of a higher generation ends every older writer.
+Invariant: a writer takes a generation before it writes, and a manifest of a higher generation stops every older writer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 
 class CatalogPlace(NamedTuple):
-    """A catalog: the state after round `number`; `rounds` lie between the catalog before it and this one."""
+    """A catalog: the state after round `number`. `rounds` are those after the previous catalog up to this one."""
 
     number: int
     time_ms: int
@@ -47,7 +47,7 @@ class CatalogPlace(NamedTuple):
 
 
 class Intent(NamedTuple):
-    """A file whose upload may be under way: a later writer gives its name to no other bytes."""
+    """A file whose upload may be under way: a later writer must not use its name for other bytes."""
 
     key: str
     length: int
@@ -59,43 +59,42 @@ class BackupManifest:
     """The content of `kstore-backup.json`. Immutable; thread-safe."""
 
     backup: str
-    """The backup's id, 32 hexadecimal digits; also the id of what is restored of it."""
+    """The backup's id, 32 hexadecimal digits. A restore records it."""
     generation: int
-    """Of the writer: the number of writers that there have been. One with a lower generation has been fenced."""
+    """The writer's generation: the number of writers so far. A writer with a lower generation is fenced."""
     writer: str
     """The writer's id, 32 hexadecimal digits."""
     revision: int
-    """Rises with each writing of the manifest, so that no two have the same text."""
+    """Rises with each write of the manifest, so that no two have the same text."""
     number: int
-    """The last round that counts; 0 without one."""
+    """The last valid round; 0 if there is none."""
     time_ms: int
-    """When that round was made, in milliseconds since the epoch: rounds have rising times."""
+    """When that round was made, in milliseconds since the epoch. Later rounds have later times."""
     window_ms: int
-    """For how long what has been dropped is kept."""
+    """How long dropped objects are kept: the restore window."""
     kept_from_ms: int = 0
-    """What was dropped up to then may have been deleted: states of before it may lack objects."""
+    """Objects dropped up to this time may have been deleted, so states from before it may lack objects."""
     swept_ms: int = 0
-    """When objects that no manifest counts were looked for the last time."""
+    """When objects that no manifest references were last searched for."""
     catalogs: tuple[CatalogPlace, ...] = ()
-    """The catalogs of the restore window, the oldest first."""
+    """The catalogs of the restore window, oldest first."""
     rounds: tuple[Span, ...] = ()
-    """The rounds since the newest catalog, or since the beginning."""
+    """The rounds since the newest catalog; all rounds if there is none."""
     intents: tuple[Intent, ...] = ()
-    """What the writer may be uploading."""
+    """The files that the writer may be uploading."""
 
     @property
     def all_rounds(self) -> Iterator[int]:
-        """The numbers of the rounds that it names, catalogs' included."""
+        """The numbers of all rounds that the manifest names, including those of its catalogs."""
         return numbers_in((*(span for each in self.catalogs for span in each.rounds), *self.rounds))
 
     def encode(self) -> bytes:
-        """Write it as JSON."""
         fields = {"version": VERSION, **{each.name: getattr(self, each.name) for each in dataclasses.fields(self)}}
         return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(data: bytes, where: str) -> BackupManifest:
-    """Read a manifest; `BackupError` names `where` it is, the field, what it holds, and what is allowed."""
+    """Decode a manifest. A `BackupError` names `where` it is, the field, its value and the allowed values."""
     fields = parse(data, where)
     with malformed_fields(where):
         check_version(fields)
@@ -129,7 +128,7 @@ def decode(data: bytes, where: str) -> BackupManifest:
 
 
 def read_manifest(objects: Objects) -> tuple[BackupManifest, Tag] | None:
-    """Read the manifest of a backup and its tag; None where there is no backup."""
+    """Return the manifest of a backup and its tag; None if there is no backup."""
     found = objects.read(object_keys.MANIFEST, most_bytes=MOST_MANIFEST_BYTES)
     if found is None:
         return None
@@ -137,22 +136,21 @@ def read_manifest(objects: Objects) -> tuple[BackupManifest, Tag] | None:
 
 
 def numbers_in(spans: Iterable[Span]) -> Iterator[int]:
-    """The numbers of all rounds in spans."""
     return (number for first, last in spans for number in range(first, last + 1))
 
 
 def add_round(rounds: tuple[Span, ...], number: int) -> tuple[Span, ...]:
-    """The spans with one more round, above all of them."""
+    """Return the spans with one more round, which is above all of them."""
     if rounds and rounds[-1].last + 1 == number:
         return (*rounds[:-1], Span(rounds[-1].first, number))
     return (*rounds, Span(number, number))
 
 
-# Taking a backup's JSON apart; the rounds and catalogs are read with these, too.
+# Parsing a backup's JSON; rounds and catalogs use these as well.
 
 
 def parse(data: bytes, where: str) -> json_file.Fields:
-    """The fields of a JSON object; `BackupError` for anything else."""
+    """Return the fields of a JSON object; raises `BackupError` for anything else."""
     try:
         parsed = json_file.parse(data)
     except (ValueError, RecursionError) as error:
@@ -162,7 +160,7 @@ def parse(data: bytes, where: str) -> json_file.Fields:
 
 
 def check_version(fields: json_file.Fields) -> None:
-    """Take the version; `BackupError` for another one than this release knows."""
+    """Take the version; raises `BackupError` if this release does not know it."""
     version = fields.integer("version", 0, LONG_MAX)
     if version != VERSION:
         raise BackupError(f"{fields.path} has version {version}; this release of kstore knows version {VERSION}")
@@ -170,7 +168,7 @@ def check_version(fields: json_file.Fields) -> None:
 
 @contextmanager
 def malformed_fields(where: str) -> Iterator[None]:
-    """Raise what is wrong with a field in the block as a `BackupError` of the object."""
+    """Turn a `StorageError` about a field, raised in the block, into a `BackupError` about the object."""
     try:
         yield
     except StorageError as error:
@@ -179,14 +177,14 @@ def malformed_fields(where: str) -> Iterator[None]:
 
 
 def list_of(fields: json_file.Fields, place: str, value: Any, count: int) -> list[Any]:
-    """`value`, if it is a list of so many; `StorageError`."""
+    """Return `value` if it is a list of `count` items; raises `StorageError` otherwise."""
     if not isinstance(value, list) or len(value) != count:
         raise fields.refusal(place, value, f"a list of {count}")
     return value
 
 
 def lists(fields: json_file.Fields, name: str, count: int, most: int = LONG_MAX) -> Iterator[tuple[str, list[Any]]]:
-    """The items of a list, each a list of so many, with their places; `StorageError`."""
+    """Yield the items of a list with their places; raises `StorageError` if an item is not a list of `count`."""
     items = fields.items(name)
     if len(items) > most:
         raise fields.refusal(name, items, f"at most {most} of them")
@@ -195,7 +193,7 @@ def lists(fields: json_file.Fields, name: str, count: int, most: int = LONG_MAX)
 
 
 def numbers_of(fields: json_file.Fields, place: str, value: Any, highs: tuple[int, ...]) -> tuple[int, ...]:
-    """A list of whole numbers of `[0, high]`, one for each of `highs`; `StorageError`."""
+    """Return whole numbers in `[0, high]`, one for each of `highs`; raises `StorageError` for anything else."""
     for number, high in zip(list_of(fields, place, value, len(highs)), highs, strict=True):
         if type(number) is not int or not 0 <= number <= high:
             raise fields.refusal(place, number, f"a whole number from 0 to {high}")
@@ -203,7 +201,7 @@ def numbers_of(fields: json_file.Fields, place: str, value: Any, highs: tuple[in
 
 
 def spans_of(fields: json_file.Fields, name: str, value: Any) -> tuple[Span, ...]:
-    """`value`, if it is rising spans of rounds; `StorageError`."""
+    """Return `value` as spans of rounds; raises `StorageError` unless they rise."""
     if not isinstance(value, list):
         raise fields.refusal(name, value, "a list")
     found = [Span(*numbers_of(fields, f"{name}[{at}]", each, (LONG_MAX, LONG_MAX))) for at, each in enumerate(value)]

@@ -1,7 +1,6 @@
-"""Reads what a backup's manifest names: catalogs, the headers of rounds, and the states that they make.
+"""Reads a backup's catalogs and the headers of its rounds, and computes the states after each round.
 
-Invariant: a state is put together of whole objects that follow one another; a `BackupError` names the one that does
-not.
+Invariant: a state is built from valid objects that follow one another; a `BackupError` names an object that does not.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from kstore.copies.backups.object_store import Objects
 from kstore.errors import BackupError
 
 FIRST_BYTES = 64 << 10
-"""How much of a round is read at first: most headers are shorter."""
+"""The size of the first read of a round; most headers are shorter."""
 AHEAD = 16
-"""How many rounds are read at once."""
+"""How many rounds are read at the same time."""
 
 
 def read_catalog(objects: Objects, place: CatalogPlace) -> BackupState:
-    """Read a catalog; `BackupError` where it is not the one that the manifest names."""
+    """Read a catalog; raises `BackupError` if it is not the one that the manifest names."""
     key = object_keys.catalog_key(place.number)
     where = f"{key} in {objects.url}"
     found = objects.read(key, most_bytes=backup_rounds.PREFIX.size + backup_rounds.MOST_HEADER_BYTES)
@@ -45,7 +44,7 @@ def read_catalog(objects: Objects, place: CatalogPlace) -> BackupState:
 
 
 def read_round(objects: Objects, number: int) -> tuple[Round, int]:
-    """Read the header of a round: what it says, and how many bytes of the object it is."""
+    """Read the header of a round; returns it and its size in bytes."""
     key = object_keys.round_key(number)
     where = f"{key} in {objects.url}"
     data = objects.read_range(key, 0, FIRST_BYTES)
@@ -59,7 +58,7 @@ def read_round(objects: Objects, number: int) -> tuple[Round, int]:
 
 
 def states(objects: Objects, place: CatalogPlace | None, numbers: Iterable[int]) -> Iterator[BackupState]:
-    """The state of a catalog, or the beginning, then the state after each of the rounds that follow it."""
+    """Yield the state of a catalog, if there is one, then the state after each of the rounds that follow it."""
     state = BackupState()
     if place is not None:
         state = read_catalog(objects, place)
@@ -80,7 +79,7 @@ def states(objects: Objects, place: CatalogPlace | None, numbers: Iterable[int])
 
 
 def read_newest(objects: Objects, manifest: BackupManifest) -> BackupState:
-    """The state after the last round."""
+    """Return the state after the last round."""
     newest = BackupState()
     place = manifest.catalogs[-1] if manifest.catalogs else None
     for state in states(objects, place, numbers_in(manifest.rounds)):

@@ -1,7 +1,7 @@
-"""What one round changes, as the header of its object, and whole states as catalogs; both as bytes and back.
+"""Encodes and decodes rounds, which hold the changes of one round, and catalogs, which hold a whole state.
 
-An object begins with `PREFIX`: magic, length and CRC-32C of the header, which is JSON, compressed in a catalog. In a
-round the bytes of the tails follow. Invariant: any bytes give a sound state or a `BackupError`.
+An object starts with `PREFIX`: magic, length and CRC-32C of the header. The header is JSON, compressed in a catalog. In
+a round the bytes of the tails follow. Invariant: decoding any bytes returns a valid state or raises `BackupError`.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ ROUND_MAGIC = b"KSBROUND"
 CATALOG_MAGIC = b"KSBCATAL"
 
 MOST_HEADER_BYTES = 128 << 20
-"""The largest header of a round, and the largest catalog, compressed; decompressed it may be four times as large."""
+"""The largest header of a round, and the largest compressed catalog. Decompressed it may be four times as large."""
 
 _ZSTD = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a round changes in one partition. Immutable; thread-safe.
+    """The changes of a round in one partition. Immutable; thread-safe.
 
-    The tail is `tail[skip:keep]` of what it was, and the `chunks` behind it; `anew` begins with nothing, for a topic
-    that was made again. Positions of chunks in the round's object count from the end of its header.
+    The new tail is `tail[skip:keep]` of the old one, then `chunks`. `anew` discards the old state, for a topic that was
+    deleted and created again. Positions of chunks in the round's object count from the end of its header.
     """
 
     topic: str
@@ -71,12 +71,12 @@ class Change:
     high_watermark: int = 0
     cleaned_offset: int = -1
     epochs: tuple[EpochStart, ...] | None = None
-    """All of them; None if they are as before."""
+    """All epochs; None if they are unchanged."""
     gaps: tuple[tuple[int, int], ...] = ()
     removed: tuple[int, ...] = ()
-    """Base offsets of the sealed segments that are there no more, or that are replaced."""
+    """Base offsets of the sealed segments that were deleted or replaced."""
     sealed: tuple[SealedSegment, ...] = ()
-    """New sealed segments."""
+    """The new sealed segments."""
     skip: int = 0
     keep: int = 0
     chunks: tuple[Chunk, ...] = ()
@@ -84,7 +84,6 @@ class Change:
 
     @property
     def key(self) -> PartitionKey:
-        """Topic and number."""
         return self.topic, self.partition
 
 
@@ -98,19 +97,19 @@ class Round:
     caught_up: bool
     changes: tuple[Change, ...] = ()
     topics: Mapping[str, TopicState | None] = field(default_factory=dict)
-    """Topics whose record is new or another one; None for one without a record."""
+    """Topics whose record is new or has changed; None if the record was deleted."""
     dropped: Dropped = field(default_factory=lambda: Dropped(0))
-    """What this round does without; its time is the round's."""
+    """The objects that are unused from this round on; its time is the round's."""
     deleted_until_ms: int = -1
-    """What was dropped up to then has been deleted."""
+    """Objects dropped up to this time have been deleted."""
     loads: str | None = None
-    """The text of `kstore-loads.json`; None if it is as before."""
+    """The text of `kstore-loads.json`; None if it is unchanged."""
     together: bool = True
-    """Whether the ends of the partitions are of one moment."""
+    """Whether the ends of all partitions were taken at the same point in time."""
 
 
 def encode_round(round_: Round) -> bytes:
-    """The prefix and the header of a round's object; the tails' bytes come behind it."""
+    """Return the prefix and the header of a round's object. The bytes of the tails follow them."""
     fields = {
         "version": VERSION,
         "number": round_.number,
@@ -128,7 +127,6 @@ def encode_round(round_: Round) -> bytes:
 
 
 def encode_catalog(state: BackupState) -> bytes:
-    """A catalog's object."""
     fields = {
         "version": VERSION,
         "number": state.number,
@@ -148,12 +146,12 @@ def encode_catalog(state: BackupState) -> bytes:
 
 
 def header_bytes(data: bytes, where: str) -> int:
-    """How many bytes the prefix and the header of a round's object have, which begins with `data`."""
+    """Return the size in bytes of prefix and header of a round's object, which starts with `data`."""
     return PREFIX.size + _prefix(data, ROUND_MAGIC, where)[0]
 
 
 def decode_round(data: bytes, where: str) -> Round:
-    """Read the header of a round's object, which `data` holds at least; `BackupError`."""
+    """Decode the header of a round's object; `data` may be longer. Raises `BackupError` if it is malformed."""
     fields = parse(_header(data, ROUND_MAGIC, where), where)
     with malformed_fields(where):
         check_version(fields)
@@ -179,7 +177,7 @@ def decode_round(data: bytes, where: str) -> Round:
 
 
 def decode_catalog(data: bytes, where: str) -> BackupState:
-    """Read a catalog's object; `BackupError`."""
+    """Decode a catalog's object; raises `BackupError` if it is malformed."""
     packed = _header(data, CATALOG_MAGIC, where)
     try:
         fields = parse(compression.decompress(_ZSTD, packed, limit=4 * MOST_HEADER_BYTES), where)
@@ -210,7 +208,10 @@ def decode_catalog(data: bytes, where: str) -> BackupState:
 
 
 def apply(state: BackupState, round_: Round, where: str, header: int) -> BackupState:
-    """The state after a round, whose object's header has so many bytes; `BackupError` where it does not fit."""
+    """Return the state after a round; `header` is the size of the header of its object, in bytes.
+
+    Raises `BackupError` if the round does not follow the state.
+    """
     if round_.number <= state.number or round_.time_ms < state.time_ms:
         before = f"round {state.number} of {state.time_ms} ms"
         raise BackupError(f"{where} is round {round_.number} of {round_.time_ms} ms; it does not follow {before}")
@@ -302,7 +303,7 @@ def _change_fields(change: Change) -> dict[str, Any]:
         "removed": change.removed,
         "sealed": change.sealed,
         "tail": [change.skip, change.keep],
-        # As the round's own number and the header's length are not known to it, places count from the header's end.
+        # The round's number and the header's length are not known here, so positions count from the header's end.
         "chunks": [[*chunk[:5], chunk.at, chunk.suffix] for chunk in change.chunks],
     }
 
@@ -394,7 +395,7 @@ def _partition(fields: Fields) -> PartitionState:
 
 
 def _new_chunk(fields: Fields, place: str, value: Any) -> Chunk:
-    """A chunk as a round has it, whose own number it does not name."""
+    """Decode a chunk of a round: it lacks the round's number."""
     base, position, length, crc, end, at, suffix = list_of(fields, place, value, 7)
     return _chunk(fields, place, [base, position, length, crc, end, 0, at, suffix])
 

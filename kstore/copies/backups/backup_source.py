@@ -1,7 +1,7 @@
-"""What a backup is made of: an open store, or directories that another process writes, as of one look at them.
+"""The sources of a backup: an open store, or directories that another process writes. A `Look` is a snapshot of one.
 
-Invariant: a crash of the machine can no longer cut anything up to the ends of a look. The ends of an open store are of
-one moment, between two transactions; those of directories are not, and the look says so.
+Invariant: everything below the end offsets of a look is synced. An open store's end offsets are taken together, between
+two transactions. Those of directories are not, and `Look.together` says so.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from kstore.store.manager import LogManager
 from kstore.store.store import Store, between_transactions
 
 BROKEN_OFF_NS = 10_000_000_000
-"""A directory that has not changed for so long is not amid a compaction's renames."""
+"""If a directory has not changed for this long, no compaction is renaming its segments."""
 
 _FIRST, _LAST = "__consumer_offsets", "__transaction_state"
 
 
 class PartitionLook(NamedTuple):
-    """One partition as of a look; of two looks that are equal nothing has changed between them."""
+    """One partition in a look. If two looks are equal, nothing has changed between them."""
 
     topic: str
     partition: int
@@ -47,55 +47,56 @@ class PartitionLook(NamedTuple):
     cleaned_offset: int
     epochs: tuple[EpochStart, ...]
     layout: object
-    """Equal as long as no segment has come, gone or been replaced."""
+    """Equal as long as no segment was added, deleted or replaced."""
     log_end_offset: int
-    """Where the log ends; whether the disk keeps what is between `end_offset` and it is not known."""
+    """The log end offset; records from `end_offset` on may not be synced."""
 
     @property
     def key(self) -> PartitionKey:
-        """Topic and number."""
         return self.topic, self.partition
 
 
 @dataclass(slots=True)
 class Look:
-    """A look at all partitions, in the order in which they are backed up."""
+    """All partitions of a source, in the order in which they are backed up."""
 
     partitions: list[PartitionLook] = field(default_factory=list)
     unknown: dict[PartitionKey, str] = field(default_factory=dict)
-    """Partitions that cannot be seen now, and why; what the backup has of them stays."""
+    """Partitions that cannot be read now, and why; the backup keeps what it has of them."""
     is_whole: bool = True
-    """Whether partitions that are in neither are gone; not while a directory is missing."""
+    """Whether partitions in neither field were deleted; False while a directory is missing."""
     topics: dict[str, TopicState] = field(default_factory=dict)
     loads: str = ""
     together: bool = True
-    """Whether the ends of the partitions are of one moment."""
+    """Whether the ends of all partitions were taken at the same point in time."""
 
 
 class Source(Protocol):
-    """Where the partitions of a backup are."""
+    """Where the partitions of a backup come from."""
 
     @property
     def roots(self) -> Sequence[str]:
         """The canonical paths of the log directories."""
 
     def look(self) -> Look:
-        """Look at all partitions."""
+        """Return the current state of all partitions, up to synced end offsets."""
 
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
-        """The base offsets of a partition's segments, sorted."""
+        """Return the base offsets of a partition's segments, sorted.
+
+        Raises `ChangedMeanwhileError` while a compaction renames segments, `KStoreError` if one stopped midway.
+        """
 
     def topic_id(self, look: PartitionLook) -> str:
-        """The id of a partition's topic; empty where there is none."""
+        """Return the id of a partition's topic; empty if there is none."""
 
 
 class _Source:
-    """What both kinds of sources read out of the directories."""
+    """Reads from the directories what both kinds of sources need."""
 
     _recorded: Mapping[str, TopicState] = {}  # the file of topics, as of the last look
 
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
-        """The base offsets; `ChangedMeanwhileError` amid a compaction's renames, `KStoreError` if it broke off."""
         path = look.path
         changed_ns = fs.stat(path).st_mtime_ns
         files = _files(path)
@@ -106,7 +107,6 @@ class _Source:
         return _bases_of(files)
 
     def topic_id(self, look: PartitionLook) -> str:
-        """The id of a partition's topic; empty where there is none."""
         metadata = checkpoint.read_partition_metadata(look.path)
         if metadata is not None:
             return checkpoint.format_topic_id(metadata.topic_id)
@@ -123,12 +123,11 @@ class StoreSource(_Source):
         self.roots: Sequence[str] = store.paths
 
     def look(self) -> Look:
-        """Look at all partitions, and have the disk keep what was seen."""
         store = self._store
         manager = store._logs.writing()
         for entry in self._metadata.current().entries():
-            if self._end(manager, entry) is None:  # nothing tells its end, so it is opened
-                with suppress(KStoreError):  # `_look_at` meets the error again
+            if self._end(manager, entry) is None:  # the end is in no checkpoint, so the log is opened
+                with suppress(KStoreError):  # `_look_at` raises the error again
                     manager.log(entry)
         ends = between_transactions(store, partial(self._ends, manager))
         store.flush()
@@ -147,7 +146,7 @@ class StoreSource(_Source):
 
     @staticmethod
     def _end(manager: LogManager, entry: Entry) -> int | None:
-        """Where a log ends now; of one that is not open, where it was closed. None where no line says that."""
+        """Return the log end offset; for a log that is not open, its recovery point, None if that is unknown."""
         log = entry.log
         if log is not None and not log.closed:
             return log.log_end_offset
@@ -184,21 +183,20 @@ def _seen(
 
 
 class DirectorySource(_Source):
-    """The partitions of directories that another process may write; a look syncs what is not flushed."""
+    """The partitions of directories that another process may write. `look` syncs unflushed files. For one thread."""
 
     def __init__(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
         self.roots: Sequence[str] = catalog.real_paths(paths)
         self._last_batches: dict[str, source_partition.Place] = {}
         # The last segment and batch at the last sync.
         self._synced: dict[str, tuple[int, source_partition.Place | None]] = {}
-        self._begun: dict[str, int] = {}  # the last segment, where it has no batch and is not known to be flushed
+        self._begun: dict[str, int] = {}  # a last segment without batches: the one before it may not be sealed yet
         for root in self.roots:
             catalog.refuse_partition(root)
             if not fs.exists(root):
                 raise fs.MissingFileError(2, "no such log directory", root)
 
     def look(self) -> Look:
-        """Look at all partitions."""
         closed = self._are_closed()
         marks = {root: _Marks(root) for root in self.roots}
         listing = catalog.look(self.roots)
@@ -217,11 +215,11 @@ class DirectorySource(_Source):
         return look
 
     def _are_closed(self) -> bool:
-        """Whether the process that wrote the directories last has shut down cleanly."""
+        """Whether the process that last wrote the directories has shut down cleanly."""
         return all(checkpoint.find_clean_marker(root) is not None for root in self.roots)
 
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
-        """The base offsets of a partition's segments, sorted; without one behind a segment that may not be sealed."""
+        """Return the base offsets, without a last segment that is empty while the one before it may not be sealed."""
         bases = super().bases(look)
         begun = bases and bases[-1] == self._begun.get(look.path)
         return bases[:-1] if begun and source_partition.find_end(look.path, bases[-1], 0)[1] is None else bases
@@ -234,7 +232,7 @@ class DirectorySource(_Source):
         log_end = max(flushed, self._log_end(path, bases))
         self._begun.pop(path, None)
         if log_end > flushed:
-            if path not in self._last_batches and len(bases) > 1:  # the one before it may still be being sealed
+            if path not in self._last_batches and len(bases) > 1:  # the segment before may not be sealed yet
                 self._begun[path] = bases[-1]
             end = self._sync(entry, bases, flushed, log_end)
         return PartitionLook(
@@ -250,7 +248,7 @@ class DirectorySource(_Source):
         )
 
     def _log_end(self, path: str, bases: tuple[int, ...]) -> int:
-        """Where the whole batches of a log end: read on from the last batch that an earlier look has found."""
+        """Return the end of a log's whole batches, reading on from the last batch that an earlier look found."""
         base = bases[-1] if bases else 0
         known = self._last_batches.pop(path, None)
         if known is None or known.base_offset != base or not source_partition.is_still_there(path, known):
@@ -261,7 +259,7 @@ class DirectorySource(_Source):
         return end
 
     def _sync(self, entry: Entry, bases: tuple[int, ...], flushed: int, log_end: int) -> int:
-        """Have the disk keep what is behind the recovery point; where that ends which it keeps."""
+        """Sync the log from its recovery point on, and return the offset up to which it is synced."""
         path = entry.path
         synced = bases[-1], self._last_batches.get(path)
         before = self._synced.get(path)
@@ -274,14 +272,14 @@ class DirectorySource(_Source):
             if before is None or before[0] != bases[-1]:
                 fs.sync_directory(path)
                 fs.sync_directory(entry.root)
-        except (KStoreError, OSError):  # the recovery point goes up when the other process has it synced
+        except (KStoreError, OSError):  # the recovery point rises when the other process syncs the log
             return flushed
         self._synced[path] = synced
         return log_end
 
 
 class _Marks:
-    """The checkpoint files of one directory, the recovery points first: what they say was flushed by then."""
+    """The checkpoint files of one directory. Recovery points are read first: data below them was flushed by then."""
 
     def __init__(self, root: str) -> None:
         was_closed = checkpoint.find_clean_marker(root) is not None
@@ -298,7 +296,7 @@ def _files(path: str) -> list[names.FileName]:
 
 
 def _bases_of(files: list[names.FileName]) -> tuple[int, ...]:
-    """The base offsets of the segments that have a file of their name, sorted; the log's last one always has."""
+    """Return the sorted base offsets of the segments whose `.log` has no suffix; a log's last segment never has one."""
     return tuple(sorted(file.offset for file in files if file.kind == names.LOG and not file.state))
 
 
@@ -311,18 +309,17 @@ def _live_topics(table: topic_files.TopicTable) -> dict[str, TopicState]:
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Partitions in the order in which their ends are taken: no group has then read what is not there."""
+    """Return partitions in the order in which their ends are taken: so no group has read past the end of a log."""
     return sorted(entries, key=lambda entry: (entry.topic != _FIRST, entry.topic == _LAST))
 
 
 def read_epochs(path: str) -> tuple[EpochStart, ...]:
-    """The leader epochs in a partition's directory."""
     cache = epochs.LeaderEpochCache.open(os.path.join(path, names.LEADER_EPOCH_CHECKPOINT), create=False)
     return tuple(EpochStart(*entry) for entry in cache.entries)
 
 
 def read_loads(roots: Iterable[str]) -> str:
-    """The text of the first file of bulk loads that are done; empty without one."""
+    """Return the text of the first `kstore-loads.json`; empty if there is none."""
     for root in roots:
         path = os.path.join(root, load_files.LOADS_FILE)
         try:

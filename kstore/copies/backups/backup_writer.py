@@ -1,7 +1,7 @@
-"""`BackupWriter`: one round after the other, each of which the manifest counts or does not.
+"""`BackupWriter`: writes the rounds of a backup. A round is valid once the manifest names it.
 
-Invariant: the state changes only when the manifest is known to have been replaced; if the answer was lost, the manifest
-is read again before anything else is done.
+Invariant: the state changes only when the manifest is known to have been replaced. If the answer was lost, the manifest
+is read before anything else is done.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from kstore.files import checkpoint, names
 
 WINDOW_SECONDS = 7 * 86_400.0
 ROUND_BYTES = 32 << 20
-"""How many bytes of tails a round has at most, about: they are held in memory until it has been sent."""
+"""The approximate maximum of tail bytes in a round, which are held in memory until it has been sent."""
 ROUNDS_PER_CATALOG = 512
 LEAST_ROUNDS_PER_CATALOG = 16
 DELETION_PAUSE_MS = 600_000
-"""How often what was dropped is deleted at most."""
+"""The time between two deletions of dropped objects; less if the restore window is short."""
 SWEEP_PAUSE_MS = 86_400_000
-"""How often objects that no manifest counts are looked for."""
+"""The time between two searches for objects that no manifest references."""
 _ATTEMPTS = 1000
 
 
 class _Commit(NamedTuple):
-    """A manifest that may have been written, and what holds once it is known to be."""
+    """A manifest that may have been written, and the writer's state once it is known to be."""
 
     manifest: BackupManifest
     state: BackupState
@@ -53,7 +53,7 @@ class _Commit(NamedTuple):
 
 
 class BackupWriter:
-    """The writer of one backup; it has fenced all that were before it. For one thread."""
+    """The writer of one backup; it has fenced all earlier ones. For one thread."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class BackupWriter:
         clock: Callable[[], int] | None = None,
         may_be_new: bool = True,
     ) -> None:
-        """Take the backup over, or begin it unless it has to be there; `BackupError` if it is one of other topics."""
+        """Take over the backup, or create it with `may_be_new`. Raises `BackupError` if it has other topics."""
         self._source = source
         self._objects = objects
         self._clock = clock
         self._memories: dict[PartitionKey, Memory] = {}
         self._pending: _Commit | None = None
-        self._orphans: list[int] = []  # rounds that may have been written and do not count
-        self._found = Orphans()  # objects that no manifest counts, until a round drops them
+        self._orphans: list[int] = []  # rounds that may have been written and are not valid
+        self._found = Orphans()  # objects that no manifest references, until a round drops them
         self._small: dict[PartitionKey, object] = {}
         self._header_bytes = 0
         self._deleted_until_ms = -1
@@ -113,13 +113,13 @@ class BackupWriter:
             raise BackupError(f"{self._objects.url}: other writers take the backup over all the time")
         gone = {number for each in self.state.dropped for number in numbers_in(each.rounds)}
         self._live = frozenset({*taken.all_rounds, *_rounds_of(self.state)} - gone)
-        # What an earlier writer may be deleting just now keeps its name for one more window.
+        # An earlier writer may still be deleting these objects, so their names stay unused for one more window.
         due = self._now() - self.manifest.window_ms
         self._deleting = [each for each in self.state.dropped if each.time_ms <= due]
         self._set_dropped()
 
     def _refuse_other_topics(self) -> None:
-        """Refuse a backup of another store: going on would drop what it has."""
+        """Refuse a backup of another store: the next round would drop its contents."""
         look = self._source.look()
         here = {each.key: self._source.topic_id(each) for each in look.partitions}
         there = {key: partition.topic_id for key, partition in self.state.partitions.items()}
@@ -131,7 +131,10 @@ class BackupWriter:
             )
 
     def round(self) -> bool:
-        """Back up what is new; whether everything is. `BackupFencedError`, or `BackupError`: the next round goes on."""
+        """Back up new data and return whether everything is backed up.
+
+        Raises `BackupFencedError`, or `BackupError`, after which the next call continues.
+        """
         self._settle()
         self._uploads.begin_look()
         look = self._source.look()
@@ -152,15 +155,15 @@ class BackupWriter:
         return self.caught_up and not self._uploads.is_beside
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until an upload has come further, if there is one."""
+        """Wait for progress of an upload, if one is in flight; return whether there was any."""
         return self._uploads.wait(timeout)
 
     def close(self) -> None:
-        """Wait for what is being sent."""
+        """Wait for running uploads."""
         self._uploads.close()
 
     def _round_of(self, look: Look) -> bool:
-        """Write one round; whether another one should follow at once, for want of room in this one."""
+        """Write one round and return whether it is full, so that another one must follow immediately."""
         changes: list[Change] = []
         data: list[bytes] = []
         size = 0
@@ -232,10 +235,10 @@ class BackupWriter:
         caught_up: bool,
         together: bool,
     ) -> None:
-        """Write the round's object, and have the manifest name it."""
+        """Write the round's object, and commit a manifest that names it."""
         time_ms = max(self._now(), self.state.time_ms + 1)
         first, marks = self.manifest.number + 1, (time_ms, self.manifest.generation, caught_up, changes, topics)
-        # Each drop is of the state before: what this round does without, apart from its own.
+        # Needed to find the objects of the state before that this round no longer references.
         after = backup_rounds.apply(self.state, Round(first, *marks), "the round", 0)
         for number in itertools.count(first):
             dropped = self._dropped(changes, after, time_ms)
@@ -244,7 +247,7 @@ class BackupWriter:
             self._orphans.append(number)
             key, parts = object_keys.round_key(number), [header, *data]
             if self._objects.parts_are_new:
-                is_put = self._objects.put_new_parts(key, parts)  # without putting them together
+                is_put = self._objects.put_new_parts(key, parts)  # saves the copy that `join` makes
             else:
                 is_put = self._objects.put_new(key, b"".join(parts))
             if is_put:
@@ -259,7 +262,7 @@ class BackupWriter:
         self.rounds += 1
 
     def _catalog(self, state: BackupState) -> CatalogPlace | None:
-        """Write a catalog, if it is time for one: reading the rounds since the last one would take long."""
+        """Write a catalog if reading the rounds since the last one would take long."""
         before = self.manifest.catalogs[-1] if self.manifest.catalogs else None
         spans = backup_manifest.add_round(self.manifest.rounds, state.number)
         since = sum(span.last - span.first + 1 for span in spans)
@@ -271,7 +274,7 @@ class BackupWriter:
         if not self._objects.put_new(key, data):
             found = self._objects.read(key)
             if found is None or found.data != data:
-                return None  # left by a writer that was fenced; the next round's name is free
+                return None  # left by a fenced writer; the next round has another name
         return CatalogPlace(state.number, state.time_ms, len(data), crc32c(data), spans)
 
     def _manifest(self, number: int, time_ms: int | None = None, catalog: CatalogPlace | None = None) -> BackupManifest:
@@ -280,7 +283,7 @@ class BackupWriter:
         catalogs = before.catalogs if catalog is None else (*before.catalogs, catalog)
         oldest_ms = min(self._now() - before.window_ms, self._whole_ms)
         while len(catalogs) > 1 and catalogs[1].time_ms <= oldest_ms:
-            catalogs = (catalogs[1]._replace(rounds=()), *catalogs[2:])  # the rounds before it lack their beginning
+            catalogs = (catalogs[1]._replace(rounds=()), *catalogs[2:])  # its rounds need the catalog that is removed
         return replace(
             before,
             revision=before.revision + 1,
@@ -293,7 +296,7 @@ class BackupWriter:
         )
 
     def _dropped(self, changes: tuple[Change, ...], after: BackupState, time_ms: int) -> Dropped:
-        """What the round does without: files of the partitions it changes, and rounds before the newest catalog."""
+        """Return the objects that are unused from this round on: files, rounds before the newest catalog, orphans."""
         gone: list[str] = []
         for change in changes:
             before = self.state.partitions.get(change.key)
@@ -323,7 +326,7 @@ class BackupWriter:
         self._settle()
 
     def _settle(self) -> None:
-        """Have the manifest written that may have been, and take over what it says."""
+        """Write the pending manifest, or find that it was written, and adopt its state."""
         pending = self._pending
         if pending is None:
             return
@@ -352,7 +355,7 @@ class BackupWriter:
         if self.manifest.number != before.number:
             self._deleting = []
             self._found = Orphans()
-            self._orphans.clear()  # those that do not count are live until there is a catalog, and dropped then
+            self._orphans.clear()  # invalid ones are in `_live`, and dropped after the next catalog
         self._set_dropped()
         for intent in self.manifest.intents:
             if self._is_referenced(intent.key):
@@ -364,7 +367,7 @@ class BackupWriter:
         self._superseded = {found[0] for found in numbered if found and found[1] == object_keys.CATALOG}
 
     def _sweep(self) -> None:
-        """Drop objects that no manifest counts, once a day; while nothing is on its way that a round will count."""
+        """Drop objects that no manifest references, once a day. Called only while no upload is in flight."""
         now = self._now()
         if now - self.manifest.swept_ms < SWEEP_PAUSE_MS:
             return
@@ -377,7 +380,7 @@ class BackupWriter:
             self._commit(self._manifest(self.manifest.number), self.state, self._memories, self._live)
 
     def _delete_due(self) -> None:
-        """Delete what was dropped before the restore window, but nothing of the last state that is caught up."""
+        """Delete objects that were dropped before the restore window, but none of the last state that is caught up."""
         now = self._now()
         due = min(now - self.manifest.window_ms, self._whole_ms)
         waiting = {id(each) for each in self._deleting}
@@ -385,8 +388,8 @@ class BackupWriter:
         late = [each for each in dropped if self._deleted_until_ms < each.time_ms <= due]
         if not late or now < self._delete_next_ms:
             return
-        # The manifest no longer names the catalogs that go, says which states may lack objects from now on, and this
-        # writer's generation holds.
+        # Commit before deleting: the manifest must no longer name deleted catalogs, must say which states may lack
+        # objects, and shows that this writer is not fenced.
         told = replace(self._manifest(self.manifest.number), kept_from_ms=max(each.time_ms for each in late))
         self._commit(told, self.state, self._memories, self._live)
         again = {key for each in self.state.dropped if each.time_ms > due for key in each.objects()}
@@ -404,7 +407,7 @@ class BackupWriter:
         return partition is not None and (object_keys.is_small_file(key) or key in partition.objects())
 
     def _put_small_files(self, look: PartitionLook, change: Change) -> None:
-        """Put the two small files where Kafka has them."""
+        """Send `partition.metadata` and the leader epochs, under Kafka's names."""
         content = change.topic_id, look.epochs
         if self._small.get(look.key) == content or (not change.anew and change.epochs is None):
             self._small.setdefault(look.key, content)
@@ -434,5 +437,5 @@ class BackupWriter:
 
 
 def _rounds_of(state: BackupState) -> set[int]:
-    """The rounds in whose objects a state has chunks."""
+    """Return the numbers of the rounds whose objects contain chunks of a state."""
     return {chunk.round for partition in state.partitions.values() for chunk in partition.tail if not chunk.suffix}

@@ -1,7 +1,7 @@
 """`LocalObjects`: a directory on this machine as an object store.
 
-Invariant: an object has its name only once it is whole and synced. Names are given and compared under one lock, so that
-two processes see what an object store would show them.
+Invariant: an object gets its name only when it is complete and synced. Conditional writes check and rename under one
+lock, so that two processes see the semantics of an object store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kstore.disk.newfiles import FilePart
 from kstore.errors import BackupError, StorageError
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.part$")
-_READ_BYTES = 1 << 20  # memory of larger parts is given back to the system, and costs page faults each time
+_READ_BYTES = 1 << 20  # the allocator returns larger buffers to the system, which costs page faults for each
 
 
 class LocalObjects(Objects):
@@ -106,7 +106,7 @@ class LocalObjects(Objects):
             raise BackupError(f"{self.path} cannot be listed: {error}") from error
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete files, and the directories that have no more of them."""
+        """Delete files, and directories that are empty afterwards."""
         for key in keys:
             self._count("delete")
             with self._failing(key):
@@ -124,7 +124,7 @@ class LocalObjects(Objects):
 
     @contextmanager
     def _written(self, key: str, parts: Iterable[bytes | FilePart]) -> Iterator[tuple[str, str]]:
-        """Write parts to a file of no other writer's, beside the one that it becomes: the paths of the two."""
+        """Write parts to a temporary file of a unique name; yields its path and the path of the object."""
         path = self._path(key)
         if os.path.dirname(path) != self.path:
             fs.mkdir(os.path.dirname(path))
@@ -135,7 +135,7 @@ class LocalObjects(Objects):
     def _counted(self, parts: Iterable[bytes | FilePart]) -> Iterator[bytes | FilePart]:
         for part in parts:
             yield part
-            with self._counting:  # it has been written: the next one is asked for
+            with self._counting:  # the caller asks for the next part, so this one is written
                 self.sent_bytes += len(part)
 
     def _path(self, key: str) -> str:

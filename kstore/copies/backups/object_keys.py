@@ -1,6 +1,6 @@
-"""The names of a backup's objects: built here, and parsed as untrusted input.
+"""Builds the names of a backup's objects, and parses them as untrusted input.
 
-Invariant: a key that is read is refused unless it is exactly what would be built of its parts.
+Invariant: a key is accepted only if its parsed parts build exactly the same key.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ROUND = ".round"
 CATALOG = ".catalog"
 
 KINDS = (*names.SEGMENT_KINDS, names.SNAPSHOT)
-"""The files of a segment in a backup; the snapshot is the one at its base offset."""
+"""The files of a segment in a backup; the snapshot is that at its base offset."""
 
 _NUMBERED = re.compile(r"kstore-backup-([0-9]{20})(\.round|\.catalog)")
 _SUFFIX = re.compile(r"[1-9][0-9]{0,18}-(0|[1-9][0-9]{0,18})")
 
 
 class FileKey(NamedTuple):
-    """A segment's file in a backup: `orders-0/00000000000000000000.log`, and after a dot its `suffix` unless empty."""
+    """A segment's file in a backup: `orders-0/00000000000000000000.log`, then a dot and `suffix` unless empty."""
 
     topic: str
     partition: int
@@ -33,33 +33,31 @@ class FileKey(NamedTuple):
     suffix: str = ""
 
     def __str__(self) -> str:
-        """Build the object's name."""
         name = f"{self.topic}-{self.partition}/{names.file_name(self.base_offset, self.kind)}"
         return f"{name}.{self.suffix}" if self.suffix else name
 
 
 def round_key(number: int) -> str:
-    """Build the name of a round's object."""
     return f"kstore-backup-{number:020d}{ROUND}"
 
 
 def catalog_key(number: int) -> str:
-    """Build the name of a catalog's object: of the state after the round with this number."""
+    """Build the name of the catalog that holds the state after this round."""
     return f"kstore-backup-{number:020d}{CATALOG}"
 
 
 def suffix_of(generation: int, number: int) -> str:
-    """Build the suffix of a file whose plain name is taken: no other writer builds the same."""
+    """Build the suffix for a file whose plain name is taken; no other writer builds the same one."""
     return f"{generation}-{number}"
 
 
 def is_suffix(text: object) -> bool:
-    """Whether it is a suffix, or empty."""
+    """Whether it is a suffix or empty."""
     return isinstance(text, str) and (not text or _SUFFIX.fullmatch(text) is not None)
 
 
 def parse_numbered(key: str) -> tuple[int, str] | None:
-    """The number of a round or catalog, and which of the two it is; None for another name."""
+    """Return the number of a round or catalog, and `ROUND` or `CATALOG`; None for another name."""
     match = _NUMBERED.fullmatch(key)
     if match is None or int(match[1]) > LONG_MAX:
         return None
@@ -67,7 +65,7 @@ def parse_numbered(key: str) -> tuple[int, str] | None:
 
 
 def parse_file(key: str) -> FileKey | None:
-    """The parts of a segment's file; None for another name."""
+    """Return the parts of the name of a segment's file; None for another name."""
     directory, slash, name = key.partition("/")
     if not slash or len(key) > 2 * names.MAX_NAME_LENGTH:
         return None
@@ -86,7 +84,7 @@ def parse_file(key: str) -> FileKey | None:
 
 
 def place_of(key: str) -> tuple[str, int] | None:
-    """The topic and number of the partition that an object belongs to; None for none."""
+    """Return the topic and number of the partition that an object belongs to; None if it belongs to none."""
     file = parse_file(key)
     if file is not None:
         return file.topic, file.partition
@@ -97,7 +95,7 @@ def place_of(key: str) -> tuple[str, int] | None:
 
 
 def is_small_file(key: str) -> bool:
-    """Whether it is a `partition.metadata` or a `leader-epoch-checkpoint`, which only other tools read."""
+    """Whether the object is a `partition.metadata` or `leader-epoch-checkpoint`, which only other tools read."""
     directory, _, name = key.partition("/")
     try:
         place = names.parse_partition_name(directory)
@@ -108,7 +106,7 @@ def is_small_file(key: str) -> bool:
 
 
 def check(key: str) -> str:
-    """Give the key back if it names an object of a backup, other than the manifest; else `BackupError`."""
+    """Return the key if it names an object of a backup other than the manifest; raises `BackupError` otherwise."""
     if not isinstance(key, str) or not (parse_numbered(key) or parse_file(key) or is_small_file(key)):
         raise BackupError(f"{str(key)[:80]!a} is no name of a backup's object")
     return key

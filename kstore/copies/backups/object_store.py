@@ -1,6 +1,7 @@
-"""What a backup asks of an object store.
+"""The interface to an object store.
 
-Invariant: an object is new or is not written; only the manifest is replaced, if its content is still what was read.
+Invariant: an object that a manifest references is not written again. Only the manifest itself is replaced, if its
+content is still what was read.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from kstore.disk.newfiles import FilePart
 from kstore.errors import BackupError
 
 PART_BYTES = 8 << 20
-"""Files go in parts of this size, and nothing larger is held in memory."""
+"""The size of the parts in which files are sent; nothing larger is held in memory."""
 PARTS_AT_ONCE = 4
 
 MOST_BYTES = 256 << 20
-"""The largest object that is read as a whole, unless its reader allows less."""
+"""The largest object that is read as a whole, unless the caller allows less."""
 
 Tag: TypeAlias = tuple[str | None, str | None]
-"""What an object store says of one content of an object: its ETag and its version."""
+"""The ETag and the version of one content of an object."""
 
 
 class Tagged(NamedTuple):
-    """An object's bytes, and their tag."""
+    """An object's bytes and tag."""
 
     data: bytes
     tag: Tag
@@ -45,20 +46,20 @@ class ObjectChangedError(BackupError):
 
 
 class Objects(Closing):
-    """The objects below one prefix. Every method but `close` is one request or some, and thread-safe.
+    """The objects below one prefix. Every method but `close` makes one or more requests.
 
-    What the store refuses, and what does not answer, is a `BackupError` that names the object and the URL; then a write
-    may have happened or not.
+    If the store refuses a request or does not answer, `BackupError` names the object and the URL; a write may then have
+    happened or not. All methods but `close` are thread-safe.
     """
 
     url: str
-    """Where it is, without credentials."""
+    """The URL, without credentials."""
     requests: Counter[str]
-    """How many requests there were, by kind: get, put, list, delete."""
+    """The number of requests by kind: get, put, list, delete."""
     parts_are_new: bool = False
-    """Whether `put_new_parts` can be called: whether an object that goes in parts can be one that was not there."""
+    """Whether `put_new_parts` is supported."""
     sent_bytes: int
-    """How many bytes the requests have written."""
+    """The number of bytes written."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -73,49 +74,49 @@ class Objects(Closing):
 
     @abstractmethod
     def read(self, key: str, *, most_bytes: int = MOST_BYTES) -> Tagged | None:
-        """A whole object, None when there is none; `BackupError` when it is larger than `most_bytes`."""
+        """Return a whole object, None if there is none; raises `BackupError` if it is larger than `most_bytes`."""
 
     @abstractmethod
     def read_range(self, key: str, position: int, length: int) -> bytes:
-        """Some bytes of an object, fewer only at its end; `BackupError` without the object."""
+        """Return some bytes of an object, fewer only at its end; raises `BackupError` if there is no object."""
 
     @abstractmethod
     def stream(self, key: str, position: int, length: int) -> Iterator[memoryview]:
-        """The same bytes in parts of about `PART_BYTES`, none of which is held in memory for longer."""
+        """Yield the bytes of `read_range` in parts of at most about `PART_BYTES`, and keep none in memory."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:
-        """How large an object is; None when there is none."""
+        """Return the size of an object; None if there is none."""
 
     @abstractmethod
     def put_new(self, key: str, data: bytes) -> bool:
-        """Write an object that was not there; False when one is there, which stays as it is."""
+        """Write a new object. Returns False, and writes nothing, if the object exists."""
 
     @abstractmethod
     def put_parts(self, key: str, parts: Iterable[bytes]) -> None:
-        """Write an object part by part. One that is there is replaced: the key is no other writer's by then."""
+        """Write an object part by part. Replaces an existing one, so no other writer may use the key."""
 
     def put_new_parts(self, key: str, parts: Iterable[bytes | FilePart]) -> bool:
-        """Write an object part by part that was not there; False when one is there. Only with `parts_are_new`."""
+        """Write a new object part by part. Returns False if the object exists. Requires `parts_are_new`."""
         raise NotImplementedError(f"{self.url} cannot do this")
 
     @abstractmethod
     def replace(self, key: str, data: bytes, tag: Tag | None) -> Tag:
-        """Write an object in place of the content with this tag, None for no object, and give its new tag.
+        """Replace the content with this tag, None for no object, and return the new tag.
 
-        `ObjectChangedError` when the object has another content; nothing is written then.
+        Raises `ObjectChangedError`, and writes nothing, if the object has another content.
         """
 
     @abstractmethod
     def list(self) -> Iterator[ObjectInfo]:
-        """All objects below the prefix, in any order."""
+        """Yield all objects below the prefix, in any order."""
 
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; one that is not there is no error."""
+        """Delete objects; missing ones are ignored."""
 
     def remove_unfinished(self) -> None:
-        """Delete what processes that are gone have left of objects that they did not finish, where this is known."""
+        """Delete the incomplete objects of processes that have ended, if the store can find them."""
 
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Release connections and files."""

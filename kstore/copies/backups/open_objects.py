@@ -1,4 +1,4 @@
-"""Opens the URL of a backup: a directory on this machine, or an object store by obstore."""
+"""Opens the URL of a backup: a directory on this machine, or an object store through obstore."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from kstore.copies.backups.remote_objects import RemoteObjects, without_credenti
 from kstore.errors import BackupError
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory", "file")
-"""What a URL may begin with; a path without a scheme is a directory on this machine."""
+"""The allowed schemes. A path without a scheme is a directory on this machine."""
 
 
 def open_objects(url: str | Objects, options: Mapping[str, Any] | None = None, *, create: bool = False) -> Objects:
-    """Open what is below a URL: `s3://`, `gs://`, `az://`, `abfs://`, `memory://`, `file://` or a directory's path.
+    """Open the objects below a URL: `s3://`, `gs://`, `az://`, `abfs://`, `memory://`, `file://` or a directory's path.
 
     `options` are obstore's for the scheme (`endpoint`, `region`, `access_key_id`, ...) and for its HTTP client
-    (`allow_http`, `timeout`, ...), with `retry_config` as a mapping of its own; what is not given is looked up in the
-    environment. `create` makes a missing directory. Raises `ConfigError` where obstore is missing or refuses an option,
-    and `BackupError` for another scheme and for an empty URL.
+    (`allow_http`, `timeout`, ...), and `retry_config`, a mapping; missing ones are taken from the environment. `create`
+    makes a missing directory. Raises `ConfigError` if obstore is missing or refuses an option, and `BackupError` for an
+    unknown scheme or an empty URL.
     """
     if isinstance(url, Objects):
         return url
@@ -31,7 +31,7 @@ def open_objects(url: str | Objects, options: Mapping[str, Any] | None = None, *
 
 
 def url_of(url: str | Objects) -> str:
-    """The `url` that the objects have, without opening them."""
+    """Return the `url` that opened objects would have."""
     if isinstance(url, Objects):
         return url.url
     path = _path_of(url)
@@ -39,7 +39,7 @@ def url_of(url: str | Objects) -> str:
 
 
 def refuse_inside(url: str | Objects, roots: Iterable[str]) -> None:
-    """Raise `BackupError` for a directory in one of the log directories: a backup would replace their files."""
+    """Raise `BackupError` if the URL is in a log directory: a backup would replace the files there."""
     real = url_of(url)
     if not os.path.isabs(real):
         return  # an object store
@@ -49,7 +49,7 @@ def refuse_inside(url: str | Objects, roots: Iterable[str]) -> None:
 
 
 def _path_of(url: str) -> str | None:
-    """The directory on this machine that is meant; None for an object store."""
+    """Return the path of a directory on this machine; None for an object store."""
     if not isinstance(url, str):
         raise TypeError(f"url must be a str, not {type(url).__name__}")
     if not url:

@@ -1,7 +1,7 @@
-"""Objects that no manifest counts: of uploads whose writer was killed, or whose segment was replaced meanwhile.
+"""Finds objects that no manifest references: their writer was killed, or their segment was replaced during the upload.
 
-Nothing is deleted here. A round drops what is found, and it is deleted after the restore window, as files that a log
-does without are. Invariant: no later writer gives one of these names to anything.
+Nothing is deleted here: a round drops the objects, and they are deleted after the restore window like other dropped
+objects. Invariant: no later writer uses one of these names.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kstore.copies.backups.object_store import Objects
 
 
 class Orphans(NamedTuple):
-    """The names of such objects, and the numbers of such rounds."""
+    """The names of unreferenced objects, and the numbers of unreferenced rounds."""
 
     keys: tuple[str, ...] = ()
     rounds: tuple[int, ...] = ()
 
 
 def find(objects: Objects, manifest: BackupManifest, state: BackupState, others: Collection[str]) -> Orphans:
-    """List all objects for those that neither the manifest nor the state after its last round counts, nor `others`.
+    """Return the objects that are in neither the manifest, nor the state after its last round, nor `others`.
 
-    Numbers above the manifest's are left: the next round may have one of them. So is what was announced, since a
-    request of an earlier writer may still be on its way, and what has no name of a backup's object.
+    Leaves rounds and catalogs above the manifest's number, which the next round may use; announced objects, since a
+    request of an earlier writer may still be under way; and objects whose name is not one of a backup's.
     """
     counted = {intent.key for intent in manifest.intents} | {
         object_keys.catalog_key(each.number) for each in manifest.catalogs

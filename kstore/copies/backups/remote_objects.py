@@ -1,4 +1,4 @@
-"""`RemoteObjects`: an object store as obstore reaches it. Errors say what to do about them."""
+"""`RemoteObjects`: an object store, accessed through obstore. Errors say what to do about them."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _OF_CLIENT = frozenset(
         "user_agent",
     )
 )
-"""What obstore takes as an option of its HTTP client; among those of the object store it would end in a panic."""
+"""obstore's options of the HTTP client; obstore panics if one is among the options of the object store."""
 
 _memories: dict[str, Any] = {}
-"""The stores of `memory://` URLs, so that what one call has written another one of the same process reads."""
+"""The stores of `memory://` URLs, shared by all calls of the process."""
 
 
 class RemoteObjects(Objects):
@@ -115,7 +115,7 @@ class RemoteObjects(Objects):
         return False
 
     def put_parts(self, key: str, parts: Iterable[bytes]) -> None:
-        """Write an object part by part; one of a single part by one request."""
+        """Write an object part by part; a single part takes one request."""
         failures: list[Exception] = []
         rest = iter(parts)
         first = list(islice(rest, 2))
@@ -148,7 +148,7 @@ class RemoteObjects(Objects):
                 raise self._failed(key, error) from error
             raise
         finally:
-            self._count("put", sent, 2 + -(-sent // PART_BYTES))  # one that begins it and one that completes it
+            self._count("put", sent, 2 + -(-sent // PART_BYTES))  # one request starts it and one completes it
 
     def replace(self, key: str, data: bytes, tag: Tag | None) -> Tag:
         self._count("put", len(data))
@@ -172,13 +172,13 @@ class RemoteObjects(Objects):
                     yield ObjectInfo(found["path"], found["size"])
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects, a thousand in a request where the store can."""
+        """Delete objects, up to 1000 in a request if the store supports it."""
         rest = iter(keys)
         while some := list(islice(rest, 1000)):
             self._count("delete")
             try:
                 self._obstore.delete(self._store, some)
-            except FileNotFoundError as error:  # of one of them, and the others may be there still
+            except FileNotFoundError as error:  # one is missing, and the others may not be deleted
                 self._refuse_missing_bucket(error)
                 for key in some:
                     self._count("delete")
@@ -213,7 +213,6 @@ class RemoteObjects(Objects):
 
 
 def without_credentials(url: str) -> str:
-    """The URL as it may be shown."""
     return re.sub(r"//[^/@]*@", "//", url).rstrip("/")
 
 

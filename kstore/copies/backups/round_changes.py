@@ -1,7 +1,7 @@
-"""What a round changes in one partition: the difference between what the backup has and what a look has seen.
+"""Computes the change of a round in one partition: the difference between the backup and the source.
 
-Invariant: what a change leaves is a log that the source had, in one piece: sealed segments are replaced from the first
-on, and a tail that was cut is cut before it goes on.
+Invariant: a change leaves a contiguous log that the source had. Sealed segments are replaced from the first on, and a
+tail that the source has truncated is truncated before it is extended.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from kstore.errors import StorageError
 from kstore.files import gap_files, names
 
 MERGED_BYTES = 4 << 20
-"""Chunks up to this size are sent once more together with new ones when there are many; larger ones are left."""
+"""Many small chunks are sent again, merged with new ones into a chunk of at most this size."""
 MERGE_WIDTH = 8
 UPLOADS_AHEAD = 8
-"""How many segments of a partition are uploaded at once."""
+"""How many segments of a partition are uploaded at the same time."""
 WAITING_BYTES = 64 << 20
-"""How much of a segment that is being uploaded goes as chunks meanwhile, at most; and no more than has gone before."""
+"""The end of a sealed segment is sent as chunks if it has at most this many bytes, and no more than were sent before."""
 BESIDE_BYTES = 16 << 20
-"""From how many new bytes of an active segment on they go beside the rounds, in an object of their own."""
+"""If an active segment has at least this many new bytes, they are uploaded separately, to an object of their own."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What is known of a partition between two rounds, so that one without changes is not looked into."""
+    """What is known of a partition between two rounds, so that no file of an unchanged one is read."""
 
     look: PartitionLook | None = None
-    """The look that the backup has wholly."""
+    """The last look, if the backup has all of it."""
     layout: object = None
     bases: tuple[int, ...] = ()
     targets: Sequence[Target] = ()
@@ -49,40 +49,40 @@ class Memory:
 
 
 class Wanted(NamedTuple):
-    """What the backup does not have: a sealed segment, much of an active one, or else the snapshot at an offset."""
+    """Something to upload: a sealed segment, a stretch of an active one, or a producer snapshot."""
 
     look: PartitionLook
     topic_id: str
     target: Target | None = None
     like: SealedSegment | None = None
-    """What the backup has of the same offsets: files that are the same are not uploaded again."""
+    """The backup's segment with the same offsets: files that are equal are not uploaded again."""
     snapshot: SnapshotFile | None = None
     stretch: Stretch | None = None
 
 
 class Stretch(NamedTuple):
-    """The batches of an active segment from a position on, up to the offset where a look has seen its end."""
+    """The batches of an active segment from a position on, up to the end offset of a look."""
 
     base_offset: int
     position: int
     after: int
-    """Where the batches before them end."""
+    """The end offset of the batches before them."""
     end_offset: int
 
 
 class Sent(NamedTuple):
-    """A stretch, or the first part of one, in an object of its own; nothing where it is too small for that."""
+    """The chunks of a stretch, or of its first part, in an object of its own; none if it is too small for that."""
 
     chunks: list[Chunk]
     place: Place | None = None
 
 
 Finished = Callable[[Wanted], SealedSegment | StoredFile | Sent | None]
-"""Gives what has been uploaded for a want; what has not been is uploaded, by and by."""
+"""Returns the result of an upload; None until it is done. The first call starts the upload."""
 
 
 class Planned(NamedTuple):
-    """A change, None for none, the bytes of its chunks, and what will be known once it counts."""
+    """A change, or None; the bytes of its chunks; and the memory to keep once the change is committed."""
 
     change: Change | None
     data: list[bytes]
@@ -99,7 +99,7 @@ def plan(
     at: int,
     budget: int,
 ) -> Planned:
-    """Find what a round changes in a partition; its chunks begin at `at` and have about `budget` bytes at most."""
+    """Plan the change of a round in a partition; its chunks start at `at` and have at most about `budget` bytes."""
     if known is not None and memory.look == look:
         return Planned(None, [], memory)
     planner = _Planner(look, known, memory, source, finished)
@@ -111,7 +111,7 @@ def plan(
 
 
 class _Planner:
-    """The plan of one change. Its steps come in the order of `plan`."""
+    """The plan of one change. Its methods are called in the order in which `plan` calls them."""
 
     def __init__(
         self, look: PartitionLook, known: PartitionState | None, memory: Memory, source: Source, finished: Finished
@@ -135,7 +135,7 @@ class _Planner:
     def find_layout(self) -> None:
         """Find the segments, and which of them are sealed."""
         memory, look = self.memory, self.look
-        # A recovery point may go back, as when one is written anew: what was durable stays so, unless it was cut.
+        # A recovery point may go back, as when its file is rebuilt. Data that was durable still is, unless truncated.
         parts = self.known.tail[-1:] or self.known.segments[-1:]
         self.target_end = max(look.end_offset, *(part.end_offset for part in parts), 0)
         is_seen = memory.layout is not None and memory.layout == look.layout
@@ -153,7 +153,7 @@ class _Planner:
         self.active = self.bases[count] if self.bases else None
 
     def cut(self) -> None:
-        """Leave what the source still has: retention may have deleted the first, a truncation have cut the last."""
+        """Keep only what the source still has: retention may have deleted the start, a truncation the end."""
         first = self.bases[0] if self.bases else self.look.end_offset
         self.segments = [segment for segment in self.segments if segment.end_offset > first]
         if self.tail and self.tail[-1].base_offset < first:
@@ -166,7 +166,7 @@ class _Planner:
             self._cut_to_common()
 
     def _goes_on(self) -> bool:
-        """Whether the last batch that the backup has stands where it stood."""
+        """Whether the last batch that the backup has is still at its position in the source."""
         path = self.look.path
         if self.tail:
             last = self.tail[-1]
@@ -176,18 +176,18 @@ class _Planner:
                     return False
             if last.base_offset not in self.bases or not source_partition.is_still_there(path, self.place):
                 return False
-            # What stands before the tail ends where it begins.
+            # The sealed segments must end where the tail starts.
             return not self.segments or self.segments[-1].end_offset in self.bases
         last_segment = self.segments[-1]
         return last_segment.end_offset in self.bases and self._is_same_end(last_segment)
 
     def _is_same_end(self, segment: SealedSegment) -> bool:
-        """Whether a sealed segment ends as it did, though a cleaning may have replaced it."""
+        """Whether a sealed segment still ends with the same records, though a cleaning may have replaced it."""
         target = self._target_of(segment)
         if target is not None and _has(segment, target):
             return True
-        # A cleaning leaves the segment that holds the log's last records alone while no other is behind it: where
-        # there is more behind it, and no epoch begins below its end that was not known, the log was not cut.
+        # A cleaning does not touch the segment with the log's last records. If the segment was cleaned, others follow
+        # it; if also no new epoch starts below its end, the log was not truncated there.
         new = [entry for entry in self.look.epochs if entry not in self.known.epochs]
         is_cleaned = self.look.cleaned_offset >= segment.end_offset
         return is_cleaned and all(entry.offset >= segment.end_offset for entry in new)
@@ -229,7 +229,7 @@ class _Planner:
         return log is not None and log.length == target.size and source_partition.checksum(path, log.length) == log.crc
 
     def replace_segments(self) -> None:
-        """Put sealed segments in that have been uploaded, from the first on."""
+        """Add sealed segments that have been uploaded, from the first on."""
         self.waits = False
         have = {segment[:2]: segment for segment in self.segments}
         missing = [t for t in self.targets if (like := have.get(t[:2])) is None or not _has(like, t)]
@@ -239,11 +239,11 @@ class _Planner:
             overlaps = [segment for segment in self.segments if _overlap(segment, target)]
             first, last = target[:2]
             within = all(first <= each.base_offset and each.end_offset <= last for each in overlaps)
-            if not within:  # the log was cut and written again with other segments
+            if not within:  # the log was truncated and written again with other segments
                 self.segments = [each for each in self.segments if each.end_offset <= target.base_offset]
                 self.tail, self.place = [], None
             follows = not self.segments or bool(overlaps) or self.segments[-1].end_offset == target.base_offset
-            if not follows:  # those that are there begin too late: they are sent once more, from the first on
+            if not follows:  # the backup's segments leave a gap before this one: all are sent again
                 self.segments, self.tail, self.place = [], [], None
             if not isinstance(sealed, SealedSegment) or not within or not follows:
                 self.waits = True
@@ -255,7 +255,7 @@ class _Planner:
         self.waits = len(missing) > len(uploaded)
 
     def extend(self, at: int, budget: int) -> None:
-        """Read what the tail does not have yet, and take over what was sent of it beside the rounds."""
+        """Extend the tail with new batches: those that were uploaded as a stretch, then those that are read here."""
         beside = self._sent_beside()
         first = self.bases[0] if self.bases else self.look.end_offset
         self.end = self.segments[-1].end_offset if self.segments else first
@@ -271,7 +271,7 @@ class _Planner:
                 return
             if target is None and base != self.active:
                 return
-            # A sealed segment goes as a file; where most of it is new, what is behind it waits for that.
+            # A sealed segment is uploaded as a file. If most of it is new, the batches after it wait for the upload.
             if target is not None and (not self.tail or target.size - position > min(position, WAITING_BYTES)):
                 return
             if target is None:
@@ -291,7 +291,7 @@ class _Planner:
         self.is_all = not self.bases
 
     def _sent_beside(self) -> Sent | None:
-        """What was sent of the active segment beside the rounds, nothing where little is new; None while it is sent."""
+        """Return the uploaded stretch of the active segment, None while it is sent; empty if there is little new data."""
         base = self.active
         if base is None:
             return Sent([])
@@ -305,7 +305,7 @@ class _Planner:
         return found if isinstance(found, Sent) else None
 
     def _take(self, sent: Sent, position: int) -> int:
-        """Put chunks that were sent beside behind the tail, if the log has them still; where the next one begins."""
+        """Append an uploaded stretch to the tail, if the log still has it; return the position of the next batch."""
         if not sent.chunks or sent.place is None or sent.chunks[0].position != position:
             return position
         is_there = source_partition.is_still_there(self.look.path, sent.place)
@@ -318,7 +318,7 @@ class _Planner:
         return sent.chunks[-1].end_position
 
     def _read(self, base: int, position: int, at: int, budget: int) -> bool:
-        """Read a segment's new batches; whether those are all up to the end."""
+        """Read a segment's new batches and return whether the end was reached."""
         path, end = self.look.path, self.target_end
         new = source_partition.read_tail(path, base, position, end, max(self.end, base), at=at, budget=budget)
         count = self._absorbed(base, sum(map(len, new.data)))
@@ -336,13 +336,13 @@ class _Planner:
         return new.is_all
 
     def _absorbed(self, base: int, size: int) -> int:
-        """How many chunks at the end of the tail are sent once more, as one with `size` new bytes.
+        """Return how many chunks at the end of the tail are sent again, merged with `size` new bytes.
 
-        As soon as there are `MERGE_WIDTH` of about a size: each byte is sent again a few times only, and the number of
-        chunks grows with the logarithm of the tail's size.
+        Merges `MERGE_WIDTH` chunks of about the same size, so each byte is sent again only a few times, and the number
+        of chunks grows with the logarithm of the tail's size.
         """
         old = [chunk.length for chunk in self.tail if chunk.base_offset == base]
-        if self.fresh and self.fresh[-1].base_offset == base:  # sent beside, and taken over just now
+        if self.fresh and self.fresh[-1].base_offset == base:  # an uploaded stretch was just added
             return 0
         absorbed = 0
         while size:
@@ -356,7 +356,7 @@ class _Planner:
         return absorbed
 
     def planned(self) -> Planned:
-        """The change that comes of it."""
+        """Return the resulting change."""
         look, known = self.look, self.known
         snapshot = self._snapshot()
         old = [chunk for chunk in self.tail if chunk not in self.fresh]
@@ -390,7 +390,7 @@ class _Planner:
         return Planned(change, self.data, after)
 
     def _snapshot(self) -> tuple[int, StoredFile] | None:
-        """The snapshot at the base offset of the tail's first segment."""
+        """Return the snapshot at the base offset of the tail's first segment; None if the backup has none yet."""
         self._waits_for_snapshot, self._snapshot_file = False, None
         base = self.tail[0].base_offset if self.tail else self.active
         file = source_partition.find_snapshot(self.look.path, base) if base else None
@@ -406,11 +406,11 @@ class _Planner:
         return known
 
     def _is_same_snapshot(self, known: StoredFile, file: SnapshotFile) -> bool:
-        """Whether the backup has this one: after a cut there may be another one at the same offset."""
+        """Whether the backup has this snapshot: after a truncation there may be a different one at the same offset."""
         if file == self.memory.snapshot:
             return True
         path = source_partition.snapshot_path(self.look.path, file.base_offset)
-        with suppress(StorageError):  # it is wanted then, and what cannot be read is told there
+        with suppress(StorageError):  # then it is uploaded, which reports files that cannot be read
             return file.size == known.length and source_partition.checksum(path, file.size) == known.crc
         return False
 
@@ -420,7 +420,7 @@ def _size_class(size: int) -> int:
 
 
 def _has(segment: SealedSegment, target: Target) -> bool:
-    """Whether the backup has this very file."""
+    """Whether the segment was uploaded from this file."""
     log = segment.file(names.LOG)
     return segment[:4] == target[:4] and log is not None and log.length == target.size
 

@@ -1,8 +1,8 @@
-"""`Uploads`: sealed segments on their way to the object store, in threads beside the rounds.
+"""`Uploads`: uploads sealed segments to the object store, in threads of its own.
 
-A job reads its files for their checksums, and again to send them; once if parts can make a new object. Invariant: else
-a file that goes in parts has a name that the manifest has announced with length and checksum, so that no later writer
-gives the name to other bytes while a request of this one may be on its way.
+If the store can create objects from parts, a job reads each file once. Otherwise it reads a large file twice, first for
+its checksum. Invariant: then the manifest announces the object's name, length and checksum before the upload, so that
+no later writer uses the name for other bytes while a request of this writer may still be under way.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from kstore.files import names
 THREADS = 4
 
 _UNKNOWN = -1
-"""Stands for a checksum that is not known yet."""
+"""A checksum that is not known yet."""
 
 NO_FILE = StoredFile("", 0, 0)
-"""Stands for a snapshot that there is none of."""
+"""Returned for a snapshot that does not exist."""
 
 
 class _Large(NamedTuple):
-    """A file that goes in parts, under the name that its `Intent` announces."""
+    """A file that is uploaded in parts, under the name that its `Intent` announces."""
 
     path: str
     file: StoredFile
@@ -45,10 +45,10 @@ class _Large(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A segment, a snapshot, or a stretch. Its own thread changes it; the writer's looks at `is_running` first."""
+    """The upload of a segment, a snapshot or a stretch. While `is_running`, only the job's thread may change it."""
 
     wanted: Wanted
-    earlier: list[StoredFile] = field(default_factory=list)  # what an attempt that failed has sent
+    earlier: list[StoredFile] = field(default_factory=list)  # files that a failed attempt has sent
     files: list[StoredFile] = field(default_factory=list)
     large: list[_Large] = field(default_factory=list)
     stretch: Sent = field(default_factory=lambda: Sent([]))
@@ -59,35 +59,35 @@ class _Job:
 
 
 class Uploads:
-    """The uploads of one writer. For the writer's thread; the work is done by others."""
+    """The uploads of one writer. Its methods are called by the writer's thread; other threads do the work."""
 
     def __init__(
         self, objects: Objects, generation: int, is_taken: Callable[[str], bool], announced: tuple[Intent, ...]
     ) -> None:
-        """`is_taken`: whether a key has other content; `announced`: the uploads an earlier writer did not finish."""
+        """`is_taken` says whether a key is in use; `announced` are uploads that an earlier writer did not finish."""
         self._objects = objects
         self._generation = generation
         self._is_taken = is_taken
         self._numbers = itertools.count(1)
         self._jobs: dict[Hashable, _Job] = {}
-        self._failed: dict[Hashable, _Job] = {}  # to be tried again in this look
+        self._failed: dict[Hashable, _Job] = {}  # retried in this look
         self._wanted: set[Hashable] = set()
         self._pool = Workers(THREADS, "kstore-backup")
         self._closed = False
-        self._beside: dict[str, bytes] = {}  # small files that are on their way
-        self._open_ended = {intent.key: intent for intent in announced}  # a request may still be on its way
-        self._progress = object()  # another one whenever an upload has come further
-        self._looked_at = self._progress  # as of the last look
+        self._beside: dict[str, bytes] = {}  # small files that are being sent
+        self._open_ended = {intent.key: intent for intent in announced}  # a request may still be under way
+        self._progress = object()  # replaced when an upload makes progress
+        self._looked_at = self._progress  # at the start of the last look
         self._bell = Bell()
         self.errors: list[KStoreError] = []
 
     def finished(self, wanted: Wanted) -> SealedSegment | StoredFile | Sent | None:
-        """What has been uploaded for a want; None while it is not, and then it will be."""
+        """Return the result of an upload; None until it is done. Starts the upload if there is none yet."""
         place = _place(wanted)
         job = self._jobs.get(place)
         if job is not None and _key(job.wanted) != _key(wanted):  # the log was cut, or cleaned
             if job.is_running:
-                return None  # both may give their objects the same names
+                return None  # both jobs may use the same object names
             job = None
         self._wanted.add(place)
         if job is None:
@@ -111,8 +111,8 @@ class Uploads:
         return bool(self._beside) or any(job.is_running for job in self._jobs.values())
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until an upload has come further since the last look began, if one is in flight; whether it has."""
-        seen = self._looked_at  # a look that another thread begins takes no change from those that wait
+        """Wait, if an upload is in flight, for progress since the last look began; return whether there was any."""
+        seen = self._looked_at  # a look that another thread begins must not hide progress from this one
 
         def has_changed() -> bool:
             return self._progress is not seen
@@ -124,7 +124,7 @@ class Uploads:
         self._bell.ring()
 
     def intents(self) -> list[Intent]:
-        """What the next manifest has to announce, and what is announced and may be on its way."""
+        """Return the uploads that the next manifest must announce, and the announced ones that may be under way."""
         found = dict(self._open_ended)
         for job in list(self._jobs.values()):
             new = [large.intent for large in job.large if job.is_hashed and self._is_free(large.intent)]
@@ -133,11 +133,11 @@ class Uploads:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something waits to be announced."""
+        """Whether an upload waits to be announced."""
         return any(job.is_hashed and not job.is_running and job.error is None for job in self._jobs.values())
 
     def announced(self, intents: tuple[Intent, ...]) -> None:
-        """Send what waited for these to be announced."""
+        """Start the uploads that waited for these announcements."""
         known = set(intents)
         for job in self._jobs.values():
             if job.is_hashed and not job.is_running and known.issuperset(large.intent for large in job.large):
@@ -146,11 +146,11 @@ class Uploads:
                 self._run(job, self._send)
 
     def recorded(self, key: str) -> None:
-        """The backup has this file: it is no longer on its way."""
+        """Forget the announcement of a file that the backup now has."""
         self._open_ended.pop(key, None)
 
     def names(self) -> set[str]:
-        """The names of what was sent and that a round may still count; only while nothing is in flight."""
+        """Return the names of sent objects that a round may still reference; only while nothing is in flight."""
         found = set()
         for job in self._jobs.values():
             look, stretch = job.wanted.look, job.wanted.stretch
@@ -162,7 +162,7 @@ class Uploads:
         return found
 
     def put_beside(self, key: str, text: bytes) -> None:
-        """Send a small file that no round names; a later text of the same file replaces it."""
+        """Send a small file that no round references; a later text of the same file replaces it."""
         is_known = key in self._beside
         task = Task(partial(self._send_beside, key))
         try:
@@ -176,7 +176,7 @@ class Uploads:
 
     @property
     def is_beside(self) -> bool:
-        """Whether such files are on their way."""
+        """Whether files of `put_beside` are being sent."""
         return bool(self._beside)
 
     def _send_beside(self, key: str) -> None:
@@ -194,7 +194,7 @@ class Uploads:
             self._changed()
 
     def begin_look(self) -> None:
-        """Have what failed tried again: what it has sent by then is not sent again."""
+        """Begin a look: failed uploads are retried when they are asked for, without the files that they have sent."""
         self._looked_at = self._progress
         self._wanted.clear()
         self._failed.clear()
@@ -207,18 +207,18 @@ class Uploads:
                     self._failed[key] = job
                 del self._jobs[key]
             elif job.is_hashed and not all(self._is_free(large.intent) for large in job.large):
-                del self._jobs[key]  # a name that it waits for was given to other bytes
+                del self._jobs[key]  # a name that it waits for was used for other bytes
             elif not job.is_sent and not job.is_hashed:
-                del self._jobs[key]  # an interrupt came before a thread had it
+                del self._jobs[key]  # interrupted before a thread took it
 
     def end_look(self) -> None:
-        """Forget what no round has asked for since the look began; not called where the look has failed."""
+        """Forget the uploads that no round has asked for since the look began. Not called if the look failed."""
         for key, job in list(self._jobs.items()):
             if not job.is_running and key not in self._wanted:
                 del self._jobs[key]
 
     def close(self) -> None:
-        """Wait for what is being sent; what has not begun is not."""
+        """Wait for running uploads; the others are not started."""
         self._closed = True
         self._pool.shutdown(cancel=True)
 
@@ -239,13 +239,13 @@ class Uploads:
         job.is_running = True
         try:
             self._pool.queue(task)
-        except BaseException:  # an interrupt: nothing may count as running that no thread will do
+        except BaseException:  # an interrupt: a job that no thread will run must not count as running
             if task.cancel():
                 job.is_running = False
             raise
 
     def _hash(self, job: _Job) -> None:
-        """Read the files; the small ones are sent at once."""
+        """Read the files and send the small ones; large ones are sent if they need no announcement."""
         look, target = job.wanted.look, job.wanted.target
         base = _base_of(job.wanted)
         kinds = object_keys.KINDS if target is not None else (names.SNAPSHOT,)
@@ -301,7 +301,7 @@ class Uploads:
         job.is_sent = True
 
     def _send_stretch(self, job: _Job) -> None:
-        """Send the batches of a stretch as one object, under a name that no other writer builds."""
+        """Send the batches of a stretch as one object, under a name that no other writer uses."""
         look, stretch = job.wanted.look, job.wanted.stretch
         assert stretch is not None
         with source_partition.Tail(look.path, *stretch[:2], stretch.end_offset, stretch.after) as tail:
@@ -319,7 +319,7 @@ class Uploads:
         job.is_sent = True
 
     def _put_large_once(self, key: object_keys.FileKey, path: str, size: int) -> StoredFile:
-        """Send a file in one piece, reading it once, where such an object can be one that was not there."""
+        """Send a file as one object, reading it once. Needs a store with `parts_are_new`."""
         suffix = "" if self._is_free(Intent(str(key), size, _UNKNOWN)) else self._suffix()
         with fs.closing(fs.open(path)) as fd:
             part = source_partition.Part(fd, path, 0, size)
@@ -328,13 +328,13 @@ class Uploads:
                     there = 0
                     for piece in self._objects.stream(name, 0, size):
                         there = crc32c(piece, there)
-                    if there == part.crc:  # an earlier attempt, whose answer was lost
+                    if there == part.crc:  # sent by an earlier attempt whose answer was lost
                         break
                 suffix = self._suffix()
             return StoredFile(key.kind, size, part.crc, suffix)
 
     def _intent(self, key: object_keys.FileKey, file: StoredFile) -> Intent:
-        """What announces a large file: the plain name, one that is announced for these bytes already, or a new one."""
+        """Return the announcement of a large file: its plain name, a name announced for these bytes, or a new name."""
         plain = Intent(str(key), file.length, file.crc)
         if self._is_free(plain):
             return plain
@@ -354,7 +354,7 @@ class Uploads:
                 return file
             if self._objects.size(str(key)) == len(data):
                 found = self._objects.read(str(key), most_bytes=PART_BYTES)
-                if found is not None and found.data == data:  # an earlier attempt, whose answer was lost
+                if found is not None and found.data == data:  # sent by an earlier attempt whose answer was lost
                     return file
         while True:
             suffix = self._suffix()
@@ -362,7 +362,7 @@ class Uploads:
                 return file._replace(suffix=suffix)
 
     def _is_free(self, intent: Intent) -> bool:
-        """Whether these bytes may have this name: nothing else has it, and no request for others may be on its way."""
+        """Whether these bytes may use this name: it is not in use, nor may a request with other bytes be under way."""
         return not self._is_taken(intent.key) and self._open_ended.get(intent.key, intent) == intent
 
     def _suffix(self) -> str:
@@ -370,7 +370,7 @@ class Uploads:
 
 
 def _checked_parts(tail: source_partition.Tail, chunks: list[Chunk], suffix: str) -> Iterator[source_partition.Part]:
-    """The bytes of whole batches, each part taken before the next, up to a damaged one; `chunks` gets theirs."""
+    """Yield whole batches up to a damaged one and append their chunks. Each part must be read before the next."""
     at = 0
     try:
         while (stretch := tail.check()) is not None:
@@ -383,29 +383,28 @@ def _checked_parts(tail: source_partition.Tail, chunks: list[Chunk], suffix: str
 
 
 def _base_of(wanted: Wanted) -> int:
-    """The offset in the names of its files."""
     part = wanted.target or wanted.snapshot or wanted.stretch
     assert part is not None
     return part.base_offset
 
 
 def _place(wanted: Wanted) -> Hashable:
-    """What only one job at a time may be at."""
+    """Return the key of which only one job may exist at a time."""
     kind = "segment" if wanted.target is not None else "snapshot" if wanted.snapshot is not None else "stretch"
     return wanted.look.key, kind, _base_of(wanted)
 
 
 def _key(wanted: Wanted) -> Hashable:
-    part = None if wanted.stretch is None else wanted.stretch[:2]  # its end goes up from look to look
+    part = None if wanted.stretch is None else wanted.stretch[:2]  # its end rises from look to look
     return wanted.look.key, wanted.topic_id, wanted.target, wanted.snapshot, part
 
 
 def _known(job: _Job, kind: str) -> list[StoredFile]:
-    """Files of this kind that the backup has, or that were sent already."""
+    """Return the files of this kind that the backup has, or that were sent already."""
     like = None if job.wanted.like is None else job.wanted.like.file(kind)
     return [file for file in (like, *job.earlier) if file is not None and file.kind == kind]
 
 
 def _same(job: _Job, file: StoredFile) -> StoredFile | None:
-    """The one of them with this content."""
+    """Return the known file with the same content."""
     return next((known for known in _known(job, file.kind) if known[:3] == file[:3]), None)

@@ -1,7 +1,7 @@
-"""A partition's files as a backup reads them: sealed segments as wholes, and whole batches at the end.
+"""Reads a partition's files for a backup: whole sealed segments, and whole batches of the active segment.
 
-Takes no lock: the files may be replaced or cut meanwhile. Invariant: what was read counts only if the file is still the
-one that was looked at.
+Takes no lock, so the files may be replaced or truncated while they are read. Invariant: the bytes read are used only if
+the file is still the one that was listed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CHUNK_BYTES = 8 << 20
 """The largest chunk of a tail, unless one batch is larger."""
 
 READ_BYTES = 4 << 20
-"""How much of a file is read at once, where it is not copied. Each piece takes the GIL again, for which an appending
-thread lets it wait 5 ms; larger pieces leave the cache between reading and sending."""
+"""How much of a file one read returns, if the file is not copied. After each read the thread takes the GIL again, and
+waits up to 5 ms for it if another thread appends; larger pieces leave the CPU's cache before they are sent."""
 
 _NO_ENTRIES = 1 << 40
 
@@ -36,14 +36,14 @@ class Target(NamedTuple):
 
     base_offset: int
     end_offset: int
-    """The base offset of the segment behind it."""
+    """The base offset of the next segment."""
     inode: int
     modified_ns: int
     size: int
 
 
 class SnapshotFile(NamedTuple):
-    """A producer snapshot of the source: another one at the same offset differs in one of these."""
+    """A producer snapshot of the source. A different one at the same offset differs in one of these fields."""
 
     base_offset: int
     inode: int
@@ -52,7 +52,7 @@ class SnapshotFile(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the last batch that was backed up stands: its segment's file, its position and its header."""
+    """The last batch that was backed up: its segment's file, its position in it and its header."""
 
     base_offset: int
     inode: int
@@ -61,21 +61,19 @@ class Place(NamedTuple):
 
 
 class ChangedMeanwhileError(BackupError):
-    """A file is another one than the one that was looked at; the next look sees it."""
+    """A file is no longer the one that was listed; the next round lists the files again."""
 
 
 def log_path(directory: str, base_offset: int) -> str:
-    """The `.log` file of a segment."""
     return os.path.join(directory, names.log_name(base_offset))
 
 
 def snapshot_path(directory: str, base_offset: int) -> str:
-    """The producer snapshot at an offset."""
     return os.path.join(directory, names.file_name(base_offset, names.SNAPSHOT))
 
 
 def find_snapshot(directory: str, base_offset: int) -> SnapshotFile | None:
-    """The producer snapshot at an offset as its file is now, None without one."""
+    """Return the producer snapshot at an offset; None if there is none."""
     try:
         found = fs.stat(snapshot_path(directory, base_offset), follow=False)
     except fs.MissingFileError:
@@ -84,7 +82,7 @@ def find_snapshot(directory: str, base_offset: int) -> SnapshotFile | None:
 
 
 def find_targets(directory: str, bases: tuple[int, ...]) -> list[Target]:
-    """The segments but for the last one, with what their files are now."""
+    """Return all segments except the last, each with the identity and size of its file."""
     targets = []
     for base, after in itertools.pairwise(bases):
         found = fs.stat(log_path(directory, base), follow=False)
@@ -93,13 +91,13 @@ def find_targets(directory: str, bases: tuple[int, ...]) -> list[Target]:
 
 
 def read_parts(path: str, length: int) -> Iterator[bytes]:
-    """A file in parts; `ChangedMeanwhileError` if it is shorter."""
+    """Yield a file's first `length` bytes in parts; `ChangedMeanwhileError` if it is shorter."""
     with fs.closing(fs.open(path)) as fd:
         yield from _parts(fd, path, 0, length)
 
 
 class Part:
-    """Some bytes of an open file as a part of an object, and their CRC-32C once they were taken. For one thread."""
+    """A range of an open file, to be sent. `crc` is its CRC-32C after `read` or `copy_to`. For one thread."""
 
     def __init__(self, fd: int, path: str, position: int, end: int) -> None:
         self._fd, self._path, self._position, self._end = fd, path, position, end
@@ -109,7 +107,6 @@ class Part:
         return self._end - self._position
 
     def read(self) -> Iterator[bytes]:
-        """The bytes in pieces."""
         crc = 0
         for piece in _parts(self._fd, self._path, self._position, self._end):
             crc = crc32c(piece, crc)
@@ -117,7 +114,7 @@ class Part:
         self.crc = crc
 
     def copy_to(self, fd: int, at: int) -> int:
-        """Write the bytes to a place in another file, by one call without the GIL; how many."""
+        """Copy the bytes to position `at` of another file, in one call without the GIL. Returns their number."""
         copied, self.crc = fs.copy(self._fd, self._position, len(self), fd, at)
         if copied < len(self):
             raise _shorter(self._path, self._position + copied, self._end)
@@ -134,13 +131,13 @@ def _parts(fd: int, path: str, position: int, end: int) -> Iterator[bytes]:
 
 
 def read_whole(path: str, length: int) -> bytes:
-    """A small file; `ChangedMeanwhileError` if it is shorter."""
+    """Return the first `length` bytes of a small file; `ChangedMeanwhileError` if it is shorter."""
     with fs.closing(fs.open(path)) as fd:
         return _whole(fd, path, 0, length)
 
 
 def _whole(fd: int, path: str, position: int, end: int) -> bytes:
-    """The bytes of `[position, end)`, not put together from parts: that would copy them with the GIL held."""
+    """Read `[position, end)` in one call: joining parts would copy the bytes with the GIL held."""
     data = fs.pread(fd, end - position, position)
     if len(data) < end - position:
         raise _shorter(path, position + len(data), end)
@@ -152,7 +149,7 @@ def _shorter(path: str, found: int, end: int) -> ChangedMeanwhileError:
 
 
 def checksum(path: str, length: int) -> int:
-    """The CRC-32C of a file's first bytes."""
+    """Return the CRC-32C of a file's first `length` bytes."""
     crc = 0
     for part in read_parts(path, length):
         crc = crc32c(part, crc)
@@ -160,7 +157,7 @@ def checksum(path: str, length: int) -> int:
 
 
 def is_same_file(path: str, target: Target) -> bool:
-    """Whether a `.log` file is the one that was looked at."""
+    """Whether a `.log` file is still the one that was listed."""
     try:
         found = fs.stat(path, follow=False)
     except fs.MissingFileError:
@@ -169,7 +166,7 @@ def is_same_file(path: str, target: Target) -> bool:
 
 
 def find_place(directory: str, chunk: Chunk) -> Place | None:
-    """Where the last batch of a chunk stands; None where the file does not hold the chunk's bytes any more."""
+    """Return the place of the last batch of a chunk; None if the file no longer holds the chunk's bytes."""
     with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, chunk.base_offset))) as fd:
         if _holds(fd, chunk):
             return _find_end(fd, chunk.base_offset, chunk.position, chunk.end_position)[1]
@@ -185,27 +182,27 @@ def _find_end(fd: int, base_offset: int, position: int, end: int) -> tuple[int, 
 
 
 def find_end(directory: str, base_offset: int, position: int) -> tuple[int, Place | None]:
-    """Where a segment's whole batches from a batch's position on end, and the last one; its base offset without any."""
+    """Find a segment's last whole batch from a batch's position on: end offset and place, or base offset and None."""
     with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, base_offset))) as fd:
         return _find_end(fd, base_offset, position, fs.size(fd))
     return base_offset, None
 
 
 def sync(directory: str, base_offset: int) -> None:
-    """Have the disk keep a segment's batches, whoever has written them."""
+    """Sync a segment's batches, also those that another process has written."""
     with fs.closing(open_log(log_path(directory, base_offset))) as fd:
         fs.fdatasync(fd)
 
 
 def is_still_there(directory: str, place: Place) -> bool:
-    """Whether the batch stands where it stood, in the same file."""
+    """Whether the batch is still at its position, in the same file."""
     with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, place.base_offset))) as fd:
         return fs.inode(fd) == place.inode and fs.pread(fd, HEADER_BYTES, place.position) == place.header
     return False
 
 
 def holds(directory: str, chunk: Chunk) -> bool:
-    """Whether a segment's file has the bytes of a chunk in its place."""
+    """Whether a segment's file has the bytes of a chunk at the chunk's position."""
     with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, chunk.base_offset))) as fd:
         return _holds(fd, chunk)
     return False
@@ -217,19 +214,19 @@ def _holds(fd: int, chunk: Chunk) -> bool:
 
 
 class NewBytes(NamedTuple):
-    """Whole batches that a tail does not have yet: chunks of them with their places in `data`, and the last batch."""
+    """Whole batches that are not in the tail yet: their chunks and bytes, and the place of the last batch."""
 
     chunks: list[Chunk]
     data: list[bytes]
     place: Place | None
     is_all: bool
-    """Whether nothing up to the end that was asked for is left."""
+    """Whether the requested end offset was reached."""
 
 
 def read_tail(
     directory: str, base_offset: int, position: int, end_offset: int, after: int, *, at: int, budget: int
 ) -> NewBytes:
-    """Read and check about `budget` bytes of batches, as `Tail` has them; `at` is where the first will stand."""
+    """Read and check about `budget` bytes of batches of a `Tail`; `at` is the position of the first in the object."""
     chunks: list[Chunk] = []
     data: list[bytes] = []
     with Tail(directory, base_offset, position, end_offset, after) as tail:
@@ -244,7 +241,7 @@ def read_tail(
 
 
 class Tail(Closing):
-    """The batches of a file from `position` up to `end_offset`, which follow offset `after`. For one thread."""
+    """The batches of a file from `position`, where offset `after` is next, up to `end_offset`. For one thread."""
 
     def __init__(self, directory: str, base_offset: int, position: int, end_offset: int, after: int) -> None:
         self.path = log_path(directory, base_offset)
@@ -253,7 +250,7 @@ class Tail(Closing):
         self._after = after
         self._position = position
         self.place: Place | None = None
-        """The last batch that was checked."""
+        """The place of the last batch that was checked."""
         self._fd = open_log(self.path)
         try:
             self._size = fs.size(self._fd)
@@ -266,22 +263,21 @@ class Tail(Closing):
 
     @property
     def left_bytes(self) -> int:
-        """How many bytes were not checked yet."""
+        """The number of bytes that are not checked yet."""
         return self._stop - self._position
 
     @property
     def is_all(self) -> bool:
-        """Whether all is checked."""
         return self._position >= self._stop
 
     def check(self, most_bytes: int = CHUNK_BYTES) -> Chunk | None:
-        """Check some batches and make a chunk of them, None at the end; `CorruptRecordError` for a damaged one."""
+        """Check some batches and return their chunk, None at the end; `CorruptRecordError` if one is damaged."""
         fd, path, position = self._fd, self.path, self._position
         if self.is_all:
             return None
         limit = min(self._stop, position + min(CHUNK_BYTES, most_bytes))
         scan = self._scan(position, limit)
-        if scan.stop == "torn" and scan.batches:  # the limit lies inside of a batch
+        if scan.stop == "torn" and scan.batches:  # the limit lies inside a batch
             limit = scan.end_position
         elif scan.stop == "torn":  # one batch that is larger
             batch = _log_search.header_at(fd, position, self._size, path=path)
@@ -302,27 +298,25 @@ class Tail(Closing):
         return _log_scan.scan(self._fd, position, limit, self._after, index_interval_bytes=_NO_ENTRIES, path=self.path)
 
     def part(self, chunk: Chunk) -> Part:
-        """The bytes of a chunk, until the tail is closed."""
+        """Return the bytes of a chunk as a `Part`, valid until the tail is closed."""
         return Part(self._fd, self.path, chunk.position, chunk.end_position)
 
     def read_whole(self, chunk: Chunk) -> bytes:
-        """The bytes of a chunk."""
         return _whole(self._fd, self.path, chunk.position, chunk.end_position)
 
     def refuse_another_file(self) -> None:
-        """Raise `ChangedMeanwhileError` if the segment has another file by now."""
+        """Raise `ChangedMeanwhileError` if the segment's file was replaced."""
         if not fs.is_at(self._fd, self.path):
             raise ChangedMeanwhileError(f"{self.path} is another file by now")
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
         if self._fd >= 0:
             fs.close(self._fd)
             self._fd = -1
 
 
 def _position_of(fd: int, position: int, size: int, offset: int, path: str) -> int:
-    """Where the first batch begins that does not end at `offset` or below; the end of the whole batches if none."""
+    """Return the position of the batch that holds `offset` or of the next one; else the end of the whole batches."""
     found = _log_search.find_batch(fd, position, size, offset, path=path)
     if found is not None:
         return found.position
