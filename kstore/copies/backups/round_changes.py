@@ -27,7 +27,7 @@ MERGE_WIDTH = 8
 UPLOADS_AHEAD = 8
 """How many segments of a partition are uploaded at the same time."""
 WAITING_BYTES = 64 << 20
-"""The end of a sealed segment is sent as chunks if it has at most this many bytes, and no more than were sent before."""
+"""The rest of a sealed segment is sent as chunks if it has at most this many bytes, and not more than those before."""
 BESIDE_BYTES = 16 << 20
 """If an active segment has at least this many new bytes, they are uploaded separately, to an object of their own."""
 
@@ -291,7 +291,7 @@ class _Planner:
         self.is_all = not self.bases
 
     def _sent_beside(self) -> Sent | None:
-        """Return the uploaded stretch of the active segment, None while it is sent; empty if there is little new data."""
+        """Return the uploaded stretch of the active segment, None while it is sent; empty if little data is new."""
         base = self.active
         if base is None:
             return Sent([])

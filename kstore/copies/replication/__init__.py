@@ -1,1 +1,1 @@
-"""Followers: a directory that holds the batches of a leader's, at the same offsets and with the same leader epochs."""
+"""Followers: directories with a copy of a leader's batches, at the same offsets and with the same leader epochs."""

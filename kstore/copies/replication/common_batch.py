@@ -1,7 +1,7 @@
-"""The last batch that two logs have in common, found by comparing batches at the same offsets.
+"""Finds the last batch that two logs have in common, by comparing batches at the same offsets.
 
-Leader epochs are not enough: a leader that crashed goes on in its epoch with other records at offsets that were copied.
-In a compacted log either side may lack records of a batch: such batches are equal if the records that both have are.
+Leader epochs are not enough: after a crash a leader may write other records at offsets that were copied, in the same
+epoch. In a compacted log either side may lack records of a batch: batches are equal if the records in both are equal.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _FIRST_STEP = 16
 _STEP_FACTOR = 16
 _BYTES = header.HEADER_BYTES
-_LEAST_STRETCH = 1 << 14  # offsets, and at least as many as make some thousands of batches
+_LEAST_STRETCH = 1 << 14  # offsets; grows until a stretch has some thousands of batches
 _ROWS_AT_ONCE = 1 << 16
 
 
 class Found(NamedTuple):
-    """A batch in a log's file, with the first 61 bytes of it."""
+    """A batch in a log's file, with its first 61 bytes."""
 
     segment: Segment
     place: _log_search.BatchPlace
@@ -41,12 +41,12 @@ class Found(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many records it says to have."""
+        """The number of records in its header; 1 for a message of magic 0 or 1."""
         return header.RECORDS_COUNT.of(self.head) if self.place.magic >= 2 else 1
 
 
 def batches_from(view: View, offset: int, end_offset: int) -> Iterator[Found]:
-    """The batches that hold offsets of `[offset, end_offset)`, in order; only headers are read."""
+    """Yield the batches that hold offsets of `[offset, end_offset)`, in order. Reads headers only."""
     segments = view.segments
     for segment in segments.items[max(segments.floor(offset), 0) :]:
         if segment.base_offset >= end_offset:
@@ -62,7 +62,7 @@ def batches_from(view: View, offset: int, end_offset: int) -> Iterator[Found]:
 
 
 def find_at(view: View, offset: int) -> Found | None:
-    """The batch that holds `offset`, None where none does."""
+    """Return the batch that holds `offset`; None if there is none."""
     found = next(batches_from(view, offset, offset + 1), None)
     return found if found is not None and found.place.base_offset <= offset <= found.place.last_offset else None
 
@@ -73,7 +73,7 @@ def has_batches(view: View, offset: int, end_offset: int) -> bool:
 
 
 def find_last_common(leader: View, own: View, start_offset: int, end_offset: int, *, compacted: bool) -> int | None:
-    """One past the last batch of `[start_offset, end_offset)` that both logs have, searched from the end; or None."""
+    """Return the end offset of the last batch in `[start_offset, end_offset)` that both logs have, or None."""
     step, upper = 1, end_offset
     while upper > start_offset:
         lower = max(upper - step, start_offset)
@@ -92,11 +92,11 @@ def find_last_common(leader: View, own: View, start_offset: int, end_offset: int
 def compare_all(
     leader: Log, own: Log, start_offset: int, end_offset: int, *, compacted: bool
 ) -> Iterator[tuple[int, int | None]]:
-    """Compare the headers of all batches of `[start_offset, end_offset)`, stretch by stretch.
+    """Compare the headers of all batches in `[start_offset, end_offset)`, in stretches.
 
-    Yields the offset below which all are compared, and the start of the first batch of `own` that the leader's log
-    contradicts, or None; such a batch ends the comparison. In a compacted log a batch that one side lacks contradicts
-    nothing, and batches with different headers are compared by their records.
+    For each stretch yields its end, and the base offset of the first batch of `own` that the leader's log contradicts,
+    or None. Stops after such a batch. In a compacted log a batch that one side lacks is no contradiction, and batches
+    with different headers are compared by their records.
     """
     offset, stretch = start_offset, _LEAST_STRETCH
     while offset < end_offset:
@@ -116,7 +116,7 @@ def compare_all(
 
 
 def _stands_in(ours: Columns, theirs: Columns) -> NDArray[np.bool_]:
-    """Which batches of a table are in the other one, with the same offsets, leader epoch and checksum."""
+    """Return which batches of a table are in the other one, with the same offsets, leader epoch and checksum."""
     if not len(theirs):
         return np.zeros(len(ours), dtype=np.bool_)
     at = np.minimum(np.searchsorted(theirs["last_offset"], ours["last_offset"]), len(theirs) - 1)
@@ -152,7 +152,7 @@ _COMPARED = ("offset", "timestamp", "key", "value")
 
 def _records(found: Found) -> dict[int, tuple[object, ...]]:
     data = found.segment.file.read(found.place.position, found.place.size_bytes)
-    if header.ATTRIBUTES.of(data) & header.CONTROL_BIT:  # columns leave markers out
+    if header.ATTRIBUTES.of(data) & header.CONTROL_BIT:  # columns do not include markers
         [batch] = _core.decode_batches(data, path=found.segment.path, position=found.place.position)
         return {each.offset: (each.timestamp, each.key, each.value) for each in batch}
     columns = decode_columns(data, columns=_COMPARED, path=found.segment.path, position=found.place.position)

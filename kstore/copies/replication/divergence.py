@@ -1,4 +1,4 @@
-"""Where a follower's log leaves its leader's: by leader epochs alone, without I/O (SEMANTICS 10.9, 10.20 to 10.22).
+"""Finds where a follower's log diverges from its leader's, by leader epochs alone (SEMANTICS 10.9, 10.20 to 10.22).
 
 Invariant: an epoch ends where the next higher one starts, on both sides.
 """
@@ -13,16 +13,17 @@ from kstore.log.reading.view import out_of_range
 
 
 class Truncation(NamedTuple):
-    """What a follower does with an answer: it truncates to `offset`, and asks again unless it is `complete`."""
+    """A follower truncates to `offset`, and asks the leader again unless it is `complete`."""
 
     offset: int
     complete: bool
 
 
 class Restart(NamedTuple):
-    """How a follower goes on whose next offset the leader does not have: it truncates to `offset`.
+    """How a follower continues: it truncates to `offset`.
 
-    `fully`: it drops every record and starts anew there. `drops_epochs`: leader epochs go that begin at its own end.
+    With `fully` it deletes all records and restarts there. With `drops_epochs` it removes leader epochs that start at
+    its own end.
     """
 
     offset: int
@@ -31,7 +32,7 @@ class Restart(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """A log as its epochs know it: where it starts and ends, and its high watermark."""
+    """A log's leader epochs, start, end and high watermark."""
 
     epochs: LeaderEpochCache
     log_start_offset: int
@@ -40,10 +41,10 @@ class Ends(NamedTuple):
 
 
 def find_diverging(leader: Ends, fetch_offset: int, last_fetched_epoch: int | None) -> EpochEntry | None:
-    """Check a follower's fetch as a leader does; the diverging epoch and its end, or None (SEMANTICS 10.9, 10.20).
+    """Check a fetch as a leader does (SEMANTICS 10.9, 10.20); return the diverging epoch and its end, or None.
 
-    `last_fetched_epoch` is the follower's latest epoch. Raises `OffsetOutOfRangeError` for an offset outside of the
-    leader's log, and for an epoch of which it does not know the end.
+    `last_fetched_epoch` is the follower's latest epoch. Raises `OffsetOutOfRangeError` if the offset is outside the
+    leader's log, or the leader does not know the end of the epoch.
     """
     start, end = leader.log_start_offset, leader.log_end_offset
     if last_fetched_epoch is not None and fetch_offset >= start:
@@ -78,7 +79,7 @@ def find_truncation(answer: EpochEntry, follower: Ends) -> Truncation:
 
 
 def find_restart(leader: Ends, log_end_offset: int) -> Restart:
-    """Decide how a follower goes on that ends at `log_end_offset`, outside of the leader's log (SEMANTICS 10.22)."""
+    """Decide how a follower continues whose log end offset is outside the leader's log (SEMANTICS 10.22)."""
     if leader.log_end_offset < log_end_offset:
         return Restart(leader.log_end_offset, False)
     if leader.log_start_offset > log_end_offset:
@@ -87,7 +88,7 @@ def find_restart(leader: Ends, log_end_offset: int) -> Restart:
 
 
 def find_common_end(leader: Ends, follower: Ends) -> Restart:
-    """Take all steps of the protocol; `offset` is the follower's own end if nothing is cut."""
+    """Run the whole protocol; the result's `offset` is the follower's own end if nothing is truncated."""
     epochs, end = LeaderEpochCache("", follower.epochs.entries), follower.log_end_offset
     own_end, known = end, len(epochs.entries)
     while True:
@@ -99,11 +100,11 @@ def find_common_end(leader: Ends, follower: Ends) -> Restart:
                 return restart
             if restart.offset == end:
                 break
-            end = restart.offset  # the epochs below it may differ as well
+            end = restart.offset  # epochs below it may differ too
         else:
             if diverging is None:
                 break
-            # Each answer is below the end, or about a lower epoch than the follower's latest.
+            # Terminates: each answer is below the end, or has a lower epoch than the follower's latest.
             end = find_truncation(diverging, follower._replace(epochs=epochs, log_end_offset=end)).offset
         epochs.truncate_from_end(end)
     return Restart(end, False, end == own_end and len(epochs.entries) < known)

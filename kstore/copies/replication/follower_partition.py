@@ -1,7 +1,7 @@
-"""One partition of a follower: compared, truncated, started anew and appended to, until it is the leader's log.
+"""Brings one partition of a follower to the leader's log: compares, truncates, restarts and appends.
 
-Invariant: a batch is appended only behind one that the leader has. Whenever the leader's log has changed otherwise than
-by appends, epochs and batches are compared again.
+Invariant: a batch is appended only after one that the leader has. If the leader's log has changed other than by
+appends, epochs and batches are compared again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 PIECE_BYTES = 1 << 20
-"""The bytes of one fetch, and of one append: a batch that is larger is one of its own."""
+"""The bytes of one fetch and one append. A larger batch is appended alone."""
 
 T = TypeVar("T")
 
-LOOKS = 20  # how often a step looks again while the leader's log changes under it
+LOOKS = 20  # how often a step looks again if the leader's log changes during it
 
 
 class Target(Protocol):
@@ -47,16 +47,16 @@ class Target(Protocol):
 
 
 class Truncated(NamedTuple):
-    """What one truncation has cut of a follower: the offsets `[offset, end_offset)`, and how many records they had."""
+    """One truncation of a follower: the removed offsets `[offset, end_offset)`, and how many records they had."""
 
     offset: int
     end_offset: int
     records: int
-    saved: tuple[str, ...]  # the files that keep them
+    saved: tuple[str, ...]  # the files with the records
 
 
 class PartitionFollower:
-    """Brings one follower's log to its leader's, step by step. For one thread at a time."""
+    """Brings a follower's log to its leader's in steps. For one thread at a time."""
 
     def __init__(
         self, leader: LeaderLog, target: Target, *, now: Callable[[], int], save_truncated: str | None = None
@@ -66,21 +66,20 @@ class PartitionFollower:
         self.truncations: list[Truncated] = []
         self._now = now
         self._save = save_truncated
-        self._settled = -1  # the version of the leader's log up to which epochs and batches were compared
-        self._compared: int | None = 0  # below this offset all batches were compared; None: all that there were
-        self._all_at = (-1, -1)  # version and log end of a leader's log in which no more batches follow
+        self._settled = -1  # the version of the leader's log with which epochs and batches were compared
+        self._compared: int | None = 0  # all batches below this offset were compared; None: all that existed
+        self._all_at = (-1, -1)  # the leader's version and log end when no more batches followed
         self._log = target.log
         self._view = HostedLog(self._log).view
         self.caught_up_ms = now()
 
     @property
     def log_end_offset(self) -> int:
-        """Where the follower's log ends."""
         return self._view.log_end_offset
 
     @property
     def is_settled(self) -> bool:
-        """Whether epochs and batches were compared after the last change of the leader's log that was no append."""
+        """Whether epochs and batches were compared since the leader's log last changed other than by an append."""
         return self._settled == self.leader.version
 
     @property
@@ -90,15 +89,15 @@ class PartitionFollower:
         return self._settled == version and (self.log_end_offset >= end or self._all_at == (version, end))
 
     def look(self) -> int:
-        """Look at the leader's log; its end."""
+        """Look at the leader's log; return its end offset."""
         self.leader.look()
         return self.leader.log_end_offset
 
     def step(self, buffer: memoryview, most_bytes: int, end_offset: int | None = None) -> int:
-        """Append about `most_bytes` of the leader's log as of the last look, up to `end_offset`; how many bytes it was.
+        """Append about `most_bytes` of the leader's log as of the last look, up to `end_offset`; return their number.
 
-        Raises `ReplicationError` for a follower that has newer leader epochs, `CorruptRecordError` for a fault in the
-        leader's log, and what the follower's log raises.
+        Raises `ReplicationError` if the follower has newer leader epochs, `CorruptRecordError` for an error in the
+        leader's log, and the errors of the follower's log.
         """
         copied = 0
         for _ in range(LOOKS):
@@ -113,20 +112,20 @@ class PartitionFollower:
                     break
                 copied += size
             if self._settled == self.leader.version:
-                self._move_start()  # after a log that starts inside of a batch
+                self._move_start()  # the leader's log may start inside a batch
                 break
         if self.is_caught_up:
             self.caught_up_ms = self._now()
         return copied
 
     def _copy(self, own_end: int, buffer: memoryview) -> int | None:
-        """Append one piece of the log that was compared; its size, None if there is none or the log has changed."""
+        """Append one piece of the leader's log; return its size, None if there is none or the log has changed."""
         leader, version, end = self.leader, self.leader.version, self.leader.log_end_offset
         most = min(PIECE_BYTES, len(buffer), self._log.config.effective_segment_bytes)
         piece = self._of_one_state(lambda: leader.read(own_end, most, buffer))
         if piece is None:
             if leader.version == version:
-                self._all_at = (version, end)  # its log ends with a gap, which a truncation left
+                self._all_at = (version, end)  # its log ends with a gap that a truncation left
             return None
         first = header.BASE_OFFSET.of(piece.data)
         if first < own_end and header.MAGIC.of(piece.data) >= 2:
@@ -137,7 +136,7 @@ class PartitionFollower:
         return len(piece.data)
 
     def _meet(self, first: int, own_end: int) -> None:
-        """Go back to where a batch of the leader's begins (SEMANTICS 1.24); an empty log starts anew there."""
+        """Truncate to the base offset of a batch of the leader (SEMANTICS 1.24); an empty log restarts there."""
         if own_end <= max(self.leader.log_start_offset, self._view.log_start_offset):
             self.target.truncate_fully_and_start_at(first)
         else:
@@ -154,7 +153,7 @@ class PartitionFollower:
             raise RecordBatchTooLargeError(f"{self._log.path} cannot take a batch of the leader's: {error}") from None
 
     def _of_one_state(self, read: Callable[[], T]) -> T | None:
-        """Return what `read` gives of the leader's log; None if more than appends has changed the log meanwhile."""
+        """Return the result of `read`; None if the leader's log changed during it other than by appends."""
         version = self.leader.version
         try:
             found = read()
@@ -167,7 +166,7 @@ class PartitionFollower:
         return found if self.leader.version == version else None
 
     def _settle(self) -> None:
-        """Compare with the leader's log, unless it changes meanwhile, cut what it lacks (SEMANTICS 10.21 to 10.23)."""
+        """Truncate what the leader's log lacks (SEMANTICS 10.21 to 10.23), unless it changes during the comparison."""
         version = self.leader.version
         compared = self._of_one_state(self._compare)
         if compared is None:
@@ -185,7 +184,7 @@ class PartitionFollower:
         self._compared = None
 
     def _compare(self) -> tuple[Restart, int]:
-        """Where the follower goes on, and the leader's high watermark."""
+        """Return where the follower continues, and the leader's high watermark."""
         view = self._view
         theirs = self.leader.ends()
         own = Ends(self.target.epochs, view.log_start_offset, view.log_end_offset, view.log_end_offset)
@@ -194,7 +193,7 @@ class PartitionFollower:
         if not restart.fully:
             by_batches = self._compare_batches(theirs, own, restart.offset)
             restart = by_batches._replace(drops_epochs=restart.drops_epochs)
-        if restart.fully:  # the follower goes on where the batch begins that holds this offset
+        if restart.fully:  # continue at the start of the batch that holds this offset
             found = common_batch.find_at(self.leader.view, restart.offset)
             if found is not None:
                 restart = restart._replace(offset=min(found.place.base_offset, restart.offset))
@@ -206,9 +205,9 @@ class PartitionFollower:
             self.target.move_log_start(start)
 
     def _compare_batches(self, theirs: Ends, own: Ends, end_offset: int) -> Restart:
-        """Where the follower goes on that may keep what is below `end_offset`: behind the last batch that both have.
+        """Return where the follower continues: after the last batch below `end_offset` that both have.
 
-        The first time all batches are compared: equal batches at the end do not show that those before them are.
+        The first time, all batches are compared: if the last batches are equal, earlier ones may still differ.
         """
         start = max(theirs.log_start_offset, own.log_start_offset)
         if start >= end_offset:
@@ -219,11 +218,14 @@ class PartitionFollower:
         last = common_batch.find_last_common(*views, start, end_offset, compacted=compacted)
         kept = start if last is None else last
         if not any(common_batch.has_batches(view, kept, end_offset) for view in views):
-            return Restart(end_offset, False)  # offsets that no batch has, behind a cleaning
+            return Restart(end_offset, False)  # a cleaning left no batch at these offsets
         return Restart(kept, last is None and theirs.log_start_offset > own.log_start_offset)
 
     def _compare_all(self, start_offset: int, end_offset: int) -> int:
-        """Where the first batch begins that the leader contradicts, else `end_offset`; stops when its log changes."""
+        """Return the base offset of the first batch that the leader contradicts, else `end_offset`.
+
+        Stops if the leader's log changes.
+        """
         version, compacted = self.leader.version, self._log.config.compacts
         stretches = common_batch.compare_all(self.leader.log, self._log, start_offset, end_offset, compacted=compacted)
         for reached, difference in stretches:
@@ -240,20 +242,20 @@ class PartitionFollower:
         self.target.truncate_to(offset)
 
     def _start_anew(self, offset: int) -> None:
-        """Empty the log, and let it go on at `offset`."""
-        if self.leader.log_start_offset <= self.log_end_offset:  # else the leader has deleted as much
+        """Delete all records and restart the log at `offset`."""
+        if self.leader.log_start_offset <= self.log_end_offset:  # else the leader has deleted them too
             self._note(self._view.log_start_offset)
         self.target.truncate_fully_and_start_at(offset)
 
     def _note(self, offset: int) -> None:
-        """Count, and save if that is wanted, what is cut from `offset` on."""
+        """Count the records from `offset` on, and save them if wanted, before they are truncated."""
         view, partition = self._view, os.path.basename(self._log.path)
         records = sum(found.records for found in common_batch.batches_from(view, offset, view.log_end_offset))
         saved = [] if self._save is None else truncated_batches.save(view, self._save, partition, offset)
         self.truncations.append(Truncated(offset, view.log_end_offset, records, tuple(saved)))
 
     def stats(self) -> FollowerStats:
-        """Where the follower is, and how far behind the leader's log as of the last look."""
+        """Return the follower's offsets, and how far it is behind the leader's log as of the last look."""
         end, leader_end = self.log_end_offset, self.leader.log_end_offset
         behind = 0 if self.is_caught_up else max(leader_end - end, 0)
         return {
@@ -272,8 +274,8 @@ class PartitionFollower:
 
 
 def refuse_newer_epochs(leader: int | None, own: int | None, path: str) -> None:
-    """Raise `ReplicationError` for a follower that has a newer leader epoch than its leader ever had: it led since."""
-    # Epoch 0 shows no leader that was made one: a leader that was emptied has no epoch any more.
+    """Raise `ReplicationError` if a follower has a newer leader epoch than its leader ever had: it was leader since."""
+    # Epoch 0 is no sign of that: `become_leader` starts at 1, and a leader whose log was emptied has no epoch.
     if own is not None and own > max(-1 if leader is None else leader, 0):
         least = "the leader has none" if leader is None else f"the latest of the leader is {leader}"
         raise ReplicationError(

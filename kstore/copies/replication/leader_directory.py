@@ -1,7 +1,7 @@
-"""The leader's side: logs that another process may write, truncate, compact and delete from meanwhile.
+"""Reads the leader's logs, which another process may append to, truncate, compact and delete from at the same time.
 
-It is read in mode "r". Invariant: bytes count as read only if, after the read, the last batch that the leader had
-before it still stands. A cut takes the end of a log first, so no piece mixes bytes from before and after one.
+Opens them in mode "r". Invariant: the bytes of a read are used only if the leader's last batch from before the read is
+still there afterwards. A truncation removes the end of a log first, so no read mixes bytes from before and after one.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from kstore.store.catalog import is_half_made
 from kstore.store.metadata import id_on_disk
 from kstore.store.store import Store, metadata_of
 
-LEAST_GENERATION = 3  # of a file of topics that has had a topic: one writing makes it, one says that it is there
+LEAST_GENERATION = 3  # of a file of topics that has had a topic: creating one writes the file twice
 
 Presence = Literal["followed", "no writer", "gone"]
 
 
 class LeaderTopic(NamedTuple):
-    """A topic as the leader has it. `topic_id` is None for one from before there were ids."""
+    """A topic of the leader. `topic_id` is None if an old version of Kafka made the topic."""
 
     topic_id: uuid.UUID | None
     partitions: int
-    numbers: tuple[int, ...]  # of the partitions that are here
+    numbers: tuple[int, ...]  # of the partitions in these directories
     config: Mapping[str, str]
 
 
@@ -46,24 +46,23 @@ class LeaderStore:
         self.store = Store.open(paths, "r")
         self.paths = self.store.paths
         self.unreadable: dict[str, StorageError] = {}
-        """By topic, what keeps its id from being read, as of the last call of `topics`."""
+        """By topic, the error that prevented reading its id in the last call of `topics`."""
 
     def close(self) -> None:
-        """Close the files."""
         self.store.close()
 
     def presence(self) -> Presence:
-        """Whether a process writes the leader's directories, or none does, or one of them is gone."""
+        """Return whether a process writes the leader's directories, none does, or one of them is gone."""
         if self.is_gone():
             return "gone"
         return "followed" if any(fs.is_locked(path) for path in self.paths) else "no writer"
 
     def is_gone(self) -> bool:
-        """Whether one of the directories is not there, or empty as where a disk is not mounted."""
+        """Whether one of the directories is missing, or empty as if its disk were not mounted."""
         return not all(_is_a_log_directory(path) for path in self.paths)
 
     def topics(self) -> dict[str, LeaderTopic]:
-        """The topics that are there now, without those that are being deleted, and those that are `unreadable`."""
+        """Return the current topics, without those that are being deleted or `unreadable`."""
         metadata = metadata_of(self.store)
         catalog = metadata.current()
         is_written = self.presence() == "followed"
@@ -78,9 +77,9 @@ class LeaderStore:
                 continue
             record = metadata.table.find(topic, topic_id)
             if topic_id is None and record is not None:
-                topic_id = record.topic_id  # its directories are being made
+                topic_id = record.topic_id  # its directories are being created
             if topic_id is None and is_written and any(is_half_made(entry) for entry in partitions.values()):
-                continue  # a broker writes the id after it has made the directory; the next look finds it
+                continue  # a broker creates the directory before it writes the id; the next look finds the id
             if record is None or record.state != "deleting":
                 count = max(metadata.partition_count(topic), max(partitions) + 1)
                 config = dict(metadata.overrides(topic))
@@ -89,7 +88,7 @@ class LeaderStore:
         return found
 
     def has_deleted(self, topic: str) -> bool:
-        """Whether the leader has deleted a topic; a directory that is not mounted, or had no topic yet, has not."""
+        """Whether the leader has deleted a topic. False if a directory is not mounted, or never had a topic."""
         metadata = metadata_of(self.store)
         catalog = metadata.current()
         had_topics = catalog.topics or metadata.table.generation >= LEAST_GENERATION
@@ -99,12 +98,12 @@ class LeaderStore:
         return record is None or record.state == "deleting"
 
     def partition(self, topic: str, number: int) -> LeaderLog:
-        """The leader's log of one partition; raises what keeps it from being read."""
+        """Return the leader's log of one partition; raises an error if it cannot be read."""
         return LeaderLog(self.store.log(topic, number))
 
 
 def _is_a_log_directory(path: str) -> bool:
-    """Whether a directory has a file that a log, a store or a broker makes first, or a partition that was copied."""
+    """Whether a directory has a file that a log, a store or a broker creates first, or a partition that was copied."""
     known = (".lock", checkpoint.RECOVERY_POINTS, checkpoint.HIGH_WATERMARKS, "meta.properties", "kstore-topics.json")
     if any(fs.exists(os.path.join(path, name)) for name in known):
         return True
@@ -115,7 +114,7 @@ def _is_a_log_directory(path: str) -> bool:
 
 
 class Piece(NamedTuple):
-    """Whole batches of the leader's log, and where they lie."""
+    """Whole batches of the leader's log, and their position."""
 
     data: memoryview
     path: str
@@ -124,7 +123,7 @@ class Piece(NamedTuple):
 
 
 class LeaderLog:
-    """The leader's log of one partition; `version` moves with each change but an append. For one thread at a time."""
+    """The leader's log of one partition. Each change except an append raises `version`. For one thread at a time."""
 
     def __init__(self, log: Log) -> None:
         self.path = log.path
@@ -134,12 +133,12 @@ class LeaderLog:
         self.view = view
         """The log as a reader sees it, as of the last look."""
         self.newest_epoch: int | None = None
-        """The newest leader epoch that the leader is known to have had: a truncation takes it out of its file."""
+        """The newest leader epoch that the leader is known to have had; its file loses it in a truncation."""
         self._next: tuple[int, int, int, int] | None = None  # version, offset, base offset of its segment, position
 
     @property
     def files(self) -> tuple[str, str]:
-        """Two paths, one of which changes with every change of the log: its directory, and the last segment's file."""
+        """The paths of the directory and of the last segment's file: each change of the log changes one of them."""
         segments = self.view.segments.items
         return self.path, segments[-1].path if segments else self.path
 
@@ -150,7 +149,7 @@ class LeaderLog:
 
     @property
     def log_start_offset(self) -> int:
-        """The log start of the last look."""
+        """The log start offset of the last look."""
         return self.view.log_start_offset
 
     @property
@@ -159,7 +158,7 @@ class LeaderLog:
         return self.view.log_end_offset
 
     def look(self) -> bool:
-        """See what the leader has done since the last look; whether its log has grown or `version` has moved."""
+        """Read the leader's changes since the last look; return whether its log has grown or `version` has changed."""
         view = self.view
         before = view.log_end_offset, view.guard.version
         if not view.catch_up():
@@ -167,8 +166,8 @@ class LeaderLog:
         return (view.log_end_offset, view.guard.version) != before
 
     def ends(self) -> Ends:
-        """Marks and leader epochs as of now."""
-        # The epochs are read after the log's end: an epoch is in the file before its first batch is in the log.
+        """Return the current leader epochs, start, end and high watermark."""
+        # Epochs are read after the log end: an epoch is written to its file before its first batch to the log.
         view = self.view
         start, end = view.log_start_offset, view.log_end_offset
         epochs = LeaderEpochCache.open(os.path.join(self.path, names.LEADER_EPOCH_CHECKPOINT), create=False)
@@ -179,12 +178,12 @@ class LeaderLog:
         return Ends(epochs, start, end, self.high_watermark(end))
 
     def has_had(self, epoch: int | None) -> None:
-        """Note that a leader epoch was the leader's."""
+        """Note that the leader has had a leader epoch."""
         if epoch is not None and (self.newest_epoch is None or epoch > self.newest_epoch):
             self.newest_epoch = epoch
 
     def high_watermark(self, log_end_offset: int) -> int:
-        """What the leader has written down as its high watermark; the log end where it has written none."""
+        """Return the high watermark from the leader's checkpoint; the log end offset if there is none."""
         try:
             mark = checkpoint.read_offset(self.view.root, checkpoint.HIGH_WATERMARKS, self.view.partition)
         except StorageError:
@@ -192,7 +191,10 @@ class LeaderLog:
         return log_end_offset if mark is None else min(mark, log_end_offset)
 
     def read(self, offset: int, most_bytes: int, buffer: memoryview) -> Piece | None:
-        """Read whole batches of one segment from the one that holds `offset` on, a large one whole; None at the end."""
+        """Read whole batches of one segment, starting with the one that holds `offset`; None at the log's end.
+
+        Returns at least one batch, even if it is larger than `most_bytes`.
+        """
         view = self.view
         version, segments = view.guard.version, view.segments
         known = self._next
@@ -225,11 +227,11 @@ class LeaderLog:
         return Piece(into[:whole].toreadonly(), segment.path, position, segment.base_offset)
 
     def passed(self, version: int, piece: Piece, offset: int) -> None:
-        """Remember that `offset` is the first behind a piece that was read in this version."""
+        """Remember that `offset` is the first after a piece that was read in this version."""
         self._next = (version, offset, piece.base_offset, piece.position + len(piece.data))
 
     def bytes_behind(self, offset: int) -> int:
-        """The bytes of all batches at or above `offset`, without those of the segment where none is indexed."""
+        """Return the size of all batches that hold `offset` or more."""
         view = self.view
         if not view.segments.items or offset >= view.log_end_offset:
             return 0

@@ -1,6 +1,6 @@
-"""`replicate`: a store that follows another one, in a directory of its own.
+"""`replicate`: makes a store follow another one, in a directory of its own.
 
-Invariant: whatever is refused is refused before the target's first byte changes.
+Invariant: `ReplicationError` for a wrong source or target is raised before the target's first byte changes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ logger = logging.getLogger("kstore")
 FIRST_PAUSE, LONGEST_PAUSE, IDLE_PAUSE, LONGEST_IDLE_PAUSE = 0.0005, 0.005, 0.02, 0.1
 IDLE_SECONDS = 1.0  # without a change, after which the pauses grow beyond `LONGEST_PAUSE`
 GONE_PAUSE = 0.2
-LOOK_SHARE = 9  # a pause is at least so many times the processor time of a look that found nothing
-IDLE_SHARE = 399  # the same after `IDLE_SECONDS`, as long as that is below `LONGEST_IDLE_PAUSE`
+LOOK_SHARE = 9  # a pause is at least this many times the processor time of a sweep that found nothing
+IDLE_SHARE = 399  # the same after `IDLE_SECONDS`, but at most `LONGEST_IDLE_PAUSE`
 
 
 def replicate(
@@ -48,24 +48,42 @@ def replicate(
     config: ConfigSource = None,
     **settings: Unpack[StoreSettings],
 ) -> Replication:
-    """Make the store at `target` a follower of the one at `source`: the same batches, offsets and leader epochs.
+    """Copy a store to a follower with the same batches, offsets and leader epochs.
 
-    The source may be a store or a broker's `log.dirs`, and is only read, also while another process writes it. The
-    target is made if it is missing. Its topics, their ids, settings and partitions, its log starts and its internal
-    topics become the source's; `topics` names those to copy (None: all). Without `follow` this returns once all that
-    the source had is copied, with the target closed and unlocked; with it a thread goes on until `close`.
-    What the follower has and the leader has not is cut, as Kafka's followers cut it (SEMANTICS 10.20 to 10.23), and
-    counted in `stats`; `save_truncated` names a directory in which it is kept. The headers of all batches are compared
-    once, at the beginning.
+    The source is only read, and another process may be writing it. The follower's topics, including the internal ones,
+    get the ids, settings, partitions and log start offsets of the source's. Clients can read the follower and cannot
+    change it until `Store.become_leader`.
 
-    The target is a follower from then on: clients may read it and not change it, until `Store.become_leader`. `config`
-    and `settings` are those of the target's store, which deletes and compacts by itself: give it the source's. `clock`
-    stands in for the system's.
+    Records that the follower has and the leader does not have are truncated as Kafka's followers do (SEMANTICS 10.20 to
+    10.23), and counted in `stats`. The headers of all batches are compared once, at the start.
 
-    Raises `ReplicationError`, before anything is changed, for a source that is the target, lies in it or follows it,
-    for a target with other data, and for one with newer leader epochs than the source's, as it was made leader since.
-    `LogLockedError` while another process has the target. A partition that cannot be copied does not stop the others:
-    `stats` says why, and without `follow` its error is raised once the others are done.
+    A partition that cannot be copied does not stop the others: `stats` reports the reason, and without `follow` its
+    error is raised after the others are copied.
+
+    Args:
+        source: The directory or directories of the leader: a store, or the `log.dirs` of a broker.
+        target: The directory or directories of the follower. They are created if they are missing.
+        topics: The topics to copy; all by default.
+        follow: Whether to keep following in a background thread until `Replication.close`. If false, the call returns
+            when everything that the source had is copied, and the target is closed and unlocked.
+        save_truncated: A directory in which truncated records are kept.
+        clock: Returns the time in milliseconds, in place of the system's clock.
+        config: The settings of the target's store, which deletes and compacts by itself: use those of the source.
+        **settings: Settings of the target's store as keyword arguments.
+
+    Returns:
+        The replication; it is closed unless `follow` is true.
+
+    Raises:
+        ReplicationError: If the source is the target or follows it, or one lies inside the other; if the target has
+            other data; or if the target has newer leader epochs than the source, because it was made leader since.
+            Nothing is changed then.
+        LogLockedError: If another process has the target open.
+
+    Example:
+        >>> with kstore.replicate("leader", "follower", follow=True) as replication:
+        ...     replication.wait_caught_up(timeout=10)
+        True
     """
     arguments.one_of("save_truncated", save_truncated, str, os.PathLike)
     selected = None if topics is None else tuple([topics] if isinstance(topics, str) else topics)
@@ -101,10 +119,13 @@ def replicate(
 
 
 class Replication(Closing):
-    """A follower that is kept open; made by `replicate`. Any method may be called from any thread."""
+    """A follower and its copying, returned by `replicate`.
+
+    A context manager that calls `close`. Thread-safe.
+    """
 
     store: Store
-    """The target, open as a follower. It is closed with this object. `become_leader` of it ends the following first."""
+    """The target, open as a follower, and closed with this object. Its `become_leader` first stops the following."""
 
     def __init__(self, leader: LeaderStore, store: Store, rounds: Rounds) -> None:
         self.store = store
@@ -112,9 +133,9 @@ class Replication(Closing):
         self._rounds = rounds
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._bell = threads.Bell()  # rung after each round, and at the end
+        self._bell = threads.Bell()  # rung after each sweep, and at the end
         self._failure: Exception | None = None
-        self._last: tuple[ReplicationStats, bool] | None = None  # of the moment before the stores were closed
+        self._last: tuple[ReplicationStats, bool] | None = None  # taken before the stores were closed
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="kstore-follower", daemon=True)
@@ -152,17 +173,19 @@ class Replication(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` has closed the target's store."""
+        """Whether the target's store is closed."""
         return self.store.closed
 
     def stats(self) -> ReplicationStats:
-        """How far behind the follower is; text and numbers only, fit for JSON. docs/metrics.md has each key.
+        """Return how far the follower is behind the leader. After `close`, the last values are returned.
 
-        `source` is "followed" (a process writes it), "no writer" or "gone". `partitions` has for each partition
-        `log_start_offset`, `log_end_offset`, `leader_log_end_offset`, the lag as `lag_records`, `lag_bytes` and
-        `lag_ms` (since when the follower has not had all), `truncations` (each with `offset`, `end_offset`, `records`
-        and the files in `saved`) and `failure`, "" without one. `failures` has the topics that are not copied, and
-        `failure` says why nothing is copied any more, "" else. After `close` the numbers are those of the end.
+        Returns:
+            A `dict` of text and numbers only, so it can be written as JSON. `source` is "followed" (a process writes
+            it), "no writer" or "gone". `partitions` has for each partition `log_start_offset`, `log_end_offset`,
+            `leader_log_end_offset`; the lag as `lag_records`, `lag_bytes` and `lag_ms` (how long ago the follower last
+            had everything); `truncations` (each with `offset`, `end_offset`, `records` and the files in `saved`); and
+            `failure`, which is "" if there is none. `failures` has the topics that are not copied and the reasons.
+            `failure` is the reason why nothing is copied any more, or "". docs/metrics.md describes each key.
         """
         return self._stats() if self._last is None else self._last[0]
 
@@ -178,8 +201,15 @@ class Replication(Closing):
         }
 
     def wait_caught_up(self, timeout: float | None = None) -> bool:
-        """Wait until the follower has all that the source has now; False after `timeout` seconds, when a partition
-        cannot be copied and the others are done, and when following has ended."""
+        """Wait until the follower has everything that the source has now.
+
+        Args:
+            timeout: Seconds to wait; no limit by default.
+
+        Returns:
+            True if the follower has everything. False after `timeout`, if a partition cannot be copied and the others
+            are done, or if the following has ended.
+        """
         seconds = None if timeout is None else arguments.seconds("timeout", timeout)
         if self._last is not None:
             return self._last[1]
@@ -189,7 +219,7 @@ class Replication(Closing):
         return self._rounds.answered(ticket) and self._rounds.is_complete
 
     def close(self) -> None:
-        """End following, and close both stores: all that was copied is on the disk when this returns. Idempotent."""
+        """Stop following and close both stores. All copied data is on the disk when this returns. Idempotent."""
         self._closing = True
         self._bell.ring()
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -1,6 +1,6 @@
-"""The topics of a follower: made, configured and deleted as the leader's are.
+"""Creates, configures and deletes a follower's topics as the leader's.
 
-Invariant: a topic is deleted only where the leader has deleted it, not where a directory of the leader's is missing.
+Invariant: a topic is deleted only if the leader has deleted it, not if a directory of the leader is missing.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class CopiedTopics:
         """By topic, why its partitions are not copied."""
 
     def look(self) -> bool:
-        """Follow what the leader has done to its topics since the last look; whether partitions came or went."""
+        """Apply the leader's changes of topics since the last look; return whether partitions were added or removed."""
         times = tuple(fs.stat(path).st_mtime_ns for path in self._leader.paths)
         if times == self._looked and not self.failures:
             return False
-        is_sure = all(is_settled(each) for each in times)  # asked before what is read: bringing it may take long
+        is_sure = all(is_settled(each) for each in times)  # checked before reading, which may take long
         changed = self._bring()
         self._looked = times if is_sure else ()
         return changed
 
     def partitions(self) -> list[tuple[str, int]]:
-        """The partitions that are copied."""
+        """Return the partitions that are copied."""
         return [(topic, number) for topic, found in self._known.items() for number in found.numbers]
 
     def _bring(self) -> bool:

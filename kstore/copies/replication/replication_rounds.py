@@ -1,8 +1,8 @@
-"""The order in which a follower's partitions are looked at and copied.
+"""Decides the order in which a follower's partitions are looked at and copied.
 
-A failover may come at any moment. So `__transaction_state` is copied before data, up to an end that is looked at after
-the data's: every transaction with data is known. `__consumer_offsets` is copied after data, up to an end that was
-looked at before the data's: no group goes on behind a log's end. Invariant: a partition that fails stops no other one.
+A failover may happen at any time. So `__transaction_state` is copied before data, up to an end offset read after those
+of the data: every transaction with data is known. `__consumer_offsets` is copied after data, up to an end offset read
+before those of the data: no group has a position above a log end offset. Invariant: a failed partition stops no other.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from kstore.store.store import Store
 logger = logging.getLogger("kstore")
 
 SLICE_BYTES = 8 << 20  # of one partition in one sweep
-LARGE_BYTES = 1 << 20  # a partition of which so much was copied at once is worth a thread
+LARGE_BYTES = 1 << 20  # if this much of a partition was copied in one sweep, the next slice gets a thread
 THREADS = 2
 TOPICS_SECONDS = 0.05
-STAMPS_SHARE = 149  # a pause between looks at all stamps is so many times the processor time of one
+STAMPS_SHARE = 149  # the pause between two checks of all stamps is this many times the processor time of one
 FIRST_RETRY, LONGEST_RETRY = 0.5, 30.0
 
 STATE, DATA, OFFSETS = 0, 1, 2
@@ -41,13 +41,13 @@ _KINDS = {"__transaction_state": STATE, "__consumer_offsets": OFFSETS}
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """One partition and what is known of its copying."""
+    """One partition and the state of its copying."""
 
     key: tuple[str, int]
     kind: int
     follower: PartitionFollower | None = None
-    bound: int = -1  # the leader's log end at the last look, up to which it is copied
-    goal: int = -1  # the bound of the last look at everything
+    bound: int = -1  # copied up to here: the leader's log end offset at the last look
+    goal: int = -1  # `bound` at the last look at all partitions
     is_large: bool = True
     failure: KStoreError | None = None
     retry_at: float = 0.0
@@ -55,7 +55,7 @@ class Copy:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is something to copy up to the bound, and no failure in the way."""
+        """Whether there is something to copy up to `bound`, and no failure."""
         follower = self.follower
         if follower is None or self.failure is not None:
             return False
@@ -63,12 +63,12 @@ class Copy:
 
     @property
     def has_reached_goal(self) -> bool:
-        """Whether all is copied that was there at the last look at everything, or cannot be."""
+        """Whether everything up to `goal` is copied, or cannot be."""
         return not self.is_behind or (self.follower is not None and self.follower.log_end_offset >= self.goal)
 
 
 class Rounds:
-    """Copies what is new, sweep by sweep. `sweep` and `copy_once` are for one thread, the others for any."""
+    """Copies new batches in sweeps. `sweep` and `copy_once` are for one thread, the other methods for any."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class Rounds:
         self._copies: dict[tuple[str, int], Copy] = {}
         self._records: Schedule[Copy] = Schedule()  # of data and of transactions
         self._offsets: Schedule[Copy] = Schedule()
-        self._stamps: Stamps[Copy] = Stamps()  # of the files of what stands still
+        self._stamps: Stamps[Copy] = Stamps()  # of the files of unchanged partitions
         self._stamps_at = 0.0
-        self._held: list[Copy] = []  # partitions of offsets, until all data that was there before them is copied
+        self._held: list[Copy] = []  # partitions of offsets, until all data from before them is copied
         self._topics_at = 0.0
         self._workers = Workers(THREADS, "kstore-copies")
         self._buffers = threading.local()
@@ -97,26 +97,25 @@ class Rounds:
         self.has_backlog = False
 
     def close(self) -> None:
-        """End the threads."""
         self._workers.shutdown()
 
     @property
     def is_complete(self) -> bool:
-        """Whether every partition has all that it had at its last look, and nothing has failed."""
+        """Whether every partition is copied up to its last look, and nothing has failed."""
         copies = list(self._copies.values())
         return not self._topics.failures and not any(copy.failure or copy.is_behind for copy in copies)
 
     def ask(self) -> int:
-        """Have a sweep look at everything; a ticket for `answered`."""
+        """Request that a sweep looks at all partitions; return a ticket for `answered`."""
         self._asked += 1
         return self._asked
 
     def answered(self, ticket: int) -> bool:
-        """Whether all that was there when the ticket was given is copied, but for what has failed."""
+        """Whether everything the leader had when the ticket was issued is copied, except for failed partitions."""
         return self._answered >= ticket
 
     def partitions(self) -> dict[str, FollowerStats]:
-        """How far behind each partition is."""
+        """Return how far each partition is behind."""
         found: dict[str, FollowerStats] = {}
         for copy in list(self._copies.values()):
             numbers: FollowerStats = {"failure": ""} if copy.follower is None else copy.follower.stats()
@@ -125,17 +124,17 @@ class Rounds:
         return found
 
     def failures(self) -> dict[str, str]:
-        """The topics that are not copied, and why."""
+        """Return the topics that are not copied, and the reasons."""
         return {topic: str(error) for topic, error in self._topics.failures.items()}
 
     def copy_once(self) -> None:
-        """Copy all that the leader has now; raises the first failure once the others are done."""
+        """Copy everything that the leader has now; then raise the first failure, if there was one."""
         self._sweep_to(self.ask())
         if self._topics.failures or any(copy.failure is not None for copy in self._copies.values()):
-            self._sweep_to(self.ask())  # what has failed may be of a topic that was deleted meanwhile
+            self._sweep_to(self.ask())  # the failed partition may be of a topic that was deleted during the sweep
         failures: list[Exception] = list(self._topics.failures.values())
         if failed := [copy for copy in self._copies.values() if copy.failure is not None]:
-            theirs = self._leader.topics()  # without those that are being deleted
+            theirs = self._leader.topics()  # without topics that are being deleted
             failures += [copy.failure for copy in failed if copy.failure is not None and copy.key[0] in theirs]
         for other in failures[1:]:
             failures[0].add_note(f"and: {other}")
@@ -149,7 +148,10 @@ class Rounds:
                 raise fs.MissingFileError(ENOENT, "the leader's log directory has gone", self._leader.paths[0])
 
     def sweep(self) -> bool:
-        """Copy a part of what is new; whether there was anything. `ReplicationError` once the follower is a leader."""
+        """Copy some new batches and return whether there were any.
+
+        Raises `ReplicationError` if the follower was made a leader.
+        """
         with self._follower.changing():
             return self._sweep()
 
@@ -158,7 +160,7 @@ class Rounds:
         self.is_gone = self._leader.is_gone()
         if self.is_gone:
             return False
-        asked = self._asked  # read once: a ticket that comes from here on is the next sweep's
+        asked = self._asked  # read once: a ticket issued from here on is answered by the next sweep
         if begun - self._topics_at >= TOPICS_SECONDS or asked > self._taken:
             self._topics_at = begun
             if not self._look_at_topics():
@@ -170,12 +172,12 @@ class Rounds:
         if is_whole:
             for copy in copies:
                 copy.goal = copy.bound
-        # What is behind stays in turn, also where its leader's log has not changed for long.
+        # A partition that is behind stays hot, even if its leader's log has not changed for a long time.
         self._saw(self._records, begun, [*news, *(copy for copy in self._records.hot if copy.is_behind)])
         behind = [copy for copy in self._records.hot if copy.is_behind]
         if behind:
             state = [copy for copy in copies if copy.kind == STATE]
-            self._look(state)  # after the data: it knows each transaction of which there is data
+            self._look(state)  # after the data, so that it contains each transaction with data
             self._copy_all(state)
             self._copy_all([copy for copy in behind if copy.kind == DATA])
         if all(copy.has_reached_goal for copy in self._records.hot):
@@ -187,7 +189,7 @@ class Rounds:
         return bool(behind) or bool(news)
 
     def _look_at_offsets(self, asked: int) -> bool:
-        """Look at the groups' offsets, before data; whether all data has to be looked at for them, or was asked for."""
+        """Look at the groups' offsets, before data. Return whether all data must be looked at, for them or a ticket."""
         now = time.monotonic()
         is_asked = asked > self._taken
         every = [copy for copy in self._copies.values() if copy.kind == OFFSETS]
@@ -197,7 +199,7 @@ class Rounds:
         return is_asked or bool(self._held)
 
     def _wake_changed(self, now: float) -> None:
-        """Have those looked at of which a file has changed."""
+        """Make partitions due whose files have changed."""
         if now < self._stamps_at:
             return
         used = time.thread_time()
@@ -206,7 +208,7 @@ class Rounds:
         self._stamps_at = now + STAMPS_SHARE * (time.thread_time() - used)
 
     def _saw(self, schedule: Schedule[Copy], now: float, news: Iterable[Copy]) -> None:
-        """Note what had changed, watch the files of what has stood still for a while, and look at that once more."""
+        """Note which partitions changed. Watch the files of those that became cold, and look at these once more."""
         cooled = schedule.saw(now, news)
         for copy in cooled:
             if copy.follower is not None:
@@ -214,11 +216,11 @@ class Rounds:
         schedule.wake(self._look(cooled))
 
     def _look_at_topics(self) -> bool:
-        """Follow the leader's topics; False where it has to be looked at again."""
+        """Apply the leader's changes of topics; return False if they must be looked at again."""
         try:
             changed = self._topics.look()
         except fs.MissingFileError:
-            return False  # the leader changes its directories, or they are going: the next look tells
+            return False  # the leader is changing its directories, or they are gone: the next look decides
         if not changed:
             return True
         here = set(self._topics.partitions())
@@ -239,7 +241,7 @@ class Rounds:
             self._held.remove(copy)
 
     def _look(self, copies: Iterable[Copy]) -> list[Copy]:
-        """Look at the leader's logs; those that have news, or that are new themselves."""
+        """Look at the leader's logs; return the copies whose log has changed or was opened."""
         news = []
         for copy in copies:
             if copy.failure is not None and time.monotonic() < copy.retry_at:
@@ -261,7 +263,7 @@ class Rounds:
         return PartitionFollower(leader, target, now=self._now, save_truncated=self._save)
 
     def _copy_all(self, copies: Iterable[Copy]) -> None:
-        """Copy a slice of each; large ones side by side."""
+        """Copy a slice of each; large ones in parallel."""
         behind = [copy for copy in copies if copy.is_behind]
         large = [copy for copy in behind if copy.is_large]
         if len(large) > 1:
@@ -288,4 +290,4 @@ class Rounds:
         copy.failure = error
         copy.retry_at = time.monotonic() + copy.retry_pause
         copy.retry_pause = min(2 * copy.retry_pause, LONGEST_RETRY)
-        self._topics_at = 0.0  # perhaps its topic is gone
+        self._topics_at = 0.0  # its topic may have been deleted

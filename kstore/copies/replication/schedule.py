@@ -1,6 +1,6 @@
-"""When each of many things is looked at: what has changed lately each time, the others now and then.
+"""Decides when to look at each of many things: at those that changed lately every time, at the others sometimes.
 
-Decides without I/O. Invariant: looking at things that stand still takes at most 0.2 percent of the time.
+Does no I/O. Invariant: looking at unchanged things takes at most 0.2 percent of the time.
 """
 
 from __future__ import annotations
@@ -12,42 +12,40 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-HOT_SECONDS = 1.0  # so long after a change a thing is looked at each time
+HOT_SECONDS = 1.0  # for this long after a change, a thing is looked at every time
 COLD_SECONDS = 1.0
-LOOK_SECONDS = 20e-6  # what a look is taken to cost
+LOOK_SECONDS = 20e-6  # the assumed cost of a look
 LOOK_SHARE = 499
 MOST_AT_ONCE = 20
 
 
 class Schedule(Generic[T]):
-    """Things to look at, each in turn. For one thread."""
+    """Things to look at. For one thread."""
 
     def __init__(self) -> None:
-        self._hot: dict[T, float] = {}  # and when each has last changed
-        self._cold: OrderedDict[T, float] = OrderedDict()  # and when each was last looked at, in this order
+        self._hot: dict[T, float] = {}  # when each last changed
+        self._cold: OrderedDict[T, float] = OrderedDict()  # when each was last looked at, in this order
 
     def add(self, thing: T) -> None:
-        """Look at a thing from now on."""
         self._hot[thing] = float("-inf")
 
     def remove(self, thing: T) -> None:
-        """Look at a thing no longer."""
         self._hot.pop(thing, None)
         self._cold.pop(thing, None)
 
     def wake(self, things: Iterable[T]) -> None:
-        """Look at these the next time."""
+        """Make these due the next time."""
         for thing in things:
             if self._cold.pop(thing, None) is not None:
                 self._hot[thing] = float("-inf")
 
     @property
     def hot(self) -> Iterable[T]:
-        """What has changed lately."""
+        """The things that changed lately."""
         return list(self._hot)
 
     def due(self, now: float) -> list[T]:
-        """What to look at now: all that is hot, and of the cold what has waited longest."""
+        """Return the things to look at now: all hot ones, and the cold ones that have waited longest."""
         due, pause = list(self._hot), max(COLD_SECONDS, LOOK_SHARE * LOOK_SECONDS * len(self._cold))
         for thing, looked_at in itertools.islice(self._cold.items(), MOST_AT_ONCE):
             if now - looked_at < pause:
@@ -59,7 +57,7 @@ class Schedule(Generic[T]):
         return due
 
     def saw(self, now: float, news: Iterable[T]) -> list[T]:
-        """Note what of the things that were looked at had changed; what has not for a while gets cold, and is told."""
+        """Note which things had changed. Those without a change for a while become cold; return these."""
         for thing in news:
             self._cold.pop(thing, None)
             self._hot[thing] = now

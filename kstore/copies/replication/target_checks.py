@@ -1,6 +1,6 @@
-"""What keeps a directory from becoming a follower of another one, found before a byte of it is changed.
+"""Checks whether a directory may become a follower of another one, before any byte of it is changed.
 
-Invariant: nothing is replicated unless the two directories are known to hold copies of one store.
+Invariant: nothing is replicated into a directory with data unless both are known to hold copies of one store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST_CHAIN = 100
 
 
 def refuse(leader: LeaderStore, target: Sequence[str], topics: Collection[str] | None) -> None:
-    """Raise `ReplicationError` where `target` cannot follow this leader with these topics (None: all)."""
+    """Raise `ReplicationError` if `target` cannot follow this leader with these topics (None: all)."""
     refuse_same(leader.paths, target)
     _refuse_ring(leader.paths, target)
     present = [path for path in target if fs.exists(path)]
@@ -32,7 +32,7 @@ def refuse(leader: LeaderStore, target: Sequence[str], topics: Collection[str] |
 
 
 def refuse_same(source: Sequence[str], target: Sequence[str]) -> None:
-    """Refuse directories of which one is, or lies in, one of the other side's."""
+    """Refuse a directory that is, or lies inside, a directory of the other side."""
     for theirs in source:
         for own in target:
             if theirs == own:
@@ -42,7 +42,7 @@ def refuse_same(source: Sequence[str], target: Sequence[str]) -> None:
 
 
 def _refuse_ring(source: Sequence[str], target: Sequence[str]) -> None:
-    """Refuse a source that follows the target, itself or through others."""
+    """Refuse a source that follows the target, directly or through others."""
     chain, paths = list(source[:1]), list(source)
     for _ in range(_LONGEST_CHAIN):
         roles = [role for path in paths if (role := _role_of(path)) is not None]
@@ -96,11 +96,11 @@ def _refuse_other_data(leader: LeaderStore, own: Store, topics: Collection[str] 
                 except (UnknownTopicOrPartitionError, StorageError):
                     if topic in leader.topics():
                         raise
-                    break  # it has been deleted meanwhile
+                    break  # the leader has deleted the topic
 
 
 def another_topic(topic: str, own: Store) -> str:
-    """What to do about a topic of the leader's that is not the one of this name that `own` has copied."""
+    """Return a hint for a topic of the leader that differs from the one of this name that `own` has copied."""
     return (
         f"Replicate into another directory, or name the other topics (topics=, --topic): {own.paths[0]} then keeps "
         f"what it has of {topic}"

@@ -1,6 +1,6 @@
-"""What a follower cuts, kept in files beside: `DIR/orders-0/<base offset>.log`, which any tool for segments reads.
+"""Saves the batches that a follower truncates as `DIR/orders-0/<base offset>.log`, which tools for segments can read.
 
-Invariant: a file is on the disk before its batches are cut, and is never written again.
+Invariant: a file is synced before its batches are truncated, and is never overwritten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def save(view: View, directory: str, partition: str, offset: int) -> list[str]:
-    """Write the batches of a log that hold `offset` and more into a directory, a file for each segment; their paths."""
+    """Write the batches of a log that hold `offset` or more, one file for each segment; return the paths."""
     folder = os.path.join(directory, partition)
     paths = []
     for first, last in _runs(batches_from(view, offset, view.log_end_offset)):
@@ -27,7 +27,7 @@ def save(view: View, directory: str, partition: str, offset: int) -> list[str]:
         path = _free_name(folder, first.place.base_offset)
         end = last.place.position + last.place.size_bytes
         with newfiles.written(path, _pieces(first.segment, first.place.position, end)):
-            pass  # it has its name from the beginning on
+            pass  # the file has its final name from the start
         paths.append(path)
     if paths:
         fs.sync_directory(folder)
@@ -35,7 +35,7 @@ def save(view: View, directory: str, partition: str, offset: int) -> list[str]:
 
 
 def _runs(batches: Iterator[Found]) -> Iterator[tuple[Found, Found]]:
-    """The first and the last batch of each segment."""
+    """Yield the first and the last batch of each segment."""
     run: tuple[Found, Found] | None = None
     for found in batches:
         if run is not None and found.segment is not run[0].segment:

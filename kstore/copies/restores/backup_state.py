@@ -1,6 +1,6 @@
-"""What a backup held as of one of its rounds, and which round a time or some offsets mean.
+"""Finds the round of a backup for a time or for offsets, and reads the state after it.
 
-Invariant: a state that may lack objects, since the restore window has passed, is never given.
+Invariant: no state is returned that may lack objects because its restore window has passed.
 """
 
 from __future__ import annotations
@@ -23,28 +23,26 @@ class History:
             raise BackupError(f"the backup in {objects.url} has no round yet: there is nothing to restore")
         self.objects = objects
         self.manifest = manifest
-        self._there: set[str] | None = None  # the names of all objects, once they are asked for
+        self._there: set[str] | None = None  # the names of all objects, once they were listed
 
     @classmethod
     def read(cls, objects: Objects) -> History:
-        """The history of the backup below a prefix; `BackupError` where there is none."""
+        """Read the history of a backup; raises `BackupError` if there is none."""
         found = read_manifest(objects)
         if found is None:
             raise BackupError(f"there is no backup in {objects.url}: {object_keys.MANIFEST} is missing")
         return cls(objects, found[0])
 
-    # Which round.
-
     def newest(self) -> BackupState:
-        """The newest state whose partitions belong together; the newest of all while there is none yet."""
+        """Return the newest state that is caught up; the newest of all if none is yet."""
         found = self._last()
         assert found is not None  # there is a round
         return found
 
     def at_time(self, time_ms: int) -> BackupState:
-        """The newest such state that was there at a time; `BackupError` where it is no longer kept or never was."""
+        """Return the state that `newest` would have returned at a time; raises `BackupError` if it is not kept."""
         found = self._last(time_ms)
-        # One whose partitions do not belong together is all that there was in the beginning; later it is not the best.
+        # While the first backup is under way no state is caught up. Later, one that is not is never the best.
         is_best = found is not None and (found.caught_up or self._kept_from_ms == 0)
         if found is None or not is_best or not self._is_kept(found):
             earliest_ms = self._earliest().time_ms
@@ -56,13 +54,13 @@ class History:
 
     @property
     def _kept_from_ms(self) -> int:
-        """Objects of states of before may have been deleted."""
+        """States from before this time may lack objects."""
         places = self.manifest.catalogs
         oldest_ms = places[0].time_ms if places and not places[0].rounds else 0
         return max(self.manifest.kept_from_ms, oldest_ms)
 
     def _is_kept(self, state: BackupState) -> bool:
-        """Whether all objects of a state are there still; they are looked for if the window of it has passed."""
+        """Whether all objects of a state still exist; lists the objects if its restore window has passed."""
         if state.time_ms >= self._kept_from_ms:
             return True
         if self._there is None:
@@ -72,7 +70,7 @@ class History:
         return self._there.issuperset(chunks) and all(self._there.issuperset(each.objects()) for each in partitions)
 
     def _earliest(self) -> BackupState:
-        """The first state from which on all are kept."""
+        """Return the first state such that it and all later ones are kept."""
         places = self.manifest.catalogs
         below = [at for at, place in enumerate(places) if place.time_ms <= self._kept_from_ms]
         for at in range(below[-1] if below else -1, len(places)):
@@ -91,7 +89,7 @@ class History:
             )
 
     def reaching(self, offsets: Mapping[PartitionKey, int]) -> BackupState:
-        """The first state that is kept and reaches these offsets; the newest, if even that does not."""
+        """Return the first kept state that reaches these offsets; the newest if that does not reach them."""
 
         def reaches(state: BackupState) -> bool:
             return all(
@@ -101,9 +99,9 @@ class History:
 
         newest = self.newest()
         if not reaches(newest):
-            return newest  # the plan says which of them is not reached
+            return newest  # the plan raises an error for the offset that is not reached
         places = self.manifest.catalogs
-        low, high = 0, len(places)  # the first catalog that reaches them; a truncation may have hidden an earlier one
+        low, high = 0, len(places)  # bisects the first catalog that reaches them; after a truncation it may miss it
         while low < high:
             middle = (low + high) // 2
             if reaches(backup_reader.read_catalog(self.objects, places[middle])):
@@ -117,7 +115,7 @@ class History:
         return newest
 
     def at_round(self, number: int) -> BackupState:
-        """The state after a round; `BackupError` where it is no longer kept."""
+        """Return the state after a round; raises `BackupError` if it is no longer kept."""
         below = [at for at, place in enumerate(self.manifest.catalogs) if place.number <= number]
         for state in self._states(below[-1] if below else -1, until=number):
             if state.number == number and self._is_kept(state):
@@ -125,7 +123,7 @@ class History:
         raise BackupError(f"round {number} of the backup in {self.objects.url} is no longer kept")
 
     def _last(self, time_ms: int | None = None) -> BackupState | None:
-        """The last state up to a time that is caught up, else the last of all up to then; None without one."""
+        """Return the last caught-up state up to a time; else the last state up to then; None if there is none."""
         places = self.manifest.catalogs
         below = [n for n, place in enumerate(places) if time_ms is None or place.time_ms <= time_ms]
         newest: BackupState | None = None
@@ -141,7 +139,7 @@ class History:
         return newest
 
     def _states(self, at: int, until: int | None = None) -> Iterator[BackupState]:
-        """The states from a catalog on, -1 for the beginning, up to the next one or to round `until`."""
+        """Yield the states from a catalog (-1: the start) to the next one, or to round `until`."""
         places = self.manifest.catalogs
         spans = places[at + 1].rounds if at + 1 < len(places) else self.manifest.rounds
         numbers = (number for number in numbers_in(spans) if until is None or number <= until)

@@ -1,6 +1,6 @@
-"""The bytes of a restore: parts of objects become files, several at a time, and each part is checked.
+"""Fetches parts of objects into files, several files at the same time, and checks each part.
 
-Invariant: a file counts as fetched only if it has the length and the CRC-32C of each part; else it is written anew.
+Invariant: a file counts as fetched only if the length and CRC-32C of each part match; otherwise it is written again.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from kstore.disk import fs
 from kstore.errors import BackupError
 
 _READ_BYTES = 1 << 20
-_WRITE_BYTES = 8 << 20  # after so many the system is told to begin with writing to the disk
+_WRITE_BYTES = 8 << 20  # after each of these, the system is asked to start writing to the disk
 
 Progress = Callable[[int, int], object]
 
 
 class Fetcher:
-    """The files of one restore, and how many bytes of them there are. `fetch` is for one thread."""
+    """Fetches the files of one restore, and counts their bytes. `fetch` is for one thread."""
 
     def __init__(self, objects: Objects, root: str, files: Iterable[PlannedFile], progress: Progress | None) -> None:
         self.objects = objects
         self.root = root
-        self.files = sorted(files, key=lambda file: -file.bytes)  # the largest first, so that no thread ends alone
+        self.files = sorted(files, key=lambda file: -file.bytes)  # largest first, so that the threads end together
         self.bytes = sum(file.bytes for file in self.files)
         self.fetched_bytes = 0
-        """Bytes that were read from objects; the others were there."""
+        """Bytes read from objects; the others were already in the files."""
         self._done = 0
         self._progress = progress
         self._counting = threading.Lock()
         self._stopped = False
 
     def fetch(self, threads: int) -> None:
-        """Fetch what is not there; when one file fails the others stop, and its error is raised."""
+        """Fetch the missing files. If one fails, the others stop and its error is raised."""
         with Workers(threads, "kstore-restore") as workers:
             waiting = [workers.submit(partial(self._fetch_one, file)) for file in self.files]
             try:
@@ -56,7 +56,7 @@ class Fetcher:
             return
         path = f"{self.root}/{file.path}"
         try:
-            if is_whole(path, file.parts):  # and synced: an earlier call may have been stopped before it did that
+            if is_whole(path, file.parts):
                 self._count(file.bytes, fetched=False)
             else:
                 self._write(path, file.parts)
@@ -103,7 +103,7 @@ class Fetcher:
 
 
 def is_whole(path: str, parts: Iterable[Part]) -> bool:
-    """Whether a file has exactly the bytes of its parts; then it is synced."""
+    """Whether a file has exactly the bytes of its parts; syncs it then, as an earlier call may have stopped before."""
     with suppress(fs.MissingFileError), fs.closing(fs.open(path)) as fd:
         end = 0
         for part in parts:
@@ -120,7 +120,7 @@ def is_whole(path: str, parts: Iterable[Part]) -> bool:
 
 
 def find_cut(objects: Objects, parts: Iterable[Part], cut: int, base_offset: int) -> tuple[int, int]:
-    """Where a `.log` file of these parts is cut so that `cut` is not in it: position, and the end of what is left."""
+    """Find where to truncate a `.log` file to remove offset `cut`: the position, and the end offset of the rest."""
     position, end_offset = 0, base_offset
     for part in parts:
         pending = bytearray()

@@ -1,7 +1,7 @@
-"""What makes fetched files a store: logs are cut, small files are written, and the store is opened once.
+"""Turns fetched files into a store: truncates logs, writes the small files, and opens the store once.
 
-The opening builds missing indexes, ends transactions as after a crash, and refuses a log that is not sound. Invariant:
-all of it can be done again from the beginning, at whatever step it was stopped.
+Opening builds missing indexes, ends transactions as after a crash, and refuses a damaged log. Invariant: after an
+interruption at any step, all steps can be repeated from the first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kstore.files.topic_files import TOPICS_FILE, TopicRecord, TopicTable
 from kstore.store.store import Store
 
 STATE_FILE = "kstore-restore.catalog"
-"""What is restored, once all of it is there, so that the last steps do without the backup: text as in its catalogs."""
+"""The restored state, in the format of a catalog. Written when all files are fetched: the last steps need no backup."""
 
 ROOT_FILES = (
     fs.LOCK_FILE,
@@ -32,11 +32,11 @@ ROOT_FILES = (
     *checkpoint.OFFSET_CHECKPOINTS,
 )
 PARTITION_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA, gap_files.GAPS_FILE)
-"""What a restore writes besides the files that it fetches; each may have left a `.tmp`."""
+"""With `ROOT_FILES`, the files that a restore writes and does not fetch. An interrupted write leaves a `.tmp`."""
 
 
 def write_small_files(root: str, plan: Plan) -> dict[PartitionKey, tuple[int, int]]:
-    """Cut the logs and write all but the segments' files, durably; the offsets `[start, end)` of each partition."""
+    """Truncate the logs and write all other files, durably; return the offsets `[start, end)` of each partition."""
     spans = {partition.key: _finish_partition(root, partition) for partition in plan.partitions}
     empty = table = TopicTable()
     topics = {partition.key[0] for partition in plan.partitions}
@@ -70,7 +70,7 @@ def _finish_partition(root: str, plan: PartitionPlan) -> tuple[int, int]:
     start = plan.state.log_start_offset
     end = _cut(f"{root}/{plan.last_log.path}", plan)
     if end < start:
-        # The batch at the cut begins below the log's start: nothing of the log is left.
+        # The batch at the cut starts below the log start offset: the log is empty.
         for base in plan.bases:
             for kind in (*names.SEGMENT_KINDS, names.SNAPSHOT):
                 fs.unlink(f"{directory}/{names.file_name(base, kind)}")
@@ -91,7 +91,7 @@ def _finish_partition(root: str, plan: PartitionPlan) -> tuple[int, int]:
 
 
 def _cut(path: str, plan: PartitionPlan) -> int:
-    """Cut the last log file at the start of the batch that holds the cut; one past the last offset that is left."""
+    """Truncate the last log file before the batch that holds the cut; return the log end offset."""
     with fs.closing(open_log(path, write=True)) as fd:
         size = fs.size(fd)
         if plan.cut is not None:
@@ -111,7 +111,7 @@ def _cut(path: str, plan: PartitionPlan) -> int:
 
 
 def _write_loads(root: str, text: str) -> None:
-    """Write down which bulk loads are done, so that a restored store does none of them again."""
+    """Record which bulk loads are done, so that a restored store does not repeat them."""
     path = f"{root}/{LOADS_FILE}"
     fs.write_atomically(path, text.encode())
     try:
@@ -121,12 +121,11 @@ def _write_loads(root: str, text: str) -> None:
 
 
 def write_state(root: str, state: BackupState) -> None:
-    """Write down what is restored, durably."""
     fs.write_atomically(f"{root}/{STATE_FILE}", backup_rounds.encode_catalog(state))
 
 
 def read_state(root: str) -> BackupState | None:
-    """What `write_state` has written; None without it, `BackupError` for a file that is damaged."""
+    """Read the file of `write_state`; None if it does not exist. Raises `BackupError` if it is damaged."""
     path = f"{root}/{STATE_FILE}"
     try:
         return backup_rounds.decode_catalog(fs.read_file(path), path)
@@ -135,13 +134,15 @@ def read_state(root: str) -> BackupState | None:
 
 
 def remove_state(root: str) -> None:
-    """Delete it, durably."""
     if fs.unlink(f"{root}/{STATE_FILE}"):
         fs.sync_directory(root)
 
 
 def open_once(root: str, plan: Plan) -> dict[PartitionKey, tuple[int, int]]:
-    """Open and close the store, so that it is recovered; groups' positions above a cut come down. The spans."""
+    """Open and close the store, which recovers it, and return the partitions' offsets `[start, end)`.
+
+    Offsets that groups have committed above the end of a truncated log are lowered to it.
+    """
     spans = {}
     is_whole = plan.state.caught_up and plan.state.together
     cut = {partition.key for partition in plan.partitions if partition.cut is not None or not is_whole}
@@ -160,7 +161,7 @@ def open_once(root: str, plan: Plan) -> dict[PartitionKey, tuple[int, int]]:
 
 
 def refuse_others(root: str, plan: Plan, complete: bool) -> None:
-    """Raise `BackupError` for a file or directory of which this restore cannot have written a part."""
+    """Raise `BackupError` for a file or directory that this restore cannot have written."""
     files: dict[str, set[str]] = {partition.directory: set() for partition in plan.partitions}
     for file in plan.files:
         directory, _, name = file.path.partition("/")
@@ -183,6 +184,6 @@ def _other(root: str, name: str) -> BackupError:
 
 
 def make_directories(root: str, plan: Plan) -> None:
-    """Make the partitions' directories, without syncing them."""
+    """Create the partitions' directories without syncing them."""
     for partition in plan.partitions:
         fs.make_directory(os.path.join(root, partition.directory))

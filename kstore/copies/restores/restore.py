@@ -1,8 +1,8 @@
-"""`restore`: a directory of logs from a backup, as of a time, or up to some offsets.
+"""`restore`: writes a directory of logs from a backup, as of a time, or up to given offsets.
 
-The steps, each durable before the next: the mark that a restore is under way, the segments' files, all other files, the
-mark that all are there, one opening and closing of the store, and the mark goes. Until then no store opens the
-directory, and the same call again goes on wherever an earlier one was stopped.
+Its steps, each durable before the next: write a mark that a restore is under way; write the segments' files, then all
+others; mark them complete; open and close the store; remove the mark. Until then no store opens the directory, and the
+same call continues an interrupted one.
 """
 
 from __future__ import annotations
@@ -47,23 +47,44 @@ def restore(
     threads: int = THREADS,
     progress: Callable[[int, int], object] | None = None,
 ) -> Restored:
-    """Restore a backup into a directory that is empty or missing; what is there then.
+    """Restore a backup into an empty or missing directory.
 
-    Without more, all that the backup has. `until` (a `datetime` with a time zone, or milliseconds since the epoch)
-    takes the last round that had been backed up by then, whatever the records' own timestamps are. `offsets` cuts
-    partitions: `{("orders", 0): 1000}` ends that log before offset 1000, at the start of its batch; without `until`
-    all others are as of the first round that had these offsets and is kept. `topics` restores some topics, and always
-    the internal ones, since groups and transactions are in them.
+    By default everything that the backup has is restored. Transactions that are open at the restored time are ended as
+    after a crash. If a log is truncated, offsets that groups have committed above its end are lowered to it.
 
-    Transactions that are open at the cut end as after a crash, and positions of groups above the end of a log that is
-    cut come down to it. `dry_run` writes nothing and says what would be there. `options` are obstore's for the URL.
-    `threads` files are fetched at once, each in parts of 8 MiB; `progress(done, total)` is called with bytes, from any
-    of the threads.
+    If the call is interrupted, the same call continues it: complete files are not fetched again. Until the restore is
+    complete, `Store.open` and `Log.open` refuse the directory.
 
-    The same call again goes on where an earlier one was stopped: files that are whole are not fetched again. Until it
-    is done `Store.open` and `Log.open` refuse the directory. Raises `BackupError` for a directory that holds anything
-    else, for another restore that is not finished there, for a time or offset that the backup does not have, and for
-    objects that are missing or altered; `UnknownTopicOrPartitionError`; `LogLockedError` and `StorageError`.
+    Args:
+        url: The URL of the backup, as in `backup`.
+        directory: The directory to restore into. It is created if it is missing.
+        until: Restore the last round that had been backed up by this time: an aware `datetime`, or milliseconds since
+            the epoch. The timestamps of the records do not matter.
+        offsets: Offsets at which to truncate partitions. With `{("orders", 0): 1000}` that log ends before the batch
+            that holds offset 1000. Without `until` the other partitions are restored as of the first round that has
+            these offsets and is still kept.
+        topics: The topics to restore; all by default. The internal topics are always restored, since they hold groups
+            and transactions.
+        dry_run: Write nothing, and return what a restore would write.
+        options: Options of the object store, as in `backup`.
+        threads: How many files are fetched at the same time, each in parts of 8 MiB.
+        progress: Called as `progress(done, total)` with numbers of bytes, from any of the threads.
+
+    Returns:
+        The restored round, partitions, files and sizes.
+
+    Raises:
+        BackupError: If the directory is not empty, or holds another restore that is not complete; if the backup does
+            not have the time or an offset; or if objects are missing or altered.
+        UnknownTopicOrPartitionError: If the backup does not have one of `topics` or `offsets`.
+        LogLockedError: If the directory is in use.
+        StorageError: If a file cannot be written.
+        ValueError: If `until` is a `datetime` without a time zone.
+
+    Example:
+        >>> yesterday = datetime.now(UTC) - timedelta(days=1)
+        >>> restored = kstore.restore("s3://bucket/data", "restored", until=yesterday)
+        >>> store = kstore.Store.open("restored")
     """
     started = time.monotonic()
     root = arguments.real_path("directory", directory)
@@ -76,7 +97,7 @@ def restore(
     source = _digest(url_of(url))
     if marked is not None and marked.complete and (marked.choices, marked.source) == (choices, source) and not dry_run:
         state = finish_restore.read_state(root)
-        if state is not None:  # all is there: the backup is not asked for anything
+        if state is not None:  # all files are complete, so the backup is not read
             found = plan(state, cuts, chosen)
             finish_restore.refuse_others(root, found, complete=True)
             return _restored(url_of(url), marked.backup, found, _opened(root, found), 0, started, dry_run=False)
@@ -106,7 +127,7 @@ def restore(
 
 
 def _opened(root: str, found: Plan) -> dict[PartitionKey, tuple[int, int]]:
-    """Open the store once, and take the marks away: the last steps; each partition's `[start, end)`."""
+    """Open the store once and remove the marks, the last steps; return each partition's `[start, end)`."""
     spans = finish_restore.open_once(root, found)
     finish_restore.remove_state(root)
     restore_mark.remove_progress(root)
@@ -121,7 +142,7 @@ def _write(
     threads: int,
     progress: Callable[[int, int], object] | None,
 ) -> int:
-    """All files of the directory, durably; the number of bytes that were fetched."""
+    """Write all files of the directory, durably; return the number of bytes fetched."""
     restore_mark.write_progress(root, mark)
     finish_restore.make_directories(root, found)
     fetcher = Fetcher(objects, root, found.files, progress)
@@ -140,7 +161,7 @@ def _state(
     choices: str,
     marked: Progress | None,
 ) -> BackupState:
-    """The state that the choices mean; the one that a restore which was interrupted, as `marked`, had begun with."""
+    """Return the state to restore; if `marked` is set, that of the interrupted restore."""
     backup = history.manifest.backup
     if marked is not None:
         if (marked.backup, marked.choices) != (backup, choices):
@@ -155,7 +176,7 @@ def _state(
 
 
 def _refuse_contents(root: str) -> None:
-    """Raise `BackupError` for a directory that is neither empty nor that of a restore which was interrupted."""
+    """Raise `BackupError` unless the directory is empty or that of an interrupted restore."""
     if not fs.exists(root):
         return
     found = [name for name in fs.listdir(root) if name not in (fs.LOCK_FILE, f"{restore_mark.RESTORE_FILE}.tmp")]
@@ -167,7 +188,7 @@ def _refuse_contents(root: str) -> None:
 
 
 def _foreseen(objects: Objects, found: Plan) -> dict[PartitionKey, tuple[int, int]]:
-    """Where the partitions would begin and end; of those that are cut inside of a file its headers are read."""
+    """Return each partition's future `[start, end)`; reads batch headers for those that end inside a file."""
     spans = {}
     for partition in found.partitions:
         start, end = partition.state.log_start_offset, partition.end_offset
@@ -229,5 +250,5 @@ def _offsets(offsets: Mapping[tuple[str, int], int] | None) -> dict[PartitionKey
 
 
 def _digest(*chosen: object) -> str:
-    """A digest of what was chosen, so that a restore goes on with nothing else."""
+    """Return a digest of arguments: an interrupted restore is continued only with the same ones."""
     return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:32]

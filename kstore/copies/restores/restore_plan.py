@@ -1,7 +1,7 @@
-"""What a restore writes: the files of each partition, the parts of objects they are made of, and where they are cut.
+"""Plans a restore: the files of each partition, the parts of objects they consist of, and where they are truncated.
 
-Sealed segments keep their index files and snapshots; the opening builds the indexes of cut segments and of the tail.
-Invariant: a path is made of a checked topic, a partition's number and a segment's file name, and of nothing else.
+Sealed segments keep their index files and snapshots; opening the store builds the indexes of truncated segments and of
+the tail. Invariant: a path consists only of a checked topic, a partition's number and a segment's file name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kstore.files import names
 from kstore.files.topic_files import INTERNAL_CONFIGS
 
 MOST_FILE_BYTES = 2**31 - 1
-"""The largest file of a segment: positions in it have 32 bits."""
+"""The largest file of a segment: positions have 32 bits."""
 
 
 class Part(NamedTuple):
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 class PlannedFile(NamedTuple):
-    """A file to write, by its path in the directory: the bytes of its parts, one after the other."""
+    """A file to write: its path in the directory, and its parts in order."""
 
     path: str
     parts: tuple[Part, ...]
@@ -44,60 +44,58 @@ class PlannedFile(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """How large it is before it is cut."""
+        """The size of the file before it is truncated."""
         return sum(part.length for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is restored of one partition. Immutable; thread-safe."""
+    """The plan of one partition. Immutable; thread-safe."""
 
     state: PartitionState
     files: tuple[PlannedFile, ...]
     bases: tuple[int, ...]
     """The base offsets of its segments."""
     cut: int | None
-    """The log ends at the start of the batch that holds this offset; None for all of the log."""
+    """The log ends before the batch that holds this offset; None to restore all of it."""
     end_offset: int
-    """Where the data ends, if it is not cut: what the last of its chunks says."""
+    """The end offset of the last planned segment or chunk; the log ends there if `cut` is None."""
     gaps: tuple[tuple[int, int], ...]
-    """Stretches of offsets that no segment has."""
+    """Ranges of offsets that no segment has."""
 
     @property
     def key(self) -> PartitionKey:
-        """Topic and number."""
         return self.state.key
 
     @property
     def directory(self) -> str:
-        """The name of its directory."""
         return names.partition_name(*self.key)
 
     @property
     def last_log(self) -> PlannedFile:
-        """The `.log` file that the partition ends with."""
+        """The partition's last `.log` file."""
         name = f"{self.directory}/{names.log_name(self.bases[-1])}"
         return next(file for file in self.files if file.path == name)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a restore writes. Immutable; thread-safe."""
+    """The plan of a restore. Immutable; thread-safe."""
 
     state: BackupState
     partitions: tuple[PartitionPlan, ...]
 
     @property
     def files(self) -> Iterator[PlannedFile]:
-        """The files of all partitions."""
         return (file for partition in self.partitions for file in partition.files)
 
 
 def plan(state: BackupState, offsets: Mapping[PartitionKey, int], topics: Collection[str] | None) -> Plan:
-    """Plan to restore a state, some topics of it or all, some partitions up to an offset.
+    """Plan the restore of a state: all topics or some, and some partitions up to an offset.
 
-    The internal topics always come along, since transactions and groups are in them. Raises
-    `UnknownTopicOrPartitionError` for what the state does not have, and `BackupError` for an offset outside of the log.
+    The internal topics are always included, since they hold transactions and groups. Raises
+    `UnknownTopicOrPartitionError` for a topic or partition that the state does not have, `BackupError` for an offset
+    outside the log.
     """
     there = {topic for topic, _ in state.partitions} | set(state.topics)
     for topic in topics or ():
@@ -135,7 +133,7 @@ def _plan_partition(state: PartitionState, cut: int | None) -> PartitionPlan:
         bases.append(base)
         files.append(PlannedFile(f"{directory}/{names.log_name(base)}", parts))
         end = chunks[-1].end_offset
-    # The source's last segment was empty, or it ended in a truncation's gap: the log goes on where it ended.
+    # The source's last segment was empty, or the log ended with the gap of a truncation: add an empty segment there.
     goes_on = cut is None and (end < state.end_offset or not state.tail)
     if goes_on or not bases:
         base = state.end_offset if cut is None else cut
@@ -156,7 +154,7 @@ def _plan_partition(state: PartitionState, cut: int | None) -> PartitionPlan:
 
 
 def _files_of(state: PartitionState, directory: str, segment: SealedSegment, cut: int | None) -> Iterator[PlannedFile]:
-    """The files of a sealed segment; of one that is cut the `.log` and the snapshot at its base."""
+    """Yield the files of a sealed segment; for a truncated one only the `.log` and the snapshot."""
     is_cut = cut is not None and cut < segment.end_offset
     for file in segment.files:
         if not is_cut or file.kind in (names.LOG, names.SNAPSHOT):
@@ -170,7 +168,7 @@ def _stored(state: PartitionState, directory: str, base: int, file: StoredFile) 
 
 
 def _by_segment(tail: tuple[Chunk, ...], cut: int | None) -> Iterator[tuple[int, list[Chunk]]]:
-    """The chunks of the tail by the segments that they are of, as far as they begin below the cut."""
+    """Yield the base offsets of the tail's segments with their chunks, up to the cut."""
     found: dict[int, list[Chunk]] = {}
     end = -1
     for chunk in tail:
