@@ -37,7 +37,6 @@ class SealedSegment(NamedTuple):
     files: tuple[StoredFile, ...]
 
     def file(self, kind: str) -> StoredFile | None:
-        """Return the file of one kind; None if there is none."""
         return next((file for file in self.files if file.kind == kind), None)
 
 
@@ -98,11 +97,9 @@ class PartitionState:
         return self.topic, self.partition
 
     def object_of(self, base_offset: int, file: StoredFile) -> str:
-        """Return the name of a file's object."""
         return str(object_keys.FileKey(self.topic, self.partition, base_offset, file.kind, file.suffix))
 
     def object_of_chunk(self, chunk: Chunk) -> str:
-        """Return the name of the object that contains a chunk."""
         if not chunk.suffix:
             return object_keys.round_key(chunk.round)
         return str(object_keys.FileKey(self.topic, self.partition, chunk.base_offset, names.LOG, chunk.suffix))
@@ -173,7 +170,7 @@ class BackupState:
     number: int = 0
     time_ms: int = 0
     caught_up: bool = False
-    """Whether it contains everything that the look at the source found."""
+    """Whether it contains everything that was found at the source."""
     together: bool = True
     """Whether the ends of all partitions were taken at the same time; False if another process wrote the directory."""
     topics: Mapping[str, TopicState] = field(default_factory=dict)

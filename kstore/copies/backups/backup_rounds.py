@@ -76,7 +76,6 @@ class Change:
     removed: tuple[int, ...] = ()
     """Base offsets of the sealed segments that were deleted or replaced."""
     sealed: tuple[SealedSegment, ...] = ()
-    """The new sealed segments."""
     skip: int = 0
     keep: int = 0
     chunks: tuple[Chunk, ...] = ()
@@ -208,10 +207,7 @@ def decode_catalog(data: bytes, where: str) -> BackupState:
 
 
 def apply(state: BackupState, round_: Round, where: str, header: int) -> BackupState:
-    """Return the state after a round; `header` is the size of the header of its object, in bytes.
-
-    Raises `BackupError` if the round does not follow the state.
-    """
+    """Return the state after a round, whose header has `header` bytes; raises `BackupError` if it does not follow."""
     if round_.number <= state.number or round_.time_ms < state.time_ms:
         before = f"round {state.number} of {state.time_ms} ms"
         raise BackupError(f"{where} is round {round_.number} of {round_.time_ms} ms; it does not follow {before}")

@@ -94,7 +94,7 @@ class Source(Protocol):
 class _Source:
     """Reads from the directories what both kinds of sources need."""
 
-    _recorded: Mapping[str, TopicState] = {}  # the file of topics, as of the last look
+    _recorded: Mapping[str, TopicState] = {}  # the file of topics, at the last `look`
 
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
         path = look.path
@@ -248,7 +248,7 @@ class DirectorySource(_Source):
         )
 
     def _log_end(self, path: str, bases: tuple[int, ...]) -> int:
-        """Return the end of a log's whole batches, reading on from the last batch that an earlier look found."""
+        """Return the end of a log's whole batches, reading on from the last batch that an earlier `look` found."""
         base = bases[-1] if bases else 0
         known = self._last_batches.pop(path, None)
         if known is None or known.base_offset != base or not source_partition.is_still_there(path, known):

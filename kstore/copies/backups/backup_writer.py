@@ -131,10 +131,7 @@ class BackupWriter:
             )
 
     def round(self) -> bool:
-        """Back up new data and return whether everything is backed up.
-
-        Raises `BackupFencedError`, or `BackupError`, after which the next call continues.
-        """
+        """Back up new data; return whether everything is backed up. After a `BackupError` the next call continues."""
         self._settle()
         self._uploads.begin_look()
         look = self._source.look()
@@ -159,7 +156,6 @@ class BackupWriter:
         return self._uploads.wait(timeout)
 
     def close(self) -> None:
-        """Wait for running uploads."""
         self._uploads.close()
 
     def _round_of(self, look: Look) -> bool:

@@ -28,15 +28,11 @@ Tag: TypeAlias = tuple[str | None, str | None]
 
 
 class Tagged(NamedTuple):
-    """An object's bytes and tag."""
-
     data: bytes
     tag: Tag
 
 
 class ObjectInfo(NamedTuple):
-    """An object in a listing."""
-
     key: str
     size: int
 
@@ -59,7 +55,6 @@ class Objects(Closing):
     parts_are_new: bool = False
     """Whether `put_new_parts` is supported."""
     sent_bytes: int
-    """The number of bytes written."""
 
     def __init__(self, url: str) -> None:
         self.url = url

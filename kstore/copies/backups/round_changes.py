@@ -356,7 +356,6 @@ class _Planner:
         return absorbed
 
     def planned(self) -> Planned:
-        """Return the resulting change."""
         look, known = self.look, self.known
         snapshot = self._snapshot()
         old = [chunk for chunk in self.tail if chunk not in self.fresh]

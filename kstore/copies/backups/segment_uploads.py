@@ -70,14 +70,14 @@ class Uploads:
         self._is_taken = is_taken
         self._numbers = itertools.count(1)
         self._jobs: dict[Hashable, _Job] = {}
-        self._failed: dict[Hashable, _Job] = {}  # retried in this look
+        self._failed: dict[Hashable, _Job] = {}  # retried in this round
         self._wanted: set[Hashable] = set()
         self._pool = Workers(THREADS, "kstore-backup")
         self._closed = False
         self._beside: dict[str, bytes] = {}  # small files that are being sent
         self._open_ended = {intent.key: intent for intent in announced}  # a request may still be under way
         self._progress = object()  # replaced when an upload makes progress
-        self._looked_at = self._progress  # at the start of the last look
+        self._looked_at = self._progress  # at the start of the last round
         self._bell = Bell()
         self.errors: list[KStoreError] = []
 
@@ -111,8 +111,8 @@ class Uploads:
         return bool(self._beside) or any(job.is_running for job in self._jobs.values())
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait, if an upload is in flight, for progress since the last look began; return whether there was any."""
-        seen = self._looked_at  # a look that another thread begins must not hide progress from this one
+        """Wait, if an upload is in flight, for progress since the last round began; return whether there was any."""
+        seen = self._looked_at  # a round that another thread begins must not hide progress from this one
 
         def has_changed() -> bool:
             return self._progress is not seen
@@ -194,7 +194,7 @@ class Uploads:
             self._changed()
 
     def begin_look(self) -> None:
-        """Begin a look: failed uploads are retried when they are asked for, without the files that they have sent."""
+        """Begin a round: failed uploads are retried when they are asked for, without the files that they have sent."""
         self._looked_at = self._progress
         self._wanted.clear()
         self._failed.clear()
@@ -212,7 +212,7 @@ class Uploads:
                 del self._jobs[key]  # interrupted before a thread took it
 
     def end_look(self) -> None:
-        """Forget the uploads that no round has asked for since the look began. Not called if the look failed."""
+        """Forget the uploads that no round has asked for since `begin_look`. Not called if the round failed."""
         for key, job in list(self._jobs.items()):
             if not job.is_running and key not in self._wanted:
                 del self._jobs[key]
@@ -395,7 +395,7 @@ def _place(wanted: Wanted) -> Hashable:
 
 
 def _key(wanted: Wanted) -> Hashable:
-    part = None if wanted.stretch is None else wanted.stretch[:2]  # its end rises from look to look
+    part = None if wanted.stretch is None else wanted.stretch[:2]  # its end rises from round to round
     return wanted.look.key, wanted.topic_id, wanted.target, wanted.snapshot, part
 
 

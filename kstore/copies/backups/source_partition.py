@@ -250,7 +250,6 @@ class Tail(Closing):
         self._after = after
         self._position = position
         self.place: Place | None = None
-        """The place of the last batch that was checked."""
         self._fd = open_log(self.path)
         try:
             self._size = fs.size(self._fd)
@@ -263,7 +262,6 @@ class Tail(Closing):
 
     @property
     def left_bytes(self) -> int:
-        """The number of bytes that are not checked yet."""
         return self._stop - self._position
 
     @property

@@ -84,7 +84,7 @@ class PartitionFollower:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether the follower had all of the leader's log as of the last look."""
+        """Whether the follower had all of the leader's log at the last `look`."""
         version, end = self.leader.version, self.leader.log_end_offset
         return self._settled == version and (self.log_end_offset >= end or self._all_at == (version, end))
 
@@ -94,7 +94,7 @@ class PartitionFollower:
         return self.leader.log_end_offset
 
     def step(self, buffer: memoryview, most_bytes: int, end_offset: int | None = None) -> int:
-        """Append about `most_bytes` of the leader's log as of the last look, up to `end_offset`; return their number.
+        """Append about `most_bytes` of the leader's log at the last `look`, up to `end_offset`; return their number.
 
         Raises `ReplicationError` if the follower has newer leader epochs, `CorruptRecordError` for an error in the
         leader's log, and the errors of the follower's log.
@@ -222,10 +222,7 @@ class PartitionFollower:
         return Restart(kept, last is None and theirs.log_start_offset > own.log_start_offset)
 
     def _compare_all(self, start_offset: int, end_offset: int) -> int:
-        """Return the base offset of the first batch that the leader contradicts, else `end_offset`.
-
-        Stops if the leader's log changes.
-        """
+        """Find the first batch that the leader contradicts, else `end_offset`. Stops if the leader's log changes."""
         version, compacted = self.leader.version, self._log.config.compacts
         stretches = common_batch.compare_all(self.leader.log, self._log, start_offset, end_offset, compacted=compacted)
         for reached, difference in stretches:
@@ -255,7 +252,7 @@ class PartitionFollower:
         self.truncations.append(Truncated(offset, view.log_end_offset, records, tuple(saved)))
 
     def stats(self) -> FollowerStats:
-        """Return the follower's offsets, and how far it is behind the leader's log as of the last look."""
+        """Return the follower's offsets, and how far it is behind the leader's log at the last `look`."""
         end, leader_end = self.log_end_offset, self.leader.log_end_offset
         behind = 0 if self.is_caught_up else max(leader_end - end, 0)
         return {

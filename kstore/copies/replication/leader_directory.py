@@ -131,7 +131,7 @@ class LeaderLog:
         view = HostedLog(log).view
         assert isinstance(view, ReadOnlyView)
         self.view = view
-        """The log as a reader sees it, as of the last look."""
+        """The log as a reader sees it, at the last `look`."""
         self.newest_epoch: int | None = None
         """The newest leader epoch that the leader is known to have had; its file loses it in a truncation."""
         self._next: tuple[int, int, int, int] | None = None  # version, offset, base offset of its segment, position
@@ -144,21 +144,21 @@ class LeaderLog:
 
     @property
     def version(self) -> int:
-        """The version of the last look."""
+        """The version at the last `look`."""
         return self.view.guard.version
 
     @property
     def log_start_offset(self) -> int:
-        """The log start offset of the last look."""
+        """The log start offset at the last `look`."""
         return self.view.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """One past the last whole batch of the last look."""
+        """One past the last whole batch at the last `look`."""
         return self.view.log_end_offset
 
     def look(self) -> bool:
-        """Read the leader's changes since the last look; return whether its log has grown or `version` has changed."""
+        """Read the leader's changes since the last `look`; return whether its log has grown or `version` has risen."""
         view = self.view
         before = view.log_end_offset, view.guard.version
         if not view.catch_up():
@@ -191,10 +191,7 @@ class LeaderLog:
         return log_end_offset if mark is None else min(mark, log_end_offset)
 
     def read(self, offset: int, most_bytes: int, buffer: memoryview) -> Piece | None:
-        """Read whole batches of one segment, starting with the one that holds `offset`; None at the log's end.
-
-        Returns at least one batch, even if it is larger than `most_bytes`.
-        """
+        """Read whole batches of one segment, at least one, from the one that holds `offset` on; None at the end."""
         view = self.view
         version, segments = view.guard.version, view.segments
         known = self._next

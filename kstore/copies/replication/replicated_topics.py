@@ -34,7 +34,7 @@ class CopiedTopics:
         """By topic, why its partitions are not copied."""
 
     def look(self) -> bool:
-        """Apply the leader's changes of topics since the last look; return whether partitions were added or removed."""
+        """Apply the leader's changes of topics since the last `look`; return whether partitions came or went."""
         times = tuple(fs.stat(path).st_mtime_ns for path in self._leader.paths)
         if times == self._looked and not self.failures:
             return False
@@ -44,7 +44,6 @@ class CopiedTopics:
         return changed
 
     def partitions(self) -> list[tuple[str, int]]:
-        """Return the partitions that are copied."""
         return [(topic, number) for topic, found in self._known.items() for number in found.numbers]
 
     def _bring(self) -> bool:

@@ -46,8 +46,8 @@ class Copy:
     key: tuple[str, int]
     kind: int
     follower: PartitionFollower | None = None
-    bound: int = -1  # copied up to here: the leader's log end offset at the last look
-    goal: int = -1  # `bound` at the last look at all partitions
+    bound: int = -1  # copied up to here: the leader's log end offset at the last `look`
+    goal: int = -1  # `bound` at the last `look` at all partitions
     is_large: bool = True
     failure: KStoreError | None = None
     retry_at: float = 0.0
@@ -101,7 +101,7 @@ class Rounds:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every partition is copied up to its last look, and nothing has failed."""
+        """Whether every partition is copied up to its last `look`, and nothing has failed."""
         copies = list(self._copies.values())
         return not self._topics.failures and not any(copy.failure or copy.is_behind for copy in copies)
 
@@ -115,7 +115,6 @@ class Rounds:
         return self._answered >= ticket
 
     def partitions(self) -> dict[str, FollowerStats]:
-        """Return how far each partition is behind."""
         found: dict[str, FollowerStats] = {}
         for copy in list(self._copies.values()):
             numbers: FollowerStats = {"failure": ""} if copy.follower is None else copy.follower.stats()
@@ -124,7 +123,6 @@ class Rounds:
         return found
 
     def failures(self) -> dict[str, str]:
-        """Return the topics that are not copied, and the reasons."""
         return {topic: str(error) for topic, error in self._topics.failures.items()}
 
     def copy_once(self) -> None:
@@ -148,10 +146,7 @@ class Rounds:
                 raise fs.MissingFileError(ENOENT, "the leader's log directory has gone", self._leader.paths[0])
 
     def sweep(self) -> bool:
-        """Copy some new batches and return whether there were any.
-
-        Raises `ReplicationError` if the follower was made a leader.
-        """
+        """Copy some new batches; return whether there were any. `ReplicationError` if the follower was made leader."""
         with self._follower.changing():
             return self._sweep()
 

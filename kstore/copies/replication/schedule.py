@@ -41,7 +41,6 @@ class Schedule(Generic[T]):
 
     @property
     def hot(self) -> Iterable[T]:
-        """The things that changed lately."""
         return list(self._hot)
 
     def due(self, now: float) -> list[T]:

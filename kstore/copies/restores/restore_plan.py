@@ -55,7 +55,6 @@ class PartitionPlan:
     state: PartitionState
     files: tuple[PlannedFile, ...]
     bases: tuple[int, ...]
-    """The base offsets of its segments."""
     cut: int | None
     """The log ends before the batch that holds this offset; None to restore all of it."""
     end_offset: int
@@ -73,7 +72,6 @@ class PartitionPlan:
 
     @property
     def last_log(self) -> PlannedFile:
-        """The partition's last `.log` file."""
         name = f"{self.directory}/{names.log_name(self.bases[-1])}"
         return next(file for file in self.files if file.path == name)
 
