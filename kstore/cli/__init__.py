@@ -1,8 +1,7 @@
-"""The command line `kstore`: finds the subcommand, imports its module alone, and prints an error as one line.
+"""The command line `kstore`: imports the module of the subcommand only, runs it, and prints an error as one line.
 
-Each subcommand is a module of `commands`, with `run(arguments) -> exit code`. argparse parses the
-arguments: it comes with Python, and no other library starts faster. Exit codes: 0 for success, 2 for a command line
-that cannot be understood, 130 after Ctrl-C, 1 for everything else.
+Each subcommand is a module of `commands`, with `run(arguments) -> exit code`. Arguments are parsed by argparse: no
+other library starts faster. Exit codes: 0 for success, 2 for a wrong command line, 130 after Ctrl-C, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ COMMANDS: dict[str, str] = {
 }
 
 _READING = ("cat", "config", "describe", "dump", "offsets", "tail")
-"""The commands that only print: they end, with success, when the program that reads their output has closed it. Any
-other goes on with its work, and its exit code says how that went."""
+"""Commands that only print: they end successfully when the reader of their output closes it. All others continue, and
+their exit code reports the result of their work."""
 
 _OWN = ("", "-h", "--help", "help", "--version")
 """The words that need no subcommand."""
@@ -55,7 +54,7 @@ _USAGE = "usage: kstore [--help] [--version] [--debug] COMMAND ..."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and give its exit code: 1 for an error, 2 for an unknown command."""
+    """Run the command line and return its exit code."""
     _fill_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
@@ -77,9 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fill_closed_streams() -> None:
-    """Open /dev/null in the place of standard streams that the caller has closed, as by `2>&-`.
+    """Open /dev/null for standard streams that the caller has closed, for example with `2>&-`.
 
-    Otherwise a log's file would get the number of such a stream, and what is written to the stream would go into it.
+    Otherwise a log's file could get the descriptor of such a stream, and output would be written into the log.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -89,14 +88,14 @@ def _fill_closed_streams() -> None:
 
 
 def _show_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback as Python does, with the risky characters of its messages as escapes."""
+    """Print a traceback as Python does, with risky characters in its messages escaped."""
     text = "".join(traceback.format_exception(kind, error, trace))
     print(escaped(text, lines=True), end="", file=sys.stderr)
 
 
 @contextmanager
 def _buffered() -> Iterator[None]:
-    """Buffer standard output also where Python was told not to (-u): else a partial write would lose the rest."""
+    """Buffer standard output even with `python -u`: without a buffer, a partial write would lose the rest."""
     before = sys.stdout
     raw = getattr(before, "buffer", None)
     if not isinstance(raw, io.RawIOBase):
@@ -107,7 +106,7 @@ def _buffered() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # it was reported by the flush before
+        with suppress(OSError):  # an earlier flush reported it
             sys.stdout.detach()
             buffered.detach()
         sys.stdout = before
@@ -120,11 +119,11 @@ def _run(name: str, arguments: list[str], debug: bool) -> int:
         sys.stdout.flush()
         return int(code)
     except SystemExit:
-        # The help, which argparse has printed.
+        # argparse has printed the help.
         _flush()
         raise
     except BrokenPipeError:
-        # The program that read the output has closed it: it has what it wants, as `head` does.
+        # The reader of the output has closed it because it needs no more, as `head` does.
         output.discard(sys.stdout)
         output.discard(sys.stderr)
         return 0
@@ -151,7 +150,7 @@ def _print_own(name: str) -> int:
 
 @contextmanager
 def _warnings_in_one_line(name: str) -> Iterator[None]:
-    """Print warnings about settings in one line, without the line of code that issued them."""
+    """Print warnings about settings in one line, without the source line that issued them."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         print(f"kstore {name}: warning: {escaped(str(message))}", file=sys.stderr)
@@ -162,7 +161,7 @@ def _warnings_in_one_line(name: str) -> Iterator[None]:
 
 
 def _complain(line: str) -> None:
-    """Print a line to standard error, if anything still reads that."""
+    """Print a line to standard error, unless its reader has closed it."""
     try:
         print(line, file=sys.stderr)
     except BrokenPipeError:

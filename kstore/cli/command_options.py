@@ -1,7 +1,7 @@
-"""Options that subcommands share, above all those for settings.
+"""Options that several subcommands have, mainly those for settings.
 
-`add_config` and `add_settings` add them to a parser; `given` returns the settings, as `config=` of a log or a store
-takes them. Names, ranges and help come from the tables of settings, so that help and errors agree.
+`add_config` and `add_settings` add options to a parser; `given` returns the settings for `config=` of a log or store.
+Names, ranges and help come from the tables of settings, so that help and errors agree.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _ROWS = {row.name: row for row in (*LogConfig.settings, *BrokerConfig.settings)}
 
 
 class UsageError(ConfigError):
-    """A command line that cannot be understood."""
+    """The command line is wrong."""
 
     exit_code = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses a subcommand's arguments; a mistake in them is a `UsageError`.
+    """Parses a subcommand's arguments; raises `UsageError` for a mistake in them.
 
-    The value of an option may begin with a dash if a digit follows, as in `--from -1h`.
+    The value of an option may start with a dash if a digit follows, as in `--from -1h`.
     """
 
     def __init__(self, command: str, about: str | None = None, examples: str | None = None) -> None:
@@ -55,7 +55,6 @@ class Parser(argparse.ArgumentParser):
         super().__init__(f"kstore {command}", None, about, examples, formatter_class=formatter, allow_abbrev=False)
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse the arguments."""
         words: list[str] = []
         for word in args:
             if words and _DASHED_VALUE.fullmatch(word) and self._wants_value(words[-1]):
@@ -73,7 +72,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_isolation(parser: argparse.ArgumentParser) -> None:
-    """Add `--isolation`, for subcommands that read records."""
+    """Add `--isolation`."""
     parser.add_argument(
         "--isolation",
         choices=("read_uncommitted", "read_committed"),
@@ -84,11 +83,11 @@ def add_isolation(parser: argparse.ArgumentParser) -> None:
 
 FROM, UNTIL = ("--from", "--from-time"), ("--until", "--to-time")
 OFFSET, UNTIL_OFFSET = ("--offset", "--from-offset"), ("--until-offset", "--to-offset")
-"""The names of a range's ends, alike in all subcommands: by time, and by offset, as Kafka's console consumer has it."""
+"""The options for a range by time and by offset, the same in all subcommands and in Kafka's console consumer."""
 
 
 def add_range(parser: argparse.ArgumentParser, *, also_until: Sequence[str] = ()) -> Any:
-    """Add the options of a range of records; the group of its beginnings, of which one can be given."""
+    """Add the options for a range of records; return the group of options for its start, which exclude each other."""
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "-o", *OFFSET, dest="offset", type=whole(0), metavar="N", help="begin at this offset in each partition"
@@ -104,7 +103,7 @@ def add_range(parser: argparse.ArgumentParser, *, also_until: Sequence[str] = ()
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`, which takes a setting by Kafka's name, or a broker's file of settings."""
+    """Add `--config`."""
     parser.add_argument(
         "-c",
         "--config",
@@ -116,7 +115,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add an option for each of these settings, named as it is: `retention.ms` is `--retention-ms`."""
+    """Add an option for each of these settings, named like it: `--retention-ms` for `retention.ms`."""
     for name in names:
         row = _ROWS[name]
         parser.add_argument(
@@ -125,12 +124,12 @@ def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def given(arguments: argparse.Namespace) -> dict[str, str] | None:
-    """The settings that these options gave, under Kafka's names; None without any."""
+    """Return the settings on the command line, under Kafka's names; None if there are none."""
     return getattr(arguments, "settings", None)
 
 
 def whole(low: int, high: int = LONG_MAX) -> Callable[[str], int]:
-    """An argument's `type`: a whole number of `[low, high]`."""
+    """Return the `type` of an argument that is a whole number in `[low, high]`."""
 
     def parse(text: str) -> int:
         try:
@@ -146,18 +145,18 @@ def whole(low: int, high: int = LONG_MAX) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """An argument's `type`: a number of seconds, 0 and infinity among them."""
+    """Parse an argument: a number of seconds, which may be 0 or infinity."""
     try:
         number = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:60]!r} is no number of seconds") from None
-    if not number >= 0:  # a NaN is not, either
+    if not number >= 0:  # also refuses NaN
         raise argparse.ArgumentTypeError(f"it is {text[:60]}; 0 is the least")
     return number
 
 
 def duration(text: str) -> float:
-    """An argument's `type`: a time above 0 in seconds, or with a unit as in 500ms, 10s, 30m, 12h, 7d, 2w."""
+    """Parse an argument: a duration above 0, in seconds or with a unit, as in 500ms, 10s, 30m, 12h, 7d, 2w."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text[:60]!r} is no time: seconds, or 500ms, 10s, 30m, 12h, 7d, 2w")
@@ -170,7 +169,7 @@ def duration(text: str) -> float:
 
 
 def find(name: str) -> Setting:
-    """Find a setting by any of its names; `ConfigError` for an unknown name."""
+    """Return a setting by any of its names; raises `ConfigError` for an unknown name."""
     for row in _ROWS.values():
         if name in (row.name, row.attribute) or any(name == at.name for at in row.broker_names):
             return row
@@ -179,7 +178,7 @@ def find(name: str) -> Setting:
 
 
 class _Set(argparse.Action):
-    """Stores one setting, after a check of its value."""
+    """Checks and stores one setting."""
 
     def __init__(self, const: Setting, **how: Any) -> None:
         super().__init__(const=None, **how)
@@ -191,7 +190,7 @@ class _Set(argparse.Action):
 
 
 class _Config(argparse.Action):
-    """Stores a setting, or a file of settings; the last one on the command line is in force."""
+    """Stores a setting, or the settings of a file. The last one on the command line wins."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         name, equals, value = str(values).partition("=")

@@ -1,7 +1,6 @@
-"""What a path on the command line means: a directory of logs, a topic in one, or a partition.
+"""Resolves a path on the command line to a directory of logs, a topic in one (`DIR/TOPIC`) or a partition.
 
-Reads names of directories and files only. A topic is written `DIR/TOPIC`, a partition `DIR/TOPIC-P`, the name of its
-directory.
+A partition is written `DIR/TOPIC-P`, the path of its directory. Only names of directories and files are read.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Place:
-    """What a path names: the partitions `entries` in `root`, with `topic` and `partition` where the path names one."""
+    """A resolved path: the partitions `entries` in `root`, and `topic` and `partition` if the path names them."""
 
     root: str
     entries: tuple[Entry, ...]
@@ -47,11 +46,10 @@ class Place:
 
 
 def find(path: str, *, may_be_new: bool = False) -> Place:
-    """Find out what `path` names.
+    """Resolve a path.
 
-    With `may_be_new` a partition, and a topic's name with a dash and a number behind it, need not exist. Raises
-    `UnknownTopicOrPartitionError`, `ConfigError` for a file and for an empty path, or `StorageError` for a path that
-    nothing is at.
+    With `may_be_new` a partition `DIR/TOPIC-P` need not exist. Raises `UnknownTopicOrPartitionError`, `ConfigError` for
+    a file or an empty path, and `StorageError` if the path does not exist.
     """
     if not path:
         raise ConfigError("the path is empty; '.' is the current directory")
@@ -85,7 +83,7 @@ def find(path: str, *, may_be_new: bool = False) -> Place:
 
 
 def find_topic(path: str, *, may_be_new: bool = False) -> Place:
-    """As `find`, for a path that has to name a topic or a partition; what names neither is refused in the same way."""
+    """Resolve a path like `find`; raises `ConfigError` unless it names a topic or a partition."""
     place = find(path, may_be_new=may_be_new)
     if place.topic is None:
         refuse_empty(place, path)
@@ -94,7 +92,7 @@ def find_topic(path: str, *, may_be_new: bool = False) -> Place:
 
 
 def refuse_empty(place: Place, path: str) -> None:
-    """Raise `UnknownTopicOrPartitionError` for a directory in which no partition is."""
+    """Raise `UnknownTopicOrPartitionError` for a directory without a partition."""
     if place.topic is None and not place.entries:
         raise UnknownTopicOrPartitionError(f"there is no partition in {path}")
 
@@ -106,7 +104,7 @@ def _is_partition(path: str, name: str) -> bool:
         return False
     if parsed.suffix:
         return False
-    # A directory of logs may be named data-2: it has partitions in it, and no segment.
+    # A directory of logs may be named data-2: it contains partitions and no segment.
     entries = fs.scandir(path)
     if any(names.parse_file_name(entry.name) is not None for entry in entries):
         return True
@@ -118,30 +116,30 @@ def _in_order(entries: object) -> list[Entry]:
 
 
 def first_offset(place: Place, log: Log, offset: int | None) -> int | None:
-    """The offset to read from; for a whole topic it is moved into each partition's offsets."""
+    """Return the offset to read from; for a whole topic it is limited to the partition's offsets."""
     if offset is None or place.partition is not None:
         return offset
     return min(max(offset, log.log_start_offset), log.log_end_offset)
 
 
 def overrides(root: str, topic: str) -> LogConfig:
-    """The configuration of a topic: the defaults, and the settings that a store at `root` keeps for it."""
+    """Return the configuration of a topic: the defaults, and the settings that a store at `root` keeps for it."""
     record = read_topics([root]).find(topic)
     return LogConfig() if record is None else LogConfig().for_topic(record.config)
 
 
 def kept_settings(root: str, topic: str, topic_id: uuid.UUID | None = None) -> Mapping[str, str]:
-    """The settings that a store at `root` keeps for a topic, else those that a broker's topic brings along."""
+    """Return the settings that a store at `root` keeps for a topic, else those inherited from a broker's topic."""
     record = read_topics([root]).find(topic, topic_id)
     return inherited_config(topic, cleaned_topics([root])) if record is None else record.config
 
 
 def note_on_broker(paths: Iterable[str], given: Mapping[str, str] | None, setting: str, default: str) -> str | None:
-    """Say that a broker may decide otherwise than kstore's default of a `setting`; None where nothing is in doubt.
+    """Return a note that a broker may have another value of `setting` than kstore's default; None if none is needed.
 
-    A broker has its settings in a file outside of the directory, and those of topics in the metadata of its cluster.
-    `paths` are data directories, topics and partitions, `given` the settings of the command line; `default` says what a
-    broker does by default.
+    A broker keeps its settings in a file outside the directory, and those of topics in the metadata of its cluster.
+    `paths` are data directories, topics and partitions, `given` the settings of the command line; `default` describes
+    the default of a broker.
     """
     [row] = [row for row in LogConfig.settings if row.name == setting]
     if {setting, *(at.name for at in row.broker_names)} & set(given or ()):
@@ -158,12 +156,12 @@ def note_on_broker(paths: Iterable[str], given: Mapping[str, str] | None, settin
 
 
 def log_bytes(path: str) -> int:
-    """The bytes in the log files of a partition's directory, or in the log file at `path`; 0 for anything else."""
+    """Return the size of the log files in a partition's directory, or of one log file; 0 for anything else."""
     name = names.parse_file_name(os.path.basename(path))
     if name is not None:
         return fs.stat(path).st_size if name.kind == names.LOG else 0
     try:
         files = (entry for entry in fs.scandir(path) if entry.name.endswith(names.LOG))
         return sum(file.stat(follow_symlinks=False).st_size for file in files)
-    except OSError:  # deleted meanwhile; the command reports it when it reads the directory
+    except OSError:  # it was deleted; the command reports that when it reads the directory
         return 0

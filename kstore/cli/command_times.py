@@ -1,4 +1,4 @@
-"""Times on the command line: how users write them, and how they are printed."""
+"""Parses times on the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse(text: str, now_ms: int | None = None) -> int:
-    """Read a time as milliseconds since the epoch; `ConfigError` for anything else."""
+    """Parse a time to milliseconds since the epoch; raises `ConfigError` for anything else."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms

@@ -1,7 +1,7 @@
-"""How subcommands print: tables for people, JSON for programs, colours on a terminal only.
+"""Prints the output of subcommands: tables for people, JSON for programs, colours only on a terminal.
 
-All output goes through the streams that `guarded` installs. Invariant: the risky characters of text are always
-escaped, those of records only on a terminal; no control sequence but our own colours reaches a terminal.
+All output goes through the streams that `guarded` installs. Invariant: risky characters are always escaped in text, and
+in records only on a terminal; no control sequence except our own colours reaches a terminal.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _STYLES = {"bold": "1", "red": "31", "yellow": "33"}
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether colours may be written: to a terminal that knows them, unless `NO_COLOR` is set."""
+    """Whether colours may be written: only to a terminal that supports them, and not if `NO_COLOR` is set."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
 def painted(text: str, style: str) -> str:
-    """Put text for standard output in a style, where colours may be written."""
+    """Put text for standard output in a style if colours may be written."""
     if not has_colours(sys.stdout):
         return text
     begin = _STYLE if isinstance(sys.stdout, _Guard) else "\033["
     return f"{begin}{_STYLES[style]}m{text}{begin}0m"
 
 
-_STYLE = f"\033{os.urandom(8).hex()}["  # begins our own styles; random, so that no other text can contain it
+_STYLE = f"\033{os.urandom(8).hex()}["  # the start of our own styles; random, so that no other text contains it
 
 
 @contextmanager
 def guarded(*, goes_on: bool = False) -> Iterator[None]:
-    """Escape the risky characters (`terminal.escaped`) that are written to standard output and error in the block.
+    """Escape risky characters (`terminal.escaped`) in everything that the block writes to standard output and error.
 
-    When the program that reads one of them has closed it, a write raises `BrokenPipeError`. If the block `goes_on`,
-    what it writes is discarded instead.
+    If the reader of a stream has closed it, a write raises `BrokenPipeError`. With `goes_on` further output is
+    discarded instead.
     """
     before = sys.stdout, sys.stderr
     guards = [None if stream is None else _Guard(stream, goes_on) for stream in before]
@@ -67,20 +67,20 @@ def guarded(*, goes_on: bool = False) -> Iterator[None]:
 
 
 def discard(stream: Any) -> None:
-    """Discard what is not written yet, and all that follows: the interpreter would flush it at its end, and fail."""
-    with suppress(OSError, ValueError, AttributeError):  # a stream that is closed, or has no descriptor
+    """Discard buffered and further output of a stream: otherwise the interpreter's flush at exit would fail."""
+    with suppress(OSError, ValueError, AttributeError):  # the stream is closed, or has no descriptor
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
 
 
 def plain(stream: Any) -> Any:
-    """The stream behind a guard, for the progress bar, which moves the cursor and prints no foreign text."""
+    """Return the stream behind a guard, for the progress bar, which moves the cursor and prints only our own text."""
     return stream.stream if isinstance(stream, _Guard) else stream
 
 
 class _Guard:
-    """A stream that escapes the text written to it, and otherwise is the stream behind it. Not thread-safe."""
+    """Wraps a stream and escapes the text written to it. Not thread-safe."""
 
     def __init__(self, stream: TextIO, goes_on: bool = False) -> None:
         self.stream = stream
@@ -88,7 +88,7 @@ class _Guard:
         self._bytes: Any = None
 
     def write(self, text: str) -> int:
-        """Write text; our own styles stay."""
+        """Write text, escaped except for our own styles."""
         first, *styled = text.split(_STYLE)
         parts = [escaped(first, lines=True)]
         for part in styled:
@@ -100,13 +100,12 @@ class _Guard:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream."""
         with self._unread():
             self.stream.flush()
 
     @contextmanager
     def _unread(self) -> Iterator[None]:
-        """Discard what is written where nothing reads it any more, if the program goes on."""
+        """With `goes_on`, discard output after the reader has closed the stream."""
         try:
             yield
         except BrokenPipeError:
@@ -115,13 +114,12 @@ class _Guard:
             discard(self.stream)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write each."""
         for line in lines:
             self.write(line)
 
     @property
     def buffer(self) -> Any:
-        """The stream for bytes, which are escaped only on a terminal."""
+        """The stream for bytes. They are escaped only on a terminal."""
         if not self.stream.isatty():
             return self.stream.buffer
         if self._bytes is None:
@@ -140,17 +138,16 @@ class _Bytes:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def write(self, data: bytes) -> int:
-        """Write bytes; a character that is cut at their end is written with the next bytes."""
+        """Write bytes. An incomplete character at their end is written with the next bytes."""
         self._guard.write(self._decoder.decode(data))
         return len(data)
 
     def flush(self) -> None:
-        """Flush the terminal."""
         self._guard.stream.flush()
 
 
 class OfPartition(Protocol):
-    """What a subcommand did with one partition."""
+    """A subcommand's result for one partition."""
 
     @property
     def topic(self) -> str: ...
@@ -161,12 +158,12 @@ class OfPartition(Protocol):
 
 
 def failures(command: str, results: Iterable[OfPartition]) -> int:
-    """Print each partition's error to standard error; the command's exit code."""
+    """Print each partition's error to standard error; return the command's exit code."""
     return complain(command, [f"{each.topic}-{each.partition}: {each.error}" for each in results if each.error])
 
 
 def complain(command: str, failures: Iterable[str]) -> int:
-    """Print each failure to standard error; the exit code that they make."""
+    """Print each failure to standard error; return 1 if there is one, else 0."""
     code = 0
     for failure in failures:
         print(escaped(f"kstore {command}: {failure}"), file=sys.stderr)
@@ -175,7 +172,7 @@ def complain(command: str, failures: Iterable[str]) -> int:
 
 
 def in_one_line(error: KStoreError | OSError) -> str:
-    """Write an error as Unix tools do: the file, a colon, the reason."""
+    """Format an error as Unix tools do: the file, a colon, the reason."""
     if isinstance(error, OSError) and error.strerror is not None:
         reason = error.strerror + getattr(error, "advice", "")
         return escaped(reason if error.filename is None else f"{error.filename}: {reason}")
@@ -183,13 +180,13 @@ def in_one_line(error: KStoreError | OSError) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Write a number with its noun: 1 topic, 2 topics, 2 batches."""
+    """Format a number with its noun: 1 topic, 2 topics, 2 batches."""
     plural = f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"
 
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: numbers to the right, words to the left."""
+    """Print a table, with numbers aligned to the right and words to the left."""
     lines = [tuple(header), *(tuple(map(str, row)) for row in rows)]
     raw = [[line[n] for line in lines[1:]] for n in range(len(header))]
     widths = [max(len(header[n]), *map(len, cells), 0) for n, cells in enumerate(raw)]
@@ -206,12 +203,11 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def json_line(value: Any) -> None:
-    """Print one JSON value in one line."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 def size(count: int) -> str:
-    """Write a number of bytes for people."""
+    """Format a number of bytes for people."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

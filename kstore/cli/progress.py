@@ -1,8 +1,8 @@
-"""Shows on standard error how far a command is, once it has taken more than a second.
+"""Shows the progress of a command on standard error, after the first second.
 
-On a terminal rich (the extra `cli`) draws a bar. Without rich, or where the terminal cannot move its cursor, a line is
-printed every two seconds. Nothing is shown where standard error is not a terminal. Invariant: a bar that is not
-shown costs next to nothing, and rich is imported only after the first second.
+On a terminal rich (the extra `cli`) draws a bar. Without rich, or if the terminal cannot move its cursor, a line is
+printed every two seconds. If standard error is not a terminal, nothing is shown. Invariant: a bar that is not shown
+costs almost nothing, and rich is imported only after the first second.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LINE_SECONDS = 2.0
 
 
 class Progress:
-    """Shows how much of `total` is done, in bytes or in `unit`; -1 is a total that is not known.
+    """Shows how much of `total` is done, in bytes or in `unit`; a `total` of -1 is unknown.
 
-    Shows nothing for the first second. `aside` is for commands that print results meanwhile: then nothing is shown
-    while the results go to a terminal too. A context manager, which clears the bar. Thread-safe.
+    `aside` is for commands that print results at the same time: nothing is shown if these go to a terminal. A context
+    manager, which clears the bar. Thread-safe.
     """
 
     def __init__(self, what: str, total: int = -1, unit: str = "bytes", *, aside: bool = False) -> None:
@@ -43,14 +43,14 @@ class Progress:
         return self
 
     def add(self, count: int) -> None:
-        """Note that `count` more is done."""
+        """Add `count` to what is done."""
         if self._is_shown:
             with self._mutex:
                 self._done += count
                 self._show()
 
     def reach(self, done: int, total: int | None = None) -> None:
-        """Note how much is done, and a new total if it is given."""
+        """Set how much is done, and optionally a new total."""
         if self._is_shown:
             with self._mutex:
                 self._done = done
@@ -74,7 +74,6 @@ class Progress:
             print(f"{self._what}: {self._amount()}", file=sys.stderr, flush=True)
 
     def _amount(self) -> str:
-        """How much is done, in words."""
         passed = max(time.monotonic() - self._started, 1e-3)
         if self._unit == "bytes":
             done, total = output.size(self._done), output.size(max(self._total, 0))
@@ -94,7 +93,7 @@ class Progress:
 
 
 def _bar(what: str, unit: str) -> Any:
-    """Start a bar of rich; None where rich is not installed, or cannot draw on the terminal."""
+    """Start a bar of rich; return None if rich is not installed, or cannot draw on the terminal."""
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return None
     try:
@@ -110,7 +109,7 @@ def _bar(what: str, unit: str) -> Any:
         console=Console(file=output.plain(sys.stderr)),
         auto_refresh=False,
         transient=True,
-        redirect_stdout=False,  # else rich would print results to standard error
+        redirect_stdout=False,  # otherwise rich would print results to standard error
         redirect_stderr=False,
     )
     shown.add_task(what, total=None, amount="")

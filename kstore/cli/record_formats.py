@@ -1,4 +1,4 @@
-"""Records as text: kcat's format strings, and JSON lines."""
+"""Formats records as text: by kcat's format strings, or as JSON lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIELDS = (
 )
 
 Printer: TypeAlias = Callable[[str, int, Record], bytes]
-"""Makes the bytes to print for one record: from its topic, its partition, and the record."""
+"""Returns the bytes to print for one record, from its topic, its partition and the record."""
 
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
 _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
@@ -50,7 +50,7 @@ _PARTS: dict[str, Printer] = {
 
 
 def formatter(text: str) -> Printer:
-    """Compile a format; `ConfigError` for an unknown field."""
+    """Compile a format string; raises `ConfigError` for an unknown field."""
     parts: list[Printer | bytes] = []
     position = 0
     for match in _TOKEN.finditer(text):
@@ -78,7 +78,7 @@ def formatter(text: str) -> Printer:
 
 
 def json_of(topic: str, partition: int, record: Record) -> dict[str, Any]:
-    """A record as an object for JSON, under names that do not change."""
+    """Return a record as an object for JSON, under stable names."""
     return {
         "topic": topic,
         "partition": partition,
@@ -91,14 +91,14 @@ def json_of(topic: str, partition: int, record: Record) -> dict[str, Any]:
 
 
 def json_line(topic: str, partition: int, record: Record) -> bytes:
-    """A record as a JSON line, the same as of `json_of`, in a fraction of the time."""
+    """Return the JSON line of `json_of`, in a fraction of the time."""
     timestamp, key, value = record.timestamp, _octets("key", record.key), _octets("value", record.value)
     where = f'{{"topic": {_text(topic)}, "partition": {partition}, "offset": {record.offset}'
     headers = "[]"
     if record.headers:
         headers = json.dumps(json_of(topic, partition, record)["headers"], ensure_ascii=False)
     line = f'{where}, "timestamp": {timestamp}, {key}, {value}, "headers": {headers}}}\n'
-    # Lone surrogates, of a header's name that is not UTF-8, become escapes.
+    # A header's name that is not UTF-8 has lone surrogates, which become escapes.
     return line.encode("utf-8", "backslashreplace")
 
 
@@ -112,7 +112,7 @@ def _octets(name: str, data: bytes | None) -> str:
 
 
 def plain(key_separator: str | None) -> Printer:
-    """Print a line for each record: its value, after its key and the separator if there is one."""
+    """Return a printer of one line for each record: its value, after its key and `key_separator` if that is given."""
     if key_separator is None:
         return lambda _, __, record: (record.value or b"") + b"\n"
     separator = key_separator.encode()
@@ -127,7 +127,7 @@ def write(
     at_once: bool,
     progress: Callable[[int], object],
 ) -> int:
-    """Write records, and return their number; with `at_once` each by itself, else some hundreds at a time.
+    """Write records and return their number. `at_once` writes each immediately, else some hundreds at a time.
 
     `progress` is called with the number of records written since the last call.
     """

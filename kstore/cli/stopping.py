@@ -1,6 +1,6 @@
-"""Ends a command that runs until it is told to stop, at SIGINT and at SIGTERM, after what it is doing.
+"""Stops a command that runs until SIGINT or SIGTERM, after it has finished its current work.
 
-A second signal ends the process at once, as without this module.
+A second signal ends the process immediately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 
 class Stopping:
-    """A context manager in which SIGINT and SIGTERM are noted. In another thread than the main one nothing is."""
+    """A context manager that notes SIGINT and SIGTERM. Does nothing in a thread other than the main one."""
 
     def __init__(self) -> None:
         self._heard = Bell()
@@ -33,12 +33,12 @@ class Stopping:
         return self
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until a signal comes; whether one has come."""
+        """Wait for a signal, at most `seconds`; return whether there was one."""
         return self._heard.wait(lambda: self._signal != 0, seconds)
 
     @property
     def exit_code(self) -> int:
-        """130 after SIGINT, 0 after SIGTERM, with which service managers end what runs well."""
+        """130 after SIGINT. 0 after SIGTERM, because service managers use it to stop a healthy process."""
         return INTERRUPTED if self._signal == signal.SIGINT else 0
 
     def _note(self, number: int, frame: FrameType | None) -> None:

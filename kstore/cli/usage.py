@@ -1,7 +1,7 @@
-"""The bytes that directories of logs take on the disk, told apart by what they are.
+"""Measures the disk space of directories of logs, by kind of file.
 
-Counts blocks, as `du` does: an index of an active segment is a sparse file. A file with several names counts once. What
-a writer removes meanwhile is left out.
+Counts blocks, as `du` does, because the index of an active segment is a sparse file. A file with several names counts
+once. Files that a writer removes during the measurement are left out.
 """
 
 from __future__ import annotations
@@ -24,32 +24,30 @@ class Usage:
     """Bytes on the disk. Not thread-safe."""
 
     log_bytes: int = 0
-    """`.log` files of segments that are in use."""
+    """`.log` files of segments in use."""
     other_bytes: int = 0
-    """Indexes, snapshots, checkpoints, directories, and all that is nothing else."""
+    """Everything else: indexes, snapshots, checkpoints, directories."""
     deleted_bytes: int = 0
-    """Files and partitions that are deleted, and not yet removed."""
+    """Files and partitions that are deleted and not yet removed."""
     staged_bytes: int = 0
-    """Loads that tasks have staged beside the directory."""
+    """Bulk loads that tasks have staged next to the directory."""
 
     @property
     def total_bytes(self) -> int:
-        """All of them."""
         return self.log_bytes + self.other_bytes + self.deleted_bytes + self.staged_bytes
 
     def add(self, other: Usage) -> None:
-        """Add what is used elsewhere."""
         self.log_bytes += other.log_bytes
         self.other_bytes += other.other_bytes
         self.deleted_bytes += other.deleted_bytes
         self.staged_bytes += other.staged_bytes
 
     def to_json(self) -> dict[str, int]:
-        """The numbers under names that do not change."""
+        """Return the numbers under stable names."""
         return {**asdict(self), "total_bytes": self.total_bytes}
 
     def __str__(self) -> str:
-        """The total, and the parts of which there are any."""
+        """Return the total and all parts above 0."""
         parts = [
             (self.log_bytes, "logs"),
             (self.other_bytes, "indexes and other files"),
@@ -61,13 +59,13 @@ class Usage:
 
 
 class Meter:
-    """Measures directories; what it has counted once is not counted again. Not thread-safe."""
+    """Measures directories; a file with several names counts once for all of them. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._linked: set[tuple[int, int]] = set()  # files of several names
+        self._linked: set[tuple[int, int]] = set()  # files with several names
 
     def partition(self, path: str) -> Usage:
-        """What a partition's directory takes."""
+        """Measure a partition's directory."""
         usage = Usage(other_bytes=self._one(path))
         for entry in _entries(path):
             count = self._tree(entry.path)
@@ -81,7 +79,7 @@ class Meter:
         return usage
 
     def rest(self, root: str, partitions: Iterable[str]) -> Usage:
-        """What a directory of logs takes beside these `partitions`, which have been measured, and what is staged."""
+        """Measure a directory of logs without `partitions`, which were measured before, and its staged loads."""
         measured = set(partitions)
         usage = Usage(other_bytes=self._one(root))
         for entry in _entries(root):
@@ -95,7 +93,7 @@ class Meter:
         return usage
 
     def _tree(self, path: str) -> int:
-        """What is at a path and below it."""
+        """Return the bytes of a path and everything below it."""
         total, left = 0, [path]
         while left:
             path = left.pop()
@@ -107,7 +105,7 @@ class Meter:
     def _one(self, path: str) -> int:
         try:
             found = os.lstat(path)
-        except OSError:  # removed meanwhile
+        except OSError:  # removed by a writer
             return 0
         if found.st_nlink > 1 and not os.path.isdir(path):
             key = found.st_dev, found.st_ino
@@ -118,14 +116,14 @@ class Meter:
 
 
 def on_disk(found: os.stat_result) -> int:
-    """The bytes of the blocks that a file has."""
+    """Return the bytes of a file's blocks."""
     return found.st_blocks * 512
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:
     try:
         return fs.scandir(path)
-    except StorageError:  # removed meanwhile, or not to be read
+    except StorageError:  # removed by a writer, or not readable
         return []
 
 
@@ -137,7 +135,7 @@ def _awaits_removal(name: str) -> bool:
 
 
 def _staged(root: str) -> list[str]:
-    """The staging areas of a directory, and where else the pending load has staged."""
+    """Return the staging areas of a directory, and other directories in which the pending load is staged."""
     paths = list(load_files.staging_areas([root]))
     with suppress(StorageError):
         record = load_files.read_commit(root)

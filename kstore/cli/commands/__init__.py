@@ -1,1 +1,1 @@
-"""One module for each subcommand, with `run(arguments) -> exit code`; only the module of the given one is imported."""
+"""The subcommands: one module each, with `run(arguments) -> exit code`. Only the module that is needed is imported."""

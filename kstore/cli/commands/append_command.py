@@ -1,4 +1,4 @@
-"""`kstore append`: lines or JSON lines from standard input become records."""
+"""`kstore append`: appends lines or JSON lines from standard input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _FIELDS = {"key", "key_base64", "value", "value_base64", "timestamp", "headers",
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code."""
     parser = command_options.Parser("append", _ABOUT, _EXAMPLES)
     parser.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
     how = parser.add_mutually_exclusive_group()

@@ -1,4 +1,4 @@
-"""`kstore backup`: a directory of logs that somebody else may write goes to an object store."""
+"""`kstore backup`: backs up directories of logs, which another process may be writing, to an object store."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _ENDS = ("backed up to", "log end")
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code: 1 if a partition could not be sent."""
+    """Run the subcommand and return its exit code: 1 if a partition could not be sent."""
     parsed = _parser().parse_args(arguments)
     if parsed.every is not None and not parsed.follow:
         raise command_options.UsageError("--every goes with --follow: without it everything is sent once")
     given = object_store_options.options_of(parsed)
     for path in parsed.paths:
         fs.stat(path)
-    refuse_inside(parsed.to, catalog.real_paths(parsed.paths))  # before the directory is made
+    refuse_inside(parsed.to, catalog.real_paths(parsed.paths))  # before the directory is created
     facts, code = _follow(parsed, given) if parsed.follow else (_once(parsed, given), 0)
     failures = [f"{name}: {why}" for name, why in facts["unknown"].items()]
     failures += [facts["failure"]] if facts["failure"] else []
@@ -58,7 +58,7 @@ def _times(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def _once(parsed: argparse.Namespace, given: dict[str, Any] | None) -> BackupStats:
-    """Send what is new; a thread does that, so that this one can show how much has been sent."""
+    """Send new data in another thread, while this one shows the progress."""
     done: list[Backup] = []
     errors: list[BaseException] = []
     with (
@@ -90,7 +90,7 @@ def _once(parsed: argparse.Namespace, given: dict[str, Any] | None) -> BackupSta
 
 
 def _follow(parsed: argparse.Namespace, given: dict[str, Any] | None) -> tuple[BackupStats, int]:
-    """Send what is new until a signal comes or another writer takes over; the last facts, and the exit code."""
+    """Back up until a signal or until another writer takes over; return the last stats and the exit code."""
     with (
         Stopping() as stopping,
         LagDisplay(as_json=parsed.json, seconds=parsed.show_every, ends=_ENDS) as display,
@@ -101,13 +101,13 @@ def _follow(parsed: argparse.Namespace, given: dict[str, Any] | None) -> tuple[B
             while goes_on:
                 is_stopped = stopping.wait(display.seconds)
                 goes_on = _show(display, backup) and not is_stopped
-        _show(display, backup)  # as the last round has left it
+        _show(display, backup)  # the state after the last round
         facts = backup.stats()
     return facts, stopping.exit_code
 
 
 def _show(display: LagDisplay, backup: Backup) -> bool:
-    """Show the state of now; whether the backup goes on."""
+    """Show the current state; return whether the backup continues."""
     facts = backup.stats()
     lags = _lags(facts)
     display.show(facts, lags, f"{total_of(lags)}; {_summary(facts)}")

@@ -1,4 +1,4 @@
-"""`kstore become-leader`: a copy takes over from the leader that it followed."""
+"""`kstore become-leader`: makes a follower a leader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ _EXAMPLES = """examples:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code."""
     parser = command_options.Parser("become-leader", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="DIR", nargs="+", help="the log directories of one store")
     parser.add_argument("--json", action="store_true", help="print JSON")

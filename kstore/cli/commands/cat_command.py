@@ -1,4 +1,4 @@
-"""`kstore cat` and `kstore tail`: records out, as lines of text, by a format, or as JSON."""
+"""`kstore cat` and `kstore tail`: print records as lines of text, by a format, or as JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ _EXAMPLES = """examples:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code."""
     cat = parser("cat", _ABOUT, _EXAMPLES)
     cat.add_argument(
         "--latest", action="store_true", help="print the newest record of each key alone, of the committed ones; "
@@ -55,7 +54,7 @@ def run(arguments: list[str]) -> int:
 
 
 def parser(command: str, about: str, examples: str, last: int | None = None) -> command_options.Parser:
-    """Make a parser of the arguments that `cat` and `tail` share."""
+    """Return a parser of the arguments that `cat` and `tail` have in common."""
     made = command_options.Parser(command, about, examples)
     made.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
     start = command_options.add_range(made, also_until=["--to"])
@@ -75,7 +74,7 @@ def parser(command: str, about: str, examples: str, last: int | None = None) -> 
 
 
 def show(asked: argparse.Namespace, *, follow: bool, timeout: float | None = None) -> int:
-    """Print the records that the arguments name."""
+    """Print the selected records; return the exit code."""
     place = command_paths.find_topic(asked.path)
     if follow:
         wanted = _follow(place, asked, timeout)
@@ -116,7 +115,7 @@ def _read(place: command_paths.Place, asked: argparse.Namespace) -> Iterator[tup
 
 
 def _check_latest(asked: argparse.Namespace) -> None:
-    """Refuse what has no meaning for the newest records of keys."""
+    """Refuse options that have no meaning with `--latest`."""
     for name, value in (("--offset", asked.offset), ("--from", asked.since), ("--last", asked.last)):
         if value is not None:
             raise command_options.UsageError(f"{name} does not go with --latest, which reads from the log start")
@@ -129,7 +128,7 @@ def _check_latest(asked: argparse.Namespace) -> None:
 
 
 def _latest(place: command_paths.Place, asked: argparse.Namespace) -> Iterator[tuple[str, int, Record]]:
-    """Read the newest record of each key."""
+    """Yield the newest record of each key."""
     time = None if asked.as_of is None else _moment(asked.as_of)
     if place.partition is not None:
         entry: Entry = place.entries[0]
@@ -169,7 +168,7 @@ def _start(log: Log, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _nth_last(log: Log, count: int, isolation: Isolation) -> int:
-    """The offset of the first of the last `count` records. Offsets may have gaps, so it starts ever further back."""
+    """Return the offset of the `count`-th last record. Offsets may have gaps, so it searches back in growing steps."""
     start, end = log.log_start_offset, log.log_end_offset
     back = count
     while count:
@@ -187,7 +186,7 @@ def _nth_last(log: Log, count: int, isolation: Isolation) -> int:
 def _follow(
     place: command_paths.Place, asked: argparse.Namespace, timeout: float | None
 ) -> Iterator[tuple[str, int, Record]]:
-    """Read records and wait for more; after retention has deleted the next ones it goes on from the log start."""
+    """Yield records and wait for more. If retention has deleted the next ones, continue at the log start."""
     until = None if asked.until is None else command_times.parse(asked.until)
     how: dict[str, Any] = {"follow": True, "timeout": timeout, "isolation": asked.isolation, "on_lag": "start"}
     if place.partition is not None:

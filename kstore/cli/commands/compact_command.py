@@ -1,4 +1,4 @@
-"""`kstore compact`: one compaction now, or with `--dry-run` what it would do; and why nothing is cleaned."""
+"""`kstore compact`: runs one compaction now, or with `--dry-run` says what it would do; and why nothing is cleaned."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _BROKERS_DEFAULT = "The default is delete for both, unless a broker's cleaner ha
 
 
 class _Done(NamedTuple):
-    """What was (or would be) done to one partition, and what is cleaned next and when."""
+    """What was done, or with `--dry-run` would be done, to one partition; and what is cleaned next and when."""
 
     stats: CompactionStats
     outlook: CompactionOutlook
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code: 1 if a partition had an error."""
+    """Run the subcommand and return its exit code: 1 if a partition had an error."""
     parser = partition_pass.parser(
         "compact", _ABOUT, _EXAMPLES, "say what would be done, in exact numbers; take no lock, change nothing"
     )
@@ -56,7 +56,7 @@ def run(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     if asked.roll and asked.dry_run:
         raise command_options.UsageError("--roll and --dry-run exclude each other: a dry run rolls nothing")
-    warnings.simplefilter("ignore", ConfigWarning)  # they are about the long run, and this is one pass
+    warnings.simplefilter("ignore", ConfigWarning)  # they are about long-term effects, and this is one pass
     found = {path: command_paths.find(path) for path in asked.paths}
     named = {path: place for path, place in found.items() if place.topic is not None}
     if named and asked.topic:
@@ -71,7 +71,7 @@ def run(arguments: list[str]) -> int:
             compaction.partition(path)
         if stores:
             passed_over = compaction.stores(stores, lambda store, topic: _is_wanted(store, topic, asked))
-    # A topic that is named is compacted whatever its policy is.
+    # A topic that is named is compacted regardless of its policy.
     judged = [] if asked.topic else stores
     note = command_paths.note_on_broker(judged, command_options.given(asked), "cleanup.policy", _BROKERS_DEFAULT)
     done = [result.done.stats for result in compaction.results if result.done is not None]
@@ -92,12 +92,12 @@ class _Meter:
         self._total = 0
 
     def advance(self, done: int, total: int) -> None:
-        """Note how far the compaction at hand is."""
+        """Set the progress of the current compaction."""
         self._total = total
         self._bar.reach(self._before + done, self._before + total)
 
     def next(self) -> None:
-        """Go on with another compaction."""
+        """Start with the next compaction."""
         self._before += self._total
         self._total = 0
 
@@ -133,7 +133,6 @@ def _print(results: list[Result[_Done]], dry_run: bool, passed_over: int) -> Non
 
 
 def _lines(stats: CompactionStats, dry_run: bool) -> list[str]:
-    """What was done to one partition, line by line."""
     verb = "would be cleaned" if dry_run else "cleaned"
     if stats.rounds == 0:
         return [f"nothing {'can be' if dry_run else 'could be'} cleaned from offset {stats.first_dirty_offset} on"]

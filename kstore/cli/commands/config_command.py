@@ -1,4 +1,4 @@
-"""`kstore config`: lists the settings, and says which values are in force when some of them are given."""
+"""`kstore config`: lists the settings, or prints the values in force if some are given."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ _EXAMPLES = """examples:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code."""
     parser = command_options.Parser("config", _ABOUT, _EXAMPLES)
     parser.add_argument("names", metavar="NAME", nargs="*", help="a setting, by Kafka's topic or broker name")
     command_options.add_config(parser)

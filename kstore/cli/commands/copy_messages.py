@@ -1,4 +1,4 @@
-"""What kstore's loggers say while a command of copies shows its table."""
+"""Shows log messages of kstore while a command for copies prints its progress or table."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["told", "warnings"]
 
 
 def warnings(command: str) -> AbstractContextManager[None]:
-    """Print warnings in the block; errors are not shown: the command tells them at its end."""
+    """Print warnings during the block. Errors are not shown: the command prints them at its end."""
     return told(lambda text: output.complain(command, [f"warning: {text}"]), below=logging.ERROR)
 
 
 @contextmanager
 def told(tell: Callable[[str], object], least: int = logging.WARNING, below: int = logging.CRITICAL) -> Iterator[None]:
-    """Have each message of a level of `[least, below)` told in the block, which would else be printed across a table.
+    """Pass each message with a level in `[least, below)` to `tell` during the block; no others are shown.
 
-    The others are not shown.
+    Otherwise the messages would be printed across a table.
     """
 
     class Teller(logging.Handler):

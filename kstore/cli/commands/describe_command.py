@@ -1,4 +1,4 @@
-"""`kstore describe`: what is in a directory of logs, a topic, a partition."""
+"""`kstore describe`: shows the contents of a directory of logs, a topic or a partition."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BLANK = "partition.metadata is empty, and counts as missing; kstore repair writ
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code; 1 when a partition cannot be read."""
+    """Run the subcommand and return its exit code; 1 when a partition cannot be read."""
     parser = command_options.Parser("describe", _ABOUT, _EXAMPLES)
     parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
     parser.add_argument("--codecs", action="store_true", help="look at every batch's header for the codecs")
@@ -99,7 +99,7 @@ def _pending_load(root: str) -> str | None:
 
 
 def _role(root: str) -> tuple[list[str] | None, str | None]:
-    """The directories that a follower follows, and its role in words; None for a leader."""
+    """Return the directories that a follower follows, and its role in words; None for a leader."""
     try:
         role = read_role(root)
     except StorageError as error:
@@ -108,7 +108,7 @@ def _role(root: str) -> tuple[list[str] | None, str | None]:
 
 
 def _settled(entry: Entry, *, every_batch: bool) -> dict[str, Any] | None:
-    """The facts about a partition, read again while a writer changes it; None for one that the writer has removed."""
+    """Return the facts about a partition, read again while a writer changes it; None if the writer has removed it."""
     facts, doubtful = recheck.look(
         lambda: _partition(entry, every_batch=every_batch),
         lambda facts: [facts["error"]] if "error" in facts else [],
@@ -123,7 +123,7 @@ def _settled(entry: Entry, *, every_batch: bool) -> dict[str, Any] | None:
 
 
 def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
-    """The facts about one partition, under names that do not change."""
+    """Return the facts about one partition, under stable names."""
     facts: dict[str, Any] = {"topic": entry.topic, "partition": entry.partition, "path": entry.path}
     try:
         metadata = checkpoint.read_partition_metadata(entry.path)
@@ -131,7 +131,7 @@ def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
         is_blank = metadata is None and checkpoint.is_metadata_blank(entry.path)
         facts["warning"] = _BLANK if is_blank else None
         with Log.open(entry.path, "r") as log:
-            point = int(log.stats()["recovery_point"])  # before the end, which a flush does not pass
+            point = int(log.stats()["recovery_point"])  # read before the log end, so that it is not above that
             segments = log.segments
             start, end = log.log_start_offset, log.log_end_offset
             newest = _newest(log, segments) if start < end else None
@@ -170,8 +170,8 @@ def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
 
 
 def _clean_part(log: Log, entry: Entry) -> dict[str, int | None]:
-    """How far a partition is compacted; None where nothing says that it is."""
-    with suppress(StorageError):  # of these files, which the log's records do not depend on
+    """Return how far a partition is compacted; None if it is not compacted."""
+    with suppress(StorageError):  # records do not depend on these files
         line = checkpoint.read_offsets(entry.root, checkpoint.CLEANER_OFFSETS).get(entry.key)
         settings = command_paths.kept_settings(entry.root, entry.topic)
         if line is not None or LogConfig().for_topic(settings).compacts:
@@ -181,14 +181,14 @@ def _clean_part(log: Log, entry: Entry) -> dict[str, int | None]:
 
 
 def _cleaned(facts: dict[str, Any]) -> str:
-    """The clean share of a compacted partition, by the bytes of its segments; "-" for one that is not compacted."""
+    """Return the clean share of a partition's bytes; "-" if it is not compacted."""
     if facts["first_dirty_offset"] is None:
         return "-"
     return f"{100 * facts['clean_bytes'] // facts['size_bytes']} %" if facts["size_bytes"] else "100 %"
 
 
 def _oldest(log: Log, start: int, end: int) -> int | None:
-    """The timestamp of the first record from `start` on; None without one, and where it is damaged."""
+    """Return the timestamp of the first record from `start` on; None if there is none or it is damaged."""
     if start >= end:
         return None
     try:
@@ -199,7 +199,7 @@ def _oldest(log: Log, start: int, end: int) -> int | None:
 
 
 def _newest(log: Log, segments: Sequence[SegmentInfo]) -> int | None:
-    """The greatest timestamp of a record; where damage hides it, that of the segments."""
+    """Return the greatest timestamp of a record; if damage hides it, that of the segments."""
     try:
         latest = log.max_timestamp()
     except CorruptRecordError:
@@ -208,7 +208,7 @@ def _newest(log: Log, segments: Sequence[SegmentInfo]) -> int | None:
 
 
 def _codecs(log: Log, segment: SegmentInfo, *, every_batch: bool) -> set[str]:
-    """The codecs of a segment's batches by their headers, or the codec of the first batch."""
+    """Return the codecs of all batches of a segment, or of the first one."""
     start, end = max(segment.base_offset, log.log_start_offset), segment.next_offset
     if start >= end:
         return set()

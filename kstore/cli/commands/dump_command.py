@@ -1,9 +1,9 @@
-"""`kstore dump`: the options of Kafka's dump tool, parsed as that tool parses them (DUMP 1 and 11), and kstore's own.
+"""`kstore dump`: parses the options of Kafka's dump tool as that tool does (DUMP 1 and 11), and kstore's own.
 
-An option may have one dash or two, its name is never shortened, a word that is no option is ignored, and an option with
-a value is given once. `--help`, as in Kafka's tool, goes to standard error and exits with 1; `-h` is kstore's. Without
-`--files`, words are paths. With paths, or with an option that Kafka's tool does not have, the dump goes on behind
-damage, and the exit code is 1.
+An option may have one dash or two, its name cannot be abbreviated, a word that is no option is ignored, and an option
+with a value is given once. `--help` prints to standard error and exits with 1, as in Kafka's tool; `-h` is kstore's.
+Without `--files`, words are paths. With paths, or with an option that Kafka's tool does not have, the dump continues
+after damage, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """An option that is given once, since it has one value."""
+    """An option that may be given only once."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if self.dest in namespace.given:
@@ -143,7 +143,7 @@ def _parser() -> _Parser:
 
 
 def _split(arguments: Sequence[str], parser: _Parser) -> tuple[list[str], list[str]]:
-    """Give every known option two dashes, refuse unknown ones, and return the words that are no options apart."""
+    """Return the options, with two dashes each, and the other words. Refuses unknown options."""
     kept: list[str] = []
     others: list[str] = []
     known = {name.lstrip("-"): action for action in parser._actions for name in action.option_strings}
@@ -174,9 +174,9 @@ def _split(arguments: Sequence[str], parser: _Parser) -> tuple[list[str], list[s
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the subcommand and give its exit code.
+    """Run the subcommand and return its exit code.
 
-    With Kafka's options alone it is 0 also after complaints, as Kafka's is; with kstore's own it is 1 then.
+    With Kafka's options only it is 0 even after errors, as in Kafka's tool; with kstore's own it is 1 then.
     """
     parser = _parser()
     if "-h" in arguments:
@@ -206,7 +206,7 @@ def _listed(files: str) -> list[str]:
 
 
 def _run_ours(given: argparse.Namespace, words: list[str]) -> int:
-    """Dump directories, ranges or JSON; 1 if anything is damaged."""
+    """Dump directories, ranges or JSON; return 1 if anything is damaged."""
     paths = [*(_listed(given.files) if given.files is not None else ()), *words]
     if not paths:
         raise ConfigError("nothing to dump: name a directory of logs, DIR/TOPIC, DIR/TOPIC-P or files")
@@ -260,7 +260,7 @@ def _offset(name: str, text: str | None) -> int | None:
 
 
 def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]:
-    """The files that a path names: those of a partition at a time, or the one file."""
+    """Yield the files of a path: those of each partition, or the single file."""
     if fs.exists(path) and not os.path.isdir(path):
         yield file_source(path)
         return
@@ -269,7 +269,7 @@ def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]
         yield Source(files.segments, _topic(path), path, files.others)
         return
     if names.parse_file_name(os.path.basename(path.rstrip("/"))) is not None:
-        yield file_source(path.rstrip("/"))  # a directory with the name of a log's file: its opening says what is wrong
+        yield file_source(path.rstrip("/"))  # a directory with the name of a log's file: opening it raises the error
         return
     place = command_paths.find(path)
     if not place.entries and files.others:
@@ -285,12 +285,12 @@ def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]
         try:
             files = partition_files(directory)
         except fs.MissingFileError:
-            continue  # a writer has removed it meanwhile
+            continue  # a writer has removed it
         yield Source(files.segments, entry.topic, directory, files.others)
 
 
 def _topic(path: str) -> str | None:
-    """The topic of a partition's directory; None if its name is not that of a partition."""
+    """Return the topic of a partition's directory; None if its name is not that of a partition."""
     try:
         return names.parse_partition_name(os.path.basename(os.path.abspath(path))).topic
     except InvalidTopicError:
@@ -298,7 +298,7 @@ def _topic(path: str) -> str | None:
 
 
 def _size(paths: list[str]) -> int:
-    """The bytes of all logs, for the progress bar; paths that cannot be read count as none."""
+    """Return the size of all logs, for the progress bar; unreadable paths count as 0."""
     total = 0
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""`kstore export`: the records of a partition or a topic into a Parquet, Arrow or JSON lines file."""
+"""`kstore export`: writes the records of a partition or a topic to a Parquet, Arrow or JSON lines file."""
 
 from __future__ import annotations
 
@@ -58,12 +58,11 @@ _DEFAULT = ("topic", "partition", "offset", "timestamp", "key", "value", "header
 _Chunk: TypeAlias = tuple[str, int, Any]
 """A topic, a partition, and some of its records."""
 
-_CHUNK_BYTES = 32 << 20  # of records in memory at a time: a row group of a Parquet file
-_PIECE_BYTES = 1 << 20  # compressed in one step, which an interrupt waits for
+_CHUNK_BYTES = 32 << 20  # of records in memory at a time, and in a row group of a Parquet file
+_PIECE_BYTES = 1 << 20  # compressed in one step, for which an interrupt waits
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code."""
     parsed = _parser().parse_args(arguments)
     place = command_paths.find_topic(parsed.path)
     kind, codec = _format(parsed)
@@ -95,9 +94,9 @@ def run(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _whole_or_nothing(path: str, *, force: bool) -> Iterator[BinaryIO]:
-    """A new file, which gets its name once it is complete and on the disk; after an error nothing is left of it.
+    """Open a new file, which gets its name when it is complete and synced. After an error nothing of it remains.
 
-    With `force` it replaces a file that is there, also behind a symbolic link, and keeps the file's mode.
+    With `force` it replaces an existing file, following a symbolic link, and keeps that file's mode.
     """
     mode = _mode_of(path)
     target = os.path.realpath(path) if force else os.path.abspath(path)
@@ -117,7 +116,7 @@ def _whole_or_nothing(path: str, *, force: bool) -> Iterator[BinaryIO]:
         fs.sync_directory(directory)
     except OSError as error:
         if error.errno is not None and error.filename in (None, temporary):
-            error.filename = path  # for instance where the disk is full
+            error.filename = path  # for example if the disk is full
         raise
     finally:
         with contextlib.suppress(OSError):
@@ -125,7 +124,7 @@ def _whole_or_nothing(path: str, *, force: bool) -> Iterator[BinaryIO]:
 
 
 def _mode_of(path: str) -> int | None:
-    """The permissions of the file at the path, None without one; `ConfigError` if it is not a regular file."""
+    """Return the permissions of a file, None if there is none; raises `ConfigError` if it is not a regular file."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -147,7 +146,7 @@ def _new(temporary: str, directory: str) -> BinaryIO:
 
 
 def _link(temporary: str, path: str) -> None:
-    """Give a file its name, unless there is such a file by now; without hard links an older file is replaced."""
+    """Give a file its name, unless that exists by now. Without hard links an existing file is replaced."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -157,7 +156,7 @@ def _link(temporary: str, path: str) -> None:
 
 
 def _chunks(place: command_paths.Place, parsed: argparse.Namespace, names: tuple[str, ...]) -> Iterator[_Chunk]:
-    """Read the records in pieces: topic, partition and `Columns`, or a record batch where `--until` left rows out."""
+    """Yield the records in pieces: topic, partition and `Columns`, or a record batch if `--until` has removed rows."""
     until = None if parsed.until is None else command_times.parse(parsed.until)
     since = None if parsed.since is None else command_times.parse(parsed.since)
     wanted = [name for name in names if name in COLUMN_NAMES]
@@ -178,12 +177,12 @@ def _chunks(place: command_paths.Place, parsed: argparse.Namespace, names: tuple
                     most = int(np.diff(columns.headers.offsets).max())
                     check_headers(most, f"{entry.topic}-{entry.partition}: a record below offset", columns.next_offset)
                 yield entry.topic, entry.partition, columns if until is None else _before(columns, until)
-            # So that a file without a record has the columns too.
+            # An empty piece, so that a file without records has the columns too.
             yield entry.topic, entry.partition, log.read_columns(log.log_end_offset, columns=wanted or ["offset"])
 
 
 def _ahead(chunks: Iterator[_Chunk]) -> Iterator[_Chunk]:
-    """The same pieces; another thread reads each while the one before it is written."""
+    """Yield the same pieces. Another thread reads the next one while the caller writes this one."""
     with Workers(1, "kstore-export") as pool:
         coming = pool.submit(partial(next, chunks, None))
         while (chunk := coming.wait()) is not None:
@@ -192,7 +191,7 @@ def _ahead(chunks: Iterator[_Chunk]) -> Iterator[_Chunk]:
 
 
 def _before(columns: Columns, until: int) -> Any:
-    """The rows with a timestamp below `until`."""
+    """Return the rows with a timestamp below `until`."""
     early = columns.timestamps < until
     if early.all():
         return columns
@@ -201,7 +200,7 @@ def _before(columns: Columns, until: int) -> Any:
 
 
 class _Lines:
-    """Writes JSON lines, without a library."""
+    """Writes JSON lines without PyArrow."""
 
     def __init__(self, file: BinaryIO, kind: str, codec: str, names: tuple[str, ...], *, as_text: bool) -> None:
         self._names = [name for name in names if name in COLUMN_NAMES]
@@ -230,7 +229,7 @@ def _column(columns: Any, name: str) -> Any:
 
 
 def _field(name: str, column: Any) -> tuple[Any, _arrow.Column]:
-    """How the renderer writes a column, and the column for it."""
+    """Return how the renderer writes a column, and the column in the form that it takes."""
     if name in ("key", "value"):
         return "text", next(_arrow.Source(name, "value", column))["value"]
     if name == "headers":
@@ -263,7 +262,6 @@ class _Table:
             self._writer.write_batch(rows)
 
     def _array(self, name: str, batch: Any, topic: str, partition: int) -> Any:
-        """One column of the file."""
         pa, rows = self._pa, batch.num_rows
         if name == "topic":
             return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([topic]))
@@ -306,7 +304,7 @@ class _Table:
 
 
 def _format(parsed: argparse.Namespace) -> tuple[str, str]:
-    """The format and the codec of the file; those that are not given come from its name."""
+    """Return the format and the codec of the file, from the options or the file's name."""
     parts = os.path.basename(parsed.to).lower().split(".")
     codec = parsed.compression
     if len(parts) > 2 and parts[-1] == "gz":

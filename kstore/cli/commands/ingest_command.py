@@ -1,4 +1,4 @@
-"""`kstore ingest`: files of rows become records of a topic."""
+"""`kstore ingest`: appends the rows of files to a topic."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ examples:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code."""
     parsed = _parser().parse_args(arguments)
     mapping = _mapping(parsed)
     for path in parsed.files:
-        # Open each file once, so that what is wrong with a whole file is reported before anything is appended.
+        # Open each file once, so that an error about a whole file is reported before anything is appended.
         if path != "-" and len(parsed.files) > 1:
             open_source(path, mapping, parsed.format, lambda _: None).close()
     if parsed.files.count("-") > 1:
@@ -75,7 +74,7 @@ class _Piece(NamedTuple):
 
 
 class _Load:
-    """What one run has appended: the ends of the partitions before it, and now."""
+    """Tracks what one run has appended, by the log end offsets before it and now."""
 
     def __init__(self, store: Store, topic: str) -> None:
         self.store, self.topic = store, topic
@@ -84,26 +83,26 @@ class _Load:
 
     @property
     def stored(self) -> dict[int, tuple[int, int]]:
-        """The offsets `[first, next)` of what was appended, for each partition that got something."""
+        """The appended offsets `[first, next)` of each partition that got records."""
         now = {number: self.store.log(self.topic, number).log_end_offset for number in self._before}
         return {number: (self._before[number], end) for number, end in now.items() if end > self._before[number]}
 
     def add(self, rows: row_source.Rows, appended: Iterable[AppendInfo]) -> None:
-        """Note a piece that was appended."""
+        """Note an appended piece."""
         if rows.span is not None and all(info.log_append_time < 0 for info in appended):
             self._spans.append(rows.span)
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """The least and the greatest timestamp of the rows, if they have any."""
+        """The least and the greatest timestamp of the rows, None if they have none."""
         return (min(first for first, _ in self._spans), max(last for _, last in self._spans)) if self._spans else None
 
     def close(self) -> None:
-        """Note what was stored, before the store is closed."""
+        """Keep `stored`; called before the store is closed."""
         self._stored = self.stored
 
     def in_words(self) -> str:
-        """What was stored, in one line."""
+        """Return one line about the stored records."""
         stored = self._stored
         count = sum(end - first for first, end in stored.values())
         where = ", ".join(f"{self.topic}-{n} offsets {first} to {end - 1}" for n, (first, end) in stored.items())
@@ -113,7 +112,6 @@ class _Load:
         return counted + (f": {where}" if len(stored) <= 4 else "")
 
     def tell(self, *, as_json: bool) -> None:
-        """Print what was stored."""
         if as_json:
             parts = [
                 {"partition": number, "first_offset": first, "last_offset": end - 1}
@@ -132,7 +130,7 @@ class _Load:
 
 
 def _append(load: _Load, pieces: Iterator[_Piece], parsed: argparse.Namespace) -> int:
-    """Append everything; return the exit code. An error says what was stored before it."""
+    """Append everything and return the exit code. An error says which records were stored before it."""
     where = ""
     try:
         for piece in pieces:
@@ -175,7 +173,7 @@ def _rows(parsed: argparse.Namespace, mapping: row_source.Mapping, progress: row
 
 
 def _topic(store: Store, topic: str, partitions: int | None) -> None:
-    """Create the topic if it is missing; refuse one with another number of partitions."""
+    """Create the topic if it is missing; refuse an existing one with another number of partitions."""
     if topic not in store.topics:
         store.create_topic(topic, 1 if partitions is None else partitions)
     elif partitions is not None and len(store.partitions(topic)) != partitions:

@@ -1,8 +1,8 @@
-"""Shows how far a copy is behind, partition by partition, while it goes on.
+"""Shows how far each partition of a copy is behind, while the copy runs.
 
-Three ways: a JSON line at a time; on a terminal, with rich, a table that stays in its place; else a line for each
-partition that has moved. What happens once (a truncation, a failure, a source that is gone) is a line in each of the
-last two. Invariant: an idle copy prints no line twice.
+Prints JSON lines; or, on a terminal with rich, a table that is updated in place; or a line for each partition that has
+changed. With a table or lines, single events (a truncation, a failure, a missing source) are printed as lines.
+Invariant: an idle copy prints no line twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLLOWER_ENDS = ("log end", "leader's log end")
 
 
 class Lag(NamedTuple):
-    """How far one partition of a copy is behind. None stands for a number that is not known."""
+    """How far one partition of a copy is behind. Unknown numbers are None."""
 
     name: str
     log_end_offset: int | None
@@ -36,7 +36,7 @@ class Lag(NamedTuple):
 
 
 def lags_of(partitions: Mapping[str, Mapping[str, Any]]) -> list[Lag]:
-    """Read the lags out of the part `partitions` of a copy's stats, by topic and number."""
+    """Return the lags from `partitions` of a copy's stats, sorted by topic and number."""
     lags = [
         Lag(
             name,
@@ -53,7 +53,7 @@ def lags_of(partitions: Mapping[str, Mapping[str, Any]]) -> list[Lag]:
 
 
 def total_of(lags: Sequence[Lag]) -> str:
-    """All lags in one line."""
+    """Return one line about all lags."""
     records = sum(lag.records or 0 for lag in lags)
     size_bytes = sum(lag.size_bytes or 0 for lag in lags)
     slowest = max((lag.milliseconds or 0 for lag in lags), default=0)
@@ -65,7 +65,7 @@ def total_of(lags: Sequence[Lag]) -> str:
 
 
 def in_words(lag: Lag) -> str:
-    """One partition's lag in one line."""
+    """Return one line about a partition's lag."""
     if lag.failure is not None:
         return f"{lag.name}: failed at offset {_shown(lag.log_end_offset)}: {lag.failure}"
     if not lag.records:
@@ -78,10 +78,10 @@ def in_words(lag: Lag) -> str:
 
 
 class LagDisplay:
-    """Shows the lags again and again. A context manager, which leaves the last table on the terminal. Not thread-safe.
+    """Shows the lags repeatedly. A context manager, which leaves the last table on the terminal. Not thread-safe.
 
-    `seconds` is how long to wait between two calls of `show`; None takes what suits the way. `ends` is what the table
-    calls the two offsets of a lag.
+    `seconds` is the time between two calls of `show`; the default depends on the output. `ends` are the headings for the
+    two offsets of a lag.
     """
 
     def __init__(self, *, as_json: bool, seconds: float | None = None, ends: tuple[str, str] = FOLLOWER_ENDS) -> None:
@@ -103,7 +103,7 @@ class LagDisplay:
         return self
 
     def show(self, facts: Mapping[str, Any], lags: Sequence[Lag], summary: str) -> None:
-        """Show the state of now: `facts` as JSON, else the lags and a line that sums up."""
+        """Show the current state: `facts` as JSON, or the lags and a summary line."""
         if self._way == "json":
             output.json_line(facts)
         elif self._way == "table":
@@ -113,7 +113,7 @@ class LagDisplay:
         sys.stdout.flush()
 
     def tell(self, line: str) -> None:
-        """Print what has happened, above the table. With JSON nothing: the facts have it."""
+        """Print an event, above the table. Prints nothing with JSON, since the facts contain it."""
         if self._way == "table":
             self._live.console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
         elif self._way == "lines":
@@ -143,7 +143,7 @@ def _can_draw() -> bool:
 
 
 def _live_of_rich() -> Any:
-    """A place of rich's on standard output that is drawn again; None where rich is not installed."""
+    """Return a live display of rich on standard output; None if rich is not installed."""
     try:
         from rich.console import Console
         from rich.live import Live

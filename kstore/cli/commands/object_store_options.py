@@ -1,4 +1,4 @@
-"""Options for the object store that a backup is in."""
+"""The option `--option` with the settings of a backup's object store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["add_options", "options_of"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--option`, which takes what obstore calls a configuration key."""
+    """Add `--option`, which takes a configuration key of obstore."""
     parser.add_argument(
         "--option",
         action="append",
@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, str] | None:
-    """The settings that were given; None without any."""
+    """Return the given settings; None if there are none."""
     found: dict[str, str] = {}
     for text in arguments.option:
         name, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""`kstore offsets`: the offset that belongs to a time, printed as Kafka's get-offsets tool does."""
+"""`kstore offsets`: prints the offset for a time, in the format of Kafka's get-offsets tool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _SPECIAL = {"latest": -1, "earliest": -2, "max-timestamp": -3}
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code."""
     parser = command_options.Parser("offsets", _ABOUT, _EXAMPLES)
     parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
     parser.add_argument(
@@ -55,7 +54,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _find(log: Log, time: int) -> tuple[int | None, int | None]:
-    """The offset and its timestamp, each None where there is none (SEMANTICS 5.1)."""
+    """Return the offset and its timestamp, each None if there is none (SEMANTICS 5.1)."""
     if time == -1:
         return log.log_end_offset, None
     if time == -2:

@@ -1,6 +1,6 @@
-"""One pass over partitions, for the commands that change logs: their options, what they go through, how they print it.
+"""Applies one action to many partitions, for the commands that change logs; with their options and their output.
 
-Invariant: the error of one partition is a part of its result, and the others are gone through.
+Invariant: an error of one partition is recorded in its result and does not stop the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def parser(command: str, about: str, examples: str, dry_run: str) -> command_options.Parser:
-    """Make a parser with the options that such commands begin with."""
+    """Return a parser with the first options of such a command."""
     made = command_options.Parser(command, about, examples)
     made.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
     made.add_argument("--topic", action="append", default=[], help="only this topic; may be given again")
@@ -37,7 +37,7 @@ def parser(command: str, about: str, examples: str, dry_run: str) -> command_opt
 
 
 def add_settings(made: command_options.Parser, *settings: str) -> None:
-    """Add the options that such commands end with: these settings, any setting, and JSON."""
+    """Add the last options of such a command: these settings, `--config` and `--json`."""
     command_options.add_settings(made, *settings)
     command_options.add_config(made)
     made.add_argument("--json", action="store_true", help="print JSON")
@@ -45,7 +45,7 @@ def add_settings(made: command_options.Parser, *settings: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T]):
-    """What was (or would be) done to one partition, or why nothing was. Immutable."""
+    """What was done, or with `--dry-run` would be done, to one partition; or the error. Immutable."""
 
     topic: str
     partition: int
@@ -55,9 +55,9 @@ class Result(Generic[T]):
 
 
 class PartitionPass(Generic[T]):
-    """Does `act` to the logs of partitions, and keeps the results. Not thread-safe.
+    """Calls `act` with the logs of partitions and keeps the results. Not thread-safe.
 
-    `how` is for opening a log or a store: a clock.
+    `how` has arguments for `Log.open` and `Store.open`, such as a clock.
     """
 
     def __init__(self, asked: argparse.Namespace, act: Callable[[Log], T], **how: Any) -> None:
@@ -69,7 +69,7 @@ class PartitionPass(Generic[T]):
         self._how = how
 
     def partition(self, path: str) -> None:
-        """Go through one partition by itself, with the settings that a store around it keeps for its topic."""
+        """Process a single partition, with the settings that a store around it keeps for its topic."""
         topic, number = names.parse_partition_name(os.path.basename(os.path.abspath(path)))[:2]
         self._keep(partial(self._of_directory, os.path.realpath(path)), topic, number, path)
 
@@ -80,10 +80,9 @@ class PartitionPass(Generic[T]):
         reach: Callable[[int, int], object] = lambda *_: None,
         **how: Any,
     ) -> int:
-        """Go through a store's partitions, or those of the topics that were asked for; return how many are passed over.
+        """Process a store's partitions, or those of the given topics; return how many of them `wants` excludes.
 
-        These are of topics that `wants` refuses. `reach` is called with the number of partitions that are done, and of
-        all.
+        `reach` is called with the number of processed partitions and of all.
         """
         entries = {(entry.topic, entry.partition): entry for entry in catalog.look(catalog.real_paths(paths)).entries}
         if not entries:
@@ -133,7 +132,7 @@ class PartitionPass(Generic[T]):
         facts_of: Callable[[T | None], dict[str, Any]],
         show: Callable[[], None],
     ) -> int:
-        """Print the results, by `show` or as JSON, and the errors; return the exit code."""
+        """Print the results, with `show` or as JSON, and the errors; return the exit code."""
         if self._asked.json:
             partitions = [
                 {

@@ -1,4 +1,4 @@
-"""`kstore repair`: says what would be kept and lost of damaged logs, and with --yes mends them."""
+"""`kstore repair`: says what would be kept and lost of damaged logs, and with --yes repairs them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the subcommand and give its exit code: 1 if an error is left."""
+    """Run the subcommand and return its exit code: 1 if an error is left."""
     parser = command_options.Parser("repair", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
     parser.add_argument("--yes", action="store_true", help="mend the logs")
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _one(path: str, parsed: argparse.Namespace) -> int:
-    """Plan for one partition, and with --yes mend it; the number of errors that are left."""
+    """Plan the repair of one partition, with --yes carry it out; return how many errors remain."""
     directory = os.path.abspath(path)
     try:
         with (
@@ -72,7 +72,7 @@ def _one(path: str, parsed: argparse.Namespace) -> int:
     except LogLockedError as error:
         if parsed.yes:
             raise
-        # A batch that is being written may look wrong.
+        # A batch that is being written may look damaged.
         raise LogLockedError(error.errno, f"{error.strerror}: a log in use is not checked", path) from error
     if not plan.findings:
         if not parsed.json:
@@ -100,7 +100,7 @@ def _one(path: str, parsed: argparse.Namespace) -> int:
 
 
 def _root(root: str, roots: Sequence[str], parsed: argparse.Namespace) -> int:
-    """Plan for a data directory's own files, and with --yes mend them; the number of errors that are left."""
+    """Plan the repair of a data directory's own files, with --yes carry it out; return how many errors remain."""
     plan = plan_root(root, roots)
     if not plan.errors:
         if not parsed.json and not catalog.look([root]).entries:
@@ -125,7 +125,7 @@ def _root(root: str, roots: Sequence[str], parsed: argparse.Namespace) -> int:
 
 
 def _refuse_backup(given: str, mended: Sequence[Target]) -> None:
-    """Raise `StorageError` for a backup that would write over other files, or be taken for a partition."""
+    """Raise `StorageError` for a backup directory that would overwrite files, or look like a partition."""
     real = os.path.realpath(given)
     if fs.exists(real) and fs.listdir(real):
         error = OSError(errno.ENOTEMPTY, "the backup would write over what is there; name a new directory")

@@ -1,4 +1,4 @@
-"""`kstore replicate`: a directory that holds the same batches as another one, and follows it."""
+"""`kstore replicate`: copies a directory of logs to a follower, once or continuously."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LOOK_SECONDS = 0.1
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code: 1 if a partition could not be copied."""
+    """Run the subcommand and return its exit code: 1 if a partition could not be copied."""
     parsed = _parser().parse_args(arguments)
     facts, code = _follow(parsed) if parsed.follow else (_once(parsed), 0)
     return code or output.complain("replicate", _failures(facts))
@@ -56,7 +56,7 @@ def _start(parsed: argparse.Namespace) -> Replication:
 
 
 def _once(parsed: argparse.Namespace) -> ReplicationStats:
-    """Copy what is there; a thread waits for that, so that this one can show how far it is."""
+    """Copy everything once. Another thread waits for the end, while this one shows the progress."""
     _refuse_unknown_topics(parsed)
     with copy_messages.warnings("replicate"), Progress("replicate") as bar, _start(parsed) as replication:
         caught_up = threading.Thread(target=replication.wait_caught_up, name="kstore-replicate", daemon=True)
@@ -87,7 +87,7 @@ def _once(parsed: argparse.Namespace) -> ReplicationStats:
 
 
 def _refuse_unknown_topics(parsed: argparse.Namespace) -> None:
-    """Raise `UnknownTopicOrPartitionError` for a topic that neither side has; one that is followed may come later."""
+    """Raise `UnknownTopicOrPartitionError` for a topic that neither side has. With `--follow` it may come later."""
     sides = [*catalog.real_paths(parsed.source), *filter(fs.exists, catalog.real_paths(parsed.target))]
     known = {entry.topic for side in sides for entry in catalog.look([side]).entries}
     for topic in parsed.topic or ():
@@ -96,7 +96,7 @@ def _refuse_unknown_topics(parsed: argparse.Namespace) -> None:
 
 
 def _follow(parsed: argparse.Namespace) -> tuple[ReplicationStats, int]:
-    """Follow until a signal comes, or following fails; the last facts, and the exit code of the signal."""
+    """Follow until a signal, or until following fails; return the last stats and the exit code of the signal."""
     told = _Told()
     with (
         Stopping() as stopping,
@@ -117,13 +117,13 @@ def _follow(parsed: argparse.Namespace) -> tuple[ReplicationStats, int]:
 
 
 class _Told:
-    """Which truncations have been printed."""
+    """Remembers which truncations have been printed."""
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
 
     def news(self, facts: Mapping[str, Any]) -> Iterator[str]:
-        """A line for each truncation since the last call."""
+        """Yield a line for each truncation since the last call."""
         for name, partition in facts["partitions"].items():
             truncations = partition.get("truncations", [])
             for cut in truncations[self._count.get(name, 0) :]:
@@ -135,7 +135,7 @@ class _Told:
 
 
 def _failures(facts: Mapping[str, Any]) -> list[str]:
-    """What has not been copied, each with the reason."""
+    """Return a line for each topic and partition that is not copied, with the reason."""
     found = [f"{name}: {part['failure']}" for name, part in facts["partitions"].items() if part["failure"]]
     found += [f"{topic}: {reason}" for topic, reason in facts["failures"].items()]
     return found + ([facts["failure"]] if facts["failure"] else [])

@@ -1,4 +1,4 @@
-"""`kstore restore`: a directory of logs out of a backup, as of any moment that the backup has."""
+"""`kstore restore`: restores a directory of logs from a backup, as of any time that the backup has."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ _EXAMPLES = """examples:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code."""
     parsed = _parser().parse_args(arguments)
     choice: dict[str, Any] = {
         "until": None if parsed.until is None else command_times.parse(parsed.until),
@@ -59,7 +58,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _show(plan: Restored, parsed: argparse.Namespace) -> None:
-    """Say what a restore will do; the line that comes first tells of when the state is."""
+    """Say what a restore will do; the first line has the time of the state."""
     if parsed.json:
         output.json_line(_facts(plan))
         return
@@ -97,7 +96,7 @@ def _facts(done: Restored) -> dict[str, Any]:
 
 
 def _offsets(texts: list[str]) -> dict[tuple[str, int], int] | None:
-    """Read `orders-0=1200` and the like; None without any."""
+    """Parse arguments such as `orders-0=1200`; None if there are none."""
     found: dict[tuple[str, int], int] = {}
     for text in texts:
         name, _, digits = text.rpartition("=")

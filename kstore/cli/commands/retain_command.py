@@ -1,4 +1,4 @@
-"""`kstore retain`: one pass of retention now, or with `--dry-run` what it would delete, and why."""
+"""`kstore retain`: applies retention once now, or with `--dry-run` says what it would delete, and why."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ _BROKERS_DEFAULT = (
 
 
 class _Done(NamedTuple):
-    """The segments of a partition that were (or would be) deleted, and why the next one stays."""
+    """The segments of a partition that were deleted, or with `--dry-run` would be; and why the next one is kept."""
 
     gone: list[Deletion]
     stays: Outlook | None
     own: dict[str, tuple[Any, Any]]
-    """Settings that were given and that the topic has of its own: its value, which holds, and the given one."""
+    """Given settings that the topic overrides: the topic's value, which is used, and the given one."""
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code: 1 if a partition had an error."""
+    """Run the subcommand and return its exit code: 1 if a partition had an error."""
     parser = partition_pass.parser(
         "retain", _ABOUT, _EXAMPLES, "say what would be deleted; take no lock and change nothing"
     )
     partition_pass.add_settings(parser, "retention.ms", "retention.bytes")
     asked = parser.parse_args(arguments)
-    warnings.simplefilter("ignore", ConfigWarning)  # they are about the long run, and this is one pass
+    warnings.simplefilter("ignore", ConfigWarning)  # they are about long-term effects, and this is one pass
     paths = list(dict.fromkeys(each for path in asked.paths for each in _partitions_of_topic(path)))
     partitions = [path for path in paths if _is_partition(path)]
     if partitions and asked.topic:
@@ -79,12 +79,12 @@ def run(arguments: list[str]) -> int:
 
 
 def _partitions_of_topic(path: str) -> list[str]:
-    """The partitions' directories of a topic, `DIR/TOPIC`; a directory that is there stands for itself."""
+    """Return the directories of the partitions of a topic, `DIR/TOPIC`; for an existing directory only itself."""
     return [path] if fs.exists(path) else [entry.path for entry in command_paths.find(path).entries]
 
 
 def _is_partition(path: str) -> bool:
-    """Whether the directory is one partition's: named so, and with a log in it."""
+    """Whether the directory is a partition's, by its name and its files."""
     parsed = [names.parse_file_name(name) for name in fs.listdir(path)]
     has_log = any(name is not None and name.kind == names.LOG for name in parsed)
     return has_log and names.is_partition_name(os.path.basename(os.path.abspath(path)))
@@ -104,7 +104,7 @@ def _retain(asked: argparse.Namespace, log: Log) -> _Done:
 
 
 def _own_settings(config: LogConfig, given: dict[str, str]) -> dict[str, tuple[Any, Any]]:
-    """The settings that were given, under a topic's name or a broker's, and that do not hold for a log."""
+    """Return the given settings, under a topic's or a broker's name, that are not in force for a log."""
     asked, default = LogConfig.resolve(given), LogConfig.resolve(None)
     values = {
         row.name: [getattr(each, row.attribute) for each in (config, asked, default)] for row in LogConfig.settings
@@ -141,7 +141,7 @@ def _print(results: list[Result[_Done]], dry_run: bool, totals: dict[str, int]) 
 
 
 def _when(stays: Outlook) -> str:
-    """When retention deletes the segment, as far as that is known."""
+    """Say when retention will delete the segment, if that is known."""
     ways = []
     if stays.due_ms is not None:
         ways.append(f"from {times.show(stays.due_ms)} on")

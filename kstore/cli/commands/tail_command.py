@@ -1,4 +1,4 @@
-"""`kstore tail`: the last records of a partition or a topic, and those to come."""
+"""`kstore tail`: prints the last records of a partition or a topic, and optionally new ones as they are appended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ _EXAMPLES = """examples:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and give its exit code."""
     parser = cat_command.parser("tail", _ABOUT, _EXAMPLES, last=10)
     parser.add_argument("-f", "--follow", action="store_true", help="wait for more records")
     parser.add_argument(

@@ -32,7 +32,7 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the subcommand and give its exit code: 1 if anything is wrong."""
+    """Run the subcommand and return its exit code: 1 if anything is wrong."""
     parser = command_options.Parser("verify", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC, DIR/TOPIC-P or a file")
     parser.add_argument("--records", action="store_true", help="also decompress batches, to check their records")
@@ -62,7 +62,7 @@ def _threads(value: str) -> int:
 
 
 def summary(report: Report, *, notes_shown: bool) -> str:
-    """The last line: how much was checked, and the number of errors. Where single files were, no count is 0."""
+    """Return the last line: what was checked, and the number of errors. For single files it leaves out counts of 0."""
     notes = len(report.findings) - report.errors
     nouns = ("file", "partition", "segment", "batch", "record")
     counts = (report.files, report.partitions, report.segments, report.batches, report.records)

@@ -1,6 +1,6 @@
-"""Files of rows for `kstore ingest`: CSV, JSON lines, Parquet and Arrow, as columns of records, piece by piece.
+"""Reads files of rows for `kstore ingest` as columns of records: CSV, JSON lines, Parquet and Arrow.
 
-A source gives `Rows`, which `Store.append_columns` takes, and holds one piece at a time. PyArrow reads the files; JSON
-lines are read without it. Invariant: an error names the file and the row, and what can be seen when a file is
-opened (its columns, their types) is checked before anything is appended.
+A source yields `Rows` for `Store.append_columns`, and holds one piece in memory at a time. JSON lines need no PyArrow.
+Invariant: an error names the file and the row, and the columns of a file and their types are checked when it is opened,
+before anything is appended.
 """

@@ -1,4 +1,4 @@
-"""Parquet files, Arrow files and Arrow streams, read by PyArrow."""
+"""Reads Parquet files, Arrow files and Arrow streams with PyArrow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Arrow", "ArrowStream", "Parquet"]
 
 
 _DICTIONARY_ENCODINGS = frozenset(("PLAIN", "PLAIN_DICTIONARY", "RLE", "RLE_DICTIONARY", "BIT_PACKED"))
-_UNKNOWN_ROWS = 1024  # of values that share their beginnings
+_UNKNOWN_ROWS = 1024  # read at a time if an encoding may store the shared prefixes of values once
 
 
 class Parquet(Source):
@@ -35,7 +35,7 @@ class Parquet(Source):
         self._check_sizes()
         names, self._has_others = _dictionary_columns(self._file.metadata)
         self._file.close()
-        # A few bytes of a dictionary may stand for gigabytes of rows: they are cut before it is replaced by its values.
+        # A small dictionary may expand to gigabytes of rows, so batches are sliced before it is replaced by its values.
         with _named_errors(self, self._pa):
             self._file = self._pa.parquet.ParquetFile(path, read_dictionary=names)
 
@@ -43,7 +43,7 @@ class Parquet(Source):
         self._file.close()
 
     def _check_sizes(self) -> None:
-        """Raise where the footer tells of values that are too large for a row."""
+        """Raise if the footer shows values that are too large for a row."""
         meta = self._file.metadata
         for number in range(meta.num_row_groups):
             group = meta.row_group(number)
@@ -57,7 +57,7 @@ class Parquet(Source):
                     )
 
     def _check_nulls(self) -> None:
-        """Raise where the statistics tell of nulls in the column of timestamps."""
+        """Raise if the statistics show nulls in the column of timestamps."""
         name, meta, first = self.mapping.timestamp, self._file.metadata, 1
         for group_number in range(meta.num_row_groups):
             group = meta.row_group(group_number)
@@ -89,7 +89,7 @@ class Parquet(Source):
 
 
 def _dictionary_columns(meta: Any) -> tuple[list[str], bool]:
-    """The columns of bytes to be read as dictionaries, and whether other columns may be larger than they look."""
+    """Return the columns of bytes to read as dictionaries, and whether others may expand beyond their stored size."""
     names: dict[str, None] = {}
     others = set()
     for group in map(meta.row_group, range(meta.num_row_groups)):
@@ -102,10 +102,10 @@ def _dictionary_columns(meta: Any) -> tuple[list[str], bool]:
 
 
 class _Batches(Source):
-    """Record batches of any size, cut to pieces."""
+    """Yields record batches of any size in pieces."""
 
     def _cut(self, batch: Any, first: int) -> Iterator[Rows]:
-        batch.validate(full=True)  # the offsets and lengths in the file may be anything
+        batch.validate(full=True)  # the file may contain any offsets and lengths
         rows = max(1, min(row_source.BATCH_ROWS, row_source.BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)))
         if self.mapping.value is not None:
             batch = batch.select(list(self.mapping.columns))
@@ -118,7 +118,7 @@ class _Batches(Source):
 
 
 class Arrow(_Batches):
-    """One Arrow file, or a file that holds an Arrow stream."""
+    """One Arrow file, or a file that contains an Arrow stream."""
 
     def __init__(self, path: str, mapping: Mapping, progress: Progress) -> None:
         super().__init__(path, mapping)
@@ -179,13 +179,13 @@ class ArrowStream(_Batches):
 
 @contextlib.contextmanager
 def _named_errors(source: Source, pa: Any) -> Iterator[None]:
-    """Raise PyArrow's errors about a file's bytes as errors that name the file."""
+    """Turn PyArrow's errors about a file's contents into errors that name the file."""
     try:
         yield
     except (pa.ArrowException, pa.ArrowInvalid) as error:
         raise source.wrong(" ".join(str(error).split())) from None
     except OSError as error:
-        # Errors of the system have a number; those of PyArrow about a file's bytes have none.
+        # System errors have an errno; PyArrow's errors about a file's contents have none.
         if error.errno is not None:
             raise
         raise source.wrong(" ".join(str(error).split())) from None

@@ -1,4 +1,4 @@
-"""Record batches of PyArrow as rows: their types checked, their columns in the form that `append_columns` takes."""
+"""Converts record batches of PyArrow to the columns that `append_columns` takes, and checks their types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _pyarrow() -> Any:
 
 
 def check_types(source: Source, schema: Any) -> None:
-    """Raise for columns of timestamps and of headers whose types cannot be that."""
+    """Raise `InvalidRecordError` if the column of timestamps or headers has an unsuitable type."""
     types, mapping = _pyarrow().types, source.mapping
     if mapping.timestamp is not None:
         kind = schema.field(mapping.timestamp).type
@@ -36,14 +36,14 @@ def check_types(source: Source, schema: Any) -> None:
         if not (types.is_map(kind) or (is_list and types.is_struct(kind.value_type))):
             raise source.wrong(f"column {mapping.headers!r} is of type {kind}; a map, or a list of structs, is wanted")
         try:
-            # Only the append knows which keys and values it takes: show it an array of that type, without rows.
+            # Only the append knows which keys and values it accepts: try an array of that type without rows.
             _arrow.Source(f"column {mapping.headers!r}", "headers", _pyarrow().chunked_array([], kind))
         except (TypeError, InvalidColumnError) as error:
             raise source.wrong(str(error)) from None
 
 
 def cut(source: Source, batch: Any, first: int) -> Iterator[Any]:
-    """Slices of a record batch whose rows have no more than `BATCH_BYTES` without dictionaries, or are one row."""
+    """Yield slices of a record batch that have at most `BATCH_BYTES` without dictionaries, or a single row."""
     size = sum(map(_decoded_bytes, batch.columns))
     if size <= row_source.BATCH_BYTES or batch.num_rows <= 1:
         if size > row_source.ROW_BYTES:
@@ -56,7 +56,7 @@ def cut(source: Source, batch: Any, first: int) -> Iterator[Any]:
 
 
 def _decoded_bytes(array: Any) -> int:
-    """The bytes of an array whose dictionaries are replaced by their values."""
+    """Return the size of an array after its dictionaries are replaced by their values."""
     pa = _pyarrow()
     types, kind = pa.types, array.type
     if isinstance(array, pa.ExtensionArray):
@@ -70,7 +70,7 @@ def _decoded_bytes(array: Any) -> int:
 
 
 def rows_of(source: Source, batch: Any, first: int, numbers: frozenset[int] = frozenset()) -> Rows:
-    """Make rows of a record batch, whose row 0 is row `first` of its file; columns `numbers` are numbers as text."""
+    """Convert a record batch whose row 0 is row `first` of its file; the columns `numbers` hold numbers as text."""
     pa, mapping = _pyarrow(), source.mapping
 
     def column(name: str) -> Any:
@@ -92,9 +92,9 @@ def rows_of(source: Source, batch: Any, first: int, numbers: frozenset[int] = fr
 
 
 def _times(source: Source, array: Any, first: int) -> tuple[Any, tuple[int, int] | None]:
-    """A column as timestamps that `append_columns` takes, and the span of its milliseconds.
+    """Return a column as timestamps for `append_columns`, and its range in milliseconds.
 
-    An error names the row of one that is out of range.
+    An error names the row of a timestamp that is out of range.
     """
     pa = _pyarrow()
     times = _as_times(source, array, first)
@@ -110,13 +110,13 @@ def _times(source: Source, array: Any, first: int) -> tuple[Any, tuple[int, int]
             row = first + pa.compute.index(numbers, extreme).as_py()
             shown = str(times[row - first].value if not pa.types.is_integer(kind) else extreme)
             raise source.wrong(f"column {source.mapping.timestamp!r} is {shown!r}: {OUT_OF_RANGE}", row)
-    if -1 in extremes:  # no time
+    if -1 in extremes:  # no timestamp
         extremes = list(pa.compute.min_max(numbers.filter(pa.compute.not_equal(numbers, -1))).as_py().values())
     return times, None if None in extremes else (int(extremes[0] * scale // 1), int(extremes[1] * scale // 1))
 
 
 def _as_times(source: Source, array: Any, first: int) -> Any:
-    """A column as `append_columns` takes timestamps; their range is not checked here."""
+    """Return a column as timestamps for `append_columns`, without a check of their range."""
     pa = _pyarrow()
     pc, name, unit = pa.compute, source.mapping.timestamp, source.mapping.unit
     if pa.types.is_dictionary(array.type):

@@ -1,7 +1,7 @@
-"""CSV files, parsed by PyArrow: every cell as bytes, so that a value is written as it stands.
+"""Reads CSV files with PyArrow. Every cell is read as bytes, so that values are written unchanged.
 
-PyArrow gets pieces in memory that end where a row does, and no file: a thread of PyArrow that reads a Python file is
-not joined after an error, and aborts the process if it still reads when the interpreter ends.
+PyArrow is passed pieces in memory that end with a whole row, not a file: after an error PyArrow does not join its
+thread that reads a Python file, and this thread aborts the process if it still reads when the interpreter exits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Csv(Source):
         self._names = names
         self._refused: list[Any] = []
         self._line = 1
-        """Where the next piece begins."""
+        """The first line of the next piece."""
 
     def close(self) -> None:
         self._text.close()
@@ -66,7 +66,7 @@ class Csv(Source):
             yield arrow_rows.rows_of(self, batch, first, numbers)
 
     def _batches(self) -> Iterator[tuple[Any, frozenset[int], int]]:
-        """Record batches, each with the columns that hold numbers, and with the number of its first line."""
+        """Yield record batches, each with the columns that hold numbers and the number of its first line."""
         whole = self.mapping.value is None
         numbers = None
         self._line = first = 1 if self.mapping.names else 2
@@ -86,7 +86,7 @@ class Csv(Source):
                 self._line = first = first + batch.num_rows
 
     def _whole_rows(self) -> Iterator[bytes]:
-        """Pieces of the file that end where a row does."""
+        """Yield pieces of the file that end with a whole row."""
         quotes = text_files.Quotes(self._delimiter)
         piece, self._start = self._start, b""
         while piece:
@@ -105,10 +105,10 @@ class Csv(Source):
             piece = rest + more if more else b""
 
     def _parse(self, piece: bytes, names: list[str] | None) -> list[Any]:
-        """The record batches of a piece; without `names` its first line has them."""
+        """Return the record batches of a piece; without `names` its first line has the names of the columns."""
         pa, mapping = self._pa, self.mapping
         if names is not None:
-            piece = b"\n" + piece  # an empty line, so that no byte order mark is looked for where a row begins
+            piece = b"\n" + piece  # an empty line, so that the start of a row is not taken as a byte order mark
         table = pa.csv.read_csv(
             pa.BufferReader(piece),
             read_options=pa.csv.ReadOptions(use_threads=False, block_size=len(piece) + 1, column_names=names),
@@ -126,7 +126,7 @@ class Csv(Source):
         return list(table.to_batches())
 
     def _named(self, error: Exception, first: int, before: int) -> InvalidRecordError:
-        """The error about a piece whose first row is in line `first`, and that has `before` lines before it."""
+        """Return the error for a piece whose first row is line `first`, and that has `before` lines before it."""
         if self._refused:
             row = self._refused[0]
             count = f"{row.actual_columns} {'column' if row.actual_columns == 1 else 'columns'}"

@@ -1,4 +1,4 @@
-"""JSON lines, read without PyArrow: by orjson where it is installed, else by Python's own reader."""
+"""Reads JSON lines without PyArrow: with orjson if it is installed, otherwise with Python's `json`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kstore.cli.sources.timestamps import milliseconds_of
 
 __all__ = ["JsonLines"]
 
-_LONG = re.compile(rb"[0-9]{19}")  # a line without such a run of digits has no number beyond 64 bits
+_LONG = re.compile(rb"[0-9]{19}")  # a line without this many digits in a row has no number beyond 64 bits
 
 
 class JsonLines(Source):
-    """Each line is an object. A column is a field of it, or as base64 its field of that name with `_base64` behind."""
+    """One file, with an object in each line. A column NAME is the field NAME, or NAME_base64 decoded from base64."""
 
     word = "line"
 
@@ -44,7 +44,7 @@ class JsonLines(Source):
             return self._text.readlines(row_source.PIECE_BYTES)
 
     def _check_columns(self) -> None:
-        """Raise for a column that no row of the first piece has: a single row may leave out what is null."""
+        """Raise if no row of the first piece has a column; a single row may lack it, which means null."""
         missing = set(self.mapping.columns)
         names: dict[str, None] = {}
         for row in map(self._object, range(1, len(self._ahead) + 1), self._ahead):
@@ -64,7 +64,7 @@ class JsonLines(Source):
             self._ahead = self._read()
 
     def _object(self, number: int, line: bytes) -> dict[str, Any] | None:
-        """A line's object; None for an empty line."""
+        """Parse a line's object; None for an empty line."""
         if line.isspace() or not line:
             return None
         try:
@@ -76,7 +76,7 @@ class JsonLines(Source):
         return row
 
     def _with_exact_numbers(self, row: dict[str, Any], line: bytes) -> dict[str, Any]:
-        """The row with its whole numbers as they stand: orjson makes floats of those beyond 64 bits."""
+        """Return the row with exact whole numbers: orjson turns those beyond 64 bits into floats."""
         for name in self.mapping.columns:
             if isinstance(row.get(name), float | list | dict) and _LONG.search(line):
                 try:
@@ -126,7 +126,7 @@ def _span(times: list[int]) -> tuple[int, int] | None:
 
 
 def _json_reader() -> tuple[Callable[[bytes], Any], type[ValueError]]:
-    """The fastest installed reader of JSON, and the error that it raises."""
+    """Return the fastest installed parser of JSON, and the error that it raises."""
     with contextlib.suppress(ImportError):
         import orjson
 
@@ -136,7 +136,7 @@ def _json_reader() -> tuple[Callable[[bytes], Any], type[ValueError]]:
 
 
 def _exact_reader() -> Callable[[bytes], Any]:
-    """Python's own reader, which keeps whole numbers of any size."""
+    """Return a parser that keeps whole numbers of any size."""
 
     def refuse(text: str) -> Any:
         raise ValueError(f"{text} is not in JSON")
@@ -146,7 +146,7 @@ def _exact_reader() -> Callable[[bytes], Any]:
 
 
 def _cell(row: dict[str, Any], name: str) -> bytes | None:
-    """A field as bytes: text as it is, everything else as JSON."""
+    """Return a field as bytes: text unchanged, everything else as JSON."""
     value = row.get(name)
     if isinstance(value, str):
         return value.encode()
@@ -165,7 +165,7 @@ def _cell(row: dict[str, Any], name: str) -> bytes | None:
 
 
 def _headers(value: Any, name: str) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers as `kstore cat --json` prints them, or an object of names and text."""
+    """Return headers from the form that `kstore cat --json` prints, or from an object of names and text."""
     if value is None:
         return ()
     if isinstance(value, dict):

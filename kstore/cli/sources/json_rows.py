@@ -1,7 +1,7 @@
-"""Rows of an Arrow record batch as JSON objects, a binary value each, under the columns' names.
+"""Converts the rows of an Arrow record batch to JSON objects with the columns' names, as one binary column.
 
-The compiled core writes bytes, text and whole numbers from the columns' own memory. PyArrow casts other types to text,
-whole columns at a time. Only lists and structs become Python objects.
+The compiled core writes bytes, text and whole numbers from the columns' memory. PyArrow casts whole columns of other
+types to text. Only lists and structs become Python objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _pyarrow() -> Any:
 
 
 def encode(batch: Any, numbers: Collection[int] = ()) -> Any:
-    """Make a binary column of the batch's rows; what is a number in the columns `numbers` of text is written as one."""
+    """Return a binary column of the batch's rows as JSON; text in the columns `numbers` is written as numbers."""
     pa = _pyarrow()
     fields: list[tuple[str, Any, Column]] = []
     for index, name in enumerate(batch.schema.names):
@@ -36,17 +36,17 @@ def encode(batch: Any, numbers: Collection[int] = ()) -> Any:
 
 
 def number_columns(batch: Any) -> frozenset[int]:
-    """Which columns of bytes hold JSON numbers in all rows that are not null."""
+    """Return the indexes of the columns of bytes that hold a JSON number or null in every row."""
     return frozenset(index for index, array in enumerate(batch.columns) if _json_columns.are_numbers(column(array, "")))
 
 
 def column(array: Any, name: str, role: str = "value") -> Column:
-    """An Arrow array as the compiled core takes it."""
+    """Return an Arrow array in the form that the compiled core takes."""
     return next(_arrow.Source(f"column {name!r}", role, array))[role]
 
 
 def octets(array: Any) -> Any:
-    """A column as keys and values take it: bytes and text as they are, numbers and moments as text, lists as JSON."""
+    """Convert a column to keys or values: bytes and text unchanged, numbers and times as text, lists as JSON."""
     pa = _pyarrow()
     if pa.types.is_dictionary(array.type) and not _is_octets(array.type.value_type):
         array = array.dictionary_decode()
@@ -55,7 +55,7 @@ def octets(array: Any) -> Any:
 
 
 def not_finite(array: Any) -> tuple[int, int]:
-    """How many values of a column are NaN or infinite, and in which row the first is."""
+    """Return how many values of a column are NaN or infinite, and the row of the first one."""
     pa = _pyarrow()
     leaves = _floats_of(array)
     count = sum(
@@ -68,7 +68,7 @@ def not_finite(array: Any) -> tuple[int, int]:
 
 
 def _floats_of(array: Any) -> list[Any]:
-    """The arrays of floating-point numbers in an array."""
+    """Return the arrays of floating-point numbers in an array."""
     pa = _pyarrow()
     types, kind = pa.types, array.type
     if isinstance(array, pa.ExtensionArray):
@@ -81,7 +81,7 @@ def _floats_of(array: Any) -> list[Any]:
 
 
 def parts(array: Any) -> list[Any]:
-    """The arrays that a list, a map or a struct is made of, of its own rows alone; none for other types."""
+    """Return the child arrays of a list, map or struct, for its own rows only; none for other types."""
     types, kind = _pyarrow().types, array.type
     if types.is_map(kind) and len(array):
         start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
@@ -93,7 +93,7 @@ def parts(array: Any) -> list[Any]:
 
 
 def _field(array: Any) -> tuple[Any, Any]:
-    """How a column is written in JSON, and the column for that."""
+    """Return how a column is written in JSON, and the column converted for that."""
     pa = _pyarrow()
     types = pa.types
     if isinstance(array, pa.ExtensionArray):
@@ -132,7 +132,7 @@ def _is_octets(kind: Any) -> bool:
 
 
 def _floats(array: Any) -> Any:
-    """The shortest text for each number; null for infinities and NaN, which JSON does not have."""
+    """Return the shortest text for each number; null for infinities and NaN, which JSON does not have."""
     pa = _pyarrow()
     if pa.types.is_float16(array.type):
         array = array.cast(pa.float32())
@@ -140,7 +140,7 @@ def _floats(array: Any) -> Any:
 
 
 def _moments(array: Any) -> Any:
-    """ISO 8601; a column with a zone is in UTC, with a Z."""
+    """Return times as ISO 8601; a column with a time zone is converted to UTC, with a Z."""
     pa = _pyarrow()
     if array.type.tz is not None:
         array = array.cast(pa.timestamp(array.type.unit, "UTC"))
@@ -152,7 +152,7 @@ def _dumped(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The value with None for infinities and NaN."""
+    """Return the value with infinities and NaN replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Chooses the source of a file: by the format that the user gives, or by the file's name."""
+"""Chooses the source for a file, by the given format or the file's name."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _COMPRESSED = ("gz", "bz2", "zst")
 
 
 def open_source(path: str, mapping: Mapping, format: str | None, progress: Progress) -> Source:
-    """Open a file, or standard input for `-`, and check what it says about its columns.
+    """Open a file, or standard input for `-`, and check its columns.
 
-    Without a `format` the file's name tells it. `progress` is called with the bytes that were read. Raises
+    Without `format` the file's name decides. `progress` is called with the number of bytes read. Raises
     `InvalidRecordError`, `ConfigError` and `OSError`.
     """
     kind = format or _format_of(path)
@@ -34,7 +34,7 @@ def open_source(path: str, mapping: Mapping, format: str | None, progress: Progr
     if kind == "parquet":
         raise ConfigError("a Parquet file is read from its end: it cannot come through standard input")
     name = "standard input" if path == "-" else path
-    # Not through sys.stdin: a thread that waits in Python's own buffer keeps its lock, and could not be left behind.
+    # Not through sys.stdin: a thread that waits in its buffer holds a lock, and the process could not exit then.
     file = io.FileIO(0, closefd=False) if path == "-" else io.FileIO(path)
     if kind == "arrow":
         return ArrowStream(name, mapping, file, progress)

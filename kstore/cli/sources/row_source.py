@@ -1,4 +1,4 @@
-"""What every source of rows shares: which columns make a record, pieces of rows, and errors that name file and row."""
+"""The base class of sources of rows: the mapping of columns to records, pieces of rows, errors with file and row."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kstore.errors import InvalidRecordError
 
 __all__ = ["BATCH_BYTES", "BATCH_ROWS", "PIECE_BYTES", "ROW_BYTES", "Mapping", "Progress", "Rows", "Source"]
 
-PIECE_BYTES = 8 << 20  # of a text file at a time
-BATCH_BYTES, BATCH_ROWS = 16 << 20, 1 << 17  # of a Parquet or Arrow file at a time
-ROW_BYTES = 64 << 20  # the most that a row of a Parquet file may have
+PIECE_BYTES = 8 << 20  # read at a time from a text file
+BATCH_BYTES, BATCH_ROWS = 16 << 20, 1 << 17  # read at a time from a Parquet or Arrow file
+ROW_BYTES = 64 << 20  # the largest row of a Parquet file
 
 Progress = Callable[[int], object]
-"""Called with the number of bytes that were read since the last call."""
+"""Called with the number of bytes read since the last call."""
 
 
 @dataclass(frozen=True)
@@ -25,24 +25,24 @@ class Mapping:
 
     key: str | None = None
     value: str | None = None
-    """None: the whole row as JSON."""
+    """None for the whole row as JSON."""
     timestamp: str | None = None
     headers: str | None = None
     unit: str = "ms"
     delimiter: str = ""
     names: tuple[str, ...] = ()
-    """The columns of a CSV file that has no line with their names."""
+    """The column names of a CSV file that has no header line."""
     nulls: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that a file must have, each once."""
+        """The columns that a file must have, without duplicates."""
         named = (self.key, self.value, self.timestamp, self.headers)
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
 class Rows(NamedTuple):
-    """Some rows, as `append_columns` takes them; `first` is the number of the first one in its file, from 1 on."""
+    """Some rows, as `append_columns` takes them. `first` is the number of the first one in its file, counted from 1."""
 
     first: int
     size: int
@@ -51,14 +51,14 @@ class Rows(NamedTuple):
     timestamps: Any
     headers: Any
     span: tuple[int, int] | None = None
-    """The least and the greatest timestamp, -1 (none) left out; None where there is none."""
+    """The least and greatest timestamp, without -1 (no timestamp); None if there is none."""
 
 
 class Source(Closing):
     """One file. A context manager. Not thread-safe."""
 
     word = "row"
-    """What errors call its rows. The number of a CSV file's line is right while no cell has a line break in it."""
+    """The word for a row in errors. In a CSV file, line numbers are correct as long as no cell has a line break."""
 
     def __init__(self, name: str, mapping: Mapping) -> None:
         self.name = name
@@ -66,19 +66,19 @@ class Source(Closing):
         self._not_numbers: dict[str, tuple[int, int]] = {}
 
     def pieces(self) -> Iterator[Rows]:
-        """Read piece by piece; `InvalidRecordError` names the file and the row."""
+        """Yield the rows in pieces; raises `InvalidRecordError` naming the file and the row."""
         raise NotImplementedError
 
     def close(self) -> None:
         """Close the file."""
 
     def note_nulls(self, column: str, count: int, row: int) -> None:
-        """Note values that are NaN or infinite, the first in this row: they are written as null."""
+        """Note values that are written as null because they are NaN or infinite; the first is in this row."""
         before, first = self._not_numbers.get(column, (0, row))
         self._not_numbers[column] = (before + count, first)
 
     def cautions(self) -> Iterator[str]:
-        """What was written as null so far, in a line for each column."""
+        """Yield a warning for each column of which values were written as null so far."""
         for column, (count, row) in self._not_numbers.items():
             values = "1 value that is" if count == 1 else f"{count} values that are"
             first = f"in {self.word} {row}" if count == 1 else f"the first in {self.word} {row}"
@@ -90,7 +90,7 @@ class Source(Closing):
         return InvalidRecordError(f"{where}: {message}")
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Raise for a column that is missing, and for two columns of one name."""
+        """Raise `InvalidRecordError` if a column is missing, or two have the same name."""
         for name in names if self.mapping.value is None else self.mapping.columns:
             if names.count(name) > 1:
                 raise self.wrong(f"there are two columns {name!r}")

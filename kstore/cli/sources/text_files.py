@@ -1,6 +1,6 @@
-"""Reads text files: decompresses them, counts the bytes that were read, and finds the ends of rows of a CSV file.
+"""Reads text files: decompresses them, counts the bytes read, and finds the ends of rows in CSV files.
 
-Invariant: a compressed file that ends too early is an error, never a shorter file.
+Invariant: a truncated compressed file is an error, never a shorter file.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from kstore.cli.sources.row_source import Source
 
 __all__ = ["Counted", "Quotes", "named_errors", "unpacked"]
 
-_ZSTD_BYTES = 4096  # of a compressed file at a time: a few bytes may hold a block of 128 KiB
+_ZSTD_BYTES = 4096  # decompressed at a time: a few bytes may contain a block of 128 KiB
 
 
 @contextlib.contextmanager
 def named_errors(source: Source) -> Iterator[None]:
-    """Raise errors about the bytes of a compressed file, which `unpacked` reads, as errors that name the file."""
+    """Turn errors about a compressed file's contents, which `unpacked` reads, into errors that name the file."""
     try:
         yield
     except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # errors of the system have a number
+            raise  # system errors have an errno
         raise source.wrong(f"it cannot be unpacked: {error}") from error
 
 
@@ -55,7 +55,7 @@ class Counted(io.RawIOBase):
 
 
 def unpacked(file: io.FileIO, progress: Callable[[int], object]) -> BinaryIO:
-    """The file's text, decompressed if its first bytes are those of gzip, bzip2 or zstd."""
+    """Return the file's text, decompressed if it starts with the magic bytes of gzip, bzip2 or zstd."""
     counted = io.BufferedReader(Counted(file, progress), 1 << 20)
     start = counted.peek(4)
     plain: Any
@@ -71,7 +71,7 @@ def unpacked(file: io.FileIO, progress: Callable[[int], object]) -> BinaryIO:
 
 
 class _Zstd(io.RawIOBase):
-    """Reads zstd frames one after the other; `EOFError` where the last one is not complete."""
+    """Reads consecutive zstd frames; raises `EOFError` if the last one is incomplete."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -108,7 +108,7 @@ _QUOTE = ord('"')
 
 
 class Quotes:
-    """Where rows of a CSV file end. Only a quote at the start of a cell opens it; others are text."""
+    """Finds the ends of rows in a CSV file. Only a quote at the start of a cell opens it; other quotes are text."""
 
     def __init__(self, delimiter: str) -> None:
         ends = delimiter.encode() + b"\n\r"
@@ -116,12 +116,12 @@ class Quotes:
         self._ends[list(ends)] = True
         end, sign = re.escape(ends), re.escape(delimiter.encode())
         cell = b'(?>"(?:[^"]++|"")*+"[^%b]*+|[^"%b][^%b]*+|)' % (end, end, end)
-        # Before Python 3.11.5 "(?:...)*+" also takes what its last, failed round has read; "(?>...)*+" never does.
+        # Before Python 3.11.5 "(?:...)*+" also consumes what its last, failed iteration matched; "(?>...)*+" does not.
         self._rows = re.compile(b"(?>%b(?:%b%b)*+[\n\r])*+" % (cell, sign, cell))
         self._open = re.compile(b'(?>%b%b)*+"(?:[^"]++|"")*+' % (cell, sign))
 
     def end_of_rows(self, piece: bytes) -> int:
-        """The end of the last row that is whole, in a piece that begins where a row does; 0 if none is."""
+        """Return the end of the last whole row in a piece that starts with a row; 0 if there is none."""
         if b'"' not in piece:
             return max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
         signs = np.frombuffer(piece, np.uint8)
@@ -130,15 +130,15 @@ class Quotes:
         before = signs[opening - 1]
         if opening[0] == 0:
             before[0] = ord("\n")
-        if not (self._ends[before] | (before == _QUOTE)).all():  # a quote that is text: cell by cell
+        if not (self._ends[before] | (before == _QUOTE)).all():  # a quote is text: match cell by cell
             rows = self._rows.match(piece)
             return 0 if rows is None else rows.end()
-        # Every second quote opens a cell, or is the second of two.
+        # Every second quote, from the first on, opens a cell or is the second of a doubled quote.
         ends = np.flatnonzero((signs == ord("\n")) | (signs == ord("\r")))
         ends = ends[np.searchsorted(quotes, ends) % 2 == 0]
         return int(ends[-1]) + 1 if len(ends) else 0
 
     def are_open(self, rest: bytes) -> bool:
-        """Whether the row that begins a piece, and does not end in it, ends inside of quotes."""
+        """Whether `rest`, the start of a row, ends inside quotes."""
         opened = self._open.match(rest)
         return opened is not None and opened.end() == len(rest)

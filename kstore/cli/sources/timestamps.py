@@ -1,4 +1,4 @@
-"""Moments in JSON and in text, as Kafka's timestamps: numbers of a unit, or ISO 8601."""
+"""Converts times in JSON and text, numbers of a unit or ISO 8601, to Kafka's timestamps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["OUT_OF_RANGE", "UNITS", "milliseconds_of"]
 
 UNITS = {"s": 1000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
-"""How many milliseconds each unit of a timestamp has."""
+"""The milliseconds in each unit of a timestamp."""
 
 OUT_OF_RANGE = "before the epoch, or beyond 64 bits of milliseconds (-1 alone means none)"
 
@@ -23,9 +23,9 @@ _DECIMAL = re.compile(
 
 
 def milliseconds_of(value: Any, name: str, unit: str) -> int:
-    """Milliseconds since the epoch, from a number of `unit` or from ISO 8601 (in UTC unless it has a zone).
+    """Return the milliseconds since the epoch for a number of `unit` or ISO 8601 (in UTC unless it has a zone).
 
-    Raises `ValueError`, which names the column `name`.
+    Raises `ValueError` naming the column `name`.
     """
     if value is None:
         raise ValueError(f"column {name!r} is null, where each record needs a timestamp")
