@@ -80,8 +80,8 @@ def in_words(lag: Lag) -> str:
 class LagDisplay:
     """Shows the lags repeatedly. A context manager, which leaves the last table on the terminal. Not thread-safe.
 
-    `seconds` is the time between two calls of `show`; the default depends on the output. `ends` are the headings for the
-    two offsets of a lag.
+    `seconds` is the time between two calls of `show`; the default depends on the output. `ends` are the headings for
+    the two offsets of a lag.
     """
 
     def __init__(self, *, as_json: bool, seconds: float | None = None, ends: tuple[str, str] = FOLLOWER_ENDS) -> None:

@@ -1,8 +1,8 @@
-"""`Uploads`: uploads sealed segments to the object store, in threads of its own.
+"""`Uploads`: uploads sealed segments to the object store, in background threads.
 
-If the store can create objects from parts, a job reads each file once. Otherwise it reads a large file twice, first for
-its checksum. Invariant: then the manifest announces the object's name, length and checksum before the upload, so that
-no later writer uses the name for other bytes while a request of this writer may still be under way.
+Small files are read once, large files also if the store can create a new object from parts. Other large files are read
+twice, first for the checksum. Invariant: the manifest announces name, length and checksum of these before the upload,
+so that no later writer uses the name for other bytes while a request of this writer may still be under way.
 """
 
 from __future__ import annotations
