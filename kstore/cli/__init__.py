@@ -25,22 +25,22 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, str] = {
     "append": "append lines or JSON lines from standard input",
-    "backup": "send a directory of logs to an object store, once or again and again",
+    "backup": "back up a directory of logs to an object store, once or continuously",
     "become-leader": "let a follower take over, with a new leader epoch",
     "cat": "print the records of a partition or a topic",
     "compact": "clean logs by key now, or say what that would do, and why nothing is cleaned",
     "config": "list settings, or print the values in force, with warnings",
-    "describe": "show the contents of a directory of logs, a topic, a partition",
+    "describe": "show the contents of a directory of logs, a topic or a partition",
     "dump": "print log, index and snapshot files as Kafka's dump tool does",
     "export": "write records to a Parquet, Arrow or JSON lines file",
     "ingest": "append the rows of CSV, JSON lines, Parquet or Arrow files",
     "offsets": "print where partitions start, end, or reach a time",
-    "repair": "mend damaged logs, after saying what would be lost",
-    "replicate": "copy a directory of logs, and follow it",
-    "restore": "make a directory of logs out of a backup, as of any moment it has",
+    "repair": "repair damaged logs, after saying what would be lost",
+    "replicate": "copy a directory of logs, once or continuously",
+    "restore": "restore a directory of logs from a backup, as of any time it covers",
     "retain": "delete old segments now, or say which would be deleted and why",
-    "tail": "print the last records, and new ones as they come",
-    "verify": "check everything that can be wrong with logs and their files",
+    "tail": "print the last records, and new ones as they are appended",
+    "verify": "check logs and their files for errors",
 }
 
 _READING = ("cat", "config", "describe", "dump", "offsets", "tail")
@@ -189,4 +189,4 @@ def _version() -> str:
 
 def _overview() -> str:
     lines = [_USAGE, "", "commands:", *(f"  {name:15}{what}" for name, what in COMMANDS.items())]
-    return "\n".join([*lines, "", "kstore COMMAND --help tells more about a command, with examples."])
+    return "\n".join([*lines, "", "kstore COMMAND --help describes a command, with examples."])

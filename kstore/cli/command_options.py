@@ -77,7 +77,7 @@ def add_isolation(parser: argparse.ArgumentParser) -> None:
         "--isolation",
         choices=("read_uncommitted", "read_committed"),
         default="read_uncommitted",
-        help="read_committed leaves out records of open and of aborted transactions",
+        help="read_committed leaves out records of open and aborted transactions",
     )
 
 
@@ -90,10 +90,10 @@ def add_range(parser: argparse.ArgumentParser, *, also_until: Sequence[str] = ()
     """Add the options for a range of records; return the group of options for its start, which exclude each other."""
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
-        "-o", *OFFSET, dest="offset", type=whole(0), metavar="N", help="begin at this offset in each partition"
+        "-o", *OFFSET, dest="offset", type=whole(0), metavar="N", help="start at this offset in each partition"
     )
     start.add_argument(
-        *FROM, dest="since", metavar="TIME", help=f"begin at the first record of a time: {command_times.HELP}"
+        *FROM, dest="since", metavar="TIME", help=f"start at the first record at or after a time: {command_times.HELP}"
     )
     parser.add_argument(
         *UNTIL, *also_until, dest="until", metavar="TIME", help="leave out records at or after this time"

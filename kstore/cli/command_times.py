@@ -29,6 +29,6 @@ def parse(text: str, now_ms: int | None = None) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text[:60]!r} is no moment: {HELP}") from None
+        raise ConfigError(f"{text[:60]!r} is no time: {HELP}") from None
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -454,4 +454,4 @@ def test_cat_latest_refuses_what_has_no_meaning_with_it(accounts: Path, run: Cal
     assert b"--as-of goes with --latest" in run("cat", path, "--as-of", 0, code=2)
     assert b"the year is beyond" in run("cat", path, "--latest", "--as-of", 10**17, code=1)
     assert b"offset 99 is not in the log" in run("cat", path, "--latest", "--to-offset", 99, code=1)
-    assert b"is no moment" in run("cat", path, "--latest", "--as-of", "noon", code=1)
+    assert b"is no time" in run("cat", path, "--latest", "--as-of", "noon", code=1)

@@ -78,7 +78,7 @@ def test_a_mistake_names_the_option(
     assert cli.main([command, str(events), *more, "--until-offset", "x"]) != 0
     assert "--until-offset" in capsys.readouterr().err
     assert cli.main([command, str(events), *more, "--until", "soon"]) != 0
-    assert "'soon' is no moment" in capsys.readouterr().err
+    assert "'soon' is no time" in capsys.readouterr().err
 
 
 # --- the reader goes away ---------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_a_command_line_that_cannot_be_understood_is_code_2(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--until", "soon"], "'soon' is no moment"),
+        (["--until", "soon"], "'soon' is no time"),
         (
             ["--until", "2013-06-01T11:59"],
             "11:59:00.000Z: every time is kept from 2013-06-01T12:00:00.000Z on",

@@ -18,8 +18,8 @@ from kstore.store.store import Store
 __all__ = ["run"]
 
 _ABOUT = """\
-Append a record for each line of standard input: to one partition (DIR/TOPIC-P, made if it is missing), or to a topic
-(DIR/TOPIC), where the key decides about the partition as in Kafka's producer. The settings that a store keeps for the
+Append a record for each line of standard input: to one partition (DIR/TOPIC-P, created if it is missing), or to a topic
+(DIR/TOPIC), in which the key selects the partition as in Kafka's producer. The settings that a store keeps for the
 topic are in force. All records are on the disk when the command ends."""
 _EXAMPLES = """examples:
   echo hello | kstore append data/events-0

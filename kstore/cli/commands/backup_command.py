@@ -21,18 +21,18 @@ from kstore.store import catalog
 __all__ = ["run"]
 
 _ABOUT = """\
-Send what is new in the log directories of one store, or of a broker, to an object store: S3, GCS, Azure, or a
-directory. Only what was flushed is sent, so that a backup never has a record that a crash of the source can take back.
-The directories may be written meanwhile; no byte of them changes. Two writers to the same URL cannot spoil the backup:
-the older one stops. An object store needs obstore: pip install 'kstore[backup]'."""
+Send new data from the log directories of one store, or of a broker, to an object store: S3, GCS, Azure, or a directory.
+Only flushed data is sent, so that a backup never has a record that the source can still lose in a crash. A store or a
+broker may write the directories meanwhile; the command does not change them. If two writers use the same URL, the older
+one stops, so that they cannot damage the backup. An object store needs obstore: pip install 'kstore[backup]'."""
 _EXAMPLES = """examples:
   kstore backup data --to s3://bucket/orders
   kstore backup data --to s3://bucket/orders --follow --every 5s --window 30d
   kstore backup data --to /mnt/backup/orders
   kstore backup data --to s3://bucket/x --option endpoint=http://127.0.0.1:9000 --option allow_http=true
 
-Credentials are looked for where the provider's own tools look, or given with --option. --follow ends with Ctrl-C
-(exit code 130) or SIGTERM (0), after a last round; the next run goes on from there."""
+Credentials are taken from where the provider's own tools find them, or from --option. --follow ends with Ctrl-C
+(exit code 130) or SIGTERM (0), after a last round; the next run continues from there."""
 _LOOK_SECONDS = 0.1
 _ENDS = ("backed up to", "log end")
 
@@ -132,25 +132,25 @@ def _summary(facts: Mapping[str, Any]) -> str:
 def _parser() -> command_options.Parser:
     parser = command_options.Parser("backup", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="DIR", nargs="+", help="the log directories of one store or broker")
-    parser.add_argument("--to", metavar="URL", required=True, help="s3://bucket/prefix and the like, or a directory")
+    parser.add_argument("--to", metavar="URL", required=True, help="a URL like s3://bucket/prefix, or a directory")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="send what is new, and end (the default)")
-    how.add_argument("-f", "--follow", action="store_true", help="go on, a round every second")
+    how.add_argument("--once", action="store_true", help="send new data once, and end (the default)")
+    how.add_argument("-f", "--follow", action="store_true", help="continue, with a round every second")
     parser.add_argument(
         "--every",
         type=command_options.duration,
         metavar="TIME",
-        help="with --follow: from round to round, like 5s (default: 1s)",
+        help="with --follow: the time between two rounds, like 5s (default: 1s)",
     )
     parser.add_argument(
         "--window",
         type=command_options.duration,
         metavar="TIME",
-        help="for how long any moment can be restored, like 12h or 30d (default: 7d)",
+        help="how far back any time can be restored, like 12h or 30d (default: 7d)",
     )
     parser.add_argument(
-        "--show-every", type=command_options.duration, metavar="TIME", help="between two looks at the lag"
+        "--show-every", type=command_options.duration, metavar="TIME", help="with --follow: how often to show the lag"
     )
     object_store_options.add_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON; with --follow a line for each look at the lag")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --follow a line each time")
     return parser

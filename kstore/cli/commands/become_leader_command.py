@@ -14,10 +14,10 @@ from kstore.store.store import Store
 __all__ = ["run"]
 
 _ABOUT = """\
-Make a follower the leader: each partition gets a new leader epoch that begins at its log end, and from then on clients
-may append. Transactions that were prepared are completed, open ones time out, as after a crash. Of the old leader
-nothing is changed: make sure that it is written no more. When it is back, make it a follower of this one
-('kstore replicate'): what it alone had is cut. On a store that leads already the epochs are new all the same."""
+Make a follower the leader: each partition gets a new leader epoch that starts at its log end, and from then on clients
+may append. Prepared transactions are completed, open ones time out, as after a crash. The old leader is not changed:
+make sure that nothing writes to it any more. When it is back, make it a follower of this store ('kstore replicate'):
+records that only it had are truncated then. A store that is a leader already gets new epochs, too."""
 _EXAMPLES = """examples:
   kstore become-leader copy
   kstore become-leader copy --json

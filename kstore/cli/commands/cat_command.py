@@ -37,13 +37,13 @@ _EXAMPLES = """examples:
 def run(arguments: list[str]) -> int:
     cat = parser("cat", _ABOUT, _EXAMPLES)
     cat.add_argument(
-        "--latest", action="store_true", help="print the newest record of each key alone, of the committed ones; "
-        "a key whose newest record is a tombstone is left out, and with --until-offset what begins there",
+        "--latest", action="store_true", help="print only the newest committed record of each key; leave out keys "
+        "whose newest record is a tombstone, and with --until-offset ignore records from that offset on",
     )  # fmt: skip
     cat.add_argument(
         "--as-of",
         metavar="TIME",
-        help="with --latest: as it was at a time; the records before the first later one count",
+        help="with --latest: the newest records at a time; ignores records from the first later one on",
     )
     asked = cat.parse_args(arguments)
     if asked.latest:
@@ -69,7 +69,7 @@ def parser(command: str, about: str, examples: str, last: int | None = None) -> 
     how = made.add_mutually_exclusive_group()
     how.add_argument("--format", metavar="FORMAT", help=f"fields as in kcat: {record_formats.FIELDS}")
     how.add_argument("-J", "--json", action="store_true", help="print a JSON object for each record")
-    how.add_argument("-K", "--key-separator", metavar="TEXT", help="print keys, too, with this behind them")
+    how.add_argument("-K", "--key-separator", metavar="TEXT", help="print keys too, each followed by this text")
     return made
 
 

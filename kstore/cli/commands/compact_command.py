@@ -21,18 +21,18 @@ from kstore.types import CompactionStats
 __all__ = ["run"]
 
 _ABOUT = """\
-Clean logs by key: of each key the newest record stays, with its offset. Everything that may be cleaned is, whatever the
-dirty ratio and the lags say; the active segment and what lies behind an open transaction never is. PATH is a data
-directory (all its partitions whose cleanup.policy has compact, or those of --topic), a topic (DIR/TOPIC) or a partition
-(DIR/TOPIC-P); several data directories are one store."""
+Clean logs by key: the newest record of each key is kept, with its offset. Everything that may be cleaned is cleaned,
+regardless of the dirty ratio and the lags; never the active segment, nor records after the start of an open
+transaction. PATH is a data directory (all its partitions whose cleanup.policy has compact, or those of --topic), a
+topic (DIR/TOPIC) or a partition (DIR/TOPIC-P); several data directories are one store."""
 _EXAMPLES = """examples:
   kstore compact data --dry-run
   kstore compact data/accounts --roll
   kstore compact data/accounts-0 --cleanup-policy compact --json
 
 The settings that a store keeps for a topic have precedence over those given here. Records without a key are dropped, as
-Kafka's cleaner drops them; a dry run says how many there are. Tombstones go delete.retention.ms after the compaction
-that first kept them. 'kstore cat --latest' shows what compaction would leave, and changes nothing."""
+Kafka's cleaner drops them; a dry run says how many there are. Tombstones are removed delete.retention.ms after the
+compaction that first kept them. 'kstore cat --latest' shows what compaction would leave, and changes nothing."""
 
 _BROKERS_DEFAULT = "The default is delete for both, unless a broker's cleaner has gone through the topic"
 
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
         "compact", _ABOUT, _EXAMPLES, "say what would be done, in exact numbers; take no lock, change nothing"
     )
     parser.add_argument(
-        "--roll", action="store_true", help="begin a new segment before, so that all records of now can be cleaned"
+        "--roll", action="store_true", help="first roll to a new segment, so that all current records can be cleaned"
     )
     partition_pass.add_settings(parser, "cleanup.policy", "delete.retention.ms")
     asked = parser.parse_args(arguments)

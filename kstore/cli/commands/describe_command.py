@@ -31,10 +31,10 @@ __all__ = ["run"]
 
 _ABOUT = """\
 Show topics and partitions with their offsets, sizes, times and codecs, and for a single partition every segment.
-"size" is that of the log files in use. "on disk" is what everything takes, as du counts it: indexes, snapshots, files
-that are deleted and not yet removed; for a directory also the loads that are staged beside it. Changes nothing; a
-broker or a store may write the directory meanwhile. A segment's codec is that of its first batch, unless --codecs is
-given."""
+"size" is that of the log files in use. "on disk" is the space that everything takes, as du counts it: also indexes,
+snapshots and files that are deleted and not yet removed; for a directory also the loads that are staged next to it.
+Changes nothing; a broker or a store may write the directory meanwhile. A segment's codec is that of its first batch,
+unless --codecs is given."""
 _EXAMPLES = """examples:
   kstore describe data
   kstore describe data/events

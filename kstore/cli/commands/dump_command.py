@@ -34,13 +34,13 @@ KAFKA_VERSION = "4.3.0"
 _ABOUT = """\
 Print log segments, indexes and snapshots as text: the same text, line by line, as Kafka's dump tool. With --files alone
 this stops where that tool stops, with its exit code. With a PATH (a directory of logs, DIR/TOPIC, DIR/TOPIC-P, a file)
-or an option marked +, which are not Kafka's, it goes on behind damage: with a line on standard error for each damaged
+or an option marked +, which are not Kafka's, it continues after damage: with a line on standard error for each damaged
 place, and exit code 1."""
 _EXAMPLES = """\
 With --json each line is an object with its type: batch, or record with --deep-iteration; offset_index_entry,
 time_index_entry, aborted_transaction, producer (of a snapshot). Its file, and position of the batch in it, come next. A
 key, a value, a header's key and value are text under the name "key" or "value" if they are UTF-8, and otherwise base64
-under "key_base64" or "value_base64"; null is null. What a decoder read is under "decoded_key" and "decoded_value".
+under "key_base64" or "value_base64"; null is null. A decoder's result is under "decoded_key" and "decoded_value".
 
 examples:
   kstore dump --files data/events-0/00000000000000000000.log
@@ -132,9 +132,9 @@ def _parser() -> _Parser:
             command_options.FROM,
             "from_time",
             "TIME",
-            f"begin at the first record of a time or later: {command_times.HELP}",
+            f"start at the first record at or after a time: {command_times.HELP}",
         ),
-        (command_options.UNTIL, "to_time", "TIME", "end before the first record of a time or later"),
+        (command_options.UNTIL, "to_time", "TIME", "end before the first record at or after a time"),
     ):
         parser.add_argument(*names_of, action=_Once, dest=dest, metavar=metavar, help=f"+ {what}")
     flag("help", "print this to standard error, exit code 1 (as Kafka's tool); -h: to standard output")

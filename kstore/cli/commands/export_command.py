@@ -324,11 +324,11 @@ def _parser() -> command_options.Parser:
     parser.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
     parser.add_argument("--to", metavar="FILE", required=True, help="the file: .parquet, .arrow, .arrows or .jsonl")
     parser.add_argument("--format", choices=_CODECS, help="of the file (default: what its name says)")
-    parser.add_argument("--compression", metavar="CODEC", help="of the file: Parquet's is snappy unless told otherwise")
+    parser.add_argument("--compression", metavar="CODEC", help="default: snappy for Parquet, gzip for .gz, else none")
     parser.add_argument("--columns", metavar="A,B,...", help=f"default: {','.join(_DEFAULT)}")
     parser.add_argument("--text", action="store_true", help="keys and values as text in Parquet and Arrow files")
     command_options.add_range(parser)
     command_options.add_isolation(parser)
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     return parser

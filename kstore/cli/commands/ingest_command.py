@@ -25,14 +25,14 @@ __all__ = ["run"]
 
 _ABOUT = """\
 Append a record to a topic for each row of CSV files (compressed or not), JSON lines, Parquet and Arrow files. The value
-is the row as a JSON object, or one column of it; the key decides about the partition as in Kafka's producer. A missing
-topic is created. The settings that a store keeps for the topic are in force. All records are on the disk when the
-command ends. A row that is refused ends the command, which then says what it has stored."""
+is the row as a JSON object, or one column of it; the key selects the partition as in Kafka's producer. A missing topic
+is created. The settings that a store keeps for the topic are in force. All records are on the disk when the command
+ends. If a row is refused, the command ends and says what it has stored."""
 _EXAMPLES = """\
 In a CSV file an empty cell is null, and a column whose cells in the first rows are all numbers is written as numbers.
 Timestamps are ISO 8601 (in UTC unless they have a zone), numbers of --timestamp-unit, or the times and dates of Parquet
-and Arrow; null is refused. Of JSON lines a field NAME_base64 is taken for NAME. CSV, Parquet and Arrow need PyArrow:
-pip install 'kstore[arrow]'; JSON lines are read faster where orjson is installed.
+and Arrow; null is refused. In JSON lines, a field NAME_base64 is decoded and used as NAME. CSV, Parquet and Arrow need
+PyArrow: pip install 'kstore[arrow]'; JSON lines are read faster if orjson is installed.
 
 examples:
   kstore ingest flights.csv.gz --to data --topic flights --key-column carrier --timestamp-column time_hour
@@ -219,7 +219,7 @@ def _parser() -> command_options.Parser:
     parser.add_argument("--null", action="append", metavar="TEXT", help="a cell of a CSV file that is null, like NA")
     parser.add_argument("--compression", metavar="CODEC", help="gzip, snappy, lz4 or zstd")
     parser.add_argument(
-        "--batch-bytes", type=command_options.whole(1), metavar="N", help="fill batches up to so many bytes"
+        "--batch-bytes", type=command_options.whole(1), metavar="N", help="fill batches up to this many bytes"
     )
     parser.add_argument(
         "--threads",

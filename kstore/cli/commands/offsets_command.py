@@ -10,7 +10,7 @@ __all__ = ["run"]
 
 _ABOUT = """\
 Print topic:partition:offset for each partition: where it starts, where it ends, or the first offset at or after a time.
-There is nothing after the last colon where no record is that late."""
+If no record is that late, there is nothing after the last colon."""
 _EXAMPLES = """examples:
   kstore offsets data/events-0
   kstore offsets data/events --time 2013-06-01T12:00
@@ -26,7 +26,7 @@ def run(arguments: list[str]) -> int:
         "--time",
         default="latest",
         metavar="TIME",
-        help=f"latest (the default; -1), earliest (-2), max-timestamp (-3), or a moment: {command_times.HELP}",
+        help=f"latest (the default; -1), earliest (-2), max-timestamp (-3), or a time: {command_times.HELP}",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each partition")
     parsed = parser.parse_args(arguments)

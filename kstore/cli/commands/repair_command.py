@@ -25,9 +25,9 @@ from kstore.tools.check.verify import Target, targets
 __all__ = ["run"]
 
 _ABOUT = """\
-Mend logs. Without --yes nothing is changed: the command prints what would be kept and lost. With --yes it first copies
-all files that change into a backup. Then it cuts out bad bytes, keeps later sound batches with their offsets, builds
-indexes anew, and corrects checkpoints. A directory in use is refused. Exit code 1 if an error is left."""
+Repair logs. Without --yes nothing is changed: the command prints what would be kept and lost. With --yes it first
+copies all files that change into a backup. Then it cuts out damaged bytes, keeps later valid batches with their
+offsets, rebuilds indexes, and corrects checkpoints. A directory in use is refused. Exit code 1 if an error is left."""
 _EXAMPLES = """\
 examples:
   kstore repair data/events-0
@@ -40,9 +40,9 @@ def run(arguments: Sequence[str]) -> int:
     """Run the subcommand and return its exit code: 1 if an error is left."""
     parser = command_options.Parser("repair", _ABOUT, _EXAMPLES)
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
-    parser.add_argument("--yes", action="store_true", help="mend the logs")
+    parser.add_argument("--yes", action="store_true", help="repair the logs")
     parser.add_argument(
-        "--backup", metavar="DIR", help="where copies go, new or empty (default: beside the data directory)"
+        "--backup", metavar="DIR", help="a new or empty directory for the copies (default: next to the data directory)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, an object a line for each partition")
     parsed = parser.parse_args(arguments)

@@ -24,8 +24,9 @@ __all__ = ["run"]
 _ABOUT = """\
 Make DST a follower of SRC: the same batches at the same offsets with the same leader epochs, topics with their ids and
 settings, log starts, and the coordinators' topics. SRC is the directory of a store or of a broker that may write
-meanwhile; no byte of it changes. A DST that has records already goes on where it ends; what it has and SRC has not is
-cut, by leader epochs, as Kafka's followers do. Without --follow the command ends when it has what SRC had."""
+meanwhile; the command does not change it. If DST has records already, copying continues at its end; records that SRC
+does not have are truncated, by leader epochs, as Kafka's followers do. Without --follow the command ends when DST has
+everything that SRC had."""
 _EXAMPLES = """examples:
   kstore replicate data copy
   kstore replicate data copy --follow
@@ -33,7 +34,7 @@ _EXAMPLES = """examples:
   kstore replicate new-leader old-leader --save-truncated cut
 
 'kstore become-leader DST' makes the follower a leader. --follow ends with Ctrl-C (exit code 130) or SIGTERM (0); the
-next run goes on from there."""
+next run continues from there."""
 _SOURCES = {
     "followed": "the source is written, and followed",
     "no writer": "the source stands still: no writer has it open",
@@ -144,17 +145,19 @@ def _failures(facts: Mapping[str, Any]) -> list[str]:
 def _parser() -> command_options.Parser:
     parser = command_options.Parser("replicate", _ABOUT, _EXAMPLES)
     parser.add_argument("source", metavar="SRC", nargs="+", help="the leader's log directories")
-    parser.add_argument("target", metavar="DST", help="the follower's directory; made if it is missing")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as more is appended, and show the lag")
+    parser.add_argument("target", metavar="DST", help="the follower's directory; created if it is missing")
+    parser.add_argument("-f", "--follow", action="store_true", help="copy new records as they come, and show the lag")
     parser.add_argument("--topic", action="append", metavar="T", help="only this topic; may be given again")
     parser.add_argument(
-        "--save-truncated", metavar="DIR", help="keep what is cut as DIR/TOPIC-P/OFFSET.log, which is never overwritten"
+        "--save-truncated",
+        metavar="DIR",
+        help="save truncated records as DIR/TOPIC-P/OFFSET.log, which is never overwritten",
     )
     parser.add_argument(
         "--show-every",
         type=command_options.duration,
         metavar="TIME",
-        help="with --follow: between two looks at the lag, like 5s",
+        help="with --follow: how often to show the lag, like 5s",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON; with --follow a line for each look at the lag")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --follow a line each time")
     return parser

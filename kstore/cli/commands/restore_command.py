@@ -20,10 +20,10 @@ from kstore.types import Restored
 __all__ = ["run"]
 
 _ABOUT = """\
-Make a directory of logs out of a backup: as it was last backed up, as it was at a time, or up to given offsets. DIR is
-made if it is missing, and has to be empty; a restore that was interrupted goes on when it is started again. Lengths and
-checksums are checked. What will be done is printed first; with --dry-run nothing is. The time is that of the backup,
-not that of the records' timestamps. Needs obstore: pip install 'kstore[backup]'."""
+Restore a directory of logs from a backup: as it was last backed up, as it was at a time, or up to given offsets. DIR is
+created if it is missing, and must be empty; an interrupted restore continues when it is started again. Lengths and
+checksums are checked. The plan is printed first; with --dry-run nothing else is done. A time is that of the backup, not
+of the records' timestamps. An object store needs obstore: pip install 'kstore[backup]'."""
 _NOT_TOGETHER = """\
 another process was writing the directory that was backed up: each partition ends where it had been flushed, and a \
 transaction may be in one partition and not in another"""
@@ -117,15 +117,15 @@ def _offsets(texts: list[str]) -> dict[tuple[str, int], int] | None:
 
 def _parser() -> command_options.Parser:
     parser = command_options.Parser("restore", _ABOUT, _EXAMPLES)
-    parser.add_argument("url", metavar="URL", help="s3://bucket/prefix and the like, or a directory")
-    parser.add_argument("directory", metavar="DIR", help="where to; missing or empty")
-    parser.add_argument("--until", metavar="TIME", help=f"as it was backed up at that time: {command_times.HELP}")
+    parser.add_argument("url", metavar="URL", help="a URL like s3://bucket/prefix, or a directory")
+    parser.add_argument("directory", metavar="DIR", help="the directory to restore into; missing or empty")
+    parser.add_argument("--until", metavar="TIME", help=f"as it was backed up at this time: {command_times.HELP}")
     parser.add_argument(
         "--until-offset",
         action="append",
         default=[],
         metavar="TOPIC-P=OFFSET",
-        help="this partition ends before the batch that holds that offset; may be given again",
+        help="end this partition before the batch that holds this offset; may be given again",
     )
     parser.add_argument(
         "--topic", action="append", metavar="T", help="only this topic and the coordinators' own; may be given again"

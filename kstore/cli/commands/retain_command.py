@@ -35,7 +35,7 @@ _EXAMPLES = """examples:
   kstore retain data/orders-0 -c retention.bytes=1073741824 --json
 
 The settings that a store keeps for a topic have precedence over those given here; the output names them. The files are
-deleted at once, without the wait of file.delete.delay.ms."""
+deleted immediately, without waiting for file.delete.delay.ms."""
 
 _BROKERS_DEFAULT = (
     "That default deletes nothing by age, a broker's after 7 days "

@@ -16,7 +16,7 @@ __all__ = ["run"]
 _ABOUT = """\
 Check everything that can be wrong with logs: batches and their order, each index entry, borders of segments, file
 names, checkpoints, epochs, snapshots, leftovers. Changes nothing and takes no lock, so a directory in use may be
-checked: what looks wrong there is checked again, and reported if it stays wrong. Exit code 1 if anything is wrong."""
+checked: an error there is checked again, and reported only if it persists. Exit code 1 if anything is wrong."""
 _EXAMPLES = """\
 A finding says what is wrong and where, then in brackets the rule that is broken: [FORMAT 2.7] is section 2.7 of
 docs/rules/format.md, [SEMANTICS 8.9] is rule 8.9 of docs/rules/semantics.md.

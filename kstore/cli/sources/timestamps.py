@@ -31,7 +31,7 @@ def milliseconds_of(value: Any, name: str, unit: str) -> int:
         raise ValueError(f"column {name!r} is null, where each record needs a timestamp")
     milliseconds = _milliseconds(value, unit)
     if milliseconds is None:
-        raise ValueError(f"column {name!r} is {str(value)[:60]!r}: no moment in ISO 8601, and no number of {unit}")
+        raise ValueError(f"column {name!r} is {str(value)[:60]!r}: no time in ISO 8601, and no number of {unit}")
     if not -1 <= milliseconds < 1 << 63:
         raise ValueError(f"column {name!r} is {str(value)[:60]!r}: {OUT_OF_RANGE}")
     return milliseconds

@@ -85,7 +85,7 @@ class Uploads:
         """Return the result of an upload; None until it is done. Starts the upload if there is none yet."""
         place = _place(wanted)
         job = self._jobs.get(place)
-        if job is not None and _key(job.wanted) != _key(wanted):  # the log was cut, or cleaned
+        if job is not None and _key(job.wanted) != _key(wanted):  # the log was truncated or cleaned
             if job.is_running:
                 return None  # both jobs may use the same object names
             job = None
