@@ -83,7 +83,7 @@ def add_isolation(parser: argparse.ArgumentParser) -> None:
 
 FROM, UNTIL = ("--from", "--from-time"), ("--until", "--to-time")
 OFFSET, UNTIL_OFFSET = ("--offset", "--from-offset"), ("--until-offset", "--to-offset")
-"""The options for a range by time and by offset, the same in all subcommands and in Kafka's console consumer."""
+"""The options for a range by time and by offset, the same in all subcommands; `--offset` as in Kafka's consumer."""
 
 
 def add_range(parser: argparse.ArgumentParser, *, also_until: Sequence[str] = ()) -> Any:

@@ -83,7 +83,7 @@ def find(path: str, *, may_be_new: bool = False) -> Place:
 
 
 def find_topic(path: str, *, may_be_new: bool = False) -> Place:
-    """Resolve a path like `find`; raises `ConfigError` unless it names a topic or a partition."""
+    """Resolve a path like `find`, but refuse it unless it names a topic or a partition."""
     place = find(path, may_be_new=may_be_new)
     if place.topic is None:
         refuse_empty(place, path)

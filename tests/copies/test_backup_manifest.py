@@ -147,7 +147,7 @@ def test_what_was_dropped_goes_out_of_the_state_once_it_is_deleted() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"keep": 1}, "0 to 1 of them cannot stay"),
+        ({"keep": 1}, "0 to 1 of them cannot be kept"),
         ({"chunks": (Chunk(10, 1, 50, 3, 12, 0, 0),)}, "a chunk of 10 at 1 comes behind offset 10"),
         ({"chunks": (Chunk(9, 0, 50, 3, 12, 0, 0),)}, "a chunk of 9 at 0 comes behind offset 10"),
         ({"chunks": (Chunk(10, 0, 50, 3, 10, 0, 0),)}, "ends at 10, not above 10"),

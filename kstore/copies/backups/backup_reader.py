@@ -31,7 +31,7 @@ def read_catalog(objects: Objects, place: CatalogPlace) -> BackupState:
     where = f"{key} in {objects.url}"
     found = objects.read(key, most_bytes=backup_rounds.PREFIX.size + backup_rounds.MOST_HEADER_BYTES)
     if found is None:
-        raise BackupError(f"{where} is missing: no state since {times.show(place.time_ms)} can be told without it")
+        raise BackupError(f"{where} is missing: no state since {times.show(place.time_ms)} can be restored without it")
     if len(found.data) != place.length or crc32c(found.data) != place.crc:
         raise BackupError(
             f"{where} has {len(found.data)} bytes of CRC {crc32c(found.data):#010x}; the manifest says {place.length} "

@@ -238,7 +238,7 @@ def _changed(before: PartitionState | None, change: Change, number: int, where: 
     if not change.skip <= change.keep <= len(before.tail):
         raise BackupError(
             f"{where}: the tail of {change.topic}-{change.partition} has {len(before.tail)} chunks; "
-            f"{change.skip} to {change.keep} of them cannot stay"
+            f"{change.skip} to {change.keep} of them cannot be kept"
         )
     segments = {each.base_offset: each for each in before.segments if each.base_offset not in change.removed}
     segments |= {each.base_offset: each for each in change.sealed}

@@ -167,7 +167,7 @@ def _state(
         if (marked.backup, marked.choices) != (backup, choices):
             what = "with other choices" if marked.backup == backup else f"of another backup, {marked.backup}"
             raise BackupError(
-                f"a restore {what} into {root} is not finished; go on with that one, or remove the directory"
+                f"a restore {what} into {root} is not finished; continue that one, or remove the directory"
             )
         return history.at_round(marked.round)
     if until_ms is not None:
@@ -183,7 +183,7 @@ def _refuse_contents(root: str) -> None:
     if found and restore_mark.RESTORE_FILE not in found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise BackupError(
-            f"{root} is not empty: it holds {found[0]!r}{more}; a restore writes into an empty directory alone"
+            f"{root} is not empty: it holds {found[0]!r}{more}; a restore needs an empty directory"
         )
 
 
