@@ -182,9 +182,7 @@ def _refuse_contents(root: str) -> None:
     found = [name for name in fs.listdir(root) if name not in (fs.LOCK_FILE, f"{restore_mark.RESTORE_FILE}.tmp")]
     if found and restore_mark.RESTORE_FILE not in found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        raise BackupError(
-            f"{root} is not empty: it holds {found[0]!r}{more}; a restore needs an empty directory"
-        )
+        raise BackupError(f"{root} is not empty: it holds {found[0]!r}{more}; a restore needs an empty directory")
 
 
 def _foreseen(objects: Objects, found: Plan) -> dict[PartitionKey, tuple[int, int]]:
