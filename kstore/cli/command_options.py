@@ -72,7 +72,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_isolation(parser: argparse.ArgumentParser) -> None:
-    """Add `--isolation`."""
     parser.add_argument(
         "--isolation",
         choices=("read_uncommitted", "read_committed"),
@@ -103,7 +102,6 @@ def add_range(parser: argparse.ArgumentParser, *, also_until: Sequence[str] = ()
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`."""
     parser.add_argument(
         "-c",
         "--config",

@@ -43,7 +43,6 @@ class Progress:
         return self
 
     def add(self, count: int) -> None:
-        """Add `count` to what is done."""
         if self._is_shown:
             with self._mutex:
                 self._done += count

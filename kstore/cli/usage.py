@@ -93,7 +93,6 @@ class Meter:
         return usage
 
     def _tree(self, path: str) -> int:
-        """Return the bytes of a path and everything below it."""
         total, left = 0, [path]
         while left:
             path = left.pop()

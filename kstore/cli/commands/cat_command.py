@@ -128,7 +128,6 @@ def _check_latest(asked: argparse.Namespace) -> None:
 
 
 def _latest(place: command_paths.Place, asked: argparse.Namespace) -> Iterator[tuple[str, int, Record]]:
-    """Yield the newest record of each key."""
     time = None if asked.as_of is None else _moment(asked.as_of)
     if place.partition is not None:
         entry: Entry = place.entries[0]

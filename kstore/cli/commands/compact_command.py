@@ -92,12 +92,10 @@ class _Meter:
         self._total = 0
 
     def advance(self, done: int, total: int) -> None:
-        """Set the progress of the current compaction."""
         self._total = total
         self._bar.reach(self._before + done, self._before + total)
 
     def next(self) -> None:
-        """Start with the next compaction."""
         self._before += self._total
         self._total = 0
 

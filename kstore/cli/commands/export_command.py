@@ -191,7 +191,6 @@ def _ahead(chunks: Iterator[_Chunk]) -> Iterator[_Chunk]:
 
 
 def _before(columns: Columns, until: int) -> Any:
-    """Return the rows with a timestamp below `until`."""
     early = columns.timestamps < until
     if early.all():
         return columns

@@ -88,7 +88,6 @@ class _Load:
         return {number: (self._before[number], end) for number, end in now.items() if end > self._before[number]}
 
     def add(self, rows: row_source.Rows, appended: Iterable[AppendInfo]) -> None:
-        """Note an appended piece."""
         if rows.span is not None and all(info.log_append_time < 0 for info in appended):
             self._spans.append(rows.span)
 
@@ -102,7 +101,6 @@ class _Load:
         self._stored = self.stored
 
     def in_words(self) -> str:
-        """Return one line about the stored records."""
         stored = self._stored
         count = sum(end - first for first, end in stored.values())
         where = ", ".join(f"{self.topic}-{n} offsets {first} to {end - 1}" for n, (first, end) in stored.items())

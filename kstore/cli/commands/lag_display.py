@@ -53,7 +53,6 @@ def lags_of(partitions: Mapping[str, Mapping[str, Any]]) -> list[Lag]:
 
 
 def total_of(lags: Sequence[Lag]) -> str:
-    """Return one line about all lags."""
     records = sum(lag.records or 0 for lag in lags)
     size_bytes = sum(lag.size_bytes or 0 for lag in lags)
     slowest = max((lag.milliseconds or 0 for lag in lags), default=0)
@@ -65,7 +64,6 @@ def total_of(lags: Sequence[Lag]) -> str:
 
 
 def in_words(lag: Lag) -> str:
-    """Return one line about a partition's lag."""
     if lag.failure is not None:
         return f"{lag.name}: failed at offset {_shown(lag.log_end_offset)}: {lag.failure}"
     if not lag.records:

@@ -21,7 +21,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, str] | None:
-    """Return the given settings; None if there are none."""
     found: dict[str, str] = {}
     for text in arguments.option:
         name, equals, value = text.partition("=")

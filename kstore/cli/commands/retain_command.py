@@ -141,7 +141,6 @@ def _print(results: list[Result[_Done]], dry_run: bool, totals: dict[str, int]) 
 
 
 def _when(stays: Outlook) -> str:
-    """Say when retention will delete the segment, if that is known."""
     ways = []
     if stays.due_ms is not None:
         ways.append(f"from {times.show(stays.due_ms)} on")

@@ -68,7 +68,6 @@ def not_finite(array: Any) -> tuple[int, int]:
 
 
 def _floats_of(array: Any) -> list[Any]:
-    """Return the arrays of floating-point numbers in an array."""
     pa = _pyarrow()
     types, kind = pa.types, array.type
     if isinstance(array, pa.ExtensionArray):

@@ -107,7 +107,6 @@ class Uploads:
 
     @property
     def in_flight(self) -> bool:
-        """Whether something is being read or sent."""
         return bool(self._beside) or any(job.is_running for job in self._jobs.values())
 
     def wait(self, timeout: float | None) -> bool:
@@ -406,5 +405,4 @@ def _known(job: _Job, kind: str) -> list[StoredFile]:
 
 
 def _same(job: _Job, file: StoredFile) -> StoredFile | None:
-    """Return the known file with the same content."""
     return next((known for known in _known(job, file.kind) if known[:3] == file[:3]), None)

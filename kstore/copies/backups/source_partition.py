@@ -149,7 +149,6 @@ def _shorter(path: str, found: int, end: int) -> ChangedMeanwhileError:
 
 
 def checksum(path: str, length: int) -> int:
-    """Return the CRC-32C of a file's first `length` bytes."""
     crc = 0
     for part in read_parts(path, length):
         crc = crc32c(part, crc)

@@ -98,7 +98,6 @@ class LeaderStore:
         return record is None or record.state == "deleting"
 
     def partition(self, topic: str, number: int) -> LeaderLog:
-        """Return the leader's log of one partition; raises an error if it cannot be read."""
         return LeaderLog(self.store.log(topic, number))
 
 
